@@ -1,0 +1,118 @@
+"""The words between the engine and the runtime: StepPlan out, StepResult back. Plain ints only.
+
+    Scheduler.schedule() -> StepPlan -> Executor.submit -> Handle.result() -> StepResult -> update
+
+A request that runs owns a *row*, a small integer that stays its own until it ends or is preempted.
+The runner keeps per row what does not fit through this door at every step: token ids, page table,
+sampling parameters. Tokens sampled by the runner are appended to the row by the runner itself, so
+the engine may plan the next step before it has seen them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A request enters a row: for the first time, or again after preemption.
+
+    Attributes:
+        row: 0 <= row < max_num_seqs; free until now.
+        token_ids: all tokens known so far, the prompt and what was already generated.
+        num_prompt_tokens: how many of them are the prompt (penalties tell them apart).
+        seed, sample_index: with the position they key the row's noise.
+    """
+
+    row: int
+    request_id: str
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    params: SamplingParams
+    seed: int
+    sample_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowStep:
+    """What one row computes in one step: the tokens at positions [start, start + count).
+
+    Attributes:
+        pages: page ids appended to the row's page table by this step (tables only grow; the first
+            step of a row brings its cached pages too). Afterwards they cover start + count slots.
+        sample: the last computed token is the last known one, so a next token is drawn after it.
+        drafts: draft tokens, the last len(drafts) of the count; they are not yet the row's own.
+    """
+
+    row: int
+    start: int
+    count: int
+    pages: tuple[int, ...]
+    sample: bool
+    drafts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step. Executed in this order: freed rows, new rows, page copies, forward, sampling.
+
+    Attributes:
+        copies: (source page, destination page) pairs, all read before any is written.
+    """
+
+    step_id: int
+    freed_rows: tuple[int, ...]
+    new_rows: tuple[NewRow, ...]
+    steps: tuple[RowStep, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(step.count for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A drawn token. logprob and top are filled where the row's params ask for logprobs.
+
+    Attributes:
+        logprob: natural log of the raw model probability (before penalties and temperature).
+        rank: 1 for the likeliest token; 0 where logprobs were not asked for.
+        top: the likeliest tokens, best first, as (token id, logprob).
+    """
+
+    token_id: int
+    logprob: float | None = None
+    rank: int = 0
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Tokens drawn per row (more than one when drafts were accepted), and rows that failed.
+
+    Attributes:
+        tokens: row -> tokens in order; every RowStep with sample=True is here or in errors.
+        errors: row -> one-line message; the request of that row ends, the others go on.
+    """
+
+    step_id: int
+    tokens: dict[int, tuple[SampledToken, ...]]
+    errors: dict[int, str]
+
+
+class Handle(Protocol):
+    """A submitted step."""
+
+    def result(self) -> StepResult:
+        """Wait for the step and return what it drew."""
+        ...
+
+
+class Executor(Protocol):
+    """Who executes plans. Steps are submitted in order; at most two are in flight."""
+
+    def submit(self, plan: StepPlan) -> Handle: ...

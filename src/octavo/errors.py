@@ -1,0 +1,43 @@
+"""Every error that a user of Octavo is meant to read: one line, naming what to change."""
+
+from __future__ import annotations
+
+
+class OctavoError(Exception):
+    """Base of all errors with a message made for people. Commands print it and exit 1."""
+
+
+class InvalidRequestError(OctavoError, ValueError):
+    """A value in a request is wrong; HTTP answers 400.
+
+    Attributes:
+        param: name of the offending field, or None.
+    """
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class UnsupportedError(InvalidRequestError):
+    """The value is well formed, but Octavo does not do this (yet); never ignored in silence."""
+
+
+class CheckpointError(OctavoError):
+    """A model file or folder is broken, foreign, or contradicts itself."""
+
+
+class CapacityError(OctavoError):
+    """The machine or the configured limits cannot hold this; the message gives the number needed."""
+
+
+class OverloadedError(OctavoError):
+    """A bounded queue is full; HTTP answers 429 with Retry-After."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineDeadError(OctavoError):
+    """The engine thread has stopped; no further request can be served by this process."""

@@ -1,0 +1,218 @@
+"""What callers ask and what they get: SamplingParams and RequestOutput, with vLLM's field names."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+
+MAX_LOGPROBS = 20
+MAX_N = 128
+MAX_STOP_STRINGS = 64
+MAX_LOGIT_BIAS = 1024
+SEED_MASK = (1 << 64) - 1
+
+
+class RequestOutputKind(Enum):
+    """CUMULATIVE: each output holds all so far; DELTA: only what is new; FINAL_ONLY: one output."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to draw the tokens of a completion. Field names and defaults are vLLM's.
+
+    Attributes:
+        n: completions per prompt, each with its own noise (sample index 0..n-1).
+        temperature: 0 is greedy. Otherwise logits are divided by it.
+        top_k: keep the k likeliest tokens; 0 or -1 keeps all.
+        top_p: keep the smallest set of likeliest tokens whose probability reaches top_p, the
+            crossing token included.
+        min_p: keep tokens with p >= min_p * max p.
+        seed: 64 bits; None draws 64 random bits, returned as RequestOutput.seed.
+        max_tokens: upper bound of generated tokens; None fills the context that is left.
+        logprobs: None, or how many likeliest tokens to report beside the drawn one (0: only it).
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    structured_outputs: Any = None
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__  # the dataclass is frozen; this is its constructor
+        set_(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
+        set_(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        set_(self, "bad_words", tuple(self.bad_words or ()))
+        if self.logit_bias is not None:
+            set_(self, "logit_bias", _logit_bias(self.logit_bias))
+        if self.top_k == -1:
+            set_(self, "top_k", 0)
+        self._check_numbers()
+        self._check_lists()
+        self._check_supported()
+
+    def _check_numbers(self) -> None:
+        _integer(self, "n", 1, MAX_N)
+        _number(self, "temperature", 0.0, 100.0)
+        _number(self, "top_p", 0.0, 1.0, low_open=True)
+        _number(self, "min_p", 0.0, 1.0)
+        _integer(self, "top_k", 0, 2**31 - 1)
+        _number(self, "presence_penalty", -2.0, 2.0)
+        _number(self, "frequency_penalty", -2.0, 2.0)
+        _number(self, "repetition_penalty", 0.0, 100.0, low_open=True)
+        _integer(self, "min_tokens", 0, 2**31 - 1)
+        if self.max_tokens is not None:
+            _integer(self, "max_tokens", 1, 2**31 - 1)
+            if self.min_tokens > self.max_tokens:
+                raise InvalidRequestError(
+                    f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}", "min_tokens"
+                )
+        if self.logprobs is not None:
+            _integer(self, "logprobs", 0, MAX_LOGPROBS)
+        if self.seed is not None:
+            _integer(self, "seed", -(2**63), SEED_MASK)
+
+    def _check_lists(self) -> None:
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidRequestError(f"stop takes at most {MAX_STOP_STRINGS} strings", "stop")
+        if not all(isinstance(s, str) and s for s in self.stop):
+            raise InvalidRequestError("stop must hold non-empty strings", "stop")
+        if not all(_is_int(i) and i >= 0 for i in self.stop_token_ids):
+            raise InvalidRequestError("stop_token_ids must hold token ids", "stop_token_ids")
+        if self.stop and not self.detokenize:
+            raise InvalidRequestError("stop strings need detokenize=True", "stop")
+
+    def _check_supported(self) -> None:
+        for name in ("prompt_logprobs", "structured_outputs", "allowed_token_ids"):
+            if getattr(self, name) is not None:
+                raise UnsupportedError(f"{name} is not supported yet", name)
+        if self.bad_words:
+            raise UnsupportedError("bad_words is not supported yet", "bad_words")
+        if not self.spaces_between_special_tokens:
+            raise UnsupportedError(
+                "spaces_between_special_tokens=False is not supported yet", "spaces_between_special_tokens"
+            )
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    def replace(self, **changes: Any) -> SamplingParams:
+        """A copy with some fields changed (and checked again)."""
+        return dataclasses.replace(self, **changes)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _integer(params: SamplingParams, name: str, low: int, high: int) -> None:
+    value = getattr(params, name)
+    if not _is_int(value) or not low <= value <= high:
+        raise InvalidRequestError(f"{name} must be an integer from {low} to {high}, not {value!r}", name)
+
+
+def _number(params: SamplingParams, name: str, low: float, high: float, low_open: bool = False) -> None:
+    value = getattr(params, name)
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or not low <= value <= high or (low_open and value == low):
+        above = f"above {low:g}" if low_open else f"at least {low:g}"
+        raise InvalidRequestError(f"{name} must be {above} and at most {high:g}, not {value!r}", name)
+
+
+def _logit_bias(bias: Mapping[int, float]) -> dict[int, float]:
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise InvalidRequestError(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", "logit_bias")
+    checked: dict[int, float] = {}
+    for token, value in bias.items():
+        try:
+            token_id, amount = int(token), float(value)  # JSON objects have string keys
+        except (TypeError, ValueError):
+            raise InvalidRequestError("logit_bias maps token ids to numbers", "logit_bias") from None
+        if token_id < 0 or not -100.0 <= amount <= 100.0:
+            raise InvalidRequestError("logit_bias takes token ids >= 0 and values from -100 to 100", "logit_bias")
+        checked[token_id] = amount
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One token's log-probability under the model's raw distribution (temperature 1, no penalties)."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One of the n completions. finish_reason: None while running, "stop", "length" or "abort"."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Times in seconds of time.monotonic(); None until reached."""
+
+    arrival_time: float
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    finished_time: float | None = None
+    num_preemptions: int = 0
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """What a caller gets for one prompt. seed is the one that was used, given or drawn."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: None = None
+    metrics: RequestMetrics | None = None
+    num_cached_tokens: int = 0
+    seed: int = 0
