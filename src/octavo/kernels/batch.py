@@ -1,0 +1,49 @@
+"""ForwardBatch: the arrays of one forward pass. Frozen, and passed as an argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+I32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForwardBatch:
+    """T tokens of S sequences, R of which are sampled after. All arrays are C-contiguous int32.
+
+        tokens   | seq 0 (decode: 1) | seq 1 (a chunk: 5)         | seq 2 ...
+        query_start  0                 1                            6
+
+    Attributes:
+        token_ids [T]: what is embedded.
+        positions [T]: absolute position of each token in its sequence.
+        slots [T]: where its K and V go: page * page_size + offset.
+        query_start [S + 1]: tokens of sequence s are query_start[s] <= t < query_start[s + 1];
+            their positions are consecutive and end at context_lens[s] - 1 (trees excepted).
+        context_lens [S]: KV length of each sequence, this step's tokens included.
+        page_tables [S, P]: page of positions [i * page_size, (i + 1) * page_size); unused: 0.
+        sampled [R]: indices into the tokens whose logits are wanted, ascending.
+    """
+
+    token_ids: I32
+    positions: I32
+    slots: I32
+    query_start: I32
+    context_lens: I32
+    page_tables: I32
+    sampled: I32
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.token_ids.shape[0])
+
+    @property
+    def num_sequences(self) -> int:
+        return int(self.context_lens.shape[0])
+
+    @property
+    def num_sampled(self) -> int:
+        return int(self.sampled.shape[0])

@@ -1,0 +1,334 @@
+"""The hardware boundary: every operation that model code may use, specified.
+
+Model code is ordinary Python over these methods. It sees Tensors as opaque handles: a row kind and
+a width, no shape arithmetic, no slicing, no operators, so that whatever a forward does can be
+recorded once and replayed (kernels/program.py on the CPU, CUDA graphs on the GPU).
+
+`reference.py` implements each method in NumPy: the executable form of this file. Every other
+backend is tested against it, op by layout by shape. Activations are f32 unless stated.
+
+Determinism: a row of an output depends on its own inputs only, in an order of additions that is
+fixed by the row and by K or by KV positions, never by the number of rows or threads (the reference
+keeps this to 1e-5, because BLAS chooses its order by shape).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.kernels.batch import ForwardBatch
+
+F32 = npt.NDArray[np.float32]
+
+
+class Rows(Enum):
+    """What the leading dimension of a Tensor counts; its size is known only at run time."""
+
+    TOKENS = "tokens"
+    SAMPLED = "sampled"
+    SEQUENCES = "sequences"
+    ENCODER = "encoder"
+
+
+class Activation(Enum):
+    """NONE, SiLU, GELU (erf), GELU_TANH (tanh approximation), RELU."""
+
+    NONE = "none"
+    SILU = "silu"
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+
+
+class Tensor:
+    """An opaque handle [rows, width] of f32. Only ops read or make one."""
+
+    __slots__ = ("ref", "rows", "width")
+
+    def __init__(self, rows: Rows, width: int, ref: Any) -> None:
+        self.rows = rows
+        self.width = width
+        self.ref = ref
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("a Tensor is opaque: use ops, so that the forward can be captured")
+
+    __getitem__ = __setitem__ = __len__ = __iter__ = __array__ = __bool__ = _refuse
+    __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __neg__ = _refuse
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.rows.value}, {self.width})"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The batch, as model code sees it: something to hand on to ops. Opaque."""
+
+    batch: ForwardBatch | None = None
+
+
+class PackedWeight(Protocol):
+    """A matrix [N, K] as a backend streams it. Made by Backend.pack.
+
+    gated: rows are two stacked matrices of N/2, a gate and an up projection (ops.linear says how
+    they meet); the backend may interleave them as it likes.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def gated(self) -> bool: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class KVLayer(Protocol):
+    """The K and V pages of one layer. Layout and dtype are the backend's own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rotary:
+    """Rotary position embedding (Su et al. 2021) as tables, so that every backend uses equal bits.
+
+    Attributes:
+        cos, sin [max_position, rotary_dim / 2]: scalings (llama3, yarn, linear...) are in them.
+        interleaved: pairs are (0, 1), (2, 3)... (GPT-J); otherwise (i, i + rotary_dim/2) (NeoX).
+    """
+
+    cos: F32
+    sin: F32
+    interleaved: bool = False
+
+    @property
+    def dim(self) -> int:
+        return 2 * int(self.cos.shape[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionSpec:
+    """Shape and variant of one layer's attention.
+
+    Query head h reads KV head h // (num_heads / num_kv_heads).
+
+    Attributes:
+        scale: factor of q . k.
+        window: a query at position p sees positions > p - window (itself included); None sees all.
+        softcap: scores become softcap * tanh(score / softcap).
+        alibi_slopes [num_heads]: adds slope * (kv position - query position) to scores.
+        sinks [num_heads]: one more logit in each softmax, which takes part in the sum only.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    alibi_slopes: F32 | None = None
+    sinks: F32 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """What one layer stores per token: num_kv_heads x (head_dim + v_head_dim) of dtype.
+
+    dtype: "f32", "f16", "bf16", or "int8" (symmetric, one f32 scale per token, KV head and side).
+    """
+
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    dtype: str
+
+    @property
+    def bytes_per_token(self) -> int:
+        values = self.num_kv_heads * (self.head_dim + self.v_head_dim)
+        if self.dtype == "int8":
+            return values + 2 * 4 * self.num_kv_heads
+        return values * {"f32": 4, "f16": 2, "bf16": 2}[self.dtype]
+
+
+class Ops(ABC):
+    """The operations. x, y: Tensors; T: rows of x; G: gain and B: bias are f32 vectors."""
+
+    # -- tokens in, rows out ---------------------------------------------------------------------
+
+    @abstractmethod
+    def embed(self, inputs: Inputs, table: PackedWeight, scale: float = 1.0) -> Tensor:
+        """y[t] = scale * table[token_ids[t]]: [T, K] of a table [vocab, K], dequantized exactly."""
+
+    @abstractmethod
+    def embed_positions(self, inputs: Inputs, x: Tensor, table: PackedWeight, offset: int = 0) -> Tensor:
+        """y[t] = x[t] + table[positions[t] + offset]: learned positions (GPT-2, OPT)."""
+
+    @abstractmethod
+    def gather_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
+        """y[r] = x[sampled[r]]: [R, width], the rows whose logits are wanted."""
+
+    @abstractmethod
+    def pool(self, inputs: Inputs, x: Tensor, how: str) -> Tensor:
+        """[S, width]: "last" or "mean" over each sequence's tokens of this batch (embeddings)."""
+
+    # -- rows to rows ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, gain: F32, eps: float) -> Tensor:
+        """y = x / sqrt(mean(x^2) + eps) * G (Zhang and Sennrich 2019). Gemma's 1 + G comes folded."""
+
+    @abstractmethod
+    def layer_norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float) -> Tensor:
+        """y = (x - mean) / sqrt(var + eps) * G + B, var being the biased variance."""
+
+    @abstractmethod
+    def linear(
+        self,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: F32 | None = None,
+        activation: Activation = Activation.NONE,
+        residual: Tensor | None = None,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """y = epilogue(x W^T), in this order:
+
+        1. z = x W^T + bias. For quantized layouts x is first rounded to int8 per block of 32 along
+           K: d = max|x| / 127, q = round_half_even(x / d), x ~ d q (d = 0: q = 0). Float layouts
+           use x as it is and accumulate in f32.
+        2. gated weight: z = activation(z[:N/2]) * z[N/2:], width N/2; otherwise z = activation(z).
+        3. z = scale * z; softcap: z = softcap * tanh(z / softcap).
+        4. residual: y = residual + z.
+        """
+
+    @abstractmethod
+    def act_mul(self, x: Tensor, activation: Activation) -> Tensor:
+        """y = activation(x[:, :w/2]) * x[:, w/2:]: the gating of a fused gate-and-up projection."""
+
+    @abstractmethod
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + y."""
+
+    @abstractmethod
+    def moe(
+        self,
+        x: Tensor,
+        router_logits: Tensor,
+        gate_up: Sequence[PackedWeight],
+        down: Sequence[PackedWeight],
+        top_k: int,
+        activation: Activation,
+        renormalize: bool,
+    ) -> Tensor:
+        """Mixture of experts: y[t] = sum over the top_k experts e of p_e down_e(gated_e(x[t])).
+
+        p = softmax(router_logits[t]); ties go to the lower expert; renormalize divides by the sum
+        of the chosen p. Experts are added in ascending order of e.
+        """
+
+    # -- attention -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rotary_append(
+        self,
+        inputs: Inputs,
+        qkv: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary: Rotary | None,
+        q_norm: F32 | None = None,
+        k_norm: F32 | None = None,
+        eps: float = 1e-6,
+    ) -> Tensor:
+        """Split qkv, normalize and rotate q and k, store k and v at the tokens' slots, return q.
+
+        qkv rows are [num_heads * head_dim | num_kv_heads * head_dim | num_kv_heads * v_head_dim].
+        q_norm, k_norm [head_dim]: RMS norm per head before rotation. rotary None: no rotation.
+        Rotation of a pair: (a cos - b sin, b cos + a sin) at the token's position, over the first
+        rotary.dim elements of each head. int8 pages: d = max|k| / 127 per token and head.
+        """
+
+    @abstractmethod
+    def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
+        """Paged attention over everything stored so far: prefill, decode and verify are this call.
+
+        For token t of sequence s at position p, head h, over kv positions j <= p (and > p - window)
+        read from the pages (its own too, so a quantized page gives the same bits in every split of
+        the work): y[t, h] = sum_j softmax_j(softcap(scale q.k_j) + slope (j - p)) v_j.
+        Exponentials are rescaled per block of 32 positions, partial results are merged per 256, both
+        counted from position 0 (flash attention, Dao et al. 2022; flash decoding).
+        """
+
+    # -- ranks -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Sum of x over the ranks of one model, in rank order. One rank: x."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Upper bounds of one batch; static buffers are sized by them."""
+
+    max_tokens: int
+    max_sequences: int
+    max_sampled: int
+    max_pages_per_sequence: int
+
+
+class KVCache(Protocol):
+    """All layers' pages on one backend."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def layer(self, index: int) -> KVLayer: ...
+
+    def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy page src to page dst in every layer for each (src, dst); all are read first."""
+        ...
+
+
+class Forward(Protocol):
+    """Model code: from a batch to logits [R, vocab]."""
+
+    def __call__(self, ops: Ops, inputs: Inputs) -> Tensor: ...
+
+
+class Program(Protocol):
+    """A forward that can be run again and again over the same static buffers."""
+
+    def replay(self, batch: ForwardBatch) -> F32:
+        """Run it. Returns the forward's result, [rows, width]; valid until the next replay."""
+        ...
+
+
+class Backend(ABC):
+    """A place to compute: packs weights, holds pages, runs programs."""
+
+    name: str
+    isa: str
+    threads: int
+
+    @abstractmethod
+    def pack(self, weights: Sequence[Any], gated: bool = False) -> PackedWeight:
+        """Stack Weights (kernels/weight.py) of one width along their rows, packed for ops.linear.
+
+        gated: exactly two weights of equal shape, a gate and an up projection. Each Weight's
+        release() is called once its bytes were taken.
+        """
+
+    @abstractmethod
+    def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> KVCache:
+        """Pages for all layers; memory is touched lazily where the system allows."""
+
+    @abstractmethod
+    def capture(self, forward: Forward, limits: Limits) -> Program:
+        """Make a Program of model code."""

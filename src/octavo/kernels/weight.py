@@ -1,0 +1,148 @@
+"""Weight: one matrix of a checkpoint in one of the few layouts that kernels know.
+
+A quantization format makes Weights (usually zero-copy views of the mapped file); a backend packs
+them into what its kernels stream. Nobody downstream of a Weight hears the name of a format.
+
+    layout   values [N, K]                          scale [N, K/G]   minimum [N, K/G]
+    F32/F16/BF16   the numbers themselves           -                -
+    S8       int8 q, [N, K/32, 32]                  f16 or f32       -
+    U4       two 4-bit q a byte, [N, K/32, 16]      f16 or f32       f16 or f32, or None
+
+S8:  w = scale * q.    U4:  w = scale * q + minimum, 0 <= q <= 15; byte j of a block of 32 holds
+element j in its low nibble and element j + 16 in its high one. minimum None means -8 * scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import CheckpointError
+
+BLOCK = 32
+"""Elements of K that share a scale in the S8 and U4 layouts, and in activations."""
+
+Array = npt.NDArray[np.generic]
+F32Array = npt.NDArray[np.float32]
+
+
+class Layout(Enum):
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    S8 = "s8"
+    U4 = "u4"
+
+    @property
+    def quantized(self) -> bool:
+        return self in (Layout.S8, Layout.U4)
+
+
+_DTYPES = {
+    Layout.F32: np.dtype(np.float32),
+    Layout.F16: np.dtype(np.float16),
+    Layout.BF16: np.dtype(ml_dtypes.bfloat16),
+    Layout.S8: np.dtype(np.int8),
+    Layout.U4: np.dtype(np.uint8),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weight:
+    """A matrix W [N, K] of y = x W^T. Arrays may be strided views of a mapped file.
+
+    Attributes:
+        layout: how values, scale and minimum are to be read (the table above).
+        shape: (N, K): output rows and input columns.
+        release: gives the mapped pages behind the views back to the system once packed.
+    """
+
+    layout: Layout
+    shape: tuple[int, int]
+    values: Array
+    scale: Array | None = None
+    minimum: Array | None = None
+    release: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        n, k = self.shape
+        want: tuple[int, ...] = (n, k)
+        if self.layout.quantized:
+            if k % BLOCK:
+                raise CheckpointError(
+                    f"a {self.layout.value} weight needs a multiple of {BLOCK} columns, not {k}"
+                )
+            want = (n, k // BLOCK, BLOCK // 2 if self.layout is Layout.U4 else BLOCK)
+            if self.scale is None or self.scale.shape != want[:2]:
+                raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its scales")
+        if self.values.shape != want or self.values.dtype != _DTYPES[self.layout]:
+            raise CheckpointError(
+                f"a {self.layout.value} weight of shape {self.shape} holds "
+                f"{self.values.dtype} {self.values.shape}"
+            )
+
+    @staticmethod
+    def dense(array: Array, release: Callable[[], None] | None = None) -> Weight:
+        """A weight of floats, [N, K] f32, f16 or bf16."""
+        for layout in (Layout.F32, Layout.F16, Layout.BF16):
+            if array.dtype == _DTYPES[layout] and array.ndim == 2:
+                return Weight(layout, (array.shape[0], array.shape[1]), array, release=release)
+        raise CheckpointError(f"no dense layout holds {array.dtype} of shape {array.shape}")
+
+    def rows(self, index: npt.NDArray[np.int64] | slice) -> Weight:
+        """The weight made of some output rows, in the order given (a copy where index is an array)."""
+        values = self.values[index]
+        return Weight(
+            self.layout,
+            (values.shape[0], self.shape[1]),
+            values,
+            None if self.scale is None else self.scale[index],
+            None if self.minimum is None else self.minimum[index],
+            self.release,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values, scales and minima: what streaming the weight once has to read."""
+        return sum(a.nbytes for a in (self.values, self.scale, self.minimum) if a is not None)
+
+    def dequantize(self) -> F32Array:
+        """W as f32 [N, K]."""
+        if not self.layout.quantized:
+            return np.ascontiguousarray(self.values, dtype=np.float32)
+        assert self.scale is not None  # checked in __post_init__
+        scale = self.scale.astype(np.float32)[:, :, None]
+        if self.layout is Layout.S8:
+            return (self.values.astype(np.float32) * scale).reshape(self.shape)
+        nibbles = np.concatenate([self.values & np.uint8(15), self.values >> np.uint8(4)], axis=2)
+        if self.minimum is None:
+            return ((nibbles.astype(np.float32) - 8.0) * scale).reshape(self.shape)
+        w = nibbles.astype(np.float32) * scale + self.minimum.astype(np.float32)[:, :, None]
+        return w.reshape(self.shape)
+
+
+def concat(weights: Sequence[Weight]) -> Weight:
+    """Stack weights along their output rows. All must share layout, K and the presence of minima."""
+    first = weights[0]
+    if any(w.layout != first.layout or w.shape[1] != first.shape[1] for w in weights):
+        raise CheckpointError("only weights of one layout and one width can be stacked")
+
+    def releases() -> None:
+        for w in weights:
+            if w.release is not None:
+                w.release()
+
+    minima = [w.minimum for w in weights]
+    return Weight(
+        first.layout,
+        (sum(w.shape[0] for w in weights), first.shape[1]),
+        np.concatenate([w.values for w in weights]),
+        None if first.scale is None else np.concatenate([w.scale for w in weights if w.scale is not None]),
+        None if any(m is None for m in minima) else np.concatenate([m for m in minima if m is not None]),
+        releases,
+    )
