@@ -119,7 +119,8 @@ class Weight:
         scale = self.scale.astype(np.float32)[:, :, None]
         if self.layout is Layout.S8:
             return (self.values.astype(np.float32) * scale).reshape(self.shape)
-        nibbles = np.concatenate([self.values & np.uint8(15), self.values >> np.uint8(4)], axis=2)
+        packed = self.values.view(np.uint8)
+        nibbles = np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=2)
         if self.minimum is None:
             return ((nibbles.astype(np.float32) - 8.0) * scale).reshape(self.shape)
         w = nibbles.astype(np.float32) * scale + self.minimum.astype(np.float32)[:, :, None]

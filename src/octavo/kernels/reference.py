@@ -1,0 +1,326 @@
+"""The ops in NumPy: the executable specification, and the backend where nothing else runs.
+
+Written to be read beside ops.py, line by line; speed comes second. Weights are dequantized to f32
+once; activations of quantized layouts are still rounded to int8 per block, because that rounding is
+part of what ops.linear means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.errors import CapacityError
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.ops import (
+    F32,
+    Activation,
+    AttentionSpec,
+    Backend,
+    Forward,
+    Inputs,
+    KVLayer,
+    KVSpec,
+    Limits,
+    Ops,
+    PackedWeight,
+    Rotary,
+    Rows,
+    Tensor,
+)
+from octavo.kernels.reference_kv import ReferenceKVCache, ReferenceKVLayer
+from octavo.kernels.weight import BLOCK, Weight
+
+
+class ReferenceWeight:
+    """A packed weight: f32 [N, K], and whether x is rounded to int8 before it meets it."""
+
+    def __init__(self, weights: Sequence[Weight], gated: bool) -> None:
+        self.matrix: F32 = np.concatenate([w.dequantize() for w in weights])
+        self.rounds_x = weights[0].layout.quantized
+        self.gated = gated
+        for w in weights:
+            if w.release is not None:
+                w.release()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.matrix.shape[0], self.matrix.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.matrix.nbytes)
+
+
+def round_to_int8(x: F32) -> F32:
+    """x [..., K] rounded to int8 per block of 32 and widened again: d q, d = max|x| / 127."""
+    blocks = x.reshape(-1, BLOCK)
+    with np.errstate(invalid="ignore"):
+        d = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+        q = np.rint(np.divide(blocks, d, out=np.zeros_like(blocks), where=d != 0))
+        return np.asarray(q * d, np.float32).reshape(x.shape)
+
+
+def sigmoid(x: F32) -> F32:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(np.float32)
+
+
+def erf(x: F32) -> F32:
+    """The C library's erf, element by element: the usual polynomials are only good to 1.5e-7."""
+    return np.array([math.erf(v) for v in x.ravel()], np.float32).reshape(x.shape)
+
+
+def activate(x: F32, activation: Activation) -> F32:
+    match activation:
+        case Activation.NONE:
+            return x
+        case Activation.SILU:
+            return x * sigmoid(x)
+        case Activation.GELU:
+            return np.asarray(x * (0.5 * (1 + erf(x / np.float32(np.sqrt(2))))), np.float32)
+        case Activation.GELU_TANH:
+            inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+            return np.float32(0.5) * x * (1 + np.tanh(inner))
+        case Activation.RELU:
+            return np.maximum(x, 0)
+
+
+def batch_of(inputs: Inputs) -> ForwardBatch:
+    if inputs.batch is None:
+        raise TypeError("these inputs hold no batch: the reference backend runs eagerly")
+    return inputs.batch
+
+
+def matrix(weight: PackedWeight) -> F32:
+    if not isinstance(weight, ReferenceWeight):
+        raise TypeError(f"{type(weight).__name__} was packed by another backend")
+    return weight.matrix
+
+
+class ReferenceOps(Ops):
+    """Each method computes at once; Tensor.ref is the NumPy array."""
+
+    def embed(self, inputs: Inputs, table: PackedWeight, scale: float = 1.0) -> Tensor:
+        rows = matrix(table)[batch_of(inputs).token_ids]
+        return Tensor(Rows.TOKENS, rows.shape[1], rows * np.float32(scale))
+
+    def embed_positions(self, inputs: Inputs, x: Tensor, table: PackedWeight, offset: int = 0) -> Tensor:
+        rows = matrix(table)[batch_of(inputs).positions + offset]
+        return Tensor(x.rows, x.width, x.ref + rows)
+
+    def gather_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
+        return Tensor(Rows.SAMPLED, x.width, x.ref[batch_of(inputs).sampled])
+
+    def pool(self, inputs: Inputs, x: Tensor, how: str) -> Tensor:
+        batch = batch_of(inputs)
+        starts, ends = batch.query_start[:-1], batch.query_start[1:]
+        if how == "last":
+            return Tensor(Rows.SEQUENCES, x.width, x.ref[ends - 1])
+        if how != "mean":
+            raise ValueError(f'pool is "last" or "mean", not {how!r}')
+        means = [x.ref[a:b].mean(axis=0) for a, b in zip(starts, ends, strict=True)]
+        return Tensor(Rows.SEQUENCES, x.width, np.array(means, np.float32).reshape(-1, x.width))
+
+    def rms_norm(self, x: Tensor, gain: F32, eps: float) -> Tensor:
+        return Tensor(x.rows, x.width, rms_norm(x.ref, gain, eps))
+
+    def layer_norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float) -> Tensor:
+        centred = x.ref - x.ref.mean(axis=-1, keepdims=True)
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        y = centred / np.sqrt(variance + np.float32(eps)) * gain
+        return Tensor(x.rows, x.width, y if bias is None else y + bias)
+
+    def linear(
+        self,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: F32 | None = None,
+        activation: Activation = Activation.NONE,
+        residual: Tensor | None = None,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> Tensor:
+        if not isinstance(weight, ReferenceWeight):
+            raise TypeError(f"{type(weight).__name__} was packed by another backend")
+        seen = round_to_int8(x.ref) if weight.rounds_x else x.ref
+        z = seen @ weight.matrix.T
+        if bias is not None:
+            z = z + bias
+        if weight.gated:
+            half = z.shape[1] // 2
+            z = activate(z[:, :half], activation) * z[:, half:]
+        else:
+            z = activate(z, activation)
+        if scale != 1.0:
+            z = z * np.float32(scale)
+        if softcap is not None:
+            z = np.float32(softcap) * np.tanh(z / np.float32(softcap))
+        if residual is not None:
+            z = residual.ref + z
+        return Tensor(x.rows, z.shape[1], z)
+
+    def act_mul(self, x: Tensor, activation: Activation) -> Tensor:
+        half = x.width // 2
+        return Tensor(x.rows, half, activate(x.ref[:, :half], activation) * x.ref[:, half:])
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return Tensor(x.rows, x.width, x.ref + y.ref)
+
+    def moe(
+        self,
+        x: Tensor,
+        router_logits: Tensor,
+        gate_up: Sequence[PackedWeight],
+        down: Sequence[PackedWeight],
+        top_k: int,
+        activation: Activation,
+        renormalize: bool,
+    ) -> Tensor:
+        shifted = router_logits.ref - router_logits.ref.max(axis=1, keepdims=True)
+        p = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
+        chosen = np.argsort(-p, axis=1, kind="stable")[:, :top_k]  # stable: ties to the lower expert
+        share = np.take_along_axis(p, chosen, axis=1)
+        if renormalize:
+            share = share / share.sum(axis=1, keepdims=True)
+        y = np.zeros_like(x.ref)
+        for e in range(len(gate_up)):
+            tokens, place = np.nonzero(chosen == e)
+            if len(tokens) == 0:
+                continue
+            routed = Tensor(x.rows, x.width, x.ref[tokens])
+            hidden = self.linear(routed, gate_up[e], activation=activation)
+            y[tokens] += share[tokens, place, None] * self.linear(hidden, down[e]).ref
+        return Tensor(x.rows, x.width, y)
+
+    def rotary_append(
+        self,
+        inputs: Inputs,
+        qkv: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary: Rotary | None,
+        q_norm: F32 | None = None,
+        k_norm: F32 | None = None,
+        eps: float = 1e-6,
+    ) -> Tensor:
+        batch, layer = batch_of(inputs), _layer(kv)
+        tokens = qkv.ref.shape[0]
+        q_end = spec.num_heads * spec.head_dim
+        k_end = q_end + spec.num_kv_heads * spec.head_dim
+        q = qkv.ref[:, :q_end].reshape(tokens, spec.num_heads, spec.head_dim)
+        k = qkv.ref[:, q_end:k_end].reshape(tokens, spec.num_kv_heads, spec.head_dim)
+        v = qkv.ref[:, k_end:].reshape(tokens, spec.num_kv_heads, spec.v_head_dim)
+        if q_norm is not None:
+            q = rms_norm(q, q_norm, eps)
+        if k_norm is not None:
+            k = rms_norm(k, k_norm, eps)
+        if rotary is not None:
+            cos, sin = rotary.cos[batch.positions], rotary.sin[batch.positions]
+            q, k = (rotate(side, cos, sin, rotary.interleaved) for side in (q, k))
+        layer.store(batch.slots, k, v)
+        return Tensor(qkv.rows, q_end, np.ascontiguousarray(q.reshape(tokens, q_end)))
+
+    def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
+        batch, layer = batch_of(inputs), _layer(kv)
+        y = np.zeros((q.ref.shape[0], spec.num_heads * spec.v_head_dim), np.float32)
+        for s in range(batch.num_sequences):
+            rows = slice(batch.query_start[s], batch.query_start[s + 1])
+            k, v = layer.load(batch.page_tables[s], int(batch.context_lens[s]))
+            queries = q.ref[rows].reshape(-1, spec.num_heads, spec.head_dim)
+            y[rows] = attend(queries, k, v, batch.positions[rows], spec).reshape(len(queries), -1)
+        return Tensor(q.rows, y.shape[1], y)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x
+
+
+def rms_norm(x: F32, gain: F32, eps: float) -> F32:
+    mean_square = np.square(x).mean(axis=-1, keepdims=True)
+    return np.asarray(x / np.sqrt(mean_square + np.float32(eps)) * gain, np.float32)
+
+
+def rotate(x: F32, cos: F32, sin: F32, interleaved: bool) -> F32:
+    """x [T, heads, D] rotated over its first 2 * cos.shape[1] elements; cos, sin [T, dim / 2]."""
+    half = cos.shape[1]
+    y = x.copy()
+    first, second = (
+        (np.s_[..., 0 : 2 * half : 2], np.s_[..., 1 : 2 * half : 2])
+        if interleaved
+        else (np.s_[..., :half], np.s_[..., half : 2 * half])
+    )
+    a, b, c, s = x[first], x[second], cos[:, None, :], sin[:, None, :]
+    y[first], y[second] = a * c - b * s, b * c + a * s
+    return y
+
+
+def attend(
+    q: F32, k: F32, v: F32, positions: np.ndarray[tuple[int], np.dtype[np.int32]], spec: AttentionSpec
+) -> F32:
+    """q [T, Hq, D] at positions [T] over k, v [L, Hkv, D] at positions 0..L-1: [T, Hq, Dv]."""
+    group = spec.num_heads // spec.num_kv_heads
+    scores = np.einsum("thd,lhd->htl", q, np.repeat(k, group, axis=1)) * np.float32(spec.scale)
+    if spec.softcap is not None:
+        scores = np.float32(spec.softcap) * np.tanh(scores / np.float32(spec.softcap))
+    distance = np.arange(k.shape[0])[None, :] - positions[:, None]
+    if spec.alibi_slopes is not None:
+        scores = scores + spec.alibi_slopes[:, None, None] * distance[None].astype(np.float32)
+    hidden = distance > 0
+    if spec.window is not None:
+        hidden = hidden | (distance <= -spec.window)
+    scores = np.where(hidden[None], np.float32(-np.inf), scores)
+    top = scores.max(axis=2, keepdims=True)
+    if spec.sinks is not None:
+        top = np.maximum(top, spec.sinks[:, None, None])
+    weights = np.exp(scores - top)
+    total = weights.sum(axis=2, keepdims=True)
+    if spec.sinks is not None:
+        total = total + np.exp(spec.sinks[:, None, None] - top)
+    return np.asarray(np.einsum("htl,lhd->thd", weights / total, np.repeat(v, group, axis=1)), np.float32)
+
+
+def _layer(kv: KVLayer) -> ReferenceKVLayer:
+    if not isinstance(kv, ReferenceKVLayer):
+        raise TypeError("these pages belong to another backend")
+    return kv
+
+
+class ReferenceProgram:
+    """No capture: a replay calls the model code again, eagerly."""
+
+    def __init__(self, ops: ReferenceOps, forward: Forward, limits: Limits) -> None:
+        self._ops, self._forward, self._limits = ops, forward, limits
+
+    def replay(self, batch: ForwardBatch) -> F32:
+        if batch.num_tokens > self._limits.max_tokens or batch.num_sequences > self._limits.max_sequences:
+            raise CapacityError(
+                f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences "
+                f"exceeds {self._limits}"
+            )
+        with np.errstate(invalid="ignore", over="ignore"):
+            result: F32 = self._forward(self._ops, Inputs(batch)).ref
+        return result
+
+
+class ReferenceBackend(Backend):
+    """NumPy on whatever BLAS it brings. Correct first."""
+
+    name = "reference"
+    isa = "numpy"
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self.ops = ReferenceOps()
+
+    def pack(self, weights: Sequence[Weight], gated: bool = False) -> ReferenceWeight:
+        if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
+            raise ValueError("a gated weight is made of two weights of one shape, gate and up")
+        return ReferenceWeight(weights, gated)
+
+    def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> ReferenceKVCache:
+        return ReferenceKVCache(layers, num_pages, page_size)
+
+    def capture(self, forward: Forward, limits: Limits) -> ReferenceProgram:
+        return ReferenceProgram(self.ops, forward, limits)

@@ -1,0 +1,89 @@
+"""KV pages of the reference backend: [page, head, offset, dim], one array a side and layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from octavo.kernels.ops import F32, KVSpec
+
+I32 = npt.NDArray[np.int32]
+
+_DTYPES: dict[str, np.dtype[np.generic]] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "int8": np.dtype(np.int8),
+}
+
+
+class _Side:
+    """K or V of one layer. int8 keeps one f32 scale per (page, head, offset)."""
+
+    def __init__(self, num_pages: int, heads: int, page_size: int, dim: int, dtype: str) -> None:
+        self.pages = np.zeros((num_pages, heads, page_size, dim), _DTYPES[dtype])
+        self.scales = np.zeros((num_pages, heads, page_size), np.float32) if dtype == "int8" else None
+
+    def store(self, pages: I32, offsets: I32, x: F32) -> None:
+        """x [T, heads, dim] to (pages[t], offsets[t])."""
+        if self.scales is not None:
+            d = np.abs(x).max(axis=2) / np.float32(127)
+            self.scales[pages, :, offsets] = d
+            x = np.rint(np.divide(x, d[:, :, None], out=np.zeros_like(x), where=d[:, :, None] != 0))
+        self.pages[pages, :, offsets] = x.astype(self.pages.dtype)
+
+    def load(self, table: I32, length: int) -> F32:
+        """[length, heads, dim] of the pages in table order."""
+        x = self.pages[table].astype(np.float32)
+        if self.scales is not None:
+            x = x * self.scales[table][:, :, :, None]
+        x = np.moveaxis(x, 1, 2)
+        return x.reshape(-1, x.shape[2], x.shape[3])[:length]
+
+
+class ReferenceKVLayer:
+    """Both sides of one layer."""
+
+    def __init__(self, spec: KVSpec, num_pages: int, page_size: int) -> None:
+        self.page_size = page_size
+        self.k = _Side(num_pages, spec.num_kv_heads, page_size, spec.head_dim, spec.dtype)
+        self.v = _Side(num_pages, spec.num_kv_heads, page_size, spec.v_head_dim, spec.dtype)
+
+    def store(self, slots: I32, k: F32, v: F32) -> None:
+        pages, offsets = np.divmod(slots, np.int32(self.page_size))
+        self.k.store(pages, offsets, k)
+        self.v.store(pages, offsets, v)
+
+    def load(self, table: I32, length: int) -> tuple[F32, F32]:
+        used = table[: -(-length // self.page_size)]
+        return self.k.load(used, length), self.v.load(used, length)
+
+
+class ReferenceKVCache:
+    """All layers' pages. np.zeros maps memory lazily, so untouched pages cost nothing."""
+
+    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> None:
+        self._layers = [ReferenceKVLayer(spec, num_pages, page_size) for spec in layers]
+
+    @property
+    def nbytes(self) -> int:
+        arrays = [
+            a for la in self._layers for s in (la.k, la.v) for a in (s.pages, s.scales) if a is not None
+        ]
+        return sum(a.nbytes for a in arrays)
+
+    def layer(self, index: int) -> ReferenceKVLayer:
+        return self._layers[index]
+
+    def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        if not pairs:
+            return
+        source, target = (list(side) for side in zip(*pairs, strict=True))
+        for layer in self._layers:
+            for side in (layer.k, layer.v):
+                side.pages[target] = side.pages[source]
+                if side.scales is not None:
+                    side.scales[target] = side.scales[source]
