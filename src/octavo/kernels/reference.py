@@ -83,7 +83,7 @@ def activate(x: F32, activation: Activation) -> F32:
             return np.asarray(x * (0.5 * (1 + erf(x / np.float32(np.sqrt(2))))), np.float32)
         case Activation.GELU_TANH:
             inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
-            return np.float32(0.5) * x * (1 + np.tanh(inner))
+            return np.asarray(np.float32(0.5) * x * (1 + np.tanh(inner)), np.float32)
         case Activation.RELU:
             return np.maximum(x, 0)
 

@@ -1,0 +1,1 @@
+"""Executes StepPlans: rows, batches, memory, the runner."""

@@ -1,0 +1,95 @@
+"""Memory planning: how many pages fit. The code that plans is the code that allocates."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from octavo.errors import CapacityError
+from octavo.kernels.ops import KVSpec
+
+CPU_SHARE = 0.25
+"""Share of free memory that pages may take on a CPU when nobody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What will be allocated, in bytes, and how many pages that is."""
+
+    weights: int
+    kv_cache: int
+    free: int
+    num_pages: int
+    page_size: int
+    bytes_per_token: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_pages * self.page_size
+
+
+def plan_memory(
+    specs: Sequence[KVSpec],
+    weights: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    page_size: int,
+    num_pages: int | None,
+    share: float | None,
+    free: int | None = None,
+) -> MemoryPlan:
+    """Pages for max_num_seqs requests of max_model_len, if that fits in share of what is free.
+
+    Args:
+        num_pages: exactly this many, if given.
+        share: 0..1 of the free bytes; None is CPU_SHARE.
+        free: bytes that are free, weights loaded already; None asks the system.
+
+    Raises:
+        CapacityError: not even one page fits.
+    """
+    free = available_memory() if free is None else free
+    per_token = sum(spec.bytes_per_token for spec in specs)
+    wanted = max_num_seqs * -(-max_model_len // page_size)
+    fits = int(free * (CPU_SHARE if share is None else share)) // (per_token * page_size)
+    pages = min(wanted, fits) if num_pages is None else num_pages
+    if pages < 1:
+        raise CapacityError(
+            f"a page of {page_size} tokens needs {per_token * page_size} bytes; "
+            f"{free} are free: raise --gpu-memory-utilization or free memory"
+        )
+    return MemoryPlan(weights, pages * page_size * per_token, free, pages, page_size, per_token)
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may still take: the system's, within the cgroup's limit."""
+    free = _system_available(root)
+    limit = _cgroup_number(root, ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"))
+    used = _cgroup_number(
+        root, ("sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory/memory.usage_in_bytes")
+    )
+    if limit is not None and used is not None:
+        free = min(free, max(limit - used, 0))
+    return free
+
+
+def _system_available(root: Path) -> int:
+    try:
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux: ask POSIX for what it knows
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _cgroup_number(root: Path, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        try:
+            text = (root / name).read_text().strip()
+        except OSError:
+            continue
+        return int(text) if text.isdigit() else None  # "max": no limit
+    return None

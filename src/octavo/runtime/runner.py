@@ -1,0 +1,88 @@
+"""ModelRunner: StepPlan in, StepResult out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.engine.plan import SampledToken, StepPlan, StepResult
+from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Tensor
+from octavo.models.registry import Model
+from octavo.runtime.batch import gather_batch
+from octavo.runtime.states import RequestStates
+from octavo.sampling.batch import RowSamplings
+from octavo.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The handle of a step that was executed when it was submitted."""
+
+    step: StepResult
+
+    def result(self) -> StepResult:
+        return self.step
+
+
+class ModelRunner:
+    """Owns the rows' states, the pages and the Program of one model. An engine.plan.Executor.
+
+    A step, in order:
+    1. Freed rows forget, new rows start.
+    2. Page tables grow; pages are copied.
+    3. The batch is gathered and the Program replayed: logits [R, vocab].
+    4. The sampler draws a token for every row that asked; each is appended to its row.
+
+    A row whose logits are not finite fails alone (StepResult.errors).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        kv: KVCache,
+        limits: Limits,
+        states: RequestStates,
+    ) -> None:
+        self._kv, self._states = kv, states
+        self._samplings = RowSamplings(limits.max_sequences, model.vocab_size)
+        self._sampler = Sampler()
+
+        def forward(ops: Ops, inputs: Inputs) -> Tensor:
+            return model.forward(ops, inputs, kv)
+
+        self._program = backend.capture(forward, limits)
+
+    def submit(self, plan: StepPlan) -> Done:
+        return Done(self.execute(plan))
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for row in plan.freed_rows:
+            self._samplings.stop(row)
+        for new in plan.new_rows:
+            self._states.start(new)
+            self._samplings.start(new)
+        for step in plan.steps:
+            self._states.grow(step)
+        self._kv.copy_pages(plan.copies)
+        if not plan.steps:
+            return StepResult(plan.step_id, {}, {})
+        batch = gather_batch(plan.steps, self._states)
+        logits = self._program.replay(batch)
+        rows = [s.row for s in plan.steps if s.sample]
+        if not rows:
+            return StepResult(plan.step_id, {}, {})
+        positions = [s.start + s.count for s in plan.steps if s.sample]
+        drawn = self._sampler.sample(logits, self._samplings.gather(rows, positions))
+        return self._keep(plan.step_id, rows, drawn)
+
+    def _keep(self, step_id: int, rows: list[int], drawn: list[SampledToken | str]) -> StepResult:
+        tokens: dict[int, tuple[SampledToken, ...]] = {}
+        errors: dict[int, str] = {}
+        for row, token in zip(rows, drawn, strict=True):
+            if isinstance(token, str):
+                errors[row] = token
+            else:
+                tokens[row] = (token,)
+                self._states.append(row, token.token_id)
+                self._samplings.append(row, token.token_id)
+        return StepResult(step_id, tokens, errors)

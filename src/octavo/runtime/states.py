@@ -1,0 +1,47 @@
+"""RequestStates: what the runner remembers per row, as arrays, so that a step is a few gathers.
+
+    row      0        1        2   ...  max_num_seqs - 1
+    tokens   [ids of the prompt, then of the answer ......]   [rows, max_model_len + 1]
+    length   how many of them are known                       [rows]
+    pages    [page of slots 0.., page of slots 16.., ...]     [rows, max_pages]
+
+A row belongs to a request until it ends or is preempted. The runner appends the tokens it draws;
+the engine never sends a token twice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.engine.plan import NewRow, RowStep
+
+
+class RequestStates:
+    """Arrays [max_num_seqs, ...], touched lazily by the system, so unused rows cost no memory."""
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, page_size: int) -> None:
+        self.page_size = page_size
+        max_pages = -(-max_model_len // page_size)
+        # One more than fits: the last sampled token is known, but never computed.
+        self.tokens = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
+        self.length = np.zeros(max_num_seqs, np.int64)
+        self.pages = np.zeros((max_num_seqs, max_pages), np.int32)
+        self.num_pages = np.zeros(max_num_seqs, np.int64)
+
+    def start(self, new: NewRow) -> None:
+        count = len(new.token_ids)
+        self.tokens[new.row, :count] = new.token_ids
+        self.length[new.row] = count
+        self.num_pages[new.row] = 0
+
+    def grow(self, step: RowStep) -> None:
+        """Append the step's pages to the row's table."""
+        if step.pages:
+            have = int(self.num_pages[step.row])
+            self.pages[step.row, have : have + len(step.pages)] = step.pages
+            self.num_pages[step.row] = have + len(step.pages)
+
+    def append(self, row: int, token_id: int) -> None:
+        length = int(self.length[row])
+        self.tokens[row, length] = token_id
+        self.length[row] = length + 1
