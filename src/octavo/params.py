@@ -160,7 +160,9 @@ def _logit_bias(bias: Mapping[int, float]) -> dict[int, float]:
         except (TypeError, ValueError):
             raise InvalidRequestError("logit_bias maps token ids to numbers", "logit_bias") from None
         if token_id < 0 or not -100.0 <= amount <= 100.0:
-            raise InvalidRequestError("logit_bias takes token ids >= 0 and values from -100 to 100", "logit_bias")
+            raise InvalidRequestError(
+                "logit_bias takes token ids >= 0 and values from -100 to 100", "logit_bias"
+            )
         checked[token_id] = amount
     return checked
 
@@ -172,6 +174,22 @@ class Logprob:
     logprob: float
     rank: int | None = None
     decoded_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A drawn token. logprob and top are filled where the row's params ask for logprobs.
+
+    Attributes:
+        logprob: natural log of the raw model probability (before penalties and temperature).
+        rank: 1 for the likeliest token; 0 where logprobs were not asked for.
+        top: the likeliest tokens, best first, as (token id, logprob).
+    """
+
+    token_id: int
+    logprob: float | None = None
+    rank: int = 0
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(slots=True)

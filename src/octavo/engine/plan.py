@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from octavo.params import SampledToken as SampledToken  # the sampler, a floor below, makes them
 from octavo.params import SamplingParams
 
 
@@ -72,22 +73,6 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return sum(step.count for step in self.steps)
-
-
-@dataclass(frozen=True, slots=True)
-class SampledToken:
-    """A drawn token. logprob and top are filled where the row's params ask for logprobs.
-
-    Attributes:
-        logprob: natural log of the raw model probability (before penalties and temperature).
-        rank: 1 for the likeliest token; 0 where logprobs were not asked for.
-        top: the likeliest tokens, best first, as (token id, logprob).
-    """
-
-    token_id: int
-    logprob: float | None = None
-    rank: int = 0
-    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
