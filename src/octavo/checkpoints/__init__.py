@@ -1,0 +1,34 @@
+"""Model files: GGUF and Hugging Face folders, mapped, never copied; and where they come from (hub)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from octavo.checkpoints.base import Checkpoint
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open what hub.resolve found: a .gguf file, or a folder with config.json.
+
+    Raises:
+        CheckpointError: the path is neither, or what is there is broken.
+    """
+    from pathlib import Path
+
+    from octavo.errors import CheckpointError
+
+    path = Path(path)
+    if path.is_dir():
+        from octavo.checkpoints.safetensors import open_folder
+
+        return open_folder(path)
+    if path.suffix in (".bin", ".pt", ".pth", ".ckpt"):
+        raise CheckpointError(
+            f"{path.name} is a pickle, which can run code when opened: convert it to safetensors"
+        )
+    from octavo.checkpoints.gguf import open_gguf
+
+    return open_gguf(path)

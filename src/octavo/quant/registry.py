@@ -1,0 +1,104 @@
+"""The registry of formats: a file `quant/<name>.py` that holds `FORMAT` is a format, imported on use."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.checkpoints.base import StoredTensor
+from octavo.errors import CheckpointError
+from octavo.kernels.weight import F32Array, Weight
+
+_PACKAGE = "octavo.quant"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a number format is stored.
+
+    Attributes:
+        name: as checkpoints spell it, "Q4_1".
+        block: elements of a row that are stored together.
+        dtype: NumPy dtype of one block; its item size is the bytes a block takes.
+        unpack: blocks [N, K / block] of that dtype and the tensor's release -> Weight [N, K].
+    """
+
+    name: str
+    block: int
+    dtype: np.dtype[np.generic]
+    unpack: Callable[[npt.NDArray[Any], Callable[[], None]], Weight]
+
+    @property
+    def block_bytes(self) -> int:
+        return int(self.dtype.itemsize)
+
+    def weight(self, tensor: StoredTensor) -> Weight:
+        """The tensor as a Weight [N, K]; a vector becomes [1, K]. A view where aligned.
+
+        Raises:
+            CheckpointError: more than two dimensions, or bytes that do not fit the shape.
+        """
+        if not 1 <= len(tensor.shape) <= 2:
+            raise CheckpointError(f"tensor {tensor.name} of shape {list(tensor.shape)} is not a matrix")
+        n, k = (1, *tensor.shape)[-2:]
+        if k % self.block or n * k // self.block * self.block_bytes != tensor.data.nbytes:
+            raise CheckpointError(
+                f"tensor {tensor.name}: {tensor.data.nbytes} bytes are not {self.name} {list(tensor.shape)}"
+            )
+        blocks = tensor.data.view(self.dtype).reshape(n, k // self.block)
+        if not blocks.flags.aligned:  # safetensors may start a tensor at any byte
+            blocks = blocks.copy()
+        return self.unpack(blocks, tensor.release)
+
+
+@functools.cache
+def _modules() -> dict[str, str]:
+    """Format name -> module name, from the files of this package."""
+    path = importlib.import_module(_PACKAGE).__path__
+    return {m.name.upper(): m.name for m in pkgutil.iter_modules(path) if m.name != "registry"}
+
+
+def names() -> list[str]:
+    """The formats that can be read."""
+    return sorted(_modules())
+
+
+def get_format(name: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        CheckpointError: no such format.
+    """
+    module = _modules().get(name)
+    if module is None:
+        raise CheckpointError(f"the number format {name} is not supported; supported: {', '.join(names())}")
+    found = importlib.import_module(f"{_PACKAGE}.{module}").FORMAT
+    assert isinstance(found, Format)  # a file of this package without one is a bug
+    return found
+
+
+def weight(tensor: StoredTensor) -> Weight:
+    """The tensor as a Weight [N, K], whatever its format.
+
+    Raises:
+        CheckpointError: unknown format (named together with the tensor), or a broken tensor.
+    """
+    try:
+        format_ = get_format(tensor.format)
+    except CheckpointError as error:
+        raise CheckpointError(f"tensor {tensor.name}: {error}") from None
+    return format_.weight(tensor)
+
+
+def vector(tensor: StoredTensor) -> F32Array:
+    """A norm or bias as a fresh f32 array [K]; any format, dequantized."""
+    if len(tensor.shape) != 1:
+        raise CheckpointError(f"tensor {tensor.name} of shape {list(tensor.shape)} is not a vector")
+    return np.array(weight(tensor).dequantize()[0])
