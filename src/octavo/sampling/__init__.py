@@ -1,0 +1,16 @@
+"""How a token is drawn from logits: processors, noise, the sampler, verification of drafts."""
+
+from octavo.sampling.batch import SamplingBatch, TokenLists
+from octavo.sampling.noise import Stream, uniform
+from octavo.sampling.rows import SamplingRows
+from octavo.sampling.sampler import RowError, Sampler
+
+__all__ = [
+    "RowError",
+    "Sampler",
+    "SamplingBatch",
+    "SamplingRows",
+    "Stream",
+    "TokenLists",
+    "uniform",
+]

@@ -1,0 +1,172 @@
+"""SamplingRows: what the sampler must remember of each row from step to step.
+
+Each request keeps one permanent row; a step gathers the rows that it samples into a SamplingBatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.errors import InvalidRequestError
+from octavo.params import SEED_MASK, SamplingParams
+from octavo.sampling.batch import F32, I32, ROW, SamplingBatch, TokenLists
+
+
+class TokenCounts:
+    """Which tokens a sequence holds and how often its output does: what penalties need.
+
+    Memory grows with the distinct tokens of the sequence, not with the vocabulary.
+    """
+
+    def __init__(self, prompt: Sequence[int], output: Sequence[int], vocab_size: int) -> None:
+        distinct = dict.fromkeys([*prompt, *output])
+        self._vocab_size = vocab_size
+        self._index = {t: i for i, t in enumerate(t for t in distinct if t < vocab_size)}
+        self._tokens = np.zeros(len(self._index) + 64, np.int32)
+        self._counts = np.zeros(len(self._tokens), np.float32)
+        self._tokens[: len(self._index)] = list(self._index)
+        self.append(output)
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Output tokens were added to the sequence."""
+        for token in token_ids:
+            if token >= self._vocab_size:  # nothing that logits could name
+                continue
+            at = self._index.setdefault(token, len(self._index))
+            if at == len(self._tokens):
+                self._tokens = np.concatenate([self._tokens, np.zeros(at, np.int32)])
+                self._counts = np.concatenate([self._counts, np.zeros(at, np.float32)])
+            self._tokens[at] = token
+            self._counts[at] += 1
+
+    def lists(self, ahead: Sequence[int] = ()) -> tuple[I32, F32]:
+        """(tokens, output counts) as they would be after the output tokens `ahead`.
+
+        Valid until the next append.
+        """
+        size = len(self._index)
+        tokens, counts = self._tokens[:size], self._counts[:size]
+        if not ahead:
+            return tokens, counts
+        counts = counts.copy()
+        new: dict[int, float] = {}
+        for token in ahead:
+            at = self._index.get(token)
+            if at is not None:
+                counts[at] += 1
+            elif token < self._vocab_size:
+                new[token] = new.get(token, 0.0) + 1.0
+        new_tokens = np.fromiter(new.keys(), np.int32, len(new))
+        return np.concatenate([tokens, new_tokens]), np.concatenate(
+            [counts, np.fromiter(new.values(), np.float32, len(new))]
+        )
+
+
+class SamplingRows:
+    """Owner of the sampling state of max_rows rows, each in use between add() and remove().
+
+    Args:
+        max_rows: rows are numbered 0 <= row < max_rows.
+        vocab_size: width of the logits.
+        eos_token_ids: end a sequence, so they are banned until min_tokens (unless ignore_eos).
+    """
+
+    def __init__(self, max_rows: int, vocab_size: int, eos_token_ids: Sequence[int] = ()) -> None:
+        self._vocab_size = vocab_size
+        self._eos = tuple(eos_token_ids)
+        self._rows = np.zeros(max_rows, ROW)
+        self._bias: dict[int, tuple[I32, F32]] = {}
+        self._banned: dict[int, tuple[I32, F32]] = {}
+        self._counts: dict[int, TokenCounts] = {}
+
+    def add(
+        self,
+        row: int,
+        params: SamplingParams,
+        seed: int,
+        sample_index: int,
+        token_ids: Sequence[int],
+        num_prompt_tokens: int,
+    ) -> None:
+        """A sequence enters a row: its prompt, and after a preemption also what it generated.
+
+        Raises:
+            InvalidRequestError: logit_bias names a token beyond the vocabulary. The row stays free.
+        """
+        self.remove(row)
+        if params.logit_bias:
+            self._bias[row] = self._bias_lists(params)
+        self._rows[row] = (
+            seed & SEED_MASK,
+            num_prompt_tokens + params.min_tokens,
+            params.top_p,
+            params.temperature,
+            params.min_p,
+            params.repetition_penalty,
+            params.frequency_penalty,
+            params.presence_penalty,
+            params.top_k,
+            sample_index,
+            -1 if params.logprobs is None else params.logprobs,
+        )
+        stops = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos)}
+        stops = {token for token in stops if token < self._vocab_size}
+        if params.min_tokens and stops:
+            self._banned[row] = np.array(sorted(stops), np.int32), np.zeros(len(stops), np.float32)
+        if params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty:
+            prompt, output = token_ids[:num_prompt_tokens], token_ids[num_prompt_tokens:]
+            self._counts[row] = TokenCounts(prompt, output, self._vocab_size)
+
+    def _bias_lists(self, params: SamplingParams) -> tuple[I32, F32]:
+        bias = params.logit_bias or {}
+        if max(bias) >= self._vocab_size:
+            raise InvalidRequestError(
+                f"logit_bias names token {max(bias)}, the vocabulary has {self._vocab_size}", "logit_bias"
+            )
+        return np.array(list(bias), np.int32), np.array(list(bias.values()), np.float32)
+
+    def remove(self, row: int) -> None:
+        """The row is free again. Free rows may be removed too."""
+        self._bias.pop(row, None)
+        self._banned.pop(row, None)
+        self._counts.pop(row, None)
+
+    def append(self, row: int, token_ids: Sequence[int]) -> None:
+        """These tokens are now the row's own output."""
+        if row in self._counts:
+            self._counts[row].append(token_ids)
+
+    def batch(
+        self,
+        rows: Sequence[int],
+        positions: Sequence[int],
+        ahead: Sequence[Sequence[int]] | None = None,
+    ) -> SamplingBatch:
+        """Gather a step's batch; a row may come several times, once for each position to draw.
+
+        Args:
+            rows [R]: in the order of the logits' rows.
+            positions [R]: index in its sequence of the token to draw.
+            ahead [R]: draft tokens between the row's last own token and the position; penalties
+                count them as output. None: no drafts.
+        """
+        where = np.asarray(positions, np.int64)
+        gathered = self._rows[np.asarray(rows, np.intp)]
+        early = where < gathered["min_position"]
+        drafts: Sequence[Sequence[int]] = [()] * len(rows) if ahead is None else ahead
+        return SamplingBatch(
+            rows=gathered,
+            positions=where,
+            bias=TokenLists.of([self._bias.get(row) for row in rows]),
+            banned=TokenLists.of(
+                [self._banned.get(row) if soon else None for row, soon in zip(rows, early, strict=True)]
+            ),
+            seen=TokenLists.of(
+                [
+                    self._counts[row].lists(draft) if row in self._counts else None
+                    for row, draft in zip(rows, drafts, strict=True)
+                ]
+            ),
+        )

@@ -1,0 +1,159 @@
+"""Sampler: logits in, tokens out. The reference that every backend's sampler is tested against."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.params import SampledToken
+from octavo.sampling.batch import F32, SamplingBatch
+from octavo.sampling.distribution import Ids, draw, log_sum_exp, total
+from octavo.sampling.logits import edit, keep, kth_largest
+from octavo.sampling.noise import F64, Stream, uniform
+
+_SMALLEST = float(np.finfo(np.float32).tiny)  # a temperature below is the same draw
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """This row's logits allow no draw; a one-line message. Other rows are unharmed."""
+
+    message: str
+
+
+class Sampler:
+    """Draws one token per row. A row's result is a function of that row alone, at any batch size.
+
+    For a row with logits z [V], in this order:
+
+    1. A NaN or +inf in z, or no finite value: the row is a RowError. -inf is a masked token.
+    2. z' = z edited (logits.edit): logit_bias, then banned stop ids, then the repetition penalty,
+       then the frequency and presence penalties. If no finite value is left: a RowError.
+    3. temperature 0: the token is argmax z', of equals the lowest id. Go to 8.
+    4. Weights w = exp((z' - max z') / temperature), in f32.
+    5. Kept tokens (logits.keep): min_p, then top_k, then top_p, each on what is left.
+    6. One uniform u in [0, 1) with 53 bits from (seed, sample index, position) (noise.uniform).
+    7. The token is the lowest id whose running sum of kept w exceeds u * the sum of all kept w:
+       an inverse CDF over ascending ids, summed in float64 in the order of distribution.py.
+    8. Where logprobs are asked for, they are of the raw distribution: z_i - log_sum_exp(z), whatever
+       2 to 5 did. rank counts larger z, and equal z with a lower id, plus 1; top holds the
+       num_logprobs largest finite z in the same order.
+
+    The weights, sums and choices of steps 2 to 7 read nothing but the row, so a draft is verified
+    by drawing at each of its positions and comparing (verify.py).
+    """
+
+    def sample(self, logits: F32, batch: SamplingBatch) -> list[SampledToken | RowError]:
+        """Draw for every row.
+
+        Args:
+            logits [R, V]: f32, read only.
+            batch: R rows.
+        """
+        greedy = batch.rows["temperature"] == 0
+        best = logits.argmax(axis=1)  # the first NaN, if there is one
+        peaks = logits[np.arange(len(best)), best]
+        noise: F64 | None = None
+        if not greedy.all():
+            noise = target_noise(batch)
+        drawn: list[SampledToken | RowError] = []
+        for row, token in enumerate(best.tolist()):
+            result: int | RowError
+            if not math.isfinite(peaks[row]):
+                result = _not_finite(peaks[row])
+            elif greedy[row] and not batch.edits:
+                result = token
+            else:
+                result = _draw(logits[row], batch, row, None if noise is None else float(noise[row]))
+            drawn.append(_report(result, logits[row], batch.rows[row]))
+        return drawn
+
+    def probabilities(self, logits: F32, batch: SamplingBatch) -> tuple[F64, dict[int, RowError]]:
+        """What sample draws from: p [R, V] in float64, each row's sum 1 up to rounding.
+
+        Greedy rows are one-hot. Rows in the second result are errors, and all zero in the first.
+        """
+        result = np.zeros(logits.shape, np.float64)
+        errors: dict[int, RowError] = {}
+        for row in range(len(batch)):
+            edited = _checked(logits[row], batch, row)
+            if isinstance(edited, RowError):
+                errors[row] = edited
+            elif batch.rows["temperature"][row] == 0:
+                result[row, edited.argmax()] = 1
+            else:
+                weights, ids = _weights(edited, batch.rows[row])
+                at: Ids | slice = slice(None) if ids is None else ids
+                result[row, at] = weights[at] / total(weights[at], ids)[-1]
+        return result, errors
+
+
+def target_noise(batch: SamplingBatch) -> F64:
+    """The uniform of each row's position: [R]."""
+    rows = batch.rows
+    return uniform(rows["seed"], rows["sample_index"], batch.positions, Stream.TARGET)
+
+
+def _checked(logits: F32, batch: SamplingBatch, row: int) -> F32 | RowError:
+    """Steps 1 and 2."""
+    peak = logits.max()
+    if not math.isfinite(peak):
+        return _not_finite(peak)
+    with np.errstate(over="ignore"):  # penalties may push a huge logit to +inf, which is reported
+        edited = edit(logits, batch, row)
+    peak = edited.max()
+    return edited if math.isfinite(peak) else _not_finite(peak)
+
+
+def _not_finite(peak: np.float32) -> RowError:
+    if np.isneginf(peak):
+        return RowError("no token is allowed: every logit is -inf after bias and min_tokens")
+    return RowError(f"the model's logits hold {'NaN' if np.isnan(peak) else 'infinity'}")
+
+
+def _weights(edited: F32, params: Any) -> tuple[F32, Ids | None]:
+    """Steps 4 and 5: weights of all tokens, and the ids that are kept."""
+    scaled = edited - edited.max()
+    with np.errstate(over="ignore"):  # a small temperature makes -inf of it, which is right
+        scaled /= np.float32(max(float(params["temperature"]), _SMALLEST))
+    weights: F32 = np.exp(scaled, out=scaled)
+    return weights, keep(weights, float(params["min_p"]), int(params["top_k"]), float(params["top_p"]))
+
+
+def _draw(logits: F32, batch: SamplingBatch, row: int, noise: float | None) -> int | RowError:
+    """Steps 1 to 7 for one row."""
+    edited = _checked(logits, batch, row)
+    if isinstance(edited, RowError):
+        return edited
+    if noise is None or batch.rows["temperature"][row] == 0:
+        return int(edited.argmax())
+    weights, ids = _weights(edited, batch.rows[row])
+    return draw(weights, ids, noise)
+
+
+def _report(result: int | RowError, logits: F32, params: npt.NDArray[Any]) -> SampledToken | RowError:
+    """Step 8."""
+    if isinstance(result, RowError):
+        return result
+    count = int(params["num_logprobs"])
+    if count < 0:
+        return SampledToken(result)
+    normalizer = log_sum_exp(logits)
+    value = logits[result]
+    rank = 1 + int((logits > value).sum()) + int((logits[:result] == value).sum())
+    top = tuple((int(i), float(logits[i]) - normalizer) for i in _best(logits, count))
+    return SampledToken(result, float(value) - normalizer, rank, top)
+
+
+def _best(logits: F32, count: int) -> Ids:
+    """Ids of the `count` largest finite logits, best first; of equals the lowest id first."""
+    count = min(count, len(logits))
+    if count == 0:
+        return np.zeros(0, np.intp)
+    ids = np.flatnonzero(logits >= kth_largest(logits, count))
+    ids = ids[np.isfinite(logits[ids])]
+    return ids[np.lexsort((ids, -logits[ids]))][:count]
