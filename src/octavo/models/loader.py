@@ -14,7 +14,7 @@ from octavo.kernels.ops import F32, Backend, PackedWeight
 from octavo.kernels.weight import Array, Weight
 from octavo.layers.linear import Linear
 from octavo.layers.norm import RMSNorm
-from octavo.quant.registry import weight_of
+from octavo.quant import registry as formats
 
 _DENSE: dict[str, np.dtype[np.generic]] = {
     "float32": np.dtype(np.float32),
@@ -51,7 +51,7 @@ class Loader:
 
     def weight(self, name: str, shape: tuple[int, int], order: npt.NDArray[np.int64] | None = None) -> Weight:
         """The matrix called name, which must have this shape; order rearranges its rows."""
-        weight = weight_of(self._take(name, shape))
+        weight = formats.weight(self._take(name, shape))
         if order is not None:
             weight = weight.rows(order)
         if self._dense is not None:
@@ -75,11 +75,7 @@ class Loader:
 
     def vector(self, name: str, length: int) -> F32:
         """A small f32 vector: norm gains, biases."""
-        tensor = self._take(name, (length,))
-        if tensor.format not in ("F32", "F16", "BF16"):
-            raise CheckpointError(f"tensor {tensor.name!r} is {tensor.format}, a vector must be a float type")
-        kind = {"F32": _DENSE["float32"], "F16": _DENSE["float16"], "BF16": _DENSE["bfloat16"]}[tensor.format]
-        return np.array(np.frombuffer(tensor.data, kind), np.float32)
+        return formats.vector(self._take(name, (length,)))
 
     def rms_norm(self, name: str, length: int, eps: float) -> RMSNorm:
         return RMSNorm(self.vector(f"{name}.weight", length), eps)

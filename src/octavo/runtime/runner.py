@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.engine.plan import SampledToken, StepPlan, StepResult
@@ -9,8 +10,8 @@ from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Tensor
 from octavo.models.registry import Model
 from octavo.runtime.batch import gather_batch
 from octavo.runtime.states import RequestStates
-from octavo.sampling.batch import RowSamplings
-from octavo.sampling.sampler import Sampler
+from octavo.sampling.rows import SamplingRows
+from octavo.sampling.sampler import RowError, Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,10 @@ class ModelRunner:
         kv: KVCache,
         limits: Limits,
         states: RequestStates,
+        eos_token_ids: Sequence[int] = (),
     ) -> None:
         self._kv, self._states = kv, states
-        self._samplings = RowSamplings(limits.max_sequences, model.vocab_size)
+        self._samplings = SamplingRows(limits.max_sequences, model.vocab_size, eos_token_ids)
         self._sampler = Sampler()
 
         def forward(ops: Ops, inputs: Inputs) -> Tensor:
@@ -57,10 +59,12 @@ class ModelRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         for row in plan.freed_rows:
-            self._samplings.stop(row)
+            self._samplings.remove(row)
         for new in plan.new_rows:
             self._states.start(new)
-            self._samplings.start(new)
+            self._samplings.add(
+                new.row, new.params, new.seed, new.sample_index, new.token_ids, new.num_prompt_tokens
+            )
         for step in plan.steps:
             self._states.grow(step)
         self._kv.copy_pages(plan.copies)
@@ -72,17 +76,17 @@ class ModelRunner:
         if not rows:
             return StepResult(plan.step_id, {}, {})
         positions = [s.start + s.count for s in plan.steps if s.sample]
-        drawn = self._sampler.sample(logits, self._samplings.gather(rows, positions))
+        drawn = self._sampler.sample(logits, self._samplings.batch(rows, positions))
         return self._keep(plan.step_id, rows, drawn)
 
-    def _keep(self, step_id: int, rows: list[int], drawn: list[SampledToken | str]) -> StepResult:
+    def _keep(self, step_id: int, rows: list[int], drawn: Sequence[SampledToken | RowError]) -> StepResult:
         tokens: dict[int, tuple[SampledToken, ...]] = {}
         errors: dict[int, str] = {}
         for row, token in zip(rows, drawn, strict=True):
-            if isinstance(token, str):
-                errors[row] = token
+            if isinstance(token, RowError):
+                errors[row] = token.message
             else:
                 tokens[row] = (token,)
                 self._states.append(row, token.token_id)
-                self._samplings.append(row, token.token_id)
+                self._samplings.append(row, (token.token_id,))
         return StepResult(step_id, tokens, errors)
