@@ -1,10 +1,15 @@
-"""EngineConfig: what the user asked for; resolved once, then frozen."""
+"""EngineConfig: what the user asked for. resolve() turns it into the engine's numbers, once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import CapacityError, InvalidRequestError, UnsupportedError
+
+CPU_BATCHED_TOKENS = 512
+"""Tokens of a step on a CPU: enough to amortize the weights, small enough for the buffers."""
+
+KV_DTYPES = {"auto": "f16", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +52,26 @@ class EngineConfig:
     Field names are vLLM's where vLLM has the thing.
 
     Attributes:
-        model: alias, .gguf file, folder with config.json, or hub id.
-        dtype: "auto" keeps quantized weights and quantizes activations; "float32" dequantizes
-            everything and computes in fp32.
+        model: alias, .gguf file, or folder with config.json.
+        tokenizer: where the tokenizer comes from; None is the model itself.
+        dtype: "auto" keeps weights as stored and rounds activations to int8 where weights are
+            quantized; "float32" dequantizes everything and computes in fp32.
         gpu_memory_utilization: share of what is free that KV pages may take; None is 0.25 on a CPU.
         threads: CPU threads; None is min(cores, affinity, cgroup quota).
         isa: CPU instruction set: "auto", or a name that `octavo env` lists.
         backend: "auto", "cpu" (native kernels) or "reference" (NumPy).
+        step_target_ms: SchedulerConfig.step_target_s; 0 is none.
+        seed: base of the seeds of requests that bring none; None draws each at random.
+        chat_template: a Jinja template, or the path of a file that holds one.
     """
 
     model: str
     tokenizer: str | None = None
     dtype: str = "auto"
+    quantization: str | None = None
+    tensor_parallel_size: int = 1
+    speculative_config: object = None
+    trust_remote_code: bool = False
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int | None = None
@@ -67,7 +80,7 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"
     gpu_memory_utilization: float | None = None
     enable_prefix_caching: bool = True
-    step_target_ms: float | None = 100.0
+    step_target_ms: float = 100.0
     max_waiting: int = 1024
     seed: int | None = None
     threads: int | None = None
@@ -75,4 +88,87 @@ class EngineConfig:
     backend: str = "auto"
     served_model_name: str | None = None
     chat_template: str | None = None
-    extra: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _one_of("dtype", self.dtype, ("auto", "float32", "float16", "bfloat16"))
+        _one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPES))
+        _one_of("backend", self.backend, ("auto", "cpu", "reference"))
+        if self.quantization not in (None, "gguf"):
+            raise UnsupportedError(f"quantization {self.quantization!r} is not supported yet", "quantization")
+        if self.tensor_parallel_size != 1:
+            raise UnsupportedError(
+                "tensor_parallel_size above 1 is not supported yet", "tensor_parallel_size"
+            )
+        if self.speculative_config is not None:
+            raise UnsupportedError("speculative_config is not supported yet", "speculative_config")
+        share = self.gpu_memory_utilization
+        if share is not None and not 0.0 < share <= 1.0:
+            raise InvalidRequestError(
+                f"gpu_memory_utilization must be above 0 and at most 1, not {share!r}",
+                "gpu_memory_utilization",
+            )
+        for name in ("max_num_seqs", "page_size", "max_waiting"):
+            _positive(name, getattr(self, name))
+        for name in ("max_model_len", "max_num_batched_tokens", "num_pages", "threads"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        if not 0.0 <= self.step_target_ms < float("inf"):
+            raise InvalidRequestError("step_target_ms must be 0 or a positive number", "step_target_ms")
+
+    @property
+    def kv_dtype(self) -> str:
+        """The pages' dtype as kernels name it; fp32 models keep fp32 pages unless told otherwise."""
+        if self.kv_cache_dtype == "auto" and self.dtype == "float32":
+            return "f32"
+        return KV_DTYPES[self.kv_cache_dtype]
+
+
+def context_length(user: EngineConfig, max_position: int) -> int:
+    """The longest sequence to plan for.
+
+    Raises:
+        InvalidRequestError: max_model_len is above what the model was made for.
+    """
+    if user.max_model_len is not None and user.max_model_len > max_position:
+        raise InvalidRequestError(
+            f"max_model_len {user.max_model_len} is above the model's {max_position}", "max_model_len"
+        )
+    return user.max_model_len or max_position
+
+
+def resolve(user: EngineConfig, max_position: int, num_pages: int) -> SchedulerConfig:
+    """The engine's numbers from the user's wishes, the model and the pages that fit.
+
+    A length the user did not name shrinks to the pool, so that a lone request always ends.
+
+    Raises:
+        CapacityError: the pool cannot hold one sequence of the max_model_len that was asked for.
+    """
+    length, slots = context_length(user, max_position), num_pages * user.page_size
+    if length > slots:
+        if user.max_model_len is not None:
+            raise CapacityError(
+                f"max_model_len {length} needs {-(-length // user.page_size)} pages of {user.page_size} "
+                f"tokens, {num_pages} fit: lower it or raise gpu_memory_utilization"
+            )
+        length = slots
+    return SchedulerConfig(
+        num_pages=num_pages,
+        page_size=user.page_size,
+        max_model_len=length,
+        max_num_seqs=user.max_num_seqs,
+        max_num_batched_tokens=user.max_num_batched_tokens or CPU_BATCHED_TOKENS,
+        step_target_s=user.step_target_ms / 1000 or None,
+        enable_prefix_caching=user.enable_prefix_caching,
+        max_waiting=user.max_waiting,
+    )
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidRequestError(f"{name} must be one of {', '.join(allowed)}, not {value!r}", name)
+
+
+def _positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequestError(f"{name} must be a positive integer, not {value!r}", name)

@@ -1,0 +1,40 @@
+"""Choosing a backend: the native kernels where they were built, else the NumPy reference."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+
+from octavo.errors import InvalidRequestError
+from octavo.kernels.ops import Backend
+
+
+def native_available() -> bool:
+    """Whether the C++ extension was built."""
+    return importlib.util.find_spec("octavo.kernels._native") is not None
+
+
+def make_backend(name: str, isa: str, threads: int) -> Backend:
+    """The backend called name: "auto", "cpu" or "reference".
+
+    Raises:
+        InvalidRequestError: it was not built, or does not know the instruction set.
+    """
+    if name == "reference" or (name == "auto" and not native_available()):
+        from octavo.kernels.reference import ReferenceBackend
+
+        if isa != "auto":
+            raise InvalidRequestError(f"isa {isa!r} needs the native kernels", "isa")
+        if name == "auto":
+            warnings.warn(
+                "the native kernels are not built; running the slow NumPy reference "
+                "(reinstall octavo with a C++ compiler)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return ReferenceBackend(threads)
+    if not native_available():
+        raise InvalidRequestError("backend cpu needs the native kernels, which are not built", "backend")
+    from octavo.kernels.cpu import CpuBackend
+
+    return CpuBackend(threads=threads, isa=isa)
