@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.forward import load, logits
 
 from octavo.kernels.reference import ReferenceBackend
 from octavo.models.registry import families
+from support.forward import load, logits
 
 IDS = [int(i) for i in np.random.default_rng(5).integers(0, 150, 70)]
 TYPES = [t for f in families() for t in f.hf]
@@ -36,9 +36,7 @@ def test_prompt_logits_equal_transformers(model_type: str, tiny_folder: Callable
 
 @pytest.mark.parametrize("model_type", TYPES)
 @pytest.mark.parametrize("chunks", [[1] * 70, [7] * 10, [16, 17, 31, 6], [69, 1]])
-def test_chunked_equals_whole(
-    model_type: str, chunks: list[int], tiny_folder: Callable[[str], Path]
-) -> None:
+def test_chunked_equals_whole(model_type: str, chunks: list[int], tiny_folder: Callable[[str], Path]) -> None:
     backend = ReferenceBackend()
     model = load(tiny_folder(model_type), backend)
     whole = logits(model, backend, IDS, [len(IDS)])
