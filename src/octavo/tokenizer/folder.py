@@ -1,0 +1,81 @@
+"""A Tokenizer from a Hugging Face folder: tokenizer.json and the small JSON files beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import CheckpointError
+from octavo.tokenizer.tokenizer import Tokenizer, parse_backend
+
+_MAX_BYTES = 256 << 20
+
+
+def build(path: Path) -> Tokenizer:
+    """See Tokenizer.from_folder."""
+    file = path / "tokenizer.json"
+    if not file.exists():
+        raise CheckpointError(f"{path} has no tokenizer.json; a fast tokenizer is needed")
+    backend = parse_backend(_read(file), str(file))
+    # A checkpoint may fix a training length here; the engine has its own limit, with a clear error.
+    backend.no_truncation()
+    backend.no_padding()
+    config = _json(path / "tokenizer_config.json")
+    generation = _json(path / "generation_config.json") or _json(path / "config.json")
+    special = {k: text for k in config if k.endswith("_token") and (text := _token(config[k])) is not None}
+    ids = {name: backend.token_to_id(text) for name, text in special.items()}
+    stated = generation.get("eos_token_id")
+    ends = [i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int]
+    eos = ids.get("eos_token")
+    return Tokenizer(
+        backend,
+        bos_token_id=ids.get("bos_token"),
+        eos_token_id=eos if eos is not None or not ends else ends[0],
+        stop_token_ids=ends,
+        special_tokens=special,
+        chat_template=_template(path, config),
+    )
+
+
+def _token(value: Any) -> str | None:
+    """A token is written as text, or as {"content": text, ...}."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _template(path: Path, config: dict[str, Any]) -> str | None:
+    """chat_template.jinja wins over tokenizer_config.json, whose list of named ones has a default."""
+    file = path / "chat_template.jinja"
+    if file.exists():
+        return _read(file)
+    value = config.get("chat_template") or _json(path / "chat_template.json").get("chat_template")
+    if isinstance(value, list):
+        named = {t.get("name"): t.get("template") for t in value if isinstance(t, dict)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None
+
+
+def _read(file: Path) -> str:
+    try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise CheckpointError(f"{file} is larger than {_MAX_BYTES >> 20} MB")
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"cannot open {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{file} is not UTF-8") from None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file, {} where there is none."""
+    if not file.exists():
+        return {}
+    try:
+        value = json.loads(_read(file))
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{file} is not valid JSON") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{file} does not hold a JSON object")
+    return value

@@ -1,0 +1,158 @@
+"""Tokenizer: the `tokenizers` library encodes; decoding is ours, from a table of each token's bytes.
+
+With that table a stream needs O(1) work a token (detokenizer.py), and streaming and decode() agree
+by construction: both are the UTF-8 reading of the same bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import CheckpointError, InvalidRequestError
+from octavo.tokenizer.token_bytes import TokenDecoder
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Attributes:
+        bos_token_id, eos_token_id: None where the model has none.
+        stop_token_ids: ids that end a generation: end of text, of turn, of message.
+        special_tokens: the named ones as text ("bos_token", "eos_token" ...), for chat templates.
+        chat_template: the model's own Jinja template, or None.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        bos_token_id: int | None = None,
+        eos_token_id: int | None = None,
+        stop_token_ids: Iterable[int] = (),
+        special_tokens: Mapping[str, str] | None = None,
+        chat_template: str | None = None,
+    ) -> None:
+        self.backend = backend
+        self.bos_token_id = bos_token_id
+        self.eos_token_id = eos_token_id
+        ends = set(stop_token_ids) | ({eos_token_id} if eos_token_id is not None else set())
+        self.stop_token_ids = tuple(sorted(ends))
+        self.special_tokens = dict(special_tokens or {})
+        self.chat_template = chat_template
+        self._added = backend.get_added_tokens_decoder()
+        self._special = frozenset(i for i, token in self._added.items() if token.special)
+        self._decoder = TokenDecoder.of(backend)
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """Build from GGUF metadata.
+
+        Raises:
+            CheckpointError: no tokenizer in there, a broken one, or a kind that is not supported.
+        """
+        from octavo.tokenizer.gguf import build
+
+        return build(metadata)
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> Tokenizer:
+        """Build from a folder with tokenizer.json (and tokenizer_config.json and the like).
+
+        Raises:
+            CheckpointError: tokenizer.json is missing, broken, or of a kind that is not supported.
+        """
+        from octavo.tokenizer.folder import build
+
+        return build(Path(path))
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token id."""
+        return len(self._table)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids. Special tokens written out in the text become their ids.
+
+        Args:
+            add_special_tokens: put the model's own around it, such as <s>. Not for rendered chats,
+                whose template has written them.
+
+        Raises:
+            InvalidRequestError: not a str, or one with half of a surrogate pair.
+        """
+        try:
+            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except (TypeError, UnicodeEncodeError):
+            raise InvalidRequestError("the prompt is not valid Unicode text", "prompt") from None
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of the ids; bytes that are no UTF-8 become U+FFFD. Ids that no token has are nothing."""
+        skip = self._special if skip_special_tokens else frozenset()
+        data = b"".join([self.token_bytes(i) for i in ids if i not in skip])
+        text = data.decode("utf-8", errors="replace")
+        return text[1:] if self.strips_leading_space and text.startswith(" ") else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 bytes the token stands for; a part of a character for some."""
+        return self._table[token_id] if 0 <= token_id < len(self._table) else b""
+
+    def token_text(self, token_id: int) -> str:
+        """The token alone, as people read it (U+FFFD for a part of a character)."""
+        return self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its name in the vocabulary, such as "<|im_end|>"."""
+        found: int | None = self.backend.token_to_id(token)
+        return found
+
+    def is_special(self, token_id: int) -> bool:
+        """A control token: left out of text unless asked for."""
+        return token_id in self._special
+
+    @property
+    def strips_leading_space(self) -> bool:
+        """The first space of a text is an artefact of the encoding (SentencePiece's dummy prefix)."""
+        return self._decoder.strips_leading_space
+
+    @functools.cached_property
+    def _table(self) -> list[bytes]:
+        vocabulary = self.backend.get_vocab(with_added_tokens=True)
+        table = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        for token, i in vocabulary.items():
+            table[i] = self._decoder.decode(token)
+        for i, added in self._added.items():
+            table[i] = added.content.encode()
+        return table
+
+
+def parse_backend(text: str, where: str) -> tokenizers.Tokenizer:
+    """A tokenizers.Tokenizer from its JSON, or CheckpointError."""
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{where} is not a tokenizer: {one_line(error)}") from None
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """The message of an error, on one line and cut."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def state_of(part: Any) -> dict[str, Any]:
+    """The JSON state of a part of a tokenizers.Tokenizer; {} for None."""
+    if part is None:
+        return {}
+    state = json.loads(part.__getstate__())
+    assert isinstance(state, dict)  # the library writes nothing else
+    return state
