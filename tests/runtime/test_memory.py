@@ -1,0 +1,74 @@
+"""Planning within what the system and the cgroup leave, on faked system folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octavo.errors import CapacityError
+from octavo.kernels.ops import KVSpec
+from octavo.kernels.reference_kv import ReferenceKVCache
+from octavo.runtime.hardware import cgroup_cpus, usable_threads
+from octavo.runtime.memory import available_memory, plan_memory
+
+SPECS = [KVSpec(3, 64, 64, "f16")] * 30
+PER_TOKEN = 30 * 3 * 128 * 2
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_pages_are_what_is_wanted_or_what_fits() -> None:
+    roomy = plan_memory(SPECS, 0, 100, 4, 16, None, None, free=10**12)
+    assert roomy.num_pages == 4 * 7  # 7 pages hold 100 tokens
+    tight = plan_memory(SPECS, 0, 8192, 64, 16, None, 0.5, free=PER_TOKEN * 16 * 21)
+    assert tight.num_pages == 10
+    assert tight.kv_cache == 10 * 16 * PER_TOKEN
+    assert tight.num_tokens == 160
+    assert plan_memory(SPECS, 0, 8192, 64, 16, 33, None, free=10**12).num_pages == 33
+
+
+def test_less_than_a_page_is_refused_with_its_size() -> None:
+    with pytest.raises(CapacityError, match=str(PER_TOKEN * 16)):
+        plan_memory(SPECS, 0, 8192, 64, 16, None, 1.0, free=PER_TOKEN * 16 - 1)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "int8"])
+def test_the_plan_is_what_gets_allocated(dtype: str) -> None:
+    specs = [KVSpec(2, 8, 8, dtype)] * 3
+    plan = plan_memory(specs, 0, 64, 2, 16, None, None, free=10**9)
+    assert ReferenceKVCache(specs, plan.num_pages, plan.page_size).nbytes == plan.kv_cache
+
+
+def test_memory_is_bounded_by_the_cgroup(tmp_path: Path) -> None:
+    write(tmp_path, "proc/meminfo", "MemTotal: 100 kB\nMemAvailable:   64 kB\n")
+    assert available_memory(tmp_path) == 64 * 1024
+    write(tmp_path, "sys/fs/cgroup/memory.max", "max\n")
+    write(tmp_path, "sys/fs/cgroup/memory.current", "1000\n")
+    assert available_memory(tmp_path) == 64 * 1024
+    write(tmp_path, "sys/fs/cgroup/memory.max", "5000\n")
+    assert available_memory(tmp_path) == 4000
+    write(tmp_path, "sys/fs/cgroup/memory.current", "9000\n")
+    assert available_memory(tmp_path) == 0
+
+
+def test_threads_are_bounded_by_the_cgroup(tmp_path: Path) -> None:
+    assert cgroup_cpus(tmp_path) is None
+    assert usable_threads(tmp_path) >= 1
+    write(tmp_path, "sys/fs/cgroup/cpu.max", "max 100000\n")
+    assert cgroup_cpus(tmp_path) is None
+    write(tmp_path, "sys/fs/cgroup/cpu.max", "50000 100000\n")
+    assert cgroup_cpus(tmp_path) == 0.5
+    assert usable_threads(tmp_path) == 1
+
+
+def test_threads_of_the_first_cgroup_version(tmp_path: Path) -> None:
+    write(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
+    write(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
+    assert cgroup_cpus(tmp_path) is None
+    write(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000\n")
+    assert cgroup_cpus(tmp_path) == 1.5
