@@ -1,0 +1,146 @@
+"""From an EngineConfig to a loaded model: the one place where all rooms meet, in phases.
+
+resolve   alias or path -> files            checkpoints.hub
+tokenizer metadata -> Tokenizer, template   in a thread, beside:
+weights   tensors -> packed weights         quant, kernels, models
+memory    what is free -> pages             runtime.memory
+program   forward -> captured program       runtime.runner
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from octavo.config import EngineConfig, SchedulerConfig, context_length, resolve
+from octavo.errors import CheckpointError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from octavo.checkpoints.base import Checkpoint
+    from octavo.kernels.ops import Backend
+    from octavo.models.registry import Model
+    from octavo.runtime.memory import MemoryPlan
+    from octavo.runtime.runner import ModelRunner
+    from octavo.tokenizer import Tokenizer
+    from octavo.tokenizer.chat import ChatTemplate
+
+Progress = Callable[[str, float], None]
+"""Called with (phase, seconds it took) as each phase ends."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """Everything that answers. The engine itself is made by whoever drives it (llm.py)."""
+
+    user: EngineConfig
+    config: SchedulerConfig
+    path: Path
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    backend: Backend
+    model: Model
+    memory: MemoryPlan
+    runner: ModelRunner
+    phases: dict[str, float]
+
+
+class _Phases:
+    def __init__(self, progress: Progress | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress, self._since = progress, time.perf_counter()
+
+    def done(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name], self._since = now - self._since, now
+        if self._progress is not None:
+            self._progress(name, self.seconds[name])
+
+
+def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
+    """Load the model that the user named.
+
+    Raises:
+        OctavoError: one line that names what is wrong; nothing keeps running.
+    """
+    from octavo.checkpoints import open_checkpoint
+    from octavo.checkpoints.hub import resolve as find
+    from octavo.kernels.ops import Limits
+    from octavo.kernels.select import make_backend
+    from octavo.models.loader import Loader
+    from octavo.models.registry import family_of
+    from octavo.runtime.hardware import usable_threads
+    from octavo.runtime.memory import plan_memory
+    from octavo.runtime.runner import ModelRunner
+    from octavo.runtime.states import RequestStates
+
+    phases = _Phases(progress)
+    path = find(user.model)
+    phases.done("resolve")
+    checkpoint = open_checkpoint(path)
+    family = family_of(checkpoint)
+    backend = make_backend(user.backend, user.isa, user.threads or usable_threads())
+    with ThreadPoolExecutor(1, "tokenizer") as pool:
+        words = pool.submit(_words, user, checkpoint, path)
+        names = family.names if checkpoint.kind == "gguf" else {}
+        loader = Loader(checkpoint, backend, names, user.dtype)
+        model = family.build(family.config(checkpoint), loader)
+        phases.done("weights")
+        tokenizer, template = words.result()
+    phases.done("tokenizer")
+    if tokenizer.vocab_size > model.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model's vocabulary {model.vocab_size}"
+        )
+    specs = model.kv_specs(user.kv_dtype)
+    length = context_length(user, model.max_position)
+    memory = plan_memory(
+        specs, loader.nbytes, length, user.max_num_seqs, user.page_size, user.num_pages,
+        user.gpu_memory_utilization,
+    )  # fmt: skip
+    config = resolve(user, model.max_position, memory.num_pages)
+    kv = backend.kv_cache(specs, memory.num_pages, user.page_size)
+    phases.done("memory")
+    limits = Limits(
+        max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        max_sequences=config.max_num_seqs,
+        max_sampled=config.max_num_seqs,
+        max_pages_per_sequence=-(-config.max_model_len // config.page_size),
+    )
+    states = RequestStates(config.max_num_seqs, config.max_model_len, config.page_size)
+    runner = ModelRunner(model, backend, kv, limits, states, tokenizer.stop_token_ids)
+    phases.done("program")
+    return Loaded(user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds)
+
+
+def _words(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Tokenizer, ChatTemplate]:
+    """The tokenizer and the chat template: the model's own, or what the user gave."""
+    from octavo.checkpoints import open_checkpoint
+    from octavo.checkpoints.hub import resolve as find
+    from octavo.tokenizer import Tokenizer
+    from octavo.tokenizer.chat import ChatTemplate
+
+    if user.tokenizer is not None:
+        path = find(user.tokenizer)
+        checkpoint = checkpoint if path.is_dir() else open_checkpoint(path)
+    if path.is_dir():
+        tokenizer = Tokenizer.from_folder(path)
+    else:
+        tokenizer = Tokenizer.from_gguf(checkpoint.config)
+    source = tokenizer.chat_template if user.chat_template is None else _template(user.chat_template)
+    return tokenizer, ChatTemplate(source, tokenizer.special_tokens)
+
+
+def _template(given: str) -> str:
+    """A template's text, given as such or as a file's path. Jinja has braces, paths seldom do."""
+    if "{" in given:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(
+            f"chat template {given!r} cannot be read: {error}", "chat_template"
+        ) from None
