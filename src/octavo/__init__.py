@@ -1,0 +1,57 @@
+"""Octavo: an LLM inference engine and server.
+
+The names below are loaded on first use, so `import octavo` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from octavo.engine.core import EngineCore
+    from octavo.llm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, EngineArgs
+    from octavo.params import CompletionOutput, RequestOutput, SamplingParams
+    from octavo.pipelines import pipeline
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "CompletionOutput",
+    "EngineArgs",
+    "EngineCore",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+    "pipeline",
+]
+
+_HOME = {
+    "LLM": "octavo.llm",
+    "AsyncEngineArgs": "octavo.llm",
+    "AsyncLLM": "octavo.llm",
+    "AsyncLLMEngine": "octavo.llm",
+    "CompletionOutput": "octavo.params",
+    "EngineArgs": "octavo.llm",
+    "EngineCore": "octavo.engine.core",
+    "RequestOutput": "octavo.params",
+    "SamplingParams": "octavo.params",
+    "pipeline": "octavo.pipelines",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,130 @@
+# Two commands: `make serve` chats, `make test` proves. Each is idempotent: seconds when warm.
+# Environments and the extension are rebuilt when the content of what they are made from changes.
+
+SHELL  := /bin/sh
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+CXX    ?= g++
+MODEL  ?= smollm2
+HOST   ?= 127.0.0.1
+PORT   ?= 8000
+# More arguments for pytest: make test ARGS="tests/engine -k radix"
+ARGS   ?=
+# Where pip finds the CPU build of torch, for machines whose default index has only the CUDA one:
+# make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+
+ifeq ($(strip $(PYTHON)),)
+$(error Octavo needs Python 3.11 or newer; none is on the PATH (set PYTHON=/path/to/python))
+endif
+
+ONCE     := $(PYTHON) scripts/when_changed.py
+RUNTIME  := .venv/bin/python
+TEST     := .venv-test/bin/python
+ORACLE   := .venv-oracle/bin/python
+BUILD    := .venv-build/bin/python
+PIP      := -m pip --disable-pip-version-check install --quiet
+# The extension is built once, in place (make ext), so the environments install Python alone.
+EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
+FRAME    := pyproject.toml Makefile constraints
+
+.PHONY: help env serve test test-env test-slow test-oracle oracle-env ext lint format bench env-size clean \
+	_env _test-env _oracle-env _build-env _ext
+
+help:
+	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
+	@echo "make test         lint, types and every test that takes seconds (what CI runs)"
+	@echo "make env          the runtime environment alone, in .venv (.venv/bin/octavo)"
+	@echo "make test-slow    the tests that take minutes"
+	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
+	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
+	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
+	@echo "make ext | lint | format | clean"
+
+# --- environments -------------------------------------------------------------------------------
+
+env: ext
+	@$(ONCE) .make/env --makes .venv/bin/octavo $(FRAME) -- $(MAKE) --no-print-directory _env
+
+_env:
+	@echo "making .venv (runtime)"
+	@$(PYTHON) -m venv .venv
+	@$(RUNTIME) $(PIP) -c constraints/test.txt $(EDITABLE) -e .
+
+test-env: ext
+	@$(ONCE) .make/test-env --makes $(TEST) $(FRAME) -- $(MAKE) --no-print-directory _test-env
+
+_test-env:
+	@echo "making .venv-test (runtime + oracles; torch is large)"
+	@$(PYTHON) -m venv .venv-test
+	@$(TEST) $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	@$(TEST) $(PIP) -c constraints/test.txt $(EDITABLE) -e '.[dev]'
+
+oracle-env: ext
+	@$(ONCE) .make/oracle-env --makes $(ORACLE) $(FRAME) -- $(MAKE) --no-print-directory _oracle-env
+
+_oracle-env:
+	@echo "making .venv-oracle (llama-cpp-python is built from source: minutes)"
+	@$(PYTHON) -m venv .venv-oracle
+	@$(ORACLE) $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	@$(ORACLE) $(PIP) -c constraints/test.txt -r constraints/oracle.txt
+	@$(ORACLE) $(PIP) -c constraints/test.txt $(EDITABLE) -e '.[dev]'
+
+# --- the native extension, in place ---------------------------------------------------------------
+
+ext:
+	@if [ ! -f CMakeLists.txt ]; then :; \
+	elif ! command -v $(CXX) >/dev/null 2>&1; then \
+		echo "no C++ compiler ($(CXX)): Octavo will run on its NumPy reference, slowly"; \
+	else \
+		$(ONCE) .make/build-env --makes $(BUILD) constraints/build.txt -- $(MAKE) --no-print-directory _build-env && \
+		$(ONCE) .make/ext CMakeLists.txt csrc constraints/build.txt -- $(MAKE) --no-print-directory _ext; \
+	fi
+
+_build-env:
+	@echo "making .venv-build (cmake, ninja, nanobind)"
+	@$(PYTHON) -m venv .venv-build
+	@$(BUILD) $(PIP) -r constraints/build.txt
+
+_ext:
+	@echo "building the native extension"
+	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" cmake -S . -B build/dev -G Ninja -DCMAKE_BUILD_TYPE=Release \
+		-DCMAKE_CXX_COMPILER=$(CXX) -DPython_EXECUTABLE=$(CURDIR)/$(BUILD) \
+		-Dnanobind_DIR=$$($(BUILD) -m nanobind --cmake_dir) >/dev/null
+	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" cmake --build build/dev
+	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" cmake --install build/dev --prefix src >/dev/null
+
+# --- what people type -----------------------------------------------------------------------------
+
+serve: env
+	@exec .venv/bin/octavo serve $(MODEL) --host $(HOST) --port $(PORT)
+
+test: test-env env lint
+	@$(PYTHON) scripts/env_size.py --limit-mb 200 .venv
+	@$(TEST) -m pytest -m "not slow and not oracle" $(ARGS)
+
+test-slow: test-env
+	@$(TEST) -m pytest -m slow $(ARGS)
+
+test-oracle: oracle-env
+	@$(ORACLE) -m pytest -m oracle $(ARGS)
+
+lint: test-env
+	@$(TEST) -m ruff check .
+	@$(TEST) -m ruff format --check .
+	@$(TEST) -m mypy
+
+format: test-env
+	@$(TEST) -m ruff check --fix .
+	@$(TEST) -m ruff format .
+
+bench: env oracle-env
+	@$(RUNTIME) benchmarks/decode.py --peer-python $(ORACLE) $(if $(RESULT),--write)
+
+env-size:
+	@$(PYTHON) scripts/env_size.py --fresh --limit-mb 200
+
+clean:
+	rm -rf .make .venv .venv-test .venv-oracle .venv-build build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -f src/octavo/kernels/*.so
+	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,206 @@
+"""`octavo.pipeline("text-generation", model)`: the shape of Hugging Face's pipelines over an LLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.llm import LLM
+from octavo.params import CompletionOutput, SamplingParams
+
+Message = Mapping[str, Any]
+Chat = Sequence[Message]
+Record = dict[str, Any]
+
+# What transformers' text-generation pipeline does where the caller says nothing.
+DEFAULT_NEW_TOKENS = 256
+DEFAULT_TEMPERATURE = 0.7
+DEFAULT_TOP_K = 50
+
+# Without effect by construction: nothing is ever padded, and batches form by themselves.
+WITHOUT_EFFECT = frozenset({"pad_token_id", "batch_size"})
+
+
+class TextGenerationPipeline:
+    """Continues prompts, or answers chats.
+
+    Calling it returns, for one prompt (str) or one chat (list of messages), a list of
+    num_return_sequences records `{"generated_text": ...}`, and for a list of either a list of such
+    lists. generated_text is the prompt and its continuation; for a chat, its messages and the
+    answer as one more. With return_full_text=False it is the new text alone.
+    """
+
+    task = "text-generation"
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.llm.get_tokenizer()
+
+    def __call__(
+        self,
+        text_inputs: str | Chat | Sequence[str] | Sequence[Chat],
+        *,
+        max_length: int | None = None,
+        max_new_tokens: int | None = None,
+        return_full_text: bool = True,
+        continue_final_message: bool | None = None,
+        **generation: Any,
+    ) -> list[Record] | list[list[Record]]:
+        """Generate.
+
+        Args:
+            max_length: most tokens in all, the prompt's included.
+            max_new_tokens: most new tokens; 256 where neither is given. Not both.
+            continue_final_message: go on inside the last message; None does so where it is the
+                assistant's.
+            generation: do_sample (True), temperature (0.7), top_k (50), top_p, min_p,
+                repetition_penalty, num_return_sequences, min_new_tokens, stop_sequence, seed.
+
+        Raises:
+            InvalidRequestError: a value is wrong, or a prompt fills max_length already.
+            UnsupportedError: an argument that Octavo does not know; it is named.
+        """
+        if max_length is not None and max_new_tokens is not None:
+            raise InvalidRequestError("give max_length or max_new_tokens, not both", "max_length")
+        params = sampling_params(generation)
+        prompts, many = _as_list(text_inputs)
+        ids = [self._token_ids(prompt, continue_final_message) for prompt in prompts]
+        limits = [_new_tokens(len(i), max_length, max_new_tokens) for i in ids]
+        outputs = self.llm.generate(
+            [{"prompt_token_ids": i} for i in ids],
+            [params.replace(max_tokens=limit) for limit in limits],
+            use_tqdm=False,
+        )
+        records = [
+            [
+                {"generated_text": _text(prompt, completion, return_full_text, continue_final_message)}
+                for completion in output.outputs
+            ]
+            for prompt, output in zip(prompts, outputs, strict=True)
+        ]
+        return records if many else records[0]
+
+    def _token_ids(self, prompt: str | Chat, continue_final: bool | None) -> list[int]:
+        if isinstance(prompt, str):
+            return list(self.tokenizer.encode(prompt))
+        going_on = _goes_on(prompt, continue_final)
+        return self.llm.render_chat(
+            prompt, add_generation_prompt=not going_on, continue_final_message=going_on
+        )
+
+
+def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
+    """transformers' generation arguments as SamplingParams; max_tokens is left to the caller.
+
+    Raises:
+        InvalidRequestError: values that contradict each other, or are out of range.
+        UnsupportedError: a name that is not known here.
+    """
+    rest = {name: value for name, value in generation.items() if value is not None}
+    for name in WITHOUT_EFFECT & rest.keys():
+        del rest[name]
+    do_sample = rest.pop("do_sample", True)
+    shaping = {n: rest.pop(n) for n in ("temperature", "top_k", "top_p", "min_p") if n in rest}
+    count = rest.pop("num_return_sequences", 1)
+    if not do_sample:
+        if shaping:
+            name = next(iter(shaping))
+            raise InvalidRequestError(f"{name} has no effect with do_sample=False: drop one of them", name)
+        if count != 1:
+            raise InvalidRequestError(
+                f"num_return_sequences={count} with do_sample=False would repeat one answer",
+                "num_return_sequences",
+            )
+        shaping = {"temperature": 0.0}
+    known = {
+        "n": count,
+        "repetition_penalty": rest.pop("repetition_penalty", 1.0),
+        "min_tokens": rest.pop("min_new_tokens", 0),
+        "stop": rest.pop("stop_sequence", ()),
+        "seed": rest.pop("seed", None),
+    }
+    for name in rest:
+        raise UnsupportedError(f"the text-generation pipeline does not take {name!r}", name)
+    defaults = {"temperature": DEFAULT_TEMPERATURE, "top_k": DEFAULT_TOP_K}
+    return SamplingParams(**known, **(defaults | shaping), max_tokens=None)
+
+
+def _new_tokens(prompt_tokens: int, max_length: int | None, max_new_tokens: int | None) -> int:
+    if max_length is None:
+        return DEFAULT_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+    if max_length <= prompt_tokens:
+        raise InvalidRequestError(
+            f"max_length {max_length} counts the prompt, which has {prompt_tokens} tokens: "
+            "raise it, or give max_new_tokens",
+            "max_length",
+        )
+    return max_length - prompt_tokens
+
+
+def _is_chat(value: object) -> bool:
+    return isinstance(value, Sequence) and bool(value) and isinstance(value[0], Mapping)
+
+
+def _as_list(inputs: Any) -> tuple[list[str | Chat], bool]:
+    """The prompts, and whether the caller gave a list of them."""
+    if isinstance(inputs, str) or _is_chat(inputs):
+        return [inputs], False
+    if isinstance(inputs, Sequence) and all(isinstance(one, str) or _is_chat(one) for one in inputs):
+        return list(inputs), True
+    raise InvalidRequestError(
+        "text_inputs must be a string, a chat (a list of messages), or a list of either", "text_inputs"
+    )
+
+
+def _goes_on(chat: Chat, continue_final: bool | None) -> bool:
+    return chat[-1].get("role") == "assistant" if continue_final is None else continue_final
+
+
+def _text(
+    prompt: str | Chat, completion: CompletionOutput, full: bool, continue_final: bool | None
+) -> str | list[Message]:
+    if not full:
+        return completion.text
+    if isinstance(prompt, str):
+        return prompt + completion.text
+    messages = list(prompt)
+    if _goes_on(prompt, continue_final):
+        last = messages[-1]
+        return [*messages[:-1], {**last, "content": str(last["content"]) + completion.text}]
+    return [*messages, {"role": "assistant", "content": completion.text}]
+
+
+# task name -> its pipeline. Tasks of encoder-decoder models come with those models.
+TASKS: dict[str, Callable[[LLM], TextGenerationPipeline]] = {
+    TextGenerationPipeline.task: TextGenerationPipeline,
+}
+
+
+def pipeline(task: str, model: str | LLM = "smollm2", **engine: Any) -> TextGenerationPipeline:
+    """A callable for the task.
+
+    Args:
+        task: "text-generation".
+        model: an alias, a .gguf file or a folder with config.json; or an LLM that exists.
+        engine: as LLM takes them, for a model given by name. device and device_map are accepted
+            where they ask for what happens anyway ("cpu", -1, "auto").
+
+    Raises:
+        UnsupportedError: another task, or an argument that Octavo does not know.
+    """
+    make = TASKS.get(task)
+    if make is None:
+        raise UnsupportedError(f"no pipeline for task {task!r}; there is: {', '.join(TASKS)}", "task")
+    for name, fine in (("device", ("cpu", -1, None)), ("device_map", ("auto", "cpu", None))):
+        if engine.pop(name, None) not in fine:
+            raise UnsupportedError(f"{name} is not for the caller to choose: leave it out", name)
+    if not isinstance(model, LLM):
+        return make(LLM(model, **engine))
+    if engine:
+        name = next(iter(engine))
+        raise InvalidRequestError(f"{name} belongs to LLM(...), which is already built", name)
+    return make(model)

@@ -1,0 +1,171 @@
+"""The floors of the house: a room imports only from rooms below it. Read from the syntax trees,
+so that an import inside a function or under TYPE_CHECKING counts as well."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "octavo"
+
+# From the roof down. Rooms of one line stand side by side and do not know each other.
+FLOORS: tuple[frozenset[str], ...] = tuple(
+    frozenset(line.split())
+    for line in (
+        "cli",
+        "bench",
+        "cluster",
+        "server pipelines",
+        "llm",
+        "config",
+        "runtime engine",
+        "models",
+        "sampling spec",
+        "layers",
+        "quant",
+        "kernels",
+        "checkpoints",
+        "tokenizer",
+        "params",
+        "errors",
+    )
+)
+LEVEL = {room: level for level, rooms in enumerate(reversed(FLOORS)) for room in rooms}
+
+# Doors that the floors alone would not allow, each with its reason.
+DOORS = {
+    ("runtime", "octavo.engine.plan"),  # the plain words of the executor protocol
+    ("engine", "octavo.config"),  # SchedulerConfig: the numbers it is built from
+}
+TORCH_ROOMS = ("kernels/cuda", "spec/train")
+Import = tuple[str, int]
+
+
+def room_of(module: str) -> str:
+    """octavo.engine.core -> engine; octavo -> the empty room, which holds the version only."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def module_name(path: Path, source: Path = SOURCE) -> str:
+    parts = ("octavo", *path.relative_to(source).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(tree: ast.AST, module: str, is_package: bool) -> Iterator[Import]:
+    """(module imported, line) of every import statement and every import_module("literal") call.
+
+    `from octavo import x` and `from octavo.room import x` give octavo.x and octavo.room: a room is
+    known by the second name, so nothing finer is needed.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                keep = len(module.split(".")) - node.level + (1 if is_package else 0)
+                base = ".".join([*module.split(".")[:keep], *filter(None, [base])])
+            if base == "octavo":
+                yield from ((f"octavo.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield (base, node.lineno)
+        elif isinstance(node, ast.Call) and _is_import_module(node.func) and node.args:
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield (name.value, node.lineno)
+
+
+def _is_import_module(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in ("import_module", "__import__")
+
+
+def offence(importer: str, imported: str) -> str | None:
+    """Why this import is forbidden, or None."""
+    here, there = room_of(importer), room_of(imported)
+    if here == "" or here == there or imported in ("octavo", "octavo.__version__"):
+        return None
+    if there not in LEVEL:
+        return f"{imported}: the room {there!r} is on no floor (add it to FLOORS)"
+    if LEVEL[there] < LEVEL[here]:
+        return None
+    if any(here == room and (imported + ".").startswith(door + ".") for room, door in DOORS):
+        return None
+    return f"{here} must not know {there}"
+
+
+def sources() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def all_imports(path: Path) -> list[Import]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return list(imports_of(tree, module_name(path), path.name == "__init__.py"))
+
+
+def test_every_room_is_on_a_floor() -> None:
+    rooms = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in sources()}
+    assert rooms - {"__init__", "__main__"} <= set(LEVEL)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_down(path: Path) -> None:
+    module = module_name(path)
+    wrong = [
+        f"{path.name}:{line}: {reason}"
+        for imported, line in all_imports(path)
+        if imported.split(".")[0] == "octavo" and (reason := offence(module, imported))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_engine_is_plain_python() -> None:
+    """engine/ knows the standard library, params, errors, config, and itself."""
+    allowed = {"engine", "params", "errors", "config"}
+    wrong = [
+        f"{path.name}:{line}: {imported}"
+        for path in (SOURCE / "engine").rglob("*.py")
+        for imported, line in all_imports(path)
+        if (room_of(imported) not in allowed if imported.startswith("octavo") else not _is_stdlib(imported))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_torch_stays_in_its_rooms() -> None:
+    wrong = [
+        f"{path.relative_to(SOURCE)}:{line}: {imported}"
+        for path in sources()
+        if not str(path.relative_to(SOURCE)).startswith(TORCH_ROOMS)
+        for imported, line in all_imports(path)
+        if imported.split(".")[0] in ("torch", "triton", "transformers")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _is_stdlib(module: str) -> bool:
+    return module.split(".")[0] in sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("importer", "statement", "forbidden"),
+    [
+        ("octavo.engine.core", "def f():\n    import octavo.runtime.runner", True),
+        ("octavo.engine.core", "from ..config import SchedulerConfig", False),
+        ("octavo.runtime.runner", "from octavo.engine.plan import StepPlan", False),
+        ("octavo.runtime.runner", "from octavo.engine.planner import X", True),
+        ("octavo.runtime.runner", "from octavo.engine import scheduler", True),
+        ("octavo.kernels.cpu", "from octavo import llm", True),
+        ("octavo.kernels.cpu", "importlib.import_module('octavo.models.llama')", True),
+        ("octavo.kernels.cpu", "from octavo import __version__", False),
+        ("octavo.server.app", "from octavo.llm import AsyncLLM", False),
+        ("octavo.models.llama", "from octavo.attic import x", True),
+    ],
+)
+def test_the_judge_can_convict(importer: str, statement: str, forbidden: bool) -> None:
+    found = list(imports_of(ast.parse(statement), importer, is_package=False))
+    assert len(found) == 1
+    assert bool(offence(importer, found[0][0])) is forbidden

@@ -1,0 +1,53 @@
+"""Readable in an afternoon: files and functions stay short. Kernels alone may be long."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+KERNELS = "src/octavo/kernels/"
+FOLDERS = ("src", "scripts", "examples", "benchmarks")
+
+
+def python_files() -> list[Path]:
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", python_files(), ids=name_of)
+def test_short(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if not name_of(path).startswith(KERNELS):
+        assert len(text.splitlines()) <= MAX_FILE_LINES
+    long = [
+        f"{node.name} ({(node.end_lineno or 0) - node.lineno + 1} lines)"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (node.end_lineno or 0) - node.lineno + 1 > MAX_FUNCTION_LINES
+    ]
+    assert not long, ", ".join(long)
+
+
+@pytest.mark.parametrize("path", python_files(), ids=name_of)
+def test_nothing_left_behind(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    left = [word for word in ("TODO", "FIXME", "XXX", "NotImplementedError") if word in text]
+    assert not left, f"finish it or refuse it by name: {left}"
+
+
+def test_no_environment_variable_switches() -> None:
+    """Configuration comes by argument; only the cache's place follows the XDG convention."""
+    readers = {
+        name_of(path)
+        for path in (ROOT / "src").rglob("*.py")
+        if "os.environ" in path.read_text(encoding="utf-8") or "getenv" in path.read_text(encoding="utf-8")
+    }
+    assert readers <= {"src/octavo/checkpoints/hub.py"}
