@@ -173,10 +173,10 @@ def check(ours: np.ndarray, theirs: torch.Tensor) -> None:
 
 
 CASES = [
-    *((dict(temperature=t), oracle.TemperatureLogitsWarper(t)) for t in (0.3, 1.0, 1.7)),
-    *((dict(top_k=k), oracle.TopKLogitsWarper(k)) for k in (1, 40, 1000)),
-    *((dict(top_p=p), oracle.TopPLogitsWarper(p)) for p in (0.05, 0.6, 0.95, 0.999)),
-    *((dict(min_p=p), oracle.MinPLogitsWarper(p)) for p in (0.001, 0.1, 0.8)),
+    *(({"temperature": t}, oracle.TemperatureLogitsWarper(t)) for t in (0.3, 1.0, 1.7)),
+    *(({"top_k": k}, oracle.TopKLogitsWarper(k)) for k in (1, 40, 1000)),
+    *(({"top_p": p}, oracle.TopPLogitsWarper(p)) for p in (0.05, 0.6, 0.95, 0.999)),
+    *(({"min_p": p}, oracle.MinPLogitsWarper(p)) for p in (0.001, 0.1, 0.8)),
 ]
 
 

@@ -212,8 +212,8 @@ def broken(vocab: int) -> dict[int, tuple[SamplingParams, Callable[[np.ndarray],
     def fill(value: float, where: slice | int = slice(None)) -> Callable[[np.ndarray], None]:
         return lambda row: row.__setitem__(where, value)
 
-    everything = {token: -100.0 for token in range(vocab)}
-    banned = dict(min_tokens=5, stop_token_ids=list(range(vocab)))
+    everything = dict.fromkeys(range(vocab), -100.0)
+    banned = {"min_tokens": 5, "stop_token_ids": list(range(vocab))}
     return {
         1: (SamplingParams(), fill(np.nan, 3), "NaN"),
         2: (GREEDY, fill(np.nan, vocab - 1), "NaN"),

@@ -4,13 +4,19 @@ from octavo.sampling.batch import SamplingBatch, TokenLists
 from octavo.sampling.noise import Stream, uniform
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError, Sampler
+from octavo.sampling.verify import Draft, Verified, rejection, rejection_noise, same_draw
 
 __all__ = [
+    "Draft",
     "RowError",
     "Sampler",
     "SamplingBatch",
     "SamplingRows",
     "Stream",
     "TokenLists",
+    "Verified",
+    "rejection",
+    "rejection_noise",
+    "same_draw",
     "uniform",
 ]
