@@ -3,7 +3,7 @@
     env_size.py [--limit-mb 200] PATH      an environment that exists
     env_size.py [--limit-mb 200] --fresh   a new one, made by `pip install .` (compiles the extension)
 
-Exits 1 above the limit (MB = 10^6 bytes on disk, pip included), or where a package named torch*,
+Exits 1 where a fresh one came without the compiled extension, above the limit (MB = 10^6 bytes on disk, pip included), or where a package named torch*,
 nvidia* or triton is installed.
 """
 
@@ -61,6 +61,9 @@ def weigh_fresh(limit_mb: float) -> int:
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
         pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "--quiet", str(root)], check=True)
+        if not any((site_packages(environment) / "octavo" / "kernels").glob("*.so")):
+            print("env_size: the extension was not compiled (pip install -v . says why)", file=sys.stderr)
+            return 1
         return weigh(environment, limit_mb)
 
 

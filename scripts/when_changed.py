@@ -25,7 +25,9 @@ def files_of(inputs: Iterable[Path]) -> Iterator[Path]:
     """Every file among the inputs, folders walked in sorted order. A missing input is no file."""
     for path in inputs:
         if path.is_dir():
-            yield from (p for p in sorted(path.rglob("*")) if p.is_file() and p.suffix not in IGNORED_SUFFIXES)
+            yield from (
+                p for p in sorted(path.rglob("*")) if p.is_file() and p.suffix not in IGNORED_SUFFIXES
+            )
         elif path.is_file():
             yield path
 
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("stamp", type=Path)
     parser.add_argument("--makes", type=Path, action="append", default=[])
     parser.add_argument("inputs", type=Path, nargs="*")
-    options = parser.parse_args(arguments[:split])
+    options = parser.parse_intermixed_args(arguments[:split])
     return run(options.stamp, options.makes, options.inputs, arguments[split + 1 :])
 
 

@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 
-import octavo
 import pytest
+
+import octavo
 
 PUBLIC = {
     "LLM",

@@ -116,7 +116,7 @@ def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
                 "num_return_sequences",
             )
         shaping = {"temperature": 0.0}
-    known = {
+    known: dict[str, Any] = {
         "n": count,
         "repetition_penalty": rest.pop("repetition_penalty", 1.0),
         "min_tokens": rest.pop("min_new_tokens", 0),
@@ -125,7 +125,7 @@ def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
     }
     for name in rest:
         raise UnsupportedError(f"the text-generation pipeline does not take {name!r}", name)
-    defaults = {"temperature": DEFAULT_TEMPERATURE, "top_k": DEFAULT_TOP_K}
+    defaults: dict[str, Any] = {"temperature": DEFAULT_TEMPERATURE, "top_k": DEFAULT_TOP_K}
     return SamplingParams(**known, **(defaults | shaping), max_tokens=None)
 
 
