@@ -78,7 +78,7 @@ ext:
 		echo "no C++ compiler ($(CXX)): Octavo will run on its NumPy reference, slowly"; \
 	else \
 		$(ONCE) .make/build-env --makes $(BUILD) constraints/build.txt -- $(MAKE) --no-print-directory _build-env && \
-		$(ONCE) .make/ext CMakeLists.txt csrc constraints/build.txt -- $(MAKE) --no-print-directory _ext; \
+		$(ONCE) .make/ext --makes 'src/octavo/kernels/_native*.so' CMakeLists.txt csrc constraints/build.txt -- $(MAKE) --no-print-directory _ext; \
 	fi
 
 _build-env:

@@ -3,8 +3,8 @@
     env_size.py [--limit-mb 200] PATH      an environment that exists
     env_size.py [--limit-mb 200] --fresh   a new one, made by `pip install .` (compiles the extension)
 
-Exits 1 where a fresh one came without the compiled extension, above the limit (MB = 10^6 bytes on disk, pip included), or where a package named torch*,
-nvidia* or triton is installed.
+Exits 1 above the limit (MB = 10^6 bytes on disk, pip included), where a package named torch*, nvidia*
+or triton is installed, and where a fresh one came without the compiled extension.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run a command only when its inputs have changed: Make's timestamps, by content.
 
-    when_changed.py STAMP [--makes PATH]... INPUT... -- COMMAND...
+    when_changed.py STAMP [--makes GLOB]... INPUT... -- COMMAND...
 
 The stamp holds a SHA-256 over the inputs (files, or folders walked), the command, the Python that
 runs this and the checkout's place. Equal stamp and all of --makes present: nothing to do. The stamp
@@ -43,13 +43,13 @@ def fingerprint(inputs: Iterable[Path], command: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def run(stamp: Path, makes: Sequence[Path], inputs: Sequence[Path], command: Sequence[str]) -> int:
+def run(stamp: Path, makes: Sequence[str], inputs: Sequence[Path], command: Sequence[str]) -> int:
     """The command's exit status, or 0 where nothing had to be done."""
     stamp.parent.mkdir(parents=True, exist_ok=True)
     with stamp.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = fingerprint(inputs, command)
-        if stamp.exists() and stamp.read_text() == wanted and all(path.exists() for path in makes):
+        if stamp.exists() and stamp.read_text() == wanted and all(any(Path().glob(made)) for made in makes):
             return 0
         stamp.unlink(missing_ok=True)
         status = subprocess.run(command, check=False).returncode
@@ -60,12 +60,12 @@ def run(stamp: Path, makes: Sequence[Path], inputs: Sequence[Path], command: Seq
 
 def main(arguments: Sequence[str]) -> int:
     if "--" not in arguments:
-        print("when_changed: no command: STAMP [--makes PATH] INPUT... -- COMMAND...", file=sys.stderr)
+        print("when_changed: no command: STAMP [--makes GLOB] INPUT... -- COMMAND...", file=sys.stderr)
         return 2
     split = list(arguments).index("--")
     parser = argparse.ArgumentParser(prog="when_changed")
     parser.add_argument("stamp", type=Path)
-    parser.add_argument("--makes", type=Path, action="append", default=[])
+    parser.add_argument("--makes", action="append", default=[])
     parser.add_argument("inputs", type=Path, nargs="*")
     options = parser.parse_intermixed_args(arguments[:split])
     return run(options.stamp, options.makes, options.inputs, arguments[split + 1 :])

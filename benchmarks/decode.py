@@ -1,0 +1,116 @@
+"""Tokens per second of one stream, prompt and decode, beside llama.cpp where it can be imported.
+
+    .venv/bin/python benchmarks/decode.py [--peer-python .venv-oracle/bin/python] [--json] [--write]
+
+Each engine lives in its own process; runs alternate, so that a noisy machine hits both. Printed are
+medians over the repetitions, and the ratio of Octavo's to the peer's in the same run. `make bench`
+makes the peer's environment first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from harness import Timing, Worker, report, usable_cores, write
+
+from octavo.checkpoints.hub import resolve
+
+SMALLEST_VOCABULARY = 32_000
+
+
+def speeds(timings: Sequence[Timing], prompt_tokens: int, new_tokens: int) -> dict[str, float]:
+    """Medians in tok/s, and the spread of the decode speed (highest / lowest)."""
+    decode = [(new_tokens - 1) / t.decode_s for t in timings]
+    return {
+        "prompt_tok_s": round(statistics.median(prompt_tokens / t.prompt_s for t in timings), 1),
+        "decode_tok_s": round(statistics.median(decode), 1),
+        "decode_spread": round(max(decode) / min(decode), 2),
+    }
+
+
+def has_llama_cpp(python: str) -> bool:
+    return (
+        subprocess.run([python, "-c", "import llama_cpp"], capture_output=True, check=False).returncode == 0
+    )
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """engine name -> its description and speeds."""
+    path = str(resolve(options.model))
+    choice = random.Random(0)
+    engines = [("octavo", path, sys.executable, options.options)]
+    if options.peer_python and has_llama_cpp(options.peer_python):
+        engines.append(("llama.cpp", options.peer_model or path, options.peer_python, {}))
+    timings: dict[str, list[Timing]] = {name: [] for name, *_ in engines}
+    with contextlib.ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(Worker(name, model, options.threads, python, extra))
+            for name, model, python, extra in engines
+        }
+        for repetition in range(-1, options.repeat):  # the first round warms up
+            prompt = [choice.randrange(100, SMALLEST_VOCABULARY) for _ in range(options.prompt_tokens)]
+            for name, worker in workers.items():
+                timing = worker.run(prompt, options.new_tokens)
+                if repetition >= 0:
+                    timings[name].append(timing)
+        return {
+            name: {**worker.about, **speeds(timings[name], options.prompt_tokens, options.new_tokens)}
+            for name, worker in workers.items()
+        }
+
+
+def table(engines: dict[str, dict[str, object]], ratios: dict[str, float]) -> str:
+    lines = [f"{'engine':<12}{'prompt tok/s':>14}{'decode tok/s':>14}{'spread':>8}"]
+    for name, figures in engines.items():
+        lines.append(
+            f"{name:<12}{figures['prompt_tok_s']:>14}{figures['decode_tok_s']:>14}{figures['decode_spread']:>8}"
+        )
+    if ratios:
+        lines.append(f"{'ratio':<12}{ratios['prompt']:>14}{ratios['decode']:>14}")
+    else:
+        lines.append("llama.cpp is not installed here: make bench installs it")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="decode")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has llama_cpp")
+    parser.add_argument("--peer-model", help="another file for the peer (its best format)")
+    parser.add_argument("--prompt-tokens", type=int, default=128)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument(
+        "--options", type=json.loads, default={}, help='for LLM(...), such as {"isa": "avx2"}'
+    )
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/*.json")
+    options = parser.parse_args(arguments)
+    engines = measure(options)
+    ratios: dict[str, float] = {}
+    if "llama.cpp" in engines:
+        ours, theirs = engines["octavo"], engines["llama.cpp"]
+        ratios = {
+            kind: round(float(str(ours[f"{kind}_tok_s"])) / float(str(theirs[f"{kind}_tok_s"])), 2)
+            for kind in ("prompt", "decode")
+        }
+    settings = {
+        key: getattr(options, key) for key in ("model", "prompt_tokens", "new_tokens", "repeat", "threads")
+    }
+    result = report("decode", sys.argv, {"settings": settings, "engines": engines, "ratios": ratios})
+    print(json.dumps(result, indent=2) if options.json else table(engines, ratios))
+    if options.write:
+        print(f"wrote {write(result)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
