@@ -1,0 +1,1 @@
+"""OpenAI's API: one file an endpoint, each with its own router."""

@@ -1,0 +1,83 @@
+"""What the server needs of an engine. AsyncLLM is one; tests bring a scripted one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Protocol
+
+from octavo.params import RequestOutput, SamplingParams
+
+
+class ServedStats(Protocol):
+    """Counts since start, and the state of now (EngineStats has more)."""
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def kv_usage(self) -> float: ...
+    @property
+    def preemptions(self) -> int: ...
+    @property
+    def prefix_queries(self) -> int: ...
+    @property
+    def prefix_hits(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def generated_tokens(self) -> int: ...
+
+
+class ServedTokenizer(Protocol):
+    """Text to ids and back (octavo.tokenizer.Tokenizer)."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+    def token_bytes(self, token_id: int) -> bytes: ...
+    def is_special(self, token_id: int) -> bool: ...
+
+
+class ServedEngine(Protocol):
+    """The part of AsyncLLM that serving uses."""
+
+    @property
+    def tokenizer(self) -> ServedTokenizer: ...
+    @property
+    def served_model_name(self) -> str: ...
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def healthy(self) -> bool: ...
+
+    def generate(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of one prompt; closing the generator aborts the request within a step."""
+        ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def render_chat(
+        self,
+        messages: Any,
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Token ids of a conversation under the model's chat template."""
+        ...
+
+    def stats(self) -> ServedStats: ...
+    async def drain(self, timeout_s: float) -> None: ...
+    def shutdown(self) -> None: ...

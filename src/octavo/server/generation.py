@@ -1,0 +1,148 @@
+"""One HTTP request's generations: a prompt or several, through the engine and into the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from octavo.params import RequestOutput, SamplingParams
+from octavo.server.engine import ServedEngine
+from octavo.server.errors import ApiError
+from octavo.server.metrics import Metrics
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What to ask of the engine.
+
+    Attributes:
+        prompts: token ids of each prompt.
+    """
+
+    engine: ServedEngine
+    metrics: Metrics
+    request_id: str
+    prompts: Sequence[list[int]]
+    params: SamplingParams
+    priority: int = 0
+    cache_salt: str | None = None
+
+    async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """(index of the prompt, output), as they come; the order within a prompt is kept.
+
+        Closing the generator aborts whatever still runs. If one prompt fails, all of them end.
+        """
+        if len(self.prompts) == 1:
+            async with aclosing(self._one(0)) as stream:
+                async for output in stream:
+                    yield 0, output
+            return
+        streams = [self._one(index) for index in range(len(self.prompts))]
+        async with aclosing(merge(streams)) as merged:
+            async for item in merged:
+                yield item
+
+    async def final(self) -> list[RequestOutput]:
+        """The last output of every prompt (meant for FINAL_ONLY params)."""
+        last: dict[int, RequestOutput] = {}
+        async with aclosing(self.outputs()) as stream:
+            async for index, output in stream:
+                last[index] = output
+        if len(last) < len(self.prompts):
+            raise ApiError(500, "the engine ended a request without output", "server_error")
+        return [last[index] for index in range(len(self.prompts))]
+
+    async def _one(self, index: int) -> AsyncGenerator[RequestOutput, None]:
+        request_id = self.request_id if len(self.prompts) == 1 else f"{self.request_id}-{index}"
+        counts = _Counts(self.metrics)
+        prompt = {"prompt_token_ids": self.prompts[index]}
+        stream = self.engine.generate(
+            prompt, self.params, request_id, priority=self.priority, cache_salt=self.cache_salt
+        )
+        try:
+            async with aclosing(stream):
+                async for output in stream:
+                    _check(output)
+                    counts.add(output)
+                    yield output
+        finally:
+            counts.end()
+
+
+def _check(output: RequestOutput) -> None:
+    """Raise if the engine gave the request up: half an answer must not look like a whole one."""
+    for completion in output.outputs:
+        if completion.finish_reason in ("abort", "error"):
+            reason = completion.stop_reason
+            detail = f": {reason}" if isinstance(reason, str) and reason else ""
+            if completion.finish_reason == "abort":
+                raise ApiError(503, f"the request was aborted{detail}", "service_unavailable", code="aborted")
+            raise ApiError(500, f"the request failed{detail}", "server_error", code="generation_failed")
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What the metrics want to know of one prompt's outputs."""
+
+    metrics: Metrics
+    last: RequestOutput | None = None
+    tokens: dict[int, int] = field(default_factory=dict)
+    times: dict[int, float] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def add(self, output: RequestOutput) -> None:
+        self.last = output
+        now = time.monotonic()
+        for completion in output.outputs:
+            index, new = completion.index, len(completion.token_ids)
+            if completion.finish_reason is not None:
+                self.reasons.setdefault(index, completion.finish_reason)
+            if new == 0:
+                continue
+            if index in self.times:
+                self.metrics.observe_interval(now - self.times[index], new)
+            self.times[index] = now
+            self.tokens[index] = self.tokens.get(index, 0) + new
+
+    def end(self) -> None:
+        done = self.last is not None and self.last.finished
+        # A request of n completions counts once: cut short if any of them was.
+        reason = ("length" if "length" in self.reasons.values() else "stop") if done else None
+        self.metrics.observe_end(self.last, list(self.tokens.values()), reason)
+
+
+async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """Items of all streams with their stream's index, as they come; the first error ends them all."""
+    # Bounded: a reader that is slow makes the engine gather its updates instead of us.
+    queue: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue(len(streams))
+
+    async def pump(index: int, stream: AsyncGenerator[T, None]) -> None:
+        try:
+            async with aclosing(stream):
+                async for item in stream:
+                    await queue.put((index, item))
+            await queue.put(None)
+        except Exception as error:
+            await queue.put(error)
+
+    tasks = [asyncio.ensure_future(pump(index, stream)) for index, stream in enumerate(streams)]
+    try:
+        open_streams = len(streams)
+        while open_streams:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                open_streams -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

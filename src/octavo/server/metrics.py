@@ -1,0 +1,180 @@
+"""Prometheus metrics: octavo_*, and the same values under the vllm:* names that dashboards query.
+
+One registry per app, so that two apps in one process (tests) do not share counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from octavo.params import RequestMetrics, RequestOutput
+
+if TYPE_CHECKING:
+    from octavo.server.engine import ServedEngine
+
+LABELS = ("model_name", "engine")
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5, 5.0)
+TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
+
+HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "time_to_first_token_seconds": ("From arrival to the first token.", SECONDS),
+    "inter_token_latency_seconds": ("Between tokens, as streamed responses saw them.", STEP_SECONDS),
+    "request_time_per_output_token_seconds": ("A request's mean time between tokens.", STEP_SECONDS),
+    "e2e_request_latency_seconds": ("From arrival to the end.", SECONDS),
+    "request_queue_time_seconds": ("From arrival to the first step.", SECONDS),
+    "request_prefill_time_seconds": ("From the first step to the first token.", SECONDS),
+    "request_decode_time_seconds": ("From the first token to the last.", SECONDS),
+    "request_prompt_tokens": ("Prompt lengths.", TOKENS),
+    "request_generation_tokens": ("Tokens generated for a request, all of its n.", TOKENS),
+    "request_max_num_generation_tokens": ("The longest of a request's n.", TOKENS),
+}
+
+
+class Metrics:
+    """Counts what the server sees; asks the engine for the rest when scraped."""
+
+    def __init__(self) -> None:
+        inner = CollectorRegistry()
+        self._histograms = {
+            name: Histogram(f"octavo_{name}", text, LABELS, buckets=buckets, registry=inner)
+            for name, (text, buckets) in HISTOGRAMS.items()
+        }
+        self._success = Counter(
+            "octavo_request_success",
+            "Requests ended, by reason; abort: the client left.",
+            (*LABELS, "finished_reason"),
+            registry=inner,
+        )
+        self._http = Counter(
+            "octavo_http_requests", "Responses sent.", ("method", "path", "status"), registry=inner
+        )
+        self._engine = _EngineCollector()
+        inner.register(self._engine)
+        self._registry = CollectorRegistry()
+        self._registry.register(_WithAliases(inner))
+
+    def attach(self, engine: ServedEngine) -> None:
+        """Report this engine's counters from now on."""
+        self._engine.engine = engine
+
+    def render(self) -> bytes:
+        """The text exposition format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+    def count_http(self, method: str, path: str, status: int) -> None:
+        """One response."""
+        self._http.labels(method, path, str(status)).inc()
+
+    def observe_interval(self, seconds: float, tokens: int) -> None:
+        """A streamed update of this many tokens came so long after the one before."""
+        histogram = self._histograms["inter_token_latency_seconds"].labels(*self._labels())
+        for _ in range(tokens):
+            histogram.observe(seconds / tokens)
+
+    def observe_end(self, output: RequestOutput | None, num_tokens: list[int], reason: str | None) -> None:
+        """A prompt's request ended.
+
+        Args:
+            output: its last output; None if there was none.
+            num_tokens: tokens generated, per completion.
+            reason: "stop" or "length"; None: the client left, or the request failed.
+        """
+        labels = self._labels()
+        self._success.labels(*labels, reason or "abort").inc()
+        if output is None or reason is None:
+            return
+        values: dict[str, float] = {
+            "request_prompt_tokens": len(output.prompt_token_ids),
+            "request_generation_tokens": sum(num_tokens),
+            "request_max_num_generation_tokens": max(num_tokens, default=0),
+        }
+        if output.metrics is not None:
+            values.update(_durations(output.metrics, max(num_tokens, default=0)))
+        for name, value in values.items():
+            self._histograms[name].labels(*labels).observe(value)
+
+    def _labels(self) -> tuple[str, str]:
+        return self._engine.labels()
+
+
+def _durations(times: RequestMetrics, longest: int) -> Iterator[tuple[str, float]]:
+    """The spans between a request's moments, where both are known."""
+    arrival, scheduled = times.arrival_time, times.first_scheduled_time
+    first, last, end = times.first_token_time, times.last_token_time, times.finished_time
+    if scheduled is not None:
+        yield "request_queue_time_seconds", scheduled - arrival
+    if first is not None:
+        yield "time_to_first_token_seconds", first - arrival
+        if scheduled is not None:
+            yield "request_prefill_time_seconds", first - scheduled
+        if last is not None:
+            yield "request_decode_time_seconds", last - first
+            if longest > 1:
+                yield "request_time_per_output_token_seconds", (last - first) / (longest - 1)
+    if end is not None:
+        yield "e2e_request_latency_seconds", end - arrival
+
+
+class _EngineCollector(Collector):
+    """The engine's own counters, read at scrape time."""
+
+    def __init__(self) -> None:
+        self.engine: ServedEngine | None = None
+
+    def labels(self) -> tuple[str, str]:
+        return (self.engine.served_model_name if self.engine else "", "0")
+
+    def collect(self) -> Iterable[Metric]:
+        if self.engine is None:
+            return
+        stats = self.engine.stats()
+        gauges = (
+            ("num_requests_running", "Requests that compute now.", stats.running),
+            ("num_requests_waiting", "Requests in the queue.", stats.waiting),
+            ("kv_cache_usage_perc", "Share of the KV pages in use; 1 is all.", stats.kv_usage),
+        )
+        counters = (
+            ("prompt_tokens", "Prompt tokens taken in.", stats.prompt_tokens),
+            ("generation_tokens", "Tokens generated.", stats.generated_tokens),
+            ("num_preemptions", "Requests pushed back to the queue.", stats.preemptions),
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
+            ("prefix_cache_hits", "Prompt tokens found there.", stats.prefix_hits),
+        )
+        for name, text, value in gauges:
+            gauge = GaugeMetricFamily(f"octavo_{name}", text, labels=LABELS)
+            gauge.add_metric(self.labels(), value)
+            yield gauge
+        for name, text, value in counters:
+            counter = CounterMetricFamily(f"octavo_{name}", text, labels=LABELS)
+            counter.add_metric(self.labels(), value)
+            yield counter
+
+
+class _WithAliases(Collector):
+    """Everything in a registry, and what vLLM has too once more under vLLM's name."""
+
+    def __init__(self, inner: CollectorRegistry) -> None:
+        self._inner = inner
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._inner.collect():
+            yield metric
+            if not metric.name.startswith("octavo_http"):
+                yield _renamed(metric, "octavo_", "vllm:")
+
+
+def _renamed(metric: Metric, old: str, new: str) -> Metric:
+    copy = Metric(new + metric.name.removeprefix(old), metric.documentation, metric.type)
+    copy.samples = [
+        Sample(new + sample.name.removeprefix(old), *sample[1:])
+        for sample in metric.samples
+        if not sample.name.endswith("_created")  # ours alone: vLLM's dashboards do not know it
+    ]
+    return copy

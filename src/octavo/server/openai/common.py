@@ -1,0 +1,124 @@
+"""What the OpenAI endpoints share: ids, prompt checks, usage, and the OpenAPI text of a body."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+
+from octavo.errors import InvalidRequestError
+from octavo.params import RequestOutput, SamplingParams
+from octavo.server.engine import ServedEngine
+from octavo.server.errors import ApiError, to_api_error
+from octavo.server.generation import Generation
+from octavo.server.openai.protocol import GenerationRequest
+from octavo.server.sse import ErrorMapper
+from octavo.server.state import ServerState, bearer_token
+
+T = TypeVar("T")
+
+LONG_TEXT = 20_000
+"""Characters above which encoding goes to a thread: megabytes take seconds, and streams must not wait."""
+
+
+def new_id(prefix: str) -> str:
+    """A request id, such as chatcmpl-1f0c..., unique in practice."""
+    return f"{prefix}-{secrets.token_hex(16)}"
+
+
+def error_mapper(params: Mapping[str, str]) -> ErrorMapper:
+    """to_api_error with the request's own names for the engine's fields."""
+    return functools.partial(to_api_error, params=params)
+
+
+async def off_loop(size: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call function, in a thread when the text is long."""
+    if size > LONG_TEXT:
+        return await asyncio.to_thread(function, *args, **kwargs)
+    return function(*args, **kwargs)
+
+
+def make_generation(
+    request: Request,
+    state: ServerState,
+    body: GenerationRequest,
+    request_id: str,
+    prompts: Sequence[list[int]],
+    params: SamplingParams,
+    prompt_field: str,
+) -> Generation:
+    """Check the prompts and the token ids in params against the model, and bind them to the engine.
+
+    Raises:
+        InvalidRequestError, ApiError: a prompt is empty, too long, or holds ids that no token has.
+    """
+    engine = state.served(body.model)
+    vocab_size = engine.tokenizer.vocab_size
+    for prompt in prompts:
+        check_prompt(prompt, engine, vocab_size, prompt_field)
+    if params.logit_bias and max(params.logit_bias) >= vocab_size:
+        raise InvalidRequestError(
+            f"logit_bias names token {max(params.logit_bias)}; the model has {vocab_size}", "logit_bias"
+        )
+    salt = state.cache_salt(body.cache_salt, bearer_token(request.scope["headers"]))
+    return Generation(engine, state.metrics, request_id, prompts, params, body.priority, salt)
+
+
+def check_prompt(prompt: Sequence[int], engine: ServedEngine, vocab_size: int, field: str) -> None:
+    """Raise if the model cannot take this prompt."""
+    if not prompt:
+        raise InvalidRequestError(f"{field} is empty: at least one token is needed", field)
+    if len(prompt) >= engine.max_model_len:
+        raise ApiError(
+            400,
+            f"the prompt has {len(prompt)} tokens; the context of {engine.max_model_len} must hold it "
+            "and at least one more",
+            param=field,
+            code="context_length_exceeded",
+        )
+    if max(prompt) >= vocab_size:
+        raise InvalidRequestError(f"there is no token {max(prompt)}; the model has {vocab_size}", field)
+
+
+def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
+    """OpenAI's usage object for the prompts of one request (final outputs)."""
+    prompt = completion = cached = 0
+    for output in outputs:
+        prompt += len(output.prompt_token_ids)
+        completion += sum(len(item.token_ids) for item in output.outputs)
+        cached += output.num_cached_tokens
+    return usage_of(prompt, completion, cached)
+
+
+def usage_of(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    """OpenAI's usage object."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def now() -> int:
+    """Seconds since 1970, as OpenAI's `created`."""
+    return int(time.time())
+
+
+def body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """openapi_extra of an endpoint that parses its body by hand (see protocol.parse)."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)  # app.openapi puts them among the components
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,153 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.errors import InvalidRequestError
+from octavo.params import CompletionOutput, RequestOutput
+from octavo.server.engine import ServedEngine
+from octavo.server.generation import Generation
+from octavo.server.openai.common import (
+    body_schema,
+    dumps,
+    error_mapper,
+    make_generation,
+    new_id,
+    now,
+    off_loop,
+    usage,
+)
+from octavo.server.openai.logprobs import CompletionLogprobs
+from octavo.server.openai.protocol import CompletionRequest, parse
+from octavo.server.openai.stream import ChunkHead, chunks
+from octavo.server.sse import Answer, EventStream
+from octavo.server.state import state_of
+
+router = APIRouter()
+
+Prompt = str | list[int]
+
+
+@router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
+async def completions(request: Request) -> Response:
+    """Continue one prompt, or each of several: choice i * n + k is the k-th of prompt i.
+
+    `seed` is the one that was used; with several prompts each choice has its own.
+    """
+    state = state_of(request)
+    data = await request.body()
+    body = await off_loop(len(data), parse, CompletionRequest, data)
+    engine = state.served(body.model)
+    params = body.sampling_params()
+    given: list[Prompt] = body.prompt
+    if len(given) > state.settings.max_prompts:
+        raise InvalidRequestError(
+            f"prompt holds {len(given)} prompts; at most {state.settings.max_prompts} are taken", "prompt"
+        )
+    prompts = [await _encode(engine, prompt, body.add_special_tokens) for prompt in given]
+    request_id = new_id("cmpl")
+    generation = make_generation(request, state, body, request_id, prompts, params, "prompt")
+    texts = _echo(engine, given) if body.echo else [""] * len(given)
+    to_error = error_mapper({})
+    headers = {"x-request-id": request_id}
+    if body.stream:
+        head = ChunkHead(request_id, "text_completion", now(), engine.served_model_name)
+        fields = _TextFields(engine, body, texts)
+        events = chunks(generation, head, fields, body.include_usage, body.continuous_usage)
+        return EventStream(events, to_error, headers)
+    return Answer(lambda: _answer(generation, body, texts), to_error, headers)
+
+
+async def _encode(engine: ServedEngine, prompt: Prompt, add_special_tokens: bool) -> list[int]:
+    if isinstance(prompt, str):
+        return await off_loop(len(prompt), engine.tokenizer.encode, prompt, add_special_tokens)
+    return prompt
+
+
+def _echo(engine: ServedEngine, prompts: Sequence[Prompt]) -> list[str]:
+    """The prompts as text."""
+    return [
+        prompt if isinstance(prompt, str) else engine.tokenizer.decode(prompt, skip_special_tokens=False)
+        for prompt in prompts
+    ]
+
+
+def _logprobs(engine: ServedEngine, body: CompletionRequest) -> CompletionLogprobs:
+    return CompletionLogprobs(engine.tokenizer, body.logprobs or 0, body.skip_special_tokens)
+
+
+async def _answer(generation: Generation, body: CompletionRequest, texts: Sequence[str]) -> bytes:
+    outputs = await generation.final()
+    choices: list[dict[str, Any]] = []
+    for text, output in zip(texts, outputs, strict=True):
+        for completion in output.outputs:
+            choice = _choice(generation.engine, body, text, output, completion)
+            choices.append({"index": len(choices), **choice})
+            if len(outputs) > 1:
+                choices[-1]["seed"] = output.seed
+    answer: dict[str, Any] = {
+        "id": generation.request_id,
+        "object": "text_completion",
+        "created": now(),
+        "model": generation.engine.served_model_name,
+        "choices": choices,
+        "usage": usage(outputs),
+    }
+    if len(outputs) == 1:
+        answer["seed"] = outputs[0].seed
+    return dumps(answer).encode()
+
+
+def _choice(
+    engine: ServedEngine,
+    body: CompletionRequest,
+    prefix: str,
+    output: RequestOutput,
+    completion: CompletionOutput,
+) -> dict[str, Any]:
+    logprobs = None
+    if completion.logprobs is not None:
+        logprobs = _logprobs(engine, body).add(completion.token_ids, completion.logprobs)
+    choice: dict[str, Any] = {
+        "text": prefix + completion.text,
+        "logprobs": logprobs,
+        "finish_reason": completion.finish_reason,
+        "stop_reason": completion.stop_reason,
+    }
+    if body.return_token_ids:
+        choice |= {"token_ids": completion.token_ids, "prompt_token_ids": output.prompt_token_ids}
+    return choice
+
+
+class _TextFields:
+    """The members of a completion chunk's choice."""
+
+    def __init__(self, engine: ServedEngine, body: CompletionRequest, texts: Sequence[str]) -> None:
+        self._engine, self._body, self._texts = engine, body, texts
+        self._logprobs: dict[tuple[int, int], CompletionLogprobs] = {}
+
+    def __call__(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
+        body = self._body
+        wanted = body.logprobs is not None or body.return_token_ids or body.continuous_usage
+        text = self._texts[prompt] + new.text if first else new.text
+        if not (text or new.finish_reason or (wanted and new.token_ids)):
+            return None
+        logprobs = "null"
+        if new.logprobs is not None:
+            key = (prompt, new.index)
+            writer = self._logprobs.setdefault(key, _logprobs(self._engine, body))
+            logprobs = dumps(writer.add(new.token_ids, new.logprobs))
+        extra = ""
+        if new.finish_reason is not None:
+            extra += f',"stop_reason":{dumps(new.stop_reason)}'
+        if body.return_token_ids:
+            extra += f',"token_ids":{dumps(new.token_ids)}'
+            if first:
+                extra += f',"prompt_token_ids":{dumps(output.prompt_token_ids)}'
+        return f'"text":{dumps(text)},"logprobs":{logprobs},"finish_reason":{dumps(new.finish_reason)}{extra}'

@@ -1,0 +1,102 @@
+"""Fields of OpenAI's and vLLM's requests that Octavo does not obey: refused by name, never ignored.
+
+A field is let through where its value asks for nothing: null always, and the neutral values below.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.server.errors import short
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "add_special_tokens": (False,),
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (),
+    "chat_template": (),
+    "documents": ([],),
+    "echo": (False,),
+    "early_stopping": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "kv_transfer_params": (),
+    "length_penalty": (1.0,),
+    "logits_processors": ([],),
+    "metadata": ({},),
+    "mm_processor_kwargs": ({},),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "prompt_cache_key": (),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "return_tokens_as_token_ids": (False,),
+    "service_tier": ("auto", "default"),
+    "spaces_between_special_tokens": (True,),
+    "store": (False,),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "watermark": (False,),
+    "web_search_options": (),
+}
+
+
+def drop_neutral(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """The fields that ask for something.
+
+    Args:
+        body: a request's JSON object.
+        known: the fields that the endpoint obeys.
+
+    Raises:
+        UnsupportedError: a field that Octavo knows of but does not obey.
+        InvalidRequestError: a field that nobody knows, with the likeliest one that was meant.
+    """
+    names = frozenset(known)
+    kept: dict[str, Any] = {}
+    for name, value in body.items():
+        if value is None:
+            continue
+        if name in names:
+            kept[name] = value
+        elif name == "best_of" and value == body.get("n", 1):
+            continue
+        elif name not in NEUTRAL:
+            raise InvalidRequestError(_unknown(name, names), name[:64])
+        elif not any(value == neutral and type(value) is type(neutral) for neutral in NEUTRAL[name]):
+            raise UnsupportedError(_unsupported(name), name)
+    return kept
+
+
+def _unsupported(name: str) -> str:
+    if name == "response_format":
+        return 'response_format other than {"type": "text"} is not supported yet'
+    if name == "best_of":
+        return "best_of other than n is not supported yet"
+    if name == "chat_template":
+        return "chat_template is not taken from requests: set --chat-template when the server starts"
+    return f"{name} is not supported yet"
+
+
+def _unknown(name: str, known: frozenset[str]) -> str:
+    close = difflib.get_close_matches(name[:64], sorted(known), n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"unknown field {short(name)}{hint}"

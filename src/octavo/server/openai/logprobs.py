@@ -1,0 +1,83 @@
+"""Log-probabilities in OpenAI's two shapes: chat's list of tokens, and completions' parallel lists."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.params import Logprob
+from octavo.server.engine import ServedTokenizer
+
+Entry = Mapping[int, Logprob]
+"""What the engine reports of one position: the drawn token and the likeliest ones, by id."""
+
+
+def chat_logprobs(
+    tokenizer: ServedTokenizer, token_ids: Sequence[int], entries: Sequence[Entry], top: int
+) -> dict[str, Any]:
+    """{"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}."""
+    content = [
+        _chat_token(tokenizer, token_id, entry[token_id].logprob)
+        | {"top_logprobs": [_chat_token(tokenizer, i, value) for i, value in best(entry, top)]}
+        for token_id, entry in zip(token_ids, entries, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _chat_token(tokenizer: ServedTokenizer, token_id: int, logprob: float) -> dict[str, Any]:
+    data = tokenizer.token_bytes(token_id)
+    text = data.decode("utf-8", errors="replace")
+    return {"token": text, "logprob": finite(logprob), "bytes": list(data)}
+
+
+def finite(logprob: float) -> float:
+    """JSON has no -infinity; OpenAI's stand-in is -9999."""
+    return max(logprob, -9999.0)
+
+
+def best(entry: Entry, top: int) -> list[tuple[int, float]]:
+    """The top likeliest tokens as (id, log-probability); ties go to the lower id."""
+    ranked = sorted((-value.logprob, token_id) for token_id, value in entry.items())
+    return [(token_id, -negated) for negated, token_id in ranked[:top]]
+
+
+class CompletionLogprobs:
+    """completions' {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, delta by delta.
+
+    An offset is where the token begins in the text: characters, counted after decoding the bytes so
+    far, so that a character of several tokens counts once.
+    """
+
+    def __init__(self, tokenizer: ServedTokenizer, top: int, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._top = top
+        self._skip_special = skip_special_tokens
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def add(self, token_ids: Sequence[int], entries: Sequence[Entry]) -> dict[str, Any]:
+        """The four lists for these tokens, which follow those of the calls before."""
+        offsets: list[int] = []
+        for token_id in token_ids:
+            offsets.append(self._offset)
+            if not (self._skip_special and self._tokenizer.is_special(token_id)):
+                self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+        return {
+            "tokens": [self._name(token_id) for token_id in token_ids],
+            "token_logprobs": [
+                finite(entry[token_id].logprob) for token_id, entry in zip(token_ids, entries, strict=True)
+            ],
+            "top_logprobs": [
+                {self._name(i): finite(value) for i, value in best(entry, self._top)} for entry in entries
+            ],
+            "text_offset": offsets,
+        }
+
+    def _name(self, token_id: int) -> str:
+        """The token's text; a part of a character as `bytes:\\xe2\\x80`, so that names stay distinct."""
+        data = self._tokenizer.token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

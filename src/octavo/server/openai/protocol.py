@@ -1,0 +1,277 @@
+"""Requests of the OpenAI API as pydantic models, and one-line errors for what does not fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import pydantic_core
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from octavo.errors import InvalidRequestError
+from octavo.params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
+from octavo.server.errors import ApiError
+from octavo.server.openai.fields import drop_neutral
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    raise ValueError("must be a string or a list of strings")
+
+
+def _prompts(value: Any) -> list[str] | list[list[int]]:
+    """One prompt or several, as text or as token ids: always a list of prompts."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        if all(isinstance(item, str) for item in value):
+            return value
+        if _is_ids(value):
+            return [value]
+        if all(isinstance(item, list) and _is_ids(item) for item in value):
+            return value
+    raise ValueError("must be a string, a list of token ids, or a non-empty list of one of them")
+
+
+def _is_ids(value: list[Any]) -> bool:
+    return all(type(item) is int and item >= 0 for item in value)  # a bool is no token id
+
+
+_MESSAGES_SCHEMA = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["role"],
+        "properties": {
+            "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]},
+            "name": {"type": "string"},
+        },
+    },
+}
+_PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+        {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+            "minItems": 1,
+        },
+    ]
+}
+_STOP_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+Messages = Annotated[list[Any], Field(json_schema_extra=_MESSAGES_SCHEMA)]
+Prompts = Annotated[Any, BeforeValidator(_prompts), Field(json_schema_extra=_PROMPT_SCHEMA)]
+Stops = Annotated[Any, BeforeValidator(_strings), Field(json_schema_extra=_STOP_SCHEMA)]
+
+
+class Strict(BaseModel):
+    """No coercion: "5" is no number. Unknown fields were refused before (see parse)."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class StreamOptions(Strict):
+    """include_usage: a last chunk with the usage; continuous_usage_stats: usage so far in each."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class GenerationRequest(Strict):
+    """What chat and completions share. Absent and null are the same."""
+
+    model: str | None = None
+    n: int = 1
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: Stops = ()
+    stop_token_ids: list[int] = []
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    max_tokens: int | None = None
+    skip_special_tokens: bool = True
+    priority: int = 0
+    cache_salt: str | None = None
+    return_token_ids: bool = False
+    user: str | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    def params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        """SamplingParams of this request; its own checks give the errors for values out of range."""
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError("stream_options needs stream: true", "stream_options")
+        return SamplingParams(
+            n=self.n,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            # JSON has only string keys; SamplingParams turns them into ids.
+            logit_bias=self.logit_bias,  # type: ignore[arg-type]
+            seed=self.seed,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            min_tokens=self.min_tokens,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            skip_special_tokens=self.skip_special_tokens,
+            output_kind=RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY,
+        )
+
+
+class ChatRequest(GenerationRequest):
+    """POST /v1/chat/completions. Without max_tokens the answer may fill the context."""
+
+    messages: Messages
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+
+    def sampling_params(self) -> SamplingParams:
+        """SamplingParams of this request.
+
+        Raises:
+            InvalidRequestError: a value is out of range, or two contradict each other.
+        """
+        top = self.top_logprobs
+        if top is not None and not self.logprobs:
+            raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
+        if top is not None and not 0 <= top <= MAX_LOGPROBS:
+            raise InvalidRequestError(f"top_logprobs must be from 0 to {MAX_LOGPROBS}", "top_logprobs")
+        given, older = self.max_completion_tokens, self.max_tokens
+        if given is not None and older is not None and given != older:
+            raise InvalidRequestError(
+                "max_tokens and max_completion_tokens differ: give one of them", "max_tokens"
+            )
+        return self.params(older if given is None else given, (top or 0) if self.logprobs else None)
+
+
+class CompletionRequest(GenerationRequest):
+    """POST /v1/completions. Without max_tokens 16 are generated."""
+
+    prompt: Prompts
+    echo: bool = False
+    add_special_tokens: bool = True
+    logprobs: int | None = None
+
+    def sampling_params(self) -> SamplingParams:
+        """SamplingParams of this request.
+
+        Raises:
+            InvalidRequestError: a value is out of range, or two contradict each other.
+        """
+        if self.echo and self.logprobs is not None:
+            raise InvalidRequestError("echo together with logprobs is not supported yet", "echo")
+        return self.params(16 if self.max_tokens is None else self.max_tokens, self.logprobs)
+
+
+class TokenizeRequest(Strict):
+    """POST /tokenize: a prompt, or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(Strict):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parse(model: type[Model], body: bytes) -> Model:
+    """A request body as a model of this type.
+
+    Raises:
+        ApiError, InvalidRequestError: not JSON, not an object, or a field that is unknown, not
+            supported, or of the wrong type; the error names it.
+    """
+    try:
+        value = pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, f"the body must be a JSON object, not {_json_type(value)}")
+    fields = drop_neutral(value, model.model_fields)
+    if isinstance(options := fields.get("stream_options"), dict):
+        fields["stream_options"] = {k: v for k, v in options.items() if v is not None}
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise _readable(first["type"], first["loc"], first["msg"], first["input"]) from None
+
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+
+
+def _readable(kind: str, loc: Sequence[int | str], message: str, value: Any) -> InvalidRequestError:
+    """pydantic's error as one line that names the field the way a caller would write it."""
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")[:100]
+    param = str(loc[0]) if loc else None
+    if kind == "missing":
+        return InvalidRequestError(f"{where} is required", param)
+    if kind == "extra_forbidden":
+        return InvalidRequestError(f"unknown field {where!r}", param)
+    if kind in _EXPECTED:
+        return InvalidRequestError(f"{where} must be {_EXPECTED[kind]}, not {_json_type(value)}", param)
+    if kind == "value_error":
+        return InvalidRequestError(f"{where} {message.removeprefix('Value error, ')}", param)
+    return InvalidRequestError(f"{where}: {message[:1].lower()}{message[1:]}", param)
+
+
+def _json_type(value: Any) -> str:
+    names = {str: "a string", bool: "a boolean", int: "an integer", float: "a number", list: "a list"}
+    return "null" if value is None else names.get(type(value), "an object")

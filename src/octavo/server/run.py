@@ -1,0 +1,146 @@
+"""Serving until a signal: bind, answer 503 while the model loads, serve, drain, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Generator
+
+import uvicorn
+from fastapi import FastAPI
+
+from octavo.errors import OctavoError
+from octavo.server.app import attach
+from octavo.server.engine import ServedEngine
+from octavo.server.state import ServerState
+
+CLOSE_S = 5
+"""After draining, connections get so long to send what they hold."""
+
+
+class PortInUseError(OctavoError):
+    """Nobody can listen there."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening TCP socket; port 0 takes a free one.
+
+    It listens at once: a second server on the port must fail before it loads a model.
+
+    Raises:
+        PortInUseError: the address is taken, not ours, or does not exist.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, OverflowError) as error:
+        raise PortInUseError(f"cannot listen on {host}:{port}: {_reason(error)}; change --host") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise PortInUseError(
+            f"cannot listen on {host}:{port}: {_reason(error)}; choose another with --port (0: any free one)"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: the first signal must drain before connections close."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+async def serve(
+    app: FastAPI,
+    listener: socket.socket,
+    loading: Awaitable[ServedEngine],
+    on_ready: Callable[[ServedEngine], None],
+    drain_timeout_s: float,
+    access_log: bool = False,
+) -> bool:
+    """Serve app until SIGTERM or SIGINT, then drain. A second signal ends what still runs.
+
+    Args:
+        loading: gives the engine; its error ends the server and is raised here.
+        on_ready: called when requests are served.
+        drain_timeout_s: how long running requests may go on after the signal.
+
+    Returns:
+        Whether every request came to its end.
+    """
+    config = uvicorn.Config(
+        app,
+        log_level="info" if access_log else "warning",
+        access_log=access_log,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=CLOSE_S,
+    )
+    server = _Server(config)
+    stop, kill = asyncio.Event(), asyncio.Event()
+    with _signals(stop, kill):
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        stopping = asyncio.ensure_future(stop.wait())
+        load = asyncio.ensure_future(loading)
+        finished = True
+        try:
+            await asyncio.wait({load, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+            if load.done():
+                engine = load.result()
+                attach(app, engine)
+                on_ready(engine)
+                await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+                finished = await _drain(app.state.octavo, engine, drain_timeout_s, kill)
+        finally:
+            stopping.cancel()
+            load.cancel()
+            server.should_exit = True
+            await serving
+    return finished
+
+
+async def _drain(state: ServerState, engine: ServedEngine, timeout_s: float, kill: asyncio.Event) -> bool:
+    """Refuse what is new, let run what runs; then stop the engine, which ends the rest with an error."""
+    state.draining = True
+    killed = asyncio.ensure_future(kill.wait())
+    idle = asyncio.ensure_future(state.idle(timeout_s))
+    await asyncio.wait({killed, idle}, return_when=asyncio.FIRST_COMPLETED)
+    finished = idle.done() and idle.result()
+    for task in (killed, idle):
+        task.cancel()
+    await asyncio.to_thread(engine.shutdown)
+    return finished
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event, kill: asyncio.Event) -> Generator[None, None, None]:
+    """The first SIGTERM or SIGINT sets stop, the next one kill."""
+    loop = asyncio.get_running_loop()
+
+    def handle() -> None:
+        (kill if stop.is_set() else stop).set()
+
+    names: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
+    try:
+        for name in names:
+            loop.add_signal_handler(name, handle)
+    except (NotImplementedError, RuntimeError, ValueError):
+        names = ()  # not the main thread, or no Unix: whoever runs us ends us
+    try:
+        yield
+    finally:
+        for name in names:
+            loop.remove_signal_handler(name)

@@ -1,0 +1,111 @@
+"""Responses that notice when the client leaves: one JSON answer, or a stream of server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from octavo.server.errors import ApiError
+
+DONE = b"data: [DONE]\n\n"
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies must not gather events
+]
+
+ErrorMapper = Callable[[BaseException], ApiError]
+
+
+async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
+    """Run work; cancel it, and wait until it has cleaned up, when the client leaves first.
+
+    Returns:
+        Whether work came to its end.
+    """
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        finished = task.done()
+        for each in (task, watcher):
+            each.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+    if finished:
+        task.result()
+    return finished
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Answer(Response):
+    """A JSON body that is still to be computed. Nothing is sent if the client leaves first.
+
+    Args:
+        work: makes the body.
+        to_error: what to answer when work raises.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], Coroutine[Any, Any, bytes]],
+        to_error: ErrorMapper,
+        headers: Mapping[str, str],
+    ) -> None:
+        self._work, self._to_error, self._extra = work, to_error, dict(headers)
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer() -> None:
+            try:
+                response = Response(await self._work(), headers=self._extra, media_type="application/json")
+            except Exception as error:
+                response = self._to_error(error).response()
+            await response(scope, receive, send)
+
+        await run_until_disconnect(receive, answer())
+
+
+class EventStream(Response):
+    """Server-sent events, already formatted (`data: ...\\n\\n`), ending with `data: [DONE]`.
+
+    The status line waits for the first event, so an error before it is a plain HTTP error; a later
+    one is sent as an event with the error object, and ends the stream.
+    """
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], to_error: ErrorMapper, headers: Mapping[str, str]
+    ) -> None:
+        self._events, self._to_error = events, to_error
+        self._start = STREAM_HEADERS + [(k.encode(), v.encode()) for k, v in headers.items()]
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await run_until_disconnect(receive, self._stream(scope, receive, send))
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+        end = DONE
+        try:
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    if not started:
+                        started = True
+                        await send({"type": "http.response.start", "status": 200, "headers": self._start})
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        except Exception as error:
+            failure = self._to_error(error)
+            if not started:
+                await failure.response()(scope, receive, send)
+                return
+            end = b"data: " + failure.body() + b"\n\n" + DONE
+        await send({"type": "http.response.body", "body": end, "more_body": False})
