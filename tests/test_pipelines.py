@@ -1,0 +1,171 @@
+"""octavo.pipeline: arguments become SamplingParams, outputs become transformers' records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.llm import LLM
+from octavo.params import CompletionOutput, RequestOutput, SamplingParams
+from octavo.pipelines import TextGenerationPipeline, pipeline, sampling_params
+
+QUESTION = {"role": "user", "content": "hi"}
+
+
+class Words:
+    """A tokenizer whose tokens are letters."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+
+class Parrot(LLM):
+    """Answers with dots, one a token, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.prompts: list[list[int]] = []
+        self.params: list[SamplingParams] = []
+
+    def get_tokenizer(self) -> Any:
+        return Words()
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        text = "|".join(str(message["content"]) for message in messages)
+        return Words().encode(text if options["continue_final_message"] else text + ">")
+
+    def generate(
+        self, prompts: Any, sampling_params: Any = None, use_tqdm: Any = True
+    ) -> list[RequestOutput]:
+        self.prompts = [prompt["prompt_token_ids"] for prompt in prompts]
+        self.params = list(sampling_params)
+        return [
+            RequestOutput(
+                request_id=str(i),
+                prompt=None,
+                prompt_token_ids=ids,
+                outputs=[CompletionOutput(index=k, text="." * min(p.max_tokens or 9, 9)) for k in range(p.n)],
+                finished=True,
+            )
+            for i, (ids, p) in enumerate(zip(self.prompts, self.params, strict=True))
+        ]
+
+
+@pytest.fixture
+def llm() -> Parrot:
+    return Parrot()
+
+
+@pytest.fixture
+def generate(llm: Parrot) -> TextGenerationPipeline:
+    return pipeline("text-generation", llm)
+
+
+def test_prompt_and_continuation(generate: TextGenerationPipeline) -> None:
+    assert generate("abc", max_new_tokens=2) == [{"generated_text": "abc.."}]
+    assert generate("abc", max_new_tokens=2, return_full_text=False) == [{"generated_text": ".."}]
+
+
+def test_max_length_counts_the_prompt(generate: TextGenerationPipeline, llm: Parrot) -> None:
+    assert generate("abc", max_length=5) == [{"generated_text": "abc.."}]
+    assert [p.max_tokens for p in llm.params] == [2]
+
+
+def test_a_prompt_that_fills_max_length_is_refused(generate: TextGenerationPipeline) -> None:
+    with pytest.raises(InvalidRequestError, match="counts the prompt, which has 3 tokens"):
+        generate("abc", max_length=3)
+
+
+def test_a_list_gives_a_list_of_lists(generate: TextGenerationPipeline, llm: Parrot) -> None:
+    records = generate(["a", "abcd"], max_length=6, num_return_sequences=2)
+    assert records == [[{"generated_text": "a....."}] * 2, [{"generated_text": "abcd.."}] * 2]
+    assert [(p.n, p.max_tokens) for p in llm.params] == [(2, 5), (2, 2)]
+    assert generate(["a"], max_length=2) == [[{"generated_text": "a."}]]
+    assert generate([]) == []
+
+
+def test_a_chat_gains_an_answer(generate: TextGenerationPipeline, llm: Parrot) -> None:
+    records = generate([QUESTION], max_new_tokens=1)
+    assert records == [{"generated_text": [QUESTION, {"role": "assistant", "content": "."}]}]
+    assert llm.prompts == [Words().encode("hi>")]
+    assert generate([[QUESTION]], max_new_tokens=1, return_full_text=False) == [[{"generated_text": "."}]]
+
+
+def test_a_chat_that_ends_with_the_assistant_goes_on(generate: TextGenerationPipeline, llm: Parrot) -> None:
+    chat = [QUESTION, {"role": "assistant", "content": "well"}]
+    assert generate(chat, max_new_tokens=1) == [
+        {"generated_text": [QUESTION, {"role": "assistant", "content": "well."}]}
+    ]
+    assert llm.prompts == [Words().encode("hi|well")]
+    (record,) = generate(chat, max_new_tokens=1, continue_final_message=False)
+    assert record == {"generated_text": [*chat, {"role": "assistant", "content": "."}]}
+
+
+def test_defaults_are_those_of_transformers(generate: TextGenerationPipeline, llm: Parrot) -> None:
+    from transformers.pipelines.text_generation import TextGenerationPipeline as Theirs
+
+    generate("a")
+    theirs = Theirs._default_generation_config
+    ours = llm.params[0]
+    assert (ours.max_tokens, ours.temperature) == (theirs.max_new_tokens, theirs.temperature)
+    assert not ours.greedy
+    assert theirs.do_sample
+
+
+def test_arguments_become_params() -> None:
+    given = {"temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "seed": 7, "stop_sequence": "x"}
+    params = sampling_params({**given, "min_new_tokens": 2, "repetition_penalty": 1.2})
+    assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.5, 3, 0.9, 0.1)
+    assert (params.seed, params.stop, params.min_tokens, params.repetition_penalty) == (7, ("x",), 2, 1.2)
+
+
+def test_greedy() -> None:
+    assert sampling_params({"do_sample": False}).greedy
+    assert not sampling_params({"do_sample": True}).greedy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"do_sample": False, "temperature": 0.7}, "temperature"),
+        ({"do_sample": False, "num_return_sequences": 2}, "num_return_sequences"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"num_beams": 4}, "num_beams"),
+        ({"return_tensors": True}, "return_tensors"),
+    ],
+)
+def test_contradictions_and_strangers_are_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        sampling_params(arguments)
+    assert caught.value.param == named
+
+
+def test_both_limits_are_refused(generate: TextGenerationPipeline) -> None:
+    with pytest.raises(InvalidRequestError, match="not both"):
+        generate("a", max_length=5, max_new_tokens=5)
+
+
+def test_what_has_no_effect_is_accepted() -> None:
+    assert sampling_params({"pad_token_id": 0, "batch_size": 8, "top_k": None}) == sampling_params({})
+
+
+@pytest.mark.parametrize("inputs", [3, [3], ["a", 3], None, {"role": "user"}])
+def test_other_inputs_are_refused(generate: TextGenerationPipeline, inputs: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="text_inputs"):
+        generate(inputs)
+
+
+@pytest.mark.parametrize("task", ["summarization", "", "text_generation"])
+def test_other_tasks_are_refused_by_name(llm: Parrot, task: str) -> None:
+    with pytest.raises(UnsupportedError, match="there is: text-generation"):
+        pipeline(task, llm)
+
+
+def test_engine_arguments(llm: Parrot) -> None:
+    pipeline("text-generation", llm, device="cpu", device_map="auto")
+    with pytest.raises(UnsupportedError, match="device_map"):
+        pipeline("text-generation", llm, device_map="cuda:0")
+    with pytest.raises(InvalidRequestError, match="max_model_len belongs to LLM"):
+        pipeline("text-generation", llm, max_model_len=128)
