@@ -21,7 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "cluster",
         "server pipelines",
         "llm",
-        "assembly",
+        "assembly prompts",
         "config",
         "runtime engine",
         "models",
