@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.sampling.distribution import CHUNK, draw, log_sum_exp, total
+from octavo.sampling.distribution import draw, log_sum_exp, total
 
+CHUNK = 256  # not imported: another size would be other bits for every seed
 SIZES = (1, 2, 255, 256, 257, 512, 1000, 5000)
 
 
@@ -38,9 +39,11 @@ def slow_draw(weights: list[float], u: float) -> int:
     inside = 0.0
     for token in range(chunk * CHUNK, min(len(weights), chunk * CHUNK + CHUNK)):
         inside += weights[token]
+        if weights[token]:
+            last = token
         if inside > rest:
             return token
-    raise AssertionError("rounding")
+    return last
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -80,14 +83,27 @@ def test_draw_never_takes_a_token_without_weight(values: list[float], u: float) 
     assert weights[draw(weights, None, u)] > 0
 
 
-def test_draw_clamps_when_rounding_leaves_the_rest_above_the_chunk() -> None:
-    """Many seeds, u just below each chunk's border, where target - prefix may round up."""
-    for seed in range(30):
-        weights = weights_of(2048, seed, spread=12)
-        prefix = total(weights)
-        for border in prefix[:-1]:
-            u = np.nextafter(border / prefix[-1], 0)
-            assert 0 <= draw(weights, None, float(u)) < 2048
+@pytest.mark.parametrize("size", [1, 3, 257, 700])
+def test_draw_at_every_border_between_tokens(size: int) -> None:
+    weights = weights_of(size, size)
+    slow = weights.tolist()
+    for border in np.cumsum(weights, dtype=np.float64) / total(weights)[-1]:
+        for u in (np.nextafter(border, 0), border, np.nextafter(border, 1)):
+            if u < 1:
+                assert draw(weights, None, float(u)) == slow_draw(slow, float(u))
+
+
+def test_draw_where_the_rest_rounds_up_to_the_chunks_whole_sum() -> None:
+    """The running sum of the chunk never exceeds such a rest; its last token is meant."""
+    ulp = 2.0**-52
+    weights = np.zeros(512, np.float32)
+    weights[[0, 256, 300]] = 1.5 * ulp, 1.0, 2 * ulp
+    u = 1 - ulp
+    prefix = total(weights)
+    assert u * prefix[1] - prefix[0] == float(weights[256]) + float(weights[300])
+    assert draw(weights, None, u) == 300
+    ids = np.array([0, 256, 300])
+    assert draw(weights, ids, u) == 300
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -73,6 +73,13 @@ def test_top_p_just_below_one_keeps_all_that_is_needed() -> None:
     assert len(kept_ids(weights, top_p=0.999)) == 999
 
 
+def test_top_p_that_rounding_puts_above_every_sum_keeps_what_weighs() -> None:
+    for seed in range(200):
+        weights = weights_of(seed, 600, spread=12)
+        kept = set(kept_ids(weights, top_p=float(np.nextafter(1, 0))))
+        assert kept >= set(np.flatnonzero(weights > 1e-14).tolist())
+
+
 def test_equal_weights_are_kept_from_the_lowest_id() -> None:
     weights = np.array([0.5, 1, 0.5, 1, 0.5, 1, 0.25, 0.5], np.float32)
     assert kept_ids(weights, top_k=2) == [1, 3]

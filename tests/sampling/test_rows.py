@@ -89,7 +89,7 @@ def test_a_row_that_is_given_again_forgets_its_past() -> None:
     assert rows.batch([0], [1]).edits
     rows.remove(0)
     rows.remove(0)
-    rows.add(0, SamplingParams(), 1, 0, [1], 1)
+    rows.add(0, SamplingParams(min_tokens=3, ignore_eos=True), 1, 0, [1], 1)
     assert not rows.batch([0], [1]).edits
 
 

@@ -253,6 +253,28 @@ def test_a_broken_row_is_an_error_and_the_others_are_unharmed(make_batch: MakeBa
             assert token == healthy[row]
 
 
+def test_broken_rows_among_plain_ones_whose_batch_takes_the_short_way(make_batch: MakeBatch) -> None:
+    logits = logits_of(4, 50)
+    logits[0, 7], logits[1, 7], logits[2] = np.nan, np.inf, -np.inf
+    for params in (GREEDY, SamplingParams()):
+        *errors, fine = Sampler().sample(logits, make_batch([params] * 4, 50))
+        for error, word in zip(errors, ("NaN", "infinity", "no token"), strict=True):
+            assert isinstance(error, RowError)
+            assert word in error.message
+        assert isinstance(fine, SampledToken)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_broken_logit_is_reported_even_where_its_token_is_banned(
+    make_batch: MakeBatch, value: float, temperature: float
+) -> None:
+    logits = logits_of(1, 50)
+    logits[0, 3] = value
+    params = SamplingParams(temperature=temperature, min_tokens=5, stop_token_ids=[3])
+    assert isinstance(Sampler().sample(logits, make_batch([params], 50))[0], RowError)
+
+
 # -- the same bits at any batch size ---------------------------------------------------------------
 
 

@@ -219,8 +219,8 @@ def test_a_rejected_draft_is_replaced_from_the_residual() -> None:
 
 
 def test_a_zero_residual_falls_back_to_the_target() -> None:
-    p = rows_of([0.5, 0.5], [1, 0])
-    assert one([-1], [0], p, p, [1.0, 0.7, 0.0]) == [1]  # u = 1 forces what rounding may do
+    p = rows_of([0.25, 0.75], [1, 0])
+    assert one([-1], [0], p, p, [1.0, 0.3, 0.0]) == [1]  # u = 1 forces what rounding may do
 
 
 def test_greedy_targets_accept_their_argmax_alone() -> None:

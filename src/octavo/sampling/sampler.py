@@ -15,8 +15,6 @@ from octavo.sampling.distribution import Ids, draw, log_sum_exp, total
 from octavo.sampling.logits import edit, keep, kth_largest
 from octavo.sampling.noise import F64, Stream, uniform
 
-_SMALLEST = float(np.finfo(np.float32).tiny)  # a temperature below is the same draw
-
 
 @dataclass(frozen=True, slots=True)
 class RowError:
@@ -33,7 +31,7 @@ class Sampler:
     1. A NaN or +inf in z, or no finite value: the row is a RowError. -inf is a masked token.
     2. z' = z edited (logits.edit): logit_bias, then banned stop ids, then the repetition penalty,
        then the frequency and presence penalties. If no finite value is left: a RowError.
-    3. temperature 0: the token is argmax z', of equals the lowest id. Go to 8.
+    3. temperature 0 (in f32): the token is argmax z', of equals the lowest id. Go to 8.
     4. Weights w = exp((z' - max z') / temperature), in f32.
     5. Kept tokens (logits.keep): min_p, then top_k, then top_p, each on what is left.
     6. One uniform u in [0, 1) with 53 bits from (seed, sample index, position) (noise.uniform).
@@ -62,12 +60,8 @@ class Sampler:
             noise = target_noise(batch)
         drawn: list[SampledToken | RowError] = []
         for row, token in enumerate(best.tolist()):
-            result: int | RowError
-            if not math.isfinite(peaks[row]):
-                result = _not_finite(peaks[row])
-            elif greedy[row] and not batch.edits:
-                result = token
-            else:
+            result: int | RowError = token
+            if not greedy[row] or batch.edits or not math.isfinite(peaks[row]):
                 result = _draw(logits[row], batch, row, None if noise is None else float(noise[row]))
             drawn.append(_report(result, logits[row], batch.rows[row]))
         return drawn
@@ -119,7 +113,7 @@ def _weights(edited: F32, params: Any) -> tuple[F32, Ids | None]:
     """Steps 4 and 5: weights of all tokens, and the ids that are kept."""
     scaled = edited - edited.max()
     with np.errstate(over="ignore"):  # a small temperature makes -inf of it, which is right
-        scaled /= np.float32(max(float(params["temperature"]), _SMALLEST))
+        scaled /= params["temperature"]
     weights: F32 = np.exp(scaled, out=scaled)
     return weights, keep(weights, float(params["min_p"]), int(params["top_k"]), float(params["top_p"]))
 
