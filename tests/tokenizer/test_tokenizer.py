@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import decoders
 from transformers import AutoTokenizer
 
@@ -91,6 +93,7 @@ def test_what_is_no_text_is_refused(text: Any, toy: Tokenizer) -> None:
         ({"tokens": [1, 2]}, "tokenizer.ggml.tokens is not a list of strings"),
         ({"tokens": ["a", "a"], "token_type": None}, "names a token twice"),
         ({"token_type": [1]}, "token_type does not hold"),
+        ({"token_type": [float("nan")] * 264}, "token_type does not hold integers"),
         ({"merges": None}, "tokenizer.ggml.merges is not a list of strings"),
         ({"merges": ["h zz"]}, "the file's tokenizer is broken"),
         ({"merges": ["nospace"]}, "the file's tokenizer is broken"),
@@ -213,3 +216,34 @@ def test_metaspace_decoder(toy_metadata: Make) -> None:
         backend.decoder = decoders.Metaspace(prepend_scheme=scheme)
         made = Tokenizer(backend)
         assert made.decode([0, 1, 0]) == text == backend.decode([0, 1, 0])
+
+
+PIECES = st.text("ab ▁<0x1>Ġ$:", max_size=6)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_metadata_works_or_is_refused(data: st.DataObject) -> None:
+    tokens = data.draw(st.lists(PIECES, max_size=12, unique=True))
+    count = len(tokens)
+    metadata = {
+        "model": data.draw(st.sampled_from(["gpt2", "llama"])),
+        "tokens": tokens,
+        "scores": data.draw(st.lists(st.floats(), min_size=count, max_size=count)),
+        "token_type": data.draw(st.lists(st.integers(-1, 7), min_size=count, max_size=count)),
+        "merges": data.draw(st.lists(PIECES, max_size=4)),
+        "pre": data.draw(st.sampled_from(["gpt-2", "llama-bpe"])),
+        "bos_token_id": data.draw(st.integers(0, count)),
+    }
+    made = outcome({f"tokenizer.ggml.{k}": v for k, v in metadata.items()})
+    if made is not None:
+        for text in ("", "a b ab", "aaaa▁ $A:"):
+            assert isinstance(made.decode(made.encode(text)), str)
+
+
+def outcome(metadata: dict[str, Any]) -> Tokenizer | None:
+    """The tokenizer, or None where it is refused. Anything but a CheckpointError escapes."""
+    try:
+        return Tokenizer.from_gguf(metadata)
+    except CheckpointError:
+        return None

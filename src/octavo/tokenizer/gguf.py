@@ -1,7 +1,8 @@
 """A Tokenizer from the tokenizer.ggml.* metadata of a GGUF file.
 
 The model "gpt2" is byte-level BPE with a pre-tokenizer by name (pretokenizers.py), "llama" is
-SentencePiece BPE with scores (spm.py). Source: the GGUF specification, "Tokenizer".
+SentencePiece BPE with scores (spm.py). Bytes that a byte-level vocabulary lacks are dropped, as
+llama.cpp and transformers do. Source: the GGUF specification, "Tokenizer".
 """
 
 from __future__ import annotations
@@ -140,9 +141,13 @@ def _numbers(metadata: Mapping[str, Any], key: str, count: int) -> list[float]:
 
 
 def _token_types(metadata: Mapping[str, Any], count: int) -> list[int]:
-    if "tokenizer.ggml.token_type" not in metadata:
+    key = "tokenizer.ggml.token_type"
+    if key not in metadata:
         return [1] * count
-    return [int(t) for t in _numbers(metadata, "tokenizer.ggml.token_type", count)]
+    types = _numbers(metadata, key, count)
+    if any(type(kind) is not int for kind in types):
+        raise CheckpointError(f"the file's tokenizer is broken: {key} does not hold integers")
+    return [int(kind) for kind in types]
 
 
 def _id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
