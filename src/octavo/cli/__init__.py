@@ -1,0 +1,20 @@
+"""The `octavo` command: one file a command, found by its name, imported when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: arguments after the program's name; None takes the process's own.
+
+    Returns:
+        The exit status: 0, 1 for an error (one line on stderr), 2 for wrong usage, 130 for Ctrl-C.
+    """
+    from octavo.cli._app import run
+
+    return run(list(sys.argv[1:] if argv is None else argv))

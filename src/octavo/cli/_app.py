@@ -1,0 +1,125 @@
+"""Finding commands and turning every ending into an exit status.
+
+A command is a file of this folder without a leading underscore; the function of the same name in it
+is what typer calls. Adding a file adds a command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import os
+import pkgutil
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import TextIO
+
+import typer
+
+import octavo
+from octavo import cli
+from octavo.errors import InvalidRequestError, OctavoError
+
+
+def command_names() -> list[str]:
+    """Every command, in alphabetical order."""
+    return sorted(module.name for module in pkgutil.iter_modules(cli.__path__) if module.name[0] != "_")
+
+
+def build(names: Sequence[str]) -> typer.Typer:
+    """The typer application with these commands (importing their files)."""
+    app = typer.Typer(
+        help="Octavo: an LLM inference engine and server.",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback(invoke_without_command=False)
+    def octavo_command(
+        version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version),
+    ) -> None:
+        """Octavo: an LLM inference engine and server."""
+
+    for name in names:
+        module = importlib.import_module(f"octavo.cli.{name}")
+        app.command(name.replace("_", "-"))(getattr(module, name))
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"octavo {octavo.__version__}")
+        raise typer.Exit(0)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command; returns its exit status and never raises for what a user can cause."""
+    warnings.showwarning = _show_warning
+    names = command_names()
+    asked = next((word for word in argv if not word.startswith("-")), "").replace("-", "_")
+    try:
+        if not argv:
+            build(names)(args=["--help"], prog_name="octavo", standalone_mode=False)
+            return 2
+        # Only the file of the command that was asked for is imported; help needs all of them.
+        result = build([asked] if asked in names else names)(
+            args=list(argv), prog_name="octavo", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except typer.Exit as ending:
+        return ending.exit_code
+    except OctavoError as error:
+        return _fail(_explain(error))
+    except BrokenPipeError:
+        # The reader (head, less) has had enough. Nothing more may be written, not even at exit.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return _fail(f"no space left on the disk{_where(error)}")
+        return _fail(f"{error.strerror or error}{_where(error)}")
+    except Exception as error:
+        # typer's own errors; which package they live in depends on its version.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        text = str(message())
+        return _fail(f"{text[:1].lower()}{text[1:]}" if text else "see octavo --help", 2)
+
+
+def _explain(error: OctavoError) -> str:
+    """The error's message, with the flag that it is about."""
+    from octavo.cli._flags import flag_of
+
+    text = str(error)
+    flag = flag_of(error.param) if isinstance(error, InvalidRequestError) and error.param else None
+    return text if flag is None or flag in text else f"{text} ({flag})"
+
+
+def _where(error: OSError) -> str:
+    return f": {error.filename}" if error.filename is not None else ""
+
+
+def _fail(message: str, status: int = 1) -> int:
+    print("octavo: error: " + " ".join(message.split()), file=sys.stderr)
+    return status
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """One line; where in our code it came from is of no use to who types commands."""
+    if not issubclass(category, (DeprecationWarning, ResourceWarning)):
+        print(f"octavo: warning: {message}", file=file or sys.stderr)

@@ -1,0 +1,193 @@
+"""The flags that several commands share. Their names, types and defaults come from the config classes.
+
+    EngineConfig.max_model_len: int | None = None   ->   --max-model-len INTEGER
+
+What a user does not type is not passed on, so the defaults live in one place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from octavo.config import EngineConfig
+from octavo.errors import InvalidRequestError
+from octavo.params import SamplingParams
+
+DEFAULT_MODEL = "smollm2"
+
+ENGINE_HELP = {
+    "tokenizer": "Where the tokenizer comes from, if not from the model.",
+    "dtype": "auto, or float32: weights and activations unquantized.",
+    "quantization": "Kept for scripts: the format is read from the file.",
+    "tensor_parallel_size": "Ranks that share the model.",
+    "speculative_config": "Speculative decoding, as JSON.",
+    "trust_remote_code": "Accepted, without effect: no remote code is ever run.",
+    "max_model_len": "Longest sequence, prompt and answer together.",
+    "max_num_seqs": "Sequences computed at once.",
+    "max_num_batched_tokens": "Tokens computed in one step.",
+    "page_size": "KV slots in a page.",
+    "num_pages": "Pages in the KV pool.",
+    "kv_cache_dtype": "auto, float32, float16, bfloat16 or int8.",
+    "gpu_memory_utilization": "Share of the free memory that KV pages may take.",
+    "enable_prefix_caching": "Reuse the KV of prompts that begin alike.",
+    "step_target_ms": "While anything decodes, a step should not take longer; 0: no such limit.",
+    "max_waiting": "Requests that may wait; more are refused.",
+    "seed": "Base of the seeds of requests that bring none.",
+    "threads": "CPU threads.",
+    "isa": "CPU instruction set: auto, or one that `octavo env` lists.",
+    "backend": "auto, cpu (native kernels) or reference (NumPy).",
+    "served_model_name": "The model's name in the API.",
+    "chat_template": "A Jinja template, or a file that holds one.",
+}
+SAMPLING_HELP = {
+    "max_tokens": "Most tokens to generate.",
+    "temperature": "0: always the likeliest token.",
+    "top_p": "Keep the likeliest tokens that together reach this probability.",
+    "top_k": "Keep so many of the likeliest tokens; 0: all.",
+    "min_p": "Keep tokens at least this share as likely as the likeliest.",
+    "presence_penalty": "Subtracted once from tokens that were generated before.",
+    "frequency_penalty": "Subtracted for each time that they were.",
+    "repetition_penalty": "Divides the logits of all earlier tokens.",
+    "seed": "The same seed gives the same text.",
+    "stop": "End before this text. May be given several times.",
+    "ignore_eos": "Go on after the end-of-text token.",
+}
+MORE_NAMES = {
+    "page_size": ("--block-size",),
+    "quantization": ("--quantize",),
+    "tensor_parallel_size": ("--num-shard",),
+    "max_tokens": ("-n",),
+}
+"""Other names of the same flags: vLLM's, TGI's, llama.cpp's."""
+
+
+def flag_of(name: str) -> str | None:
+    """The flag of a config field: max_model_len is --max-model-len."""
+    known = name in ENGINE_HELP or name in SAMPLING_HELP
+    return f"--{name.replace('_', '-')}" if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The model and the engine flags that were typed."""
+
+    model: str
+    options: Mapping[str, Any]
+
+
+def engine_flags(*, leave_out: Iterable[str] = ()) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command MODEL and all engine flags; it gets them as `engine: EngineChoice`."""
+    names = [name for name in ENGINE_HELP if name not in set(leave_out)]
+    flags = [_parameter(name, EngineConfig, ENGINE_HELP[name]) for name in names]
+    flags.insert(
+        0,
+        inspect.Parameter(
+            "model",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=typer.Argument(
+                None,
+                help=f"An alias, a .gguf file, or a folder with config.json.  [default: {DEFAULT_MODEL}]",
+                show_default=False,
+            ),
+            annotation=str | None,
+        ),
+    )
+    flags.append(
+        inspect.Parameter(
+            "model_flag",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=typer.Option(
+                None, "--model", "--model-id", help="The same as MODEL.", show_default=False
+            ),
+            annotation=str | None,
+        )
+    )
+
+    def gather(given: dict[str, Any]) -> EngineChoice:
+        model, flag = given.pop("model", None), given.pop("model_flag", None)
+        if model is not None and flag is not None and model != flag:
+            raise InvalidRequestError(f"MODEL {model!r} and --model {flag!r} differ: give one of them")
+        if "speculative_config" in given:
+            given["speculative_config"] = _json(given["speculative_config"], "speculative_config")
+        return EngineChoice(model or flag or DEFAULT_MODEL, given)
+
+    return _with_flags("engine", flags, gather)
+
+
+def sampling_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the sampling flags; it gets what was typed as `sampling: dict`."""
+    flags = [_parameter(name, SamplingParams, text) for name, text in SAMPLING_HELP.items()]
+    return _with_flags("sampling", flags, dict)(function)
+
+
+def _with_flags(
+    name: str, flags: list[inspect.Parameter], gather: Callable[[dict[str, Any]], Any]
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Replace a function's parameter `name` by flags, as typer sees them; gather makes its value."""
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        signature = inspect.signature(function, eval_str=True)
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in signature.parameters.values()
+            if parameter.name != name
+        ]
+
+        @functools.wraps(function)
+        def command(**values: Any) -> int:
+            given = {flag.name: values.pop(flag.name, None) for flag in flags}
+            typed = {key: value for key, value in given.items() if value is not None and value != []}
+            return function(**values, **{name: gather(typed)})
+
+        parameters = [*flags, *own] if name == "engine" else [*own, *flags]
+        # Arguments first, as typer shows them in this order.
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        del command.__wrapped__  # or typer would look there instead
+        return command
+
+    return decorate
+
+
+def _parameter(name: str, owner: type, text: str) -> inspect.Parameter:
+    """One flag of a dataclass's field."""
+    field = next(each for each in dataclasses.fields(owner) if each.name == name)
+    kind = _flag_type(typing.get_type_hints(owner)[name])
+    shown = field.default if isinstance(field.default, (int, float, str)) else None
+    flag = f"--{name.replace('_', '-')}"
+    names = (flag, *MORE_NAMES.get(name, ()))
+    if kind is bool:
+        names = (f"{flag}/--no-{name.replace('_', '-')}",)
+    option = typer.Option(
+        None,
+        *names,
+        help=text if shown is None else f"{text}  [default: {shown}]",
+        show_default=False,
+        metavar="JSON" if name == "speculative_config" else None,
+    )
+    annotation = list[str] | None if name == "stop" else kind | None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+
+
+def _flag_type(hint: Any) -> type:
+    """int of `int | None` and the like; text for what is none of int, float and bool."""
+    members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    simple = [member for member in members if member in (bool, int, float)]
+    return simple[0] if simple else str
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{flag_of(name)} is not valid JSON: {error}", name) from None

@@ -1,0 +1,40 @@
+"""Loading an engine for a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from octavo.cli._flags import EngineChoice
+from octavo.cli._progress import byte_progress
+
+if TYPE_CHECKING:
+    from octavo.llm import AsyncLLM
+
+
+def fetch(model: str, quiet: bool = False) -> None:
+    """Pull the model if it is an alias that is not in the cache yet, with a progress bar.
+
+    Raises:
+        OctavoError: there is no such model, or it cannot be pulled.
+    """
+    from octavo.checkpoints import hub
+
+    if model in hub.ALIASES and hub.cached(model) is None:
+        with byte_progress(f"pulling {model}", quiet) as progress:
+            hub.resolve(model, progress=progress)
+
+
+def load(engine: EngineChoice, progress: Callable[[str, float], None] | None = None) -> AsyncLLM:
+    """The engine that the flags ask for.
+
+    Args:
+        progress: called with (phase, seconds it took).
+
+    Raises:
+        OctavoError: a flag or the model is wrong.
+    """
+    from octavo.llm import AsyncEngineArgs, AsyncLLM
+
+    args = AsyncEngineArgs(model=engine.model, **engine.options)
+    return AsyncLLM.from_engine_args(args, progress=progress)

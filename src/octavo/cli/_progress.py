@@ -1,0 +1,49 @@
+"""Bars and lines while something takes long."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+BytesProgress = Callable[[int, int], None]
+MIB = 1 << 20
+
+
+@contextmanager
+def byte_progress(label: str, quiet: bool = False) -> Generator[BytesProgress, None, None]:
+    """A callback for (bytes so far, bytes in all): a bar on a terminal, else a line at each tenth.
+
+    Both go to stderr.
+    """
+    if quiet:
+        yield lambda _done, _total: None
+    elif sys.stderr.isatty():
+        with _bar(label) as callback:
+            yield callback
+    else:
+        yield _lines(label)
+
+
+@contextmanager
+def _bar(label: str) -> Generator[BytesProgress, None, None]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _lines(label: str) -> BytesProgress:
+    shown = -1
+
+    def callback(done: int, total: int) -> None:
+        nonlocal shown
+        tenth = 10 * done // max(total, 1)
+        if tenth > shown:
+            shown = tenth
+            print(f"{label}: {done // MIB} of {total // MIB} MiB", file=sys.stderr, flush=True)
+
+    return callback

@@ -1,0 +1,120 @@
+"""octavo chat: a conversation on the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from octavo.cli._flags import EngineChoice, engine_flags, sampling_flags
+from octavo.errors import InvalidRequestError
+from octavo.params import RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.llm import AsyncLLM
+
+HELP = "/reset begins anew, /exit (or Ctrl-D) ends; Ctrl-C stops an answer"
+
+
+@sampling_flags
+@engine_flags(leave_out=("seed", "served_model_name"))
+def chat(
+    engine: EngineChoice,
+    sampling: dict[str, Any],
+    system: str = typer.Option(None, "--system", help="The system message.", show_default=False),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object a turn."),
+) -> int:
+    """Talk with a model; it remembers the conversation. Reads a turn a line, also from a pipe."""
+    from octavo.cli._load import fetch, load
+
+    params = SamplingParams(**{"max_tokens": None, **sampling}, output_kind=RequestOutputKind.DELTA)
+    fetch(engine.model, quiet=as_json)
+    llm = load(engine)
+    conversation = Conversation(llm, params, system)
+    interactive = sys.stdin.isatty() and not as_json
+    if interactive:
+        print(f"{engine.model}: {HELP}", file=sys.stderr)
+    try:
+        with asyncio.Runner() as runner:
+            for line in _lines(interactive):
+                if line.strip() in ("/exit", "/quit"):
+                    break
+                if line.strip() == "/reset":
+                    conversation.reset()
+                elif line.strip():
+                    _turn(runner, conversation, line, interactive, as_json)
+    finally:
+        llm.shutdown()
+    return 0
+
+
+def _turn(
+    runner: asyncio.Runner, conversation: Conversation, line: str, interactive: bool, as_json: bool
+) -> None:
+    try:
+        answer = runner.run(conversation.say(line, echo=not as_json))
+    except KeyboardInterrupt:
+        if not interactive:
+            raise
+        print(" (stopped)")
+        return
+    except InvalidRequestError as error:
+        if not interactive:
+            raise
+        print(f"{error}; /reset begins anew", file=sys.stderr)
+        return
+    print(json.dumps(answer) if as_json else "", flush=True)
+
+
+def _lines(interactive: bool) -> Iterator[str]:
+    """Lines as the user types them, until the end of the input."""
+    if not interactive:
+        yield from (line.rstrip("\n") for line in sys.stdin)
+        return
+    import readline  # noqa: F401  # input() then has history and line editing
+
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print()
+            return
+
+
+class Conversation:
+    """The messages so far. A turn that fails, or is stopped, leaves them as they were."""
+
+    def __init__(self, llm: AsyncLLM, params: SamplingParams, system: str | None) -> None:
+        self._llm, self._params = llm, params
+        self._start = [{"role": "system", "content": system}] if system else []
+        self.messages = list(self._start)
+
+    def reset(self) -> None:
+        """Forget everything but the system message."""
+        self.messages = list(self._start)
+
+    async def say(self, text: str, echo: bool) -> dict[str, Any]:
+        """The model's answer, streamed to stdout if echo.
+
+        Raises:
+            InvalidRequestError: the conversation no longer fits the context.
+        """
+        messages = [*self.messages, {"role": "user", "content": text}]
+        prompt = {"prompt_token_ids": self._llm.render_chat(messages)}
+        parts: list[str] = []
+        reason = None
+        async with aclosing(self._llm.generate(prompt, self._params)) as stream:
+            async for output in stream:
+                completion = output.outputs[0]
+                reason = completion.finish_reason
+                parts.append(completion.text)
+                if echo:
+                    print(completion.text, end="", flush=True)
+        answer = {"role": "assistant", "content": "".join(parts)}
+        self.messages = [*messages, answer]
+        return answer | {"finish_reason": reason}

@@ -1,0 +1,74 @@
+"""octavo generate: continue one prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from octavo.cli._flags import EngineChoice, engine_flags, sampling_flags
+from octavo.errors import InvalidRequestError
+from octavo.params import RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.llm import AsyncLLM
+
+DEFAULT_TOKENS = 256
+
+
+@sampling_flags
+@engine_flags(leave_out=("seed", "served_model_name"))
+def generate(
+    engine: EngineChoice,
+    sampling: dict[str, Any],
+    prompt: str = typer.Option(..., "--prompt", "-p", help="The text to continue; - reads it from stdin."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object at the end."),
+) -> int:
+    """Continue a prompt as it stands (no chat template), streaming to stdout."""
+    from octavo.cli._load import fetch, load
+
+    params = SamplingParams(**{"max_tokens": DEFAULT_TOKENS, **sampling}, output_kind=RequestOutputKind.DELTA)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text:
+        raise InvalidRequestError("the prompt is empty", "prompt")
+    fetch(engine.model, quiet=as_json)
+    llm = load(engine)
+    try:
+        result = asyncio.run(_generate(llm, text, params, echo=not as_json))
+    finally:
+        llm.shutdown()
+    if as_json:
+        print(json.dumps({"model": engine.model, "prompt": text, **result}))
+    elif not result["text"].endswith("\n"):
+        print()
+    return 0
+
+
+async def _generate(llm: AsyncLLM, prompt: str, params: SamplingParams, echo: bool) -> dict[str, Any]:
+    """Stream the text to stdout if echo; returns text, finish reason, usage, seed and times in seconds."""
+    parts: list[str] = []
+    generated, first = 0, None
+    begin = time.perf_counter()
+    output = None
+    async with aclosing(llm.generate(prompt, params)) as stream:
+        async for output in stream:
+            completion = output.outputs[0]
+            first = first or time.perf_counter()
+            generated += len(completion.token_ids)
+            parts.append(completion.text)
+            if echo:
+                print(completion.text, end="", flush=True)
+    assert output is not None, "the engine ends no request without an output"
+    end = time.perf_counter()
+    return {
+        "text": "".join(parts),
+        "finish_reason": output.outputs[0].finish_reason,
+        "seed": output.seed,
+        "usage": {"prompt_tokens": len(output.prompt_token_ids), "completion_tokens": generated},
+        "seconds": {"first_token": round((first or end) - begin, 4), "total": round(end - begin, 4)},
+    }

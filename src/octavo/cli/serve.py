@@ -1,0 +1,115 @@
+"""octavo serve: the OpenAI API over one model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli._flags import EngineChoice, engine_flags
+from octavo.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from octavo.llm import AsyncLLM
+
+
+@engine_flags()
+def serve(
+    engine: EngineChoice,
+    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on; 0.0.0.0: every one."),
+    port: int = typer.Option(8000, "--port", help="Port to listen on; 0: any free one.", min=0, max=65535),
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option("--api-key", help="Refuse requests without this key. May be given several times."),
+    ] = None,
+    drain_timeout: float = typer.Option(
+        30.0, "--drain-timeout", help="Seconds that running requests get after SIGTERM.", min=0.0
+    ),
+    max_concurrent_requests: int = typer.Option(
+        1024, "--max-concurrent-requests", help="HTTP requests in flight; more are refused.", min=1
+    ),
+    max_body_bytes: int = typer.Option(4 << 20, "--max-body-bytes", help="Largest request body.", min=1),
+    access_log: bool = typer.Option(False, "--access-log", help="Log a line for each HTTP request."),
+    as_json: bool = typer.Option(False, "--json", help="Print events as JSON lines."),
+) -> int:
+    """Serve a model over HTTP (the OpenAI API) until Ctrl-C or SIGTERM."""
+    begin = time.perf_counter()
+    say = _Events(as_json)
+    keys = tuple(api_key or ())
+    if not all(keys):
+        raise InvalidRequestError("--api-key must not be empty")
+    from octavo.server.listen import bind
+
+    listener = bind(host, port)
+    address = f"http://{_url_host(host)}:{listener.getsockname()[1]}"
+    say.event("listening", f"listening on {address}", url=address)
+    loading = _load_in_thread(engine, say)
+    # Importing the server takes as long as loading a small model: the two overlap.
+    from octavo.server.app import create_app
+    from octavo.server.run import serve as run
+    from octavo.server.state import ServerSettings
+
+    app = create_app(
+        None,
+        ServerSettings(
+            api_keys=keys,
+            max_body_bytes=max_body_bytes,
+            max_concurrent_requests=max_concurrent_requests,
+        ),
+    )
+
+    def ready(llm: Any) -> None:
+        seconds = time.perf_counter() - begin
+        text = f"ready: {llm.served_model_name} at {address}/v1 in {seconds:.2f} s"
+        say.event("ready", text, model=llm.served_model_name, url=address, seconds=round(seconds, 3))
+
+    async def until_signal() -> bool:
+        return await run(app, listener, asyncio.wrap_future(loading), ready, drain_timeout, access_log)
+
+    finished = asyncio.run(until_signal())
+    say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)
+    return 0
+
+
+class _Events:
+    """What happens, as lines for people or as JSON for programs."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def event(self, kind: str, text: str, **fields: Any) -> None:
+        line = json.dumps({"event": kind, **fields}) if self._as_json else text
+        print(line, flush=True)
+
+    def phase(self, name: str, seconds: float) -> None:
+        self.event("phase", f"  {name:<10} {seconds:6.2f} s", name=name, seconds=round(seconds, 3))
+
+
+def _load_in_thread(engine: EngineChoice, say: _Events) -> Future[AsyncLLM]:
+    """Load the model beside the main thread.
+
+    A daemon: Ctrl-C while loading must not wait for it.
+    """
+    future: Future[AsyncLLM] = Future()
+    future.set_running_or_notify_cancel()  # from here on nobody can cancel it under our feet
+
+    def work() -> None:
+        from octavo.cli._load import fetch, load
+
+        try:
+            fetch(engine.model)
+            future.set_result(load(engine, say.phase))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="load", daemon=True).start()
+    return future
+
+
+def _url_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
