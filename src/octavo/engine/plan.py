@@ -10,7 +10,7 @@ the engine may plan the next step before it has seen them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from octavo.params import SampledToken as SampledToken  # the sampler, a floor below, makes them
@@ -61,6 +61,7 @@ class StepPlan:
     """One step. Executed in this order: freed rows, new rows, page copies, forward, sampling.
 
     Attributes:
+        freed_rows: rows whose request is gone; named again after a step that failed.
         copies: (source page, destination page) pairs, all read before any is written.
     """
 
@@ -77,16 +78,18 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Tokens drawn per row (more than one when drafts were accepted), and rows that failed.
+    """Tokens drawn per row (more than one when drafts were accepted), rows that failed, new drafts.
 
     Attributes:
         tokens: row -> tokens in order; every RowStep with sample=True is here or in errors.
         errors: row -> one-line message; the request of that row ends, the others go on.
+        drafts: row -> proposed continuation of its tokens, for the row's next step to verify.
     """
 
     step_id: int
     tokens: dict[int, tuple[SampledToken, ...]]
     errors: dict[int, str]
+    drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Handle(Protocol):

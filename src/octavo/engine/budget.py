@@ -1,0 +1,45 @@
+"""TokenBudget: how many tokens a step may compute, so that nobody who is streaming waits long."""
+
+from __future__ import annotations
+
+MIN_TOKENS = 16
+"""Prompts go on at this pace at least, however slow the machine."""
+
+
+class TokenBudget:
+    """A controller that learns how many tokens fit into the step target.
+
+    A step of n tokens that took s seconds says that about n * target / s would have fitted. The
+    estimate moves half-way there, which converges on the number whose step takes the target,
+    whatever part of a step is fixed cost. A step of less than half the estimate says little about
+    large ones and is heard only if it took too long itself.
+
+    Args:
+        max_tokens: never more than this.
+        target_s: aim of a step's duration while anything decodes; None: max_tokens always.
+    """
+
+    def __init__(self, max_tokens: int, target_s: float | None) -> None:
+        self._max_tokens = max_tokens
+        self._target_s = target_s
+        self._estimate = float(max_tokens)
+
+    def tokens(self, num_decoding: int) -> int:
+        """The budget of a step in which num_decoding requests need their next token.
+
+        The time budget bounds what prompts may add: decodes are never held back by it, and prompts
+        get MIN_TOKENS beside them.
+        """
+        if self._target_s is None or num_decoding == 0:
+            return self._max_tokens
+        return min(self._max_tokens, max(int(self._estimate), num_decoding + MIN_TOKENS))
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        """A step of num_tokens took this long."""
+        if self._target_s is None or num_tokens < 1 or seconds <= 0.0:
+            return
+        if 2 * num_tokens < self._estimate and seconds <= self._target_s:
+            return
+        fits = num_tokens * self._target_s / seconds
+        estimate = (self._estimate + fits) / 2
+        self._estimate = min(max(estimate, float(MIN_TOKENS)), float(self._max_tokens))

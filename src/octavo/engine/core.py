@@ -1,0 +1,302 @@
+"""EngineCore: requests in, steps, updates out. Synchronous; owns the scheduler."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from octavo.config import SchedulerConfig
+from octavo.engine.page_pool import ensure
+from octavo.engine.plan import Executor, Handle, StepPlan
+from octavo.engine.request import Request, RequestUpdate, update_of
+from octavo.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
+from octavo.params import RequestMetrics, SamplingParams
+
+MAX_FAILED_STEPS = 3
+"""So many steps failing one after the other mean that the executor is broken, not a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counts since start, and the state of now.
+
+    Attributes:
+        running, waiting: sequences (each of n counts).
+        kv_usage: share of the page pool held by running requests, 0..1.
+        prefix_queries, prefix_hits: tokens looked up in the prefix cache, and found.
+        prompt_tokens: of prompts that got a first token, once a prompt.
+    """
+
+    running: int
+    waiting: int
+    kv_usage: float
+    preemptions: int
+    prefix_queries: int
+    prefix_hits: int
+    prompt_tokens: int
+    generated_tokens: int
+    steps: int
+
+
+class EngineCore:
+    """The engine without threads, text or model: add_request(), step(), abort().
+
+    One bad request ends alone: a row that failed ends its request, a step that failed ends the
+    requests of that step, and only MAX_FAILED_STEPS failing steps in a row end the engine.
+
+    Not thread safe, but for stats() and check(): AsyncEngine gives it a thread of its own.
+
+    Args:
+        executor: who computes (runtime.runner.ModelRunner).
+        eos_token_ids: end a sequence unless it ignores them.
+        vocab_size: token ids at or above it are refused; None: not checked.
+        rng: draws 64-bit seeds for requests that bring none; the system's randomness by default.
+        clock: seconds, monotonic.
+        steps_in_flight: 2 plans the next step while the executor works on one.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        executor: Executor,
+        eos_token_ids: Iterable[int] = (),
+        *,
+        vocab_size: int | None = None,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        steps_in_flight: int = 1,
+    ) -> None:
+        if not 1 <= steps_in_flight <= MAX_IN_FLIGHT:
+            raise InvalidRequestError(
+                f"steps_in_flight must be 1 or 2, not {steps_in_flight}", "steps_in_flight"
+            )
+        self.config = config
+        self._executor = executor
+        self._eos_ids = frozenset(eos_token_ids)
+        self._vocab_size = vocab_size
+        self._rng = rng or random.SystemRandom()
+        self._clock = clock
+        self._depth = steps_in_flight
+        self._scheduler = Scheduler(config)
+        self._requests: dict[str, list[Request]] = {}  # unfinished ones by the caller's name
+        self._flights: deque[tuple[StepPlan, Handle, float]] = deque()
+        self._last_result_time = 0.0
+        self._arrivals = 0
+        self._failed_steps = 0
+        self._steps = 0
+
+    # --- requests -----------------------------------------------------------------------------------
+
+    def check(self, token_ids: Sequence[int], params: SamplingParams) -> None:
+        """Whether a request could be served at all. Any thread may ask.
+
+        Raises:
+            InvalidRequestError: the prompt is empty or too long, or a token id is out of range.
+        """
+        length, limit = len(token_ids), self.config.max_model_len
+        if length == 0:
+            raise InvalidRequestError("the prompt is empty: it must hold at least one token", "prompt")
+        if length >= limit:
+            raise InvalidRequestError(
+                f"the prompt has {length} tokens; max_model_len {limit} leaves room for at most {limit - 1}",
+                "prompt",
+            )
+        vocab = self._vocab_size
+        if vocab is None:
+            if min(token_ids) < 0:
+                raise InvalidRequestError(f"token id {min(token_ids)} is negative", "prompt")
+            return
+        if min(token_ids) < 0 or max(token_ids) >= vocab:
+            wrong = next(t for t in token_ids if not 0 <= t < vocab)
+            raise InvalidRequestError(f"token id {wrong} is not in the vocabulary of {vocab}", "prompt")
+        if params.logit_bias and max(params.logit_bias) >= vocab:
+            raise InvalidRequestError(
+                f"logit_bias names token {max(params.logit_bias)}, the vocabulary has {vocab}", "logit_bias"
+            )
+
+    def add_request(
+        self,
+        request_id: str,
+        token_ids: Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        arrival_time: float | None = None,
+    ) -> int:
+        """Queue a prompt for params.n completions. Returns the seed that they use, given or drawn.
+
+        Args:
+            priority: lower is served first; equal ones in order of arrival.
+            cache_salt: cached prefixes are shared only under the same salt.
+            arrival_time: in seconds of the clock; None is now.
+
+        Raises:
+            InvalidRequestError: see check(), or the id is in use.
+            OverloadedError: max_waiting sequences wait already.
+        """
+        params = params or SamplingParams()
+        self.check(token_ids, params)
+        if request_id in self._requests:
+            raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
+        waiting = len(self._scheduler.waiting)
+        if waiting >= self.config.max_waiting:
+            raise OverloadedError(f"{waiting} requests are waiting already; try again later")
+        seed = self._rng.getrandbits(64) if params.seed is None else params.seed
+        arrival = self._clock() if arrival_time is None else arrival_time
+        requests = [
+            self._new(request_id, token_ids, params, seed, index, priority, cache_salt, arrival)
+            for index in range(params.n)
+        ]
+        self._requests[request_id] = requests
+        for request in requests:
+            self._scheduler.add(request)
+        return seed
+
+    def _new(
+        self,
+        request_id: str,
+        token_ids: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        index: int,
+        priority: int,
+        cache_salt: str | None,
+        arrival: float,
+    ) -> Request:
+        self._arrivals += 1
+        eos = frozenset[int]() if params.ignore_eos else self._eos_ids
+        limit = self.config.max_model_len
+        if params.max_tokens is not None:
+            limit = min(limit, len(token_ids) + params.max_tokens)
+        return Request(
+            request_id,
+            list(token_ids),
+            params,
+            seed,
+            index,
+            (priority, self._arrivals),
+            limit,
+            eos | frozenset(params.stop_token_ids),
+            eos - frozenset(params.stop_token_ids),
+            RequestMetrics(arrival),
+            cache_salt,
+        )
+
+    def abort(self, request_id: str, index: int | None = None) -> list[RequestUpdate]:
+        """End a request, or one of its n, in whatever state it is; unknown and ended ones are ignored.
+
+        Returns the updates that say so; step() does not repeat them.
+        """
+        now, updates = self._clock(), []
+        for request in tuple(self._requests.get(request_id, ())):
+            if index is None or request.index == index:
+                self._scheduler.abort(request, now)
+                updates.append(update_of(request))
+        self._forget(updates)
+        return updates
+
+    def has_unfinished(self) -> bool:
+        """Whether step() still has to be called."""
+        return bool(self._requests or self._flights)
+
+    @property
+    def can_step(self) -> bool:
+        """Whether step() would do anything now (not so if all that is left waits for grammars)."""
+        return bool(self._flights) or self._scheduler.has_work
+
+    # --- steps --------------------------------------------------------------------------------------
+
+    def step(self) -> list[RequestUpdate]:
+        """Plan and submit, wait for the oldest step in flight, and return what it changed.
+
+        Raises:
+            EngineDeadError: the executor failed MAX_FAILED_STEPS times in a row.
+        """
+        updates = self._submit()
+        if self._flights:
+            updates += self._collect()
+        self._forget(updates)
+        return updates
+
+    def _submit(self) -> list[RequestUpdate]:
+        """Fill the pipeline. Returns news only if a step could not be submitted."""
+        while len(self._flights) < self._depth:
+            now = self._clock()
+            plan = self._scheduler.schedule(now)
+            if plan is None:
+                idle = bool(self._flights) or not self._scheduler.has_work
+                ensure(idle, "there is work and nothing in flight, but nothing can be scheduled")
+                break
+            try:
+                handle = self._executor.submit(plan)
+            except Exception as error:
+                return self._failed(plan, error)
+            self._flights.append((plan, handle, now))
+        return []
+
+    def _collect(self) -> list[RequestUpdate]:
+        plan, handle, submitted = self._flights.popleft()
+        try:
+            result = handle.result()
+        except Exception as error:
+            return self._failed(plan, error)
+        now = self._clock()
+        # With two steps in flight this one began when the one before it ended.
+        duration = now - max(submitted, self._last_result_time)
+        self._last_result_time = now
+        self._failed_steps = 0
+        self._steps += 1
+        return self._scheduler.update(result, now, duration)
+
+    def _failed(self, plan: StepPlan, error: Exception) -> list[RequestUpdate]:
+        self._failed_steps += 1
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        if self._failed_steps >= MAX_FAILED_STEPS:
+            message = f"{self._failed_steps} steps in a row failed, the last with {text}"
+            raise EngineDeadError(message) from error
+        return self._scheduler.fail(plan.step_id, f"the step of this request failed: {text}", self._clock())
+
+    def _forget(self, updates: Iterable[RequestUpdate]) -> None:
+        """Drop requests that have ended from the books."""
+        for update in updates:
+            if update.finish_reason is None:
+                continue
+            left = [r for r in self._requests.get(update.request_id, ()) if not r.finished]
+            if left:
+                self._requests[update.request_id] = left
+            else:
+                self._requests.pop(update.request_id, None)
+
+    # --- views --------------------------------------------------------------------------------------
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._scheduler.waiting)
+
+    def stats(self) -> EngineStats:
+        """A snapshot. Any thread may ask."""
+        scheduler, cache = self._scheduler, self._scheduler.kv.cache
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            kv_usage=scheduler.kv.usage(),
+            preemptions=scheduler.num_preemptions,
+            prefix_queries=cache.query_tokens,
+            prefix_hits=cache.hit_tokens,
+            prompt_tokens=scheduler.num_prompt_tokens,
+            generated_tokens=scheduler.num_generated_tokens,
+            steps=self._steps,
+        )
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached prefixes that no running request uses. True: none is left."""
+        return self._scheduler.kv.reset_prefix_cache()
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless all books of the engine room agree. For tests; O(pages)."""
+        self._scheduler.check_integrity()

@@ -1,0 +1,165 @@
+"""KVManager: the only one who allocates KV pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from octavo.engine.page_pool import PagePool, ensure
+from octavo.engine.prefix_cache import Node, PrefixCache
+from octavo.engine.request import Request
+from octavo.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class PageGroup:
+    """Layers that share page tables. "self" is causal self-attention over everything before."""
+
+    name: str = "self"
+
+
+class KVManager:
+    """Pool, prefix cache and the page tables of running requests.
+
+        request.page_table   [ p3  p0  p8 | p9  p2 ]
+                               from cache   its own, or offered to the cache when full
+        references of a page = (1 if in the tree) + tables that hold it
+
+    1. A page that is shared is full, so nobody writes to it. A request writes only into pages it
+       took itself and that are not in the tree.
+    2. Only whole pages of computed and verified tokens enter the tree.
+    3. After a full hit at least one token is computed anew, because its logits are needed.
+    4. When the pool is empty, pages that only the tree holds are evicted, least recently used first.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[PageGroup],
+        num_pages: int,
+        page_size: int,
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        for group in groups:
+            if group.name != "self":
+                raise UnsupportedError(f"page group {group.name!r} is not supported yet", "groups")
+        ensure(len(groups) == 1, "one page group 'self' is needed")
+        self.page_size = page_size
+        self.pool = PagePool(num_pages)
+        self.cache = PrefixCache(self.pool, page_size)
+        self.caching = enable_prefix_caching
+
+    @property
+    def num_available(self) -> int:
+        """Pages that could be taken now: free, or evictable."""
+        return self.pool.num_free + self.cache.num_evictable
+
+    def usage(self) -> float:
+        """Share of the pool held by running requests, 0..1."""
+        return 1.0 - self.num_available / self.pool.num_pages
+
+    def pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def cached_tokens(self, request: Request) -> int:
+        """How many tokens of the request begin() would find in the cache."""
+        if not self.caching:
+            return 0
+        return self.cache.matched_tokens(request.token_ids[:-1], request.cache_salt)
+
+    def begin(self, request: Request, reserve: int) -> bool:
+        """Give a request the cached pages of its prefix. False: not now.
+
+        It begins only if all its known tokens would fit and leave `reserve` pages available.
+        """
+        node, pages = self._find(request)
+        if node is not None:
+            self.cache.lock(node)
+        missing = self.pages_for(len(request.token_ids)) - len(pages)
+        if self.num_available < missing + reserve:
+            if node is not None:
+                self.cache.unlock(node)
+            return False
+        self.pool.retain(pages)
+        request.page_table = pages
+        request.cache_node = node
+        request.num_cached_pages = len(pages)
+        request.num_computed_tokens = request.num_scheduled_tokens = len(pages) * self.page_size
+        return True
+
+    def _find(self, request: Request) -> tuple[Node | None, list[int]]:
+        if not self.caching:
+            return None, []
+        return self.cache.match(request.token_ids[:-1], request.cache_salt)
+
+    def grow(self, request: Request, num_tokens: int) -> tuple[int, ...] | None:
+        """Append pages to the table until it covers num_tokens slots.
+
+        Returns the new pages (possibly none), or None if the pool cannot give them: then nothing
+        has changed.
+        """
+        missing = self.pages_for(num_tokens) - len(request.page_table)
+        if missing <= 0:
+            return ()
+        short = missing - self.pool.num_free
+        if short > 0:
+            if short > self.cache.num_evictable:
+                return None
+            self.cache.evict(short)
+        pages = self.pool.allocate(missing)
+        request.page_table += pages
+        return tuple(pages)
+
+    def publish(self, request: Request) -> None:
+        """Offer the pages that have become full to the cache, so that others may share them."""
+        node = request.cache_node
+        # Tokens beyond a stop were verified with it, but are not part of the sequence.
+        full = min(request.num_computed_tokens, len(request.token_ids)) // self.page_size
+        done = request.num_cached_pages
+        if node is None or full <= done:
+            return
+        tokens = request.token_ids[done * self.page_size : full * self.page_size]
+        end = self.cache.insert(node, tokens, request.page_table[done:full])
+        if end is not node:
+            self.cache.lock(end)
+            self.cache.unlock(node)
+            request.cache_node = end
+        request.num_cached_pages = full
+
+    def release(self, request: Request, publish: bool = True) -> None:
+        """Take back all pages of a request. Full ones stay in the cache unless publish is False."""
+        if publish:
+            self.publish(request)
+        if request.cache_node is not None:
+            self.cache.unlock(request.cache_node)
+        self.pool.release(request.page_table)
+        request.page_table = []
+        request.cache_node = None
+        request.num_cached_pages = 0
+        request.num_computed_tokens = request.num_scheduled_tokens = 0
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes that nobody uses. True: nothing is left."""
+        self.cache.evict(self.cache.num_evictable)
+        return self.cache.num_pages == 0
+
+    def check_integrity(self, running: Iterable[Request]) -> None:
+        """Raise IntegrityError unless counts, locks and tables agree. O(pages)."""
+        self.pool.check_integrity()
+        self.cache.check_integrity()
+        nodes = self.cache.nodes()
+        owners = Counter(page for node in nodes for page in node.pages)
+        locks: Counter[Node] = Counter()
+        for request in running:
+            ensure(len(set(request.page_table)) == len(request.page_table), "a table holds a page twice")
+            owners.update(request.page_table)
+            walk = request.cache_node
+            ensure((walk is not None) == self.caching, "a running request has no place in the tree")
+            while walk is not None:
+                locks[walk] += 1
+                walk = walk.parent
+        for page in range(self.pool.num_pages):
+            found, counted = owners[page], self.pool.references(page)
+            ensure(found == counted, f"page {page}: {counted} references, {found} owners")
+        for node in nodes:
+            ensure(node.locks == locks[node], f"a node has {node.locks} locks, {locks[node]} users")

@@ -1,0 +1,152 @@
+"""Request: one sequence inside the engine, and RequestUpdate: what a step brought it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from octavo.engine.prefix_cache import Node
+from octavo.params import RequestMetrics, SampledToken, SamplingParams
+
+STOP, LENGTH, ABORT, ERROR = "stop", "length", "abort", "error"
+"""Finish reasons: a stop token or string, a limit of length, the caller, a failure (see stop_reason)."""
+
+
+class RequestState(Enum):
+    """Where a request is. Only RUNNING ones own a row and pages.
+
+    WAITING -> RUNNING -> FINISHED is the usual way. WAITING_GRAMMAR waits for its grammar to be
+    compiled elsewhere; PREEMPTED gave its row and pages to an older one and waits again.
+    """
+
+    WAITING = 0
+    WAITING_GRAMMAR = 1
+    RUNNING = 2
+    PREEMPTED = 3
+    FINISHED = 4
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence: a prompt, what was generated, and how far its KV has come.
+
+        token_ids   [ prompt ............... | generated ....... ]  (+ num_in_flight not seen yet)
+        computed    [==================>                          ]  KV written, verified
+        scheduled   [=========================>                   ]  handed to the executor
+
+    Attributes:
+        request_id, index: the caller's name, and which of its n completions this is. The index is
+            also the sample index that, with seed and position, keys the noise.
+        order: (priority, arrival number); lower goes first.
+        max_total_tokens: the sequence ends when it is this long.
+        stop_ids: tokens that end it (end of sequence included unless ignored); eos_ids: those
+            that are not the caller's own and give no stop_reason.
+        num_computed_tokens: tokens whose KV is in the pages, confirmed by a result.
+        num_scheduled_tokens: the same, with the steps in flight.
+        num_in_flight: sampled tokens that steps in flight will bring.
+        drafts: proposed continuation, to be verified by the next step.
+        verifying: drafts are in flight, so the length of the sequence is not known.
+        page_table: pages of slots [0, page_size), [page_size, 2 page_size), ...
+        cache_node: deepest node of the prefix cache in use, locked while RUNNING.
+        num_cached_pages: leading pages of the table that the cache has been offered.
+        num_cached_tokens: prompt tokens that came from the cache at first admission.
+        waits_for, waits_until: an older request that is computing a prefix of this prompt, and
+            how many computed tokens of it this one can share.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    params: SamplingParams
+    seed: int
+    index: int
+    order: tuple[int, int]
+    max_total_tokens: int
+    stop_ids: frozenset[int]
+    eos_ids: frozenset[int]
+    metrics: RequestMetrics
+    cache_salt: str | None = None
+    state: RequestState = RequestState.WAITING
+    num_prompt_tokens: int = field(init=False)
+    num_computed_tokens: int = 0
+    num_scheduled_tokens: int = 0
+    num_in_flight: int = 0
+    drafts: tuple[int, ...] = ()
+    verifying: bool = False
+    row: int = -1
+    page_table: list[int] = field(default_factory=list)
+    cache_node: Node | None = None
+    num_cached_pages: int = 0
+    num_cached_tokens: int = 0
+    waits_for: Request | None = None
+    waits_until: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.token_ids)
+
+    @property
+    def finished(self) -> bool:
+        return self.state is RequestState.FINISHED
+
+    @property
+    def priority(self) -> int:
+        return self.order[0]
+
+    def num_uncomputed(self) -> int:
+        """Tokens still to be scheduled, drafts and tokens in flight included; 0: wait for a result."""
+        total = len(self.token_ids) + self.num_in_flight
+        if self.verifying or total >= self.max_total_tokens:
+            return 0
+        return total + len(self.drafts) - self.num_scheduled_tokens
+
+    def append(self, tokens: Sequence[SampledToken]) -> Sequence[SampledToken]:
+        """Take sampled tokens up to the one that ends the sequence. Returns those taken.
+
+        Sets finish_reason and stop_reason when one ends it.
+        """
+        for count, token in enumerate(tokens, 1):
+            token_id = token.token_id
+            self.token_ids.append(token_id)
+            length = len(self.token_ids)
+            if token_id in self.stop_ids and length - self.num_prompt_tokens > self.params.min_tokens:
+                self.finish_reason = STOP
+                self.stop_reason = None if token_id in self.eos_ids else token_id
+                return tokens[:count]
+            if length >= self.max_total_tokens:
+                self.finish_reason = LENGTH
+                return tokens[:count]
+        return tokens
+
+
+@dataclass(frozen=True, slots=True)
+class RequestUpdate:
+    """What happened to one sequence: new tokens, or its end, or both.
+
+    Attributes:
+        finish_reason: None while it goes on; "stop", "length", "abort" or "error".
+        stop_reason: the caller's stop token that ended it; for "error" the message.
+        metrics: to be read only; the engine goes on writing it until the end.
+    """
+
+    request_id: str
+    index: int
+    tokens: Sequence[SampledToken]
+    finish_reason: str | None
+    stop_reason: int | str | None
+    num_cached_tokens: int
+    metrics: RequestMetrics
+
+
+def update_of(request: Request, tokens: Sequence[SampledToken] = ()) -> RequestUpdate:
+    """The request's news, for those outside the engine."""
+    return RequestUpdate(
+        request.request_id,
+        request.index,
+        tokens,
+        request.finish_reason,
+        request.stop_reason,
+        request.num_cached_tokens,
+        request.metrics,
+    )

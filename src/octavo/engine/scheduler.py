@@ -1,0 +1,321 @@
+"""Scheduler: which request computes how many tokens in the next step."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable
+
+from octavo.config import SchedulerConfig
+from octavo.engine.budget import TokenBudget
+from octavo.engine.kv_manager import KVManager, PageGroup
+from octavo.engine.page_pool import IntegrityError, ensure
+from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
+from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
+from octavo.engine.sharing import PrefixesInProgress
+from octavo.engine.step_builder import InFlight, StepBuilder
+from octavo.params import SampledToken
+
+MAX_IN_FLIGHT = 2
+
+
+class Scheduler:
+    """Decides steps and digests their results. Specification:
+
+    1.  *One equation.* A request has num_computed_tokens that catches up with its number of tokens,
+        drafts included. Prefill, chunks of it, cache hits, decode, verification and resuming after
+        a preemption are all "compute some of the tokens that are missing".
+    2.  *Budget.* A step computes at most max_num_batched_tokens; while anything decodes, also what
+        the time target allows (TokenBudget).
+    3.  *Order.* First the running requests that need one token (and its drafts), then the running
+        ones that need more, in chunks of what is left; each group in order (priority, arrival),
+        that is, oldest first. Then new requests enter in the same order.
+    4.  *Admission.* A request enters when a row is free, budget is left, nobody was preempted in
+        this step, and all its known tokens fit beside what running prompts still need and one page
+        of growth for each running request. It is not overtaken by a younger one that would fit.
+        A request that waits for its grammar is passed over.
+    5.  *Sharing.* A request waits while an older one computes a prefix that it could share: the
+        samples of n > 1 and equal prompts that arrive together cost one prefill. Passed over
+        likewise. It waits only for running requests, and these make progress.
+    6.  *Preemption.* If pages run out, the youngest running request gives up its pages (full ones
+        stay in the prefix cache) and its row, and waits again in its old place. What it had
+        generated is kept and computed anew with the prompt. The oldest is never preempted, and a
+        lone request fits (max_model_len <= pool), so somebody always ends and everybody does.
+    7.  *Sampling.* Whoever has computed the last known token gets the next one, which counts as
+        known to the runner from then on, and to us when the result arrives.
+    8.  *In flight.* schedule() may be called again before update(): at most two steps are in
+        flight, executed in order. A request is planned past tokens it has not seen, but never past
+        its length limit nor past drafts being verified. That it ended is found out one step late;
+        what the later step drew for it is dropped.
+    9.  *Cache.* Prompt pages enter the prefix cache as they are computed, generated ones when the
+        request ends or is preempted; always whole pages, confirmed by a result.
+    10. *Rows.* A request keeps its row from admission to its end or preemption. Freed rows are
+        named in the next plan, and again if that step failed.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.kv = KVManager((PageGroup(),), config.num_pages, config.page_size, config.enable_prefix_caching)
+        self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
+        self.running: list[Request] = []  # both in order (priority, arrival)
+        self.waiting: list[Request] = []
+        self.num_preemptions = 0
+        self.num_prompt_tokens = 0
+        self.num_generated_tokens = 0
+        self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
+        self._freed: list[int] = []  # not yet told to the executor
+        self._in_flight: deque[InFlight] = deque()
+        self._next_step = 0
+
+    # --- requests come and go ---------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue a request in state WAITING or WAITING_GRAMMAR."""
+        insort(self.waiting, request, key=_order)
+
+    def grammar_ready(self, request: Request) -> None:
+        """The grammar it waited for is compiled."""
+        if request.state is RequestState.WAITING_GRAMMAR:
+            request.state = RequestState.WAITING
+
+    def abort(self, request: Request, now: float = 0.0) -> None:
+        """End a request in any state; ended ones stay as they are."""
+        if not request.finished:
+            request.finish_reason = ABORT
+            self._finish(request, now)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether schedule() could find something to compute (now or after a result)."""
+        return bool(self.running) or any(
+            request.state is not RequestState.WAITING_GRAMMAR for request in self.waiting
+        )
+
+    # --- planning ---------------------------------------------------------------------------------
+
+    def schedule(self, now: float = 0.0) -> StepPlan | None:
+        """The next step, or None when there is nothing to compute before a result arrives."""
+        ensure(len(self._in_flight) < MAX_IN_FLIGHT, "too many steps are in flight")
+        decodes: list[Request] = []
+        prefills: list[Request] = []
+        for request in self.running:
+            need = request.num_uncomputed()
+            if need > 0:
+                (decodes if need <= 1 + len(request.drafts) else prefills).append(request)
+        step = StepBuilder(self.budget.tokens(len(decodes)))
+        self._continue(decodes, step)
+        self._continue(prefills, step)
+        if self.waiting and self._free_rows and step.left > 0 and not step.preempted:
+            self._admit(step, now)
+        if len(step) == 0:
+            return None
+        flight = step.build(self._next_step, tuple(self._freed))
+        self._freed.clear()
+        self._next_step += 1
+        self._in_flight.append(flight)
+        return flight.plan
+
+    def _continue(self, requests: Iterable[Request], step: StepBuilder) -> None:
+        """Place running requests while budget is left."""
+        page_size = self.config.page_size
+        for request in requests:
+            if step.left <= 0:
+                return
+            if request.state is not RequestState.RUNNING:
+                continue  # it has just given its pages to an older one
+            count = min(request.num_uncomputed(), step.left)
+            end = request.num_scheduled_tokens + count
+            if end <= len(request.page_table) * page_size:
+                step.place(request, count, ())
+                continue
+            pages = self._grow(request, end, step)
+            if pages is not None:
+                step.place(request, count, pages)
+
+    def _grow(self, request: Request, num_tokens: int, step: StepBuilder) -> tuple[int, ...] | None:
+        """Pages for a running request, if need be at the youngest's expense. None: it was the youngest."""
+        while (pages := self.kv.grow(request, num_tokens)) is None:
+            victim = self.running[-1]
+            step.withdraw(victim)
+            step.preempted = True
+            self._preempt(victim)
+            if victim is request:
+                return None
+        return pages
+
+    def _preempt(self, victim: Request) -> None:
+        self._leave(victim)
+        victim.state = RequestState.PREEMPTED
+        victim.drafts = ()
+        victim.verifying = False
+        victim.metrics.num_preemptions += 1
+        self.num_preemptions += 1
+        insort(self.waiting, victim, key=_order)
+
+    def _admit(self, step: StepBuilder, now: float) -> None:
+        """Let waiting requests enter, in order."""
+        reserve = sum(self._promised_pages(request) for request in self.running)
+        in_progress = PrefixesInProgress(self.kv, self.running)
+        admitted: list[Request] = []
+        for request in self.waiting:
+            if step.left <= 0 or not self._free_rows or request.num_in_flight:
+                break  # (a preempted one whose last token is on its way must know it first)
+            if request.state is RequestState.WAITING_GRAMMAR or in_progress.worth_waiting(request):
+                continue
+            if not self.kv.begin(request, reserve):
+                ensure(bool(self.running or admitted), "a lone request does not fit into the pool")
+                break
+            self._enter(request, step, now)
+            admitted.append(request)
+            in_progress.add(request)
+            reserve += self._promised_pages(request)
+        if admitted:
+            self.waiting = [r for r in self.waiting if r.state is not RequestState.RUNNING]
+            for request in admitted:
+                insort(self.running, request, key=_order)
+
+    def _promised_pages(self, request: Request) -> int:
+        """What a running request will take soon: the rest of its known tokens, and one page."""
+        return max(self.kv.pages_for(len(request.token_ids)) - len(request.page_table), 0) + 1
+
+    def _enter(self, request: Request, step: StepBuilder, now: float) -> None:
+        """A request that has begun in the KV manager gets a row and its first chunk."""
+        if request.metrics.first_scheduled_time is None:
+            request.metrics.first_scheduled_time = now
+            request.num_cached_tokens = request.num_computed_tokens
+            self.kv.cache.record(request.num_prompt_tokens, request.num_cached_tokens)
+        request.state = RequestState.RUNNING
+        request.row = self._free_rows.pop()
+        request.waits_for = None
+        count = min(request.num_uncomputed(), step.left)
+        grown = self.kv.grow(request, request.num_scheduled_tokens + count)
+        ensure(grown is not None, "a request was admitted without pages for it")
+        row = NewRow(
+            request.row,
+            request.request_id,
+            tuple(request.token_ids),
+            request.num_prompt_tokens,
+            request.params,
+            request.seed,
+            request.index,
+        )
+        step.new_rows.append(row)
+        step.place(request, count, tuple(request.page_table))
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def update(self, result: StepResult, now: float = 0.0, duration_s: float = 0.0) -> list[RequestUpdate]:
+        """Move the requests of the oldest step in flight on. Returns those that have news.
+
+        Args:
+            duration_s: how long the step took, for the time budget; 0 if unknown.
+        """
+        flight = self._in_flight.popleft()
+        plan = flight.plan
+        ensure(plan.step_id == result.step_id, f"result {result.step_id} came for step {plan.step_id}")
+        self.budget.observe(plan.num_tokens, duration_s)
+        updates: list[RequestUpdate] = []
+        for request, step, preemptions in zip(flight.requests, plan.steps, flight.preemptions, strict=True):
+            if request.state is RequestState.FINISHED:
+                continue
+            tokens = result.tokens.get(step.row, ())
+            error = result.errors.get(step.row)
+            if error is None and bool(tokens) is not step.sample:
+                error = "the executor did not return the tokens it was asked for"
+            if error is not None:
+                updates.append(self._fail(request, error, now))
+                continue
+            if request.metrics.num_preemptions == preemptions:
+                self._confirm(request, step, tokens, result)
+            if step.sample:
+                request.num_in_flight -= 1
+                updates.append(self._sampled(request, tokens, now))
+            if request.state is RequestState.RUNNING and step.start < request.num_prompt_tokens:
+                self.kv.publish(request)
+        return updates
+
+    def _confirm(
+        self, request: Request, step: RowStep, tokens: tuple[SampledToken, ...], result: StepResult
+    ) -> None:
+        """The KV of the step's tokens is written; that of rejected drafts does not count."""
+        computed = step.start + step.count
+        if step.drafts:
+            computed += len(tokens) - 1 - len(step.drafts)
+            request.num_scheduled_tokens = computed
+            request.verifying = False
+        request.num_computed_tokens = computed
+        if step.sample:
+            request.drafts = result.drafts.get(step.row, ()) if result.drafts else ()
+
+    def _sampled(self, request: Request, tokens: tuple[SampledToken, ...], now: float) -> RequestUpdate:
+        metrics = request.metrics
+        if metrics.first_token_time is None:
+            metrics.first_token_time = now
+            if request.index == 0:
+                self.num_prompt_tokens += request.num_prompt_tokens
+        metrics.last_token_time = now
+        taken = request.append(tokens)
+        self.num_generated_tokens += len(taken)
+        if request.finish_reason is not None:
+            self._finish(request, now)
+        elif request.drafts:  # no token beyond the last one that may be generated is worth computing
+            request.drafts = request.drafts[: request.max_total_tokens - len(request.token_ids) - 1]
+        return update_of(request, taken)
+
+    def fail(self, step_id: int, message: str, now: float = 0.0) -> list[RequestUpdate]:
+        """A step in flight could not be executed: end its requests, keep the others."""
+        flight = next((f for f in self._in_flight if f.plan.step_id == step_id), None)
+        if flight is None:
+            raise IntegrityError(f"step {step_id} is not in flight")
+        self._in_flight.remove(flight)
+        free = set(self._free_rows)
+        # Nobody knows how far the executor came: say again which rows are free.
+        self._freed += [row for row in flight.plan.freed_rows if row in free and row not in self._freed]
+        return [self._fail(request, message, now) for request in flight.requests if not request.finished]
+
+    def _fail(self, request: Request, message: str, now: float) -> RequestUpdate:
+        request.finish_reason, request.stop_reason = ERROR, message
+        self._finish(request, now, publish=False)
+        return update_of(request)
+
+    def _finish(self, request: Request, now: float, publish: bool = True) -> None:
+        if request.state is RequestState.RUNNING:
+            self._leave(request, publish)
+        else:
+            self.waiting.remove(request)
+        request.state = RequestState.FINISHED
+        request.waits_for = None
+        request.metrics.finished_time = now
+
+    def _leave(self, request: Request, publish: bool = True) -> None:
+        """A running request gives back its pages and its row."""
+        self.running.remove(request)
+        self.kv.release(request, publish)
+        self._free_rows.append(request.row)
+        self._freed.append(request.row)
+        request.row = -1
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless rows, queues and pages agree. O(pages + requests)."""
+        self.kv.check_integrity(self.running)
+        rows = [request.row for request in self.running]
+        every = sorted(rows + self._free_rows)
+        ensure(every == list(range(self.config.max_num_seqs)), "rows are lost or given twice")
+        ensure(set(self._freed) <= set(self._free_rows), "a row in use counts as freed")
+        for queue in (self.running, self.waiting):
+            ensure(queue == sorted(queue, key=_order), "a queue is out of order")
+        for request in self.running:
+            ensure(request.state is RequestState.RUNNING, f"{request.state} among the running")
+            computed, scheduled = request.num_computed_tokens, request.num_scheduled_tokens
+            ensure(0 <= computed <= scheduled, "more is computed than was scheduled")
+            slots = len(request.page_table) * self.config.page_size
+            ensure(scheduled <= slots, "a page table does not cover what was scheduled")
+            total = len(request.token_ids) + request.num_in_flight
+            ensure(computed < total <= request.max_total_tokens, "a running request has nothing to do")
+        for request in self.waiting:
+            ensure(not request.page_table and request.row == -1, "a waiting request holds pages or a row")
+            ensure(request.cache_node is None, "a waiting request holds a place in the tree")
+
+
+def _order(request: Request) -> tuple[int, int]:
+    return request.order

@@ -1,0 +1,65 @@
+"""PrefixesInProgress: who computes right now what a waiting request could share in a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo.engine.kv_manager import KVManager
+from octavo.engine.request import Request, RequestState
+
+Key = tuple[str | None, tuple[int, ...]]
+
+
+class PrefixesInProgress:
+    """The running requests whose prompt is not in the prefix cache yet, found by their first page.
+
+    Made anew for each step; a request that found someone to wait for remembers it, so that waiting
+    costs O(1) a step.
+    """
+
+    def __init__(self, kv: KVManager, running: Iterable[Request]) -> None:
+        self._kv = kv
+        self._size = kv.page_size
+        self._by_first_page: dict[Key, list[Request]] = {}
+        for request in running:
+            if request.num_computed_tokens < request.num_prompt_tokens:
+                self.add(request)
+
+    def add(self, request: Request) -> None:
+        """A request begins to compute its prompt."""
+        if self._kv.caching and len(request.token_ids) >= self._size:
+            self._by_first_page.setdefault(self._key(request), []).append(request)
+
+    def worth_waiting(self, request: Request) -> bool:
+        """Whether the request should wait for one that is computing a prefix of its tokens."""
+        leader = request.waits_for
+        if leader is not None:
+            if leader.state is RequestState.RUNNING and leader.num_computed_tokens < request.waits_until:
+                return True
+            request.waits_for = None
+        if not self._by_first_page or len(request.token_ids) <= self._size:
+            return False
+        candidates = self._by_first_page.get(self._key(request))
+        if candidates is None:
+            return False
+        shared, leader = max(
+            ((self._shared_tokens(request, other), other) for other in candidates), key=lambda pair: pair[0]
+        )
+        if shared <= max(leader.num_computed_tokens, self._kv.cached_tokens(request)):
+            return False
+        request.waits_for, request.waits_until = leader, shared
+        return True
+
+    def _key(self, request: Request) -> Key:
+        return request.cache_salt, tuple(request.token_ids[: self._size])
+
+    def _shared_tokens(self, request: Request, other: Request) -> int:
+        """Length of the common prefix in tokens, whole pages, the request's last token excluded."""
+        size, mine, theirs = self._size, request.token_ids, other.token_ids
+        limit = min(len(mine) - 1, other.num_prompt_tokens) // size * size
+        if mine[:limit] == theirs[:limit]:
+            return limit
+        end = 0
+        while end < limit and mine[end : end + size] == theirs[end : end + size]:
+            end += size
+        return end

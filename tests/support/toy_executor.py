@@ -1,0 +1,219 @@
+"""An executor without a model that checks every plan it is given.
+
+Its KV cache is real in structure: pages of slots. A slot holds a fingerprint of the whole prefix up
+to its position, so a wrong page, a stale one, a slot read before it was written or a write into
+somebody else's page is found at once. The next token is a function of (prefix, seed, sample index),
+so what a request must generate can be computed without any engine: see `alone`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
+from octavo.params import SampledToken, SamplingParams
+
+EOS = 0
+
+
+class PlanError(AssertionError):
+    """The plan asks for something that would corrupt a real KV cache."""
+
+
+def fingerprint(previous: int, token: int) -> int:
+    return zlib.crc32(token.to_bytes(8, "little"), previous)
+
+
+def fingerprints(tokens: Sequence[int]) -> list[int]:
+    out, value = [], 1
+    for token in tokens:
+        value = fingerprint(value, token)
+        out.append(value)
+    return out
+
+
+@dataclass(frozen=True)
+class Toy:
+    """The toy language model: draws a token after a prefix."""
+
+    vocab_size: int = 64
+
+    def next_token(self, prefix: int, seed: int, index: int, params: SamplingParams, early: bool) -> int:
+        """early: min_tokens are not reached, so stop tokens are masked as the sampler does."""
+        noise = 0 if params.greedy else seed * 1000003 + index
+        token = fingerprint(prefix, noise & (2**64 - 1)) % self.vocab_size
+        banned = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
+        while early and token in banned:
+            token = (token + 1) % self.vocab_size
+        return token
+
+
+def alone(
+    prompt: Sequence[int], params: SamplingParams, seed: int, index: int, max_model_len: int, toy: Toy
+) -> tuple[list[int], str]:
+    """What a request must generate, and why it ends."""
+    prefix, out = fingerprints(prompt)[-1], []
+    while True:
+        early = len(out) < params.min_tokens
+        token = toy.next_token(prefix, seed, index, params, early)
+        out.append(token)
+        prefix = fingerprint(prefix, token)
+        stops = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
+        if token in stops and len(out) > params.min_tokens:
+            return out, "stop"
+        if len(out) == params.max_tokens or len(prompt) + len(out) == max_model_len:
+            return out, "length"
+
+
+@dataclass
+class Row:
+    new: NewRow
+    tokens: list[int]
+    pages: list[int] = field(default_factory=list)
+    computed: int | None = None  # None until its first step
+
+
+@dataclass(frozen=True)
+class Done:
+    value: StepResult | Exception
+
+    def result(self) -> StepResult:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+class ToyExecutor:
+    """Executes plans at once, in the order of submission.
+
+    Args:
+        references: reference count of a page (PagePool.references), to catch writes to shared pages.
+        propose: drafts after a row's tokens, or None for no drafts.
+
+    Attributes:
+        plans: all plans so far.
+        fail_row: NewRow -> message for a row that must fail, or None.
+        fail_step: StepPlan -> exception that the whole step raises, or None.
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        toy: Toy | None = None,
+        references: Callable[[int], int] | None = None,
+        propose: Callable[[Sequence[int], int], Sequence[int]] | None = None,
+    ) -> None:
+        self.toy = toy or Toy()
+        self.page_size = page_size
+        self.slots: list[list[int | None]] = [[None] * page_size for _ in range(num_pages)]
+        self.rows: dict[int, Row] = {}
+        self.references = references
+        self.propose = propose
+        self.plans: list[StepPlan] = []
+        self.fail_row: Callable[[NewRow], str | None] = lambda new: None
+        self.fail_step: Callable[[StepPlan], Exception | None] = lambda plan: None
+        self._after_failure = False
+
+    def submit(self, plan: StepPlan) -> Done:
+        self.plans.append(plan)
+        failure = self.fail_step(plan)
+        if failure is not None:
+            self._after_failure = True
+            return Done(failure)
+        return Done(self.execute(plan))
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for row in plan.freed_rows:
+            if self.rows.pop(row, None) is None and not self._after_failure:
+                raise PlanError(f"row {row} is freed but was not in use")
+        for new in plan.new_rows:
+            if new.row in self.rows:
+                raise PlanError(f"row {new.row} is given twice")
+            self.rows[new.row] = Row(new, list(new.token_ids))
+        if len({step.row for step in plan.steps}) != len(plan.steps):
+            raise PlanError("a row is in the step twice")
+        for step in plan.steps:
+            self._grow(step)
+        for step in plan.steps:
+            self._read(step)
+        for step in plan.steps:
+            self._write(step)
+        tokens: dict[int, tuple[SampledToken, ...]] = {}
+        errors: dict[int, str] = {}
+        drafts: dict[int, tuple[int, ...]] = {}
+        for step in plan.steps:
+            row = self.rows[step.row]
+            message = self.fail_row(row.new)
+            if message is not None:
+                errors[step.row] = message
+            elif step.sample:
+                tokens[step.row] = self._sample(row, step)
+                if self.propose is not None:
+                    drafts[step.row] = tuple(self.propose(row.tokens, row.new.seed))
+        return StepResult(plan.step_id, tokens, errors, drafts)
+
+    def _grow(self, step: RowStep) -> None:
+        row = self.rows[step.row]
+        first_own = step.start // self.page_size if row.computed is None else 0
+        for position, page in enumerate(step.pages):
+            if page in row.pages:
+                raise PlanError(f"page {page} is twice in a table")
+            row.pages.append(page)
+            if position >= first_own:  # fresh, not from the cache: what it held is meaningless
+                self.slots[page] = [None] * self.page_size
+        needed = -(-(step.start + step.count) // self.page_size)
+        if len(row.pages) != needed:
+            raise PlanError(f"the table has {len(row.pages)} pages, the step needs {needed}")
+
+    def _sequence(self, step: RowStep) -> list[int]:
+        row = self.rows[step.row]
+        end = step.start + step.count
+        if step.count < 1:
+            raise PlanError("a step of no tokens")
+        tokens = row.tokens + list(step.drafts)
+        if end > len(tokens):
+            raise PlanError("a step computes tokens that are not known")
+        if step.sample != (end == len(tokens)) or (step.drafts and not step.sample):
+            raise PlanError("sample does not say whether the last known token is computed")
+        return tokens[:end]
+
+    def _read(self, step: RowStep) -> None:
+        row = self.rows[step.row]
+        if row.computed is None:
+            if step.start % self.page_size:
+                raise PlanError("a partly filled page came from the cache")
+        elif step.start != row.computed:
+            raise PlanError(f"step starts at {step.start}, {row.computed} tokens are computed")
+        expected = fingerprints(self._sequence(step)[: step.start])
+        for position, value in enumerate(expected):
+            page = row.pages[position // self.page_size]
+            if self.slots[page][position % self.page_size] != value:
+                raise PlanError(f"page {page} does not hold position {position} of row {step.row}")
+
+    def _write(self, step: RowStep) -> None:
+        row = self.rows[step.row]
+        values = fingerprints(self._sequence(step))
+        for position in range(step.start, len(values)):
+            page = row.pages[position // self.page_size]
+            if self.references is not None and self.references(page) != 1:
+                raise PlanError(f"row {step.row} writes to page {page}, which is shared")
+            self.slots[page][position % self.page_size] = values[position]
+        row.computed = step.start + step.count - len(step.drafts)
+
+    def _sample(self, row: Row, step: RowStep) -> tuple[SampledToken, ...]:
+        """Draw after the last own token; go on while the draw is the drafted token."""
+        drawn: list[int] = []
+        for draft in (*step.drafts, None):
+            prefix = fingerprints(row.tokens)[-1]
+            early = len(row.tokens) - row.new.num_prompt_tokens < row.new.params.min_tokens
+            token = self.toy.next_token(prefix, row.new.seed, row.new.sample_index, row.new.params, early)
+            drawn.append(token)
+            row.tokens.append(token)
+            if token != draft:
+                break
+        assert row.computed is not None
+        row.computed += len(drawn) - 1
+        return tuple(SampledToken(token) for token in drawn)
