@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
@@ -40,9 +40,13 @@ class TextGenerationPipeline:
     def tokenizer(self) -> Any:
         return self.llm.get_tokenizer()
 
+    @overload
+    def __call__(self, text_inputs: str | Chat, **arguments: Any) -> list[Record]: ...
+    @overload
+    def __call__(self, text_inputs: list[str] | list[Chat], **arguments: Any) -> list[list[Record]]: ...
     def __call__(
         self,
-        text_inputs: str | Chat | Sequence[str] | Sequence[Chat],
+        text_inputs: str | Chat | list[str] | list[Chat],
         *,
         max_length: int | None = None,
         max_new_tokens: int | None = None,
