@@ -119,7 +119,9 @@ def engine_flags(*, leave_out: Iterable[str] = ()) -> Callable[[Callable[..., in
             raise InvalidRequestError(f"MODEL {model!r} and --model {flag!r} differ: give one of them")
         if "speculative_config" in given:
             given["speculative_config"] = _json(given["speculative_config"], "speculative_config")
-        return EngineChoice(model or flag or DEFAULT_MODEL, given)
+        model = model or flag or DEFAULT_MODEL
+        EngineConfig(model, **given)  # a wrong flag is an error now, not after the model is loaded
+        return EngineChoice(model, given)
 
     return _with_flags("engine", flags, gather)
 

@@ -68,8 +68,11 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequestError):
-        param = (params or {}).get(error.param or "", error.param)
-        return ApiError(400, str(error), param=param)
+        message, param = str(error), error.param
+        if param is not None and params and param in params:
+            message = message.replace(param, params[param], 1) if message.startswith(param) else message
+            param = params[param]
+        return ApiError(400, message, param=param)
     if isinstance(error, OverloadedError):
         retry = {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
         return ApiError(429, str(error), "overloaded_error", code="overloaded", headers=retry)

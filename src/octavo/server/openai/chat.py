@@ -26,7 +26,7 @@ from octavo.server.openai.common import (
 from octavo.server.openai.logprobs import chat_logprobs
 from octavo.server.openai.protocol import ChatRequest, parse
 from octavo.server.openai.stream import ChunkHead, chunks
-from octavo.server.sse import Answer, EventStream
+from octavo.server.sse import Answer, ErrorMapper, EventStream
 from octavo.server.state import state_of
 
 router = APIRouter()
@@ -37,15 +37,22 @@ RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_fi
 @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
 async def chat_completions(request: Request) -> Response:
     """One answer, or n, to a conversation; streamed or whole. `seed` is the one that was used."""
-    state = state_of(request)
     data = await request.body()
     body = await off_loop(len(data), parse, ChatRequest, data)
+    to_error = error_mapper(_names(body))
+    try:
+        return await _respond(request, body, len(data), to_error)
+    except InvalidRequestError as error:
+        raise to_error(error) from None
+
+
+async def _respond(request: Request, body: ChatRequest, size: int, to_error: ErrorMapper) -> Response:
+    state = state_of(request)
     engine = state.served(body.model)
     params = body.sampling_params()
-    prompt = await render(engine, body, len(data))
+    prompt = await render(engine, body, size)
     request_id = new_id("chatcmpl")
     generation = make_generation(request, state, body, request_id, [prompt], params, "messages")
-    to_error = error_mapper(_names(body))
     headers = {"x-request-id": request_id}
     if body.stream:
         head = ChunkHead(request_id, "chat.completion.chunk", now(), engine.served_model_name)

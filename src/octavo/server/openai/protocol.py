@@ -174,7 +174,7 @@ class ChatRequest(GenerationRequest):
         given, older = self.max_completion_tokens, self.max_tokens
         if given is not None and older is not None and given != older:
             raise InvalidRequestError(
-                "max_tokens and max_completion_tokens differ: give one of them", "max_tokens"
+                "max_completion_tokens and max_tokens differ: give one of them", "max_completion_tokens"
             )
         return self.params(older if given is None else given, (top or 0) if self.logprobs else None)
 

@@ -1,0 +1,199 @@
+"""Whatever is wrong is a 4xx that names the field; nothing is ignored, nothing is a 500."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.server.app import create_app
+from octavo.server.openai.fields import NEUTRAL
+from octavo.server.openai.protocol import ChatRequest, CompletionRequest
+from support.asgi import get, post
+from support.fake_engine import FakeEngine
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HI = [{"role": "user", "content": "Hi"}]
+
+BAD_SHARED: list[tuple[dict[str, Any], str, str]] = [
+    ({"max_tokens": 0}, "max_tokens", "from 1"),
+    ({"max_tokens": -5}, "max_tokens", "from 1"),
+    ({"max_tokens": "5"}, "max_tokens", "must be an integer, not a string"),
+    ({"max_tokens": 2.5}, "max_tokens", "must be an integer, not a number"),
+    ({"max_tokens": True}, "max_tokens", "must be an integer, not a boolean"),
+    ({"max_tokens": 10**30}, "max_tokens", "from 1"),
+    ({"n": 0}, "n", "from 1 to 128"),
+    ({"n": 10**6}, "n", "from 1 to 128"),
+    ({"temperature": -0.1}, "temperature", "at least 0"),
+    ({"temperature": "hot"}, "temperature", "must be a number"),
+    ({"top_p": 0}, "top_p", "above 0"),
+    ({"top_p": 1.5}, "top_p", "at most 1"),
+    ({"top_k": -2}, "top_k", "from 0"),
+    ({"min_p": 2}, "min_p", "at most 1"),
+    ({"presence_penalty": 3}, "presence_penalty", "at most 2"),
+    ({"frequency_penalty": -3}, "frequency_penalty", "at least -2"),
+    ({"repetition_penalty": 0}, "repetition_penalty", "above 0"),
+    ({"seed": 1 << 64}, "seed", "integer from"),
+    ({"min_tokens": 5, "max_tokens": 2}, "min_tokens", "above max_tokens"),
+    ({"stop": 3}, "stop", "a string or a list of strings"),
+    ({"stop": ["a", 3]}, "stop", "a string or a list of strings"),
+    ({"stop": ["a"] * 1000}, "stop", "at most"),
+    ({"stop": [""]}, "stop", "non-empty"),
+    ({"stop_token_ids": ["a"]}, "stop_token_ids", "stop_token_ids[0] must be an integer"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids", "token ids"),
+    ({"logit_bias": [1]}, "logit_bias", "must be an object"),
+    ({"logit_bias": {"x": 1}}, "logit_bias", "token ids"),
+    ({"logit_bias": {"5": 101}}, "logit_bias", "-100 to 100"),
+    ({"logit_bias": {"257": 1}}, "logit_bias", "token 257"),
+    ({"logit_bias": {str(i): 1 for i in range(5000)}}, "logit_bias", "at most"),
+    ({"stream": "yes"}, "stream", "true or false"),
+    ({"stream_options": {"include_usage": True}}, "stream_options", "needs stream"),
+    ({"stream": True, "stream_options": 5}, "stream_options", "must be an object"),
+    ({"stream": True, "stream_options": {"x": 5}}, "stream_options", "unknown field 'stream_options.x'"),
+    ({"priority": "high"}, "priority", "an integer"),
+    ({"user": 3}, "user", "a string"),
+    ({"tempereture": 1}, "tempereture", "did you mean 'temperature'?"),
+    ({"x" * 1000: 1}, "x" * 64, "unknown field"),
+    ({"best_of": 3}, "best_of", "not supported yet"),
+    ({"use_beam_search": True}, "use_beam_search", "not supported yet"),
+]
+BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
+    ({"messages": []}, "messages", "non-empty"),
+    ({"messages": "Hi"}, "messages", "must be a list"),
+    ({"messages": [5]}, "messages", "messages[0]"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages", "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages", "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "image_url"),
+    ({"messages": None}, "messages", "is required"),
+    ({"top_logprobs": 3}, "top_logprobs", "needs logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "from 0 to 20"),
+    ({"logprobs": 5}, "logprobs", "true or false"),
+    ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens", "differ"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens", "from 1"),
+    ({"tools": [{"type": "function"}]}, "tools", "not supported yet"),
+    ({"tool_choice": "required"}, "tool_choice", "not supported yet"),
+    ({"response_format": {"type": "json_object"}}, "response_format", 'other than {"type": "text"}'),
+    ({"structured_outputs": {"json": {}}}, "structured_outputs", "not supported yet"),
+    ({"chat_template": "{{ 1 }}"}, "chat_template", "--chat-template"),
+    ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs", "'messages'"),
+    ({"chat_template_kwargs": 1}, "chat_template_kwargs", "must be an object"),
+    ({"messages": [{"role": "user", "content": "x" * 200}]}, "messages", "context of 128"),
+]
+BAD_TEXT: list[tuple[dict[str, Any], str, str]] = [
+    ({"prompt": ""}, "prompt", "is empty"),
+    ({"prompt": []}, "prompt", "must be a string"),
+    ({"prompt": [[]]}, "prompt", "is empty"),
+    ({"prompt": [1, "a"]}, "prompt", "must be a string"),
+    ({"prompt": [-1]}, "prompt", "must be a string"),
+    ({"prompt": [True]}, "prompt", "must be a string"),
+    ({"prompt": {"a": 1}}, "prompt", "must be a string"),
+    ({"prompt": [257]}, "prompt", "no token 257"),
+    ({"prompt": ["a"] * 300}, "prompt", "at most 256"),
+    ({"prompt": "x" * 128}, "prompt", "context of 128"),
+    ({"prompt": None}, "prompt", "is required"),
+    ({"logprobs": 21}, "logprobs", "from 0 to 20"),
+    ({"logprobs": True}, "logprobs", "an integer"),
+    ({"echo": True, "logprobs": 1}, "echo", "not supported yet"),
+    ({"suffix": "x"}, "suffix", "not supported yet"),
+    ({"max_completion_tokens": 3}, "max_completion_tokens", "unknown field"),
+]
+
+
+def check(app: FastAPI, path: str, body: dict[str, Any], param: str, text: str) -> None:
+    reply = post(app, path, body)
+    assert reply.status == 400, reply.body
+    assert set(reply.error) == {"message", "type", "param", "code"}
+    assert reply.error["param"] == param
+    assert text in reply.error["message"]
+    assert "\n" not in reply.error["message"]
+    assert len(reply.error["message"]) <= 500
+
+
+@pytest.mark.parametrize(("fields", "param", "text"), BAD_SHARED + BAD_CHAT, ids=lambda v: str(v)[:40])
+def test_chat(app: FastAPI, fields: dict[str, Any], param: str, text: str) -> None:
+    check(app, CHAT, {"messages": HI, **fields}, param, text)
+
+
+@pytest.mark.parametrize(("fields", "param", "text"), BAD_CHAT, ids=lambda v: str(v)[:40])
+def test_chat_streamed(app: FastAPI, fields: dict[str, Any], param: str, text: str) -> None:
+    check(app, CHAT, {"messages": HI, "stream": True, **fields}, param, text)
+
+
+@pytest.mark.parametrize(("fields", "param", "text"), BAD_SHARED + BAD_TEXT, ids=lambda v: str(v)[:40])
+def test_completions(app: FastAPI, fields: dict[str, Any], param: str, text: str) -> None:
+    check(app, TEXT, {"prompt": "a", **fields}, param, text)
+
+
+@pytest.mark.parametrize("name", sorted(NEUTRAL))
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_every_field_not_obeyed_is_refused_by_name(app: FastAPI, path: str, name: str) -> None:
+    model = ChatRequest if path == CHAT else CompletionRequest
+    if name in model.model_fields:
+        assert path == TEXT
+        assert name in ("echo", "add_special_tokens")  # obeyed here, refused in chat
+        return
+    body = {"messages": HI} if path == CHAT else {"prompt": "a"}
+    check(app, path, {**body, name: {"some": "thing"}}, name, "not")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"temperature": NaN, "messages": []}', "not valid JSON"),
+        (b'{"prompt": "\xff"}', "not valid JSON"),
+        (b"[]", "must be a JSON object, not a list"),
+        (b"null", "must be a JSON object, not null"),
+        (b'"x"', "must be a JSON object, not a string"),
+    ],
+)
+def test_bodies_that_are_no_request(app: FastAPI, body: bytes, text: str) -> None:
+    reply = post(app, CHAT, body)
+    assert reply.status == 400
+    assert text in reply.error["message"]
+
+
+def test_lone_surrogates_do_not_break_the_answer(app: FastAPI) -> None:
+    assert post(app, TEXT, b'{"prompt": "\\ud800"}').status == 400
+
+
+def test_numbers_too_large_for_floats(app: FastAPI) -> None:
+    assert post(app, TEXT, b'{"prompt": "a", "temperature": 1e999}').status == 400
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/v1/models/gpt-4", "/tokenize"])
+def test_unknown_model_is_404(app: FastAPI, path: str) -> None:
+    body = {"model": "gpt-4", "messages": HI} if path == CHAT else {"model": "gpt-4", "prompt": "a"}
+    reply = get(app, path) if "models" in path else post(app, path, body)
+    assert reply.status == 404
+    assert reply.error["code"] == "model_not_found"
+    assert "fake/model" in reply.error["message"]
+
+
+def test_paths_and_methods(app: FastAPI) -> None:
+    assert post(app, "/v1/nothing", {}).status == 404
+    assert "no path" in post(app, "/v1/nothing", {}).error["message"]
+    reply = get(app, CHAT)
+    assert reply.status == 405
+    assert reply.headers["allow"] == "POST"
+    assert "does not take GET" in reply.error["message"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+NAMES = st.sampled_from(sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields, *NEUTRAL}))
+
+
+@given(path=st.sampled_from([CHAT, TEXT, "/tokenize", "/detokenize"]), body=st.dictionaries(NAMES, VALUES))
+def test_anything_is_answered_and_never_a_500(path: str, body: dict[str, Any]) -> None:
+    reply = post(create_app(FakeEngine()), path, body)
+    assert reply.complete
+    assert reply.status in (200, 400, 404), reply.body
