@@ -41,3 +41,7 @@ class OverloadedError(OctavoError):
 
 class EngineDeadError(OctavoError):
     """The engine thread has stopped; no further request can be served by this process."""
+
+
+class RequestFailedError(OctavoError):
+    """The engine could not finish this request, through no fault of the caller; others go on."""
