@@ -37,4 +37,5 @@ def make_backend(name: str, isa: str, threads: int) -> Backend:
         raise InvalidRequestError("backend cpu needs the native kernels, which are not built", "backend")
     from octavo.kernels.cpu import CpuBackend
 
-    return CpuBackend(threads=threads, isa=isa)
+    backend: Backend = CpuBackend(threads=threads, isa=isa)
+    return backend

@@ -1,0 +1,145 @@
+"""AsyncLLM: a model behind asyncio, one engine thread, any number of callers."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octavo.assembly import Loaded, Progress, load
+from octavo.config import EngineConfig, SchedulerConfig
+from octavo.engine.async_engine import AsyncEngine
+from octavo.engine.core import EngineCore, EngineStats
+from octavo.engine_args import EngineArgs
+from octavo.errors import UnsupportedError
+from octavo.params import RequestOutput, SamplingParams
+from octavo.prompts import Prompt, chat_ids, output_processor, prompt_ids
+
+if TYPE_CHECKING:
+    from octavo.tokenizer import Tokenizer
+    from octavo.tokenizer.chat import ChatTemplate
+
+
+class AsyncLLM:
+    """Streams completions. vLLM's AsyncLLMEngine is an alias.
+
+    Attributes:
+        tokenizer, chat_template: the model's.
+        model: what the user named; served_model_name: what clients call it.
+        max_model_len: tokens of a sequence, prompt and answer together.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self.user: EngineConfig = loaded.user
+        self.config: SchedulerConfig = loaded.config
+        self.tokenizer: Tokenizer = loaded.tokenizer
+        self.chat_template: ChatTemplate = loaded.template
+        self.model = loaded.user.model
+        self.served_model_name = loaded.user.served_model_name or _short_name(loaded.user.model)
+        self.max_model_len = loaded.config.max_model_len
+        seed = loaded.user.seed
+        core = EngineCore(
+            loaded.config,
+            loaded.runner,
+            loaded.tokenizer.stop_token_ids,
+            vocab_size=loaded.model.vocab_size,
+            rng=None if seed is None else random.Random(seed),
+        )
+        self._engine = AsyncEngine(core, output_processor(loaded.tokenizer))
+        self._engine.start()
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs, *, progress: Progress | None = None) -> AsyncLLM:
+        """Load the model that args name and start its engine thread.
+
+        Raises:
+            OctavoError: one line that says what is wrong.
+        """
+        return cls(load(args.config, progress))
+
+    def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of one prompt until one is finished; closing the generator aborts the request.
+
+        Raises (at the first output):
+            InvalidRequestError: the prompt or a parameter is wrong.
+            OverloadedError: too many requests are waiting.
+        """
+        text, ids = prompt_ids(prompt, self.tokenizer)
+        return self._engine.generate(
+            request_id or uuid.uuid4().hex,
+            ids,
+            sampling_params or SamplingParams(),
+            prompt=text,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+
+    async def abort(self, request_id: str) -> None:
+        """End a request within one step."""
+        await self._engine.abort(request_id)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, special tokens included."""
+        return self.tokenizer.encode(text)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Token ids of a conversation under the model's chat template."""
+        if tools:
+            raise UnsupportedError("tools are not supported yet", "tools")
+        return chat_ids(
+            self.chat_template,
+            self.tokenizer,
+            messages,
+            add_generation_prompt=add_generation_prompt and not continue_final_message,
+            continue_final_message=continue_final_message,
+            **kwargs,
+        )[1]
+
+    def stats(self) -> EngineStats:
+        """Counters since start and the state of now."""
+        return self._engine.stats()
+
+    @property
+    def healthy(self) -> bool:
+        """The engine thread lives and, while there is work, moves."""
+        return self._engine.healthy
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget cached prefixes that no running request uses. True: none is left."""
+        return await self._engine.reset_prefix_cache()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new requests, let the running ones end for at most timeout_s, then stop."""
+        await self._engine.drain(timeout_s)
+
+    def shutdown(self) -> None:
+        """Stop the engine thread; requests that run end with EngineDeadError."""
+        self._engine.stop()
+
+
+AsyncLLMEngine = AsyncLLM
+
+
+def _short_name(model: str) -> str:
+    """What clients call a model that nobody named: its alias or hub id, a path's last part."""
+    path = Path(model)
+    return path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else model

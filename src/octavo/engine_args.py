@@ -1,0 +1,57 @@
+"""EngineArgs: keyword arguments as vLLM's users write them, turned into an EngineConfig."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.errors import InvalidRequestError, UnsupportedError
+
+_FIELDS = {f.name for f in dataclasses.fields(EngineConfig)}
+_ALIASES = {"block_size": "page_size", "num_gpu_blocks_override": "num_pages"}
+
+# What peers know and Octavo does not do: accepted only where it asks for what happens anyway.
+_HARMLESS: dict[str, tuple[object, ...]] = {
+    "enforce_eager": (False, True),
+    "disable_log_stats": (False, True),
+    "enable_chunked_prefill": (None, True),
+    "pipeline_parallel_size": (1,),
+    "swap_space": (0,),
+    "cpu_offload_gb": (0,),
+    "device": ("auto", "cpu"),
+    "revision": (None,),
+    "tokenizer_mode": ("auto",),
+    "load_format": ("auto",),
+    "enable_lora": (False,),
+}
+
+
+class EngineArgs:
+    """EngineConfig by vLLM's keyword names. AsyncEngineArgs is the same class.
+
+    trust_remote_code is accepted and has no effect: no remote code is ever run.
+
+    Raises:
+        InvalidRequestError: an unknown name (the nearest one is suggested) or a wrong value.
+        UnsupportedError: a name that peers know and Octavo does not do.
+    """
+
+    def __init__(self, model: str, **options: Any) -> None:
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            field = _ALIASES.get(name, name)
+            if field in _FIELDS:
+                values[field] = value
+            elif name in _HARMLESS:
+                if value not in _HARMLESS[name]:
+                    raise UnsupportedError(f"{name}={value!r} is not supported", name)
+            else:
+                near = difflib.get_close_matches(name, [*_FIELDS, *_ALIASES], 1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise InvalidRequestError(f"{name} is not an engine argument{hint}", name)
+        self.config = EngineConfig(model=str(model), **values)
+
+
+AsyncEngineArgs = EngineArgs

@@ -1,0 +1,194 @@
+"""LLM: a model, its engine and its tokenizer behind vLLM's names, driven by the caller's thread."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from octavo.assembly import Loaded, Progress, load
+from octavo.async_llm import AsyncLLM, AsyncLLMEngine
+from octavo.engine.core import EngineCore, EngineStats
+from octavo.engine.output import OutputProcessor
+from octavo.engine_args import AsyncEngineArgs, EngineArgs
+from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
+from octavo.params import RequestOutput, SamplingParams
+from octavo.prompts import Prompt, as_list, chat_ids, output_processor, prompt_ids
+
+if TYPE_CHECKING:
+    from octavo.tokenizer import Tokenizer
+
+__all__ = ["LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "EngineArgs"]
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class LLM:
+    """Text generation, many prompts at once.
+
+    Args:
+        model: alias ("smollm2"), .gguf file, or folder with config.json.
+        options: EngineArgs' names, which are vLLM's (max_model_len, seed, dtype, ...).
+        progress: called with (phase, seconds) while loading.
+
+    Raises:
+        OctavoError: one line that says what is wrong with the model or an option.
+    """
+
+    def __init__(self, model: str, *, progress: Progress | None = None, **options: Any) -> None:
+        self._loaded: Loaded = load(EngineArgs(model, **options).config, progress)
+        loaded = self._loaded
+        seed = loaded.user.seed
+        self._core = EngineCore(
+            loaded.config,
+            loaded.runner,
+            loaded.tokenizer.stop_token_ids,
+            vocab_size=loaded.model.vocab_size,
+            rng=None if seed is None else random.Random(seed),
+        )
+        self._outputs: OutputProcessor = output_processor(loaded.tokenizer)
+        self._next_id = 0
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete each prompt; the outputs stand in the order of the prompts.
+
+        Args:
+            prompts: text, token ids, {"prompt_token_ids": ids}, or a list of these.
+            sampling_params: for all, or one for each.
+            use_tqdm: a progress bar on a terminal, when there is more than one prompt.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter is wrong; nothing was generated.
+        """
+        every = [prompt_ids(prompt, self._loaded.tokenizer) for prompt in as_list(prompts)]
+        return self._run(every, sampling_params, use_tqdm)
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several, under the model's chat template."""
+        if not messages:
+            raise InvalidRequestError("messages is empty", "messages")
+        several = not isinstance(messages[0], Mapping)
+        conversations: Sequence[Any] = messages if several else [messages]
+        options = {
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            "continue_final_message": continue_final_message,
+        }
+        every = [self._chat_ids(c, options | dict(chat_template_kwargs or {})) for c in conversations]
+        return self._run(every, sampling_params, use_tqdm)
+
+    def render_chat(self, messages: Messages, **options: Any) -> list[int]:
+        """Token ids of a conversation under the model's chat template (ChatTemplate.render's options)."""
+        return self._chat_ids(messages, options)[1]
+
+    def _chat_ids(self, messages: Any, options: dict[str, Any]) -> tuple[str | None, list[int]]:
+        if options.pop("tools", None):
+            raise UnsupportedError("tools are not supported yet", "tools")
+        return chat_ids(self._loaded.template, self._loaded.tokenizer, messages, **options)
+
+    def _run(
+        self,
+        prompts: list[tuple[str | None, list[int]]],
+        given: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        if given is None or isinstance(given, SamplingParams):
+            params = [given or SamplingParams()] * len(prompts)
+        else:
+            params = list(given)
+        if len(params) != len(prompts):
+            raise InvalidRequestError(
+                f"{len(prompts)} prompts came with {len(params)} sampling_params", "sampling_params"
+            )
+        for (_, ids), wish in zip(prompts, params, strict=True):
+            self._core.check(ids, wish)
+        queue = [
+            (str(self._next_id + i), *p, w) for i, (p, w) in enumerate(zip(prompts, params, strict=True))
+        ]
+        self._next_id += len(queue)
+        try:
+            with _Bar(len(queue) if use_tqdm else 0) as bar:
+                done = self._drain(queue, bar)
+        except BaseException:
+            for request_id, *_ in queue:
+                self._core.abort(request_id)
+                self._outputs.discard(request_id)
+            raise
+        return [done[request_id] for request_id, *_ in queue]
+
+    def _drain(
+        self, queue: Iterable[tuple[str, str | None, list[int], SamplingParams]], bar: _Bar
+    ) -> dict[str, RequestOutput]:
+        """Feed the engine as it has room, step it until all have ended."""
+        waiting, done = list(queue), {}
+        waiting.reverse()
+        while waiting or self._core.has_unfinished():
+            while waiting and self._core.num_waiting < self._core.config.max_num_seqs:
+                request_id, text, ids, params = waiting.pop()
+                seed = self._core.add_request(request_id, ids, params)
+                self._outputs.add(request_id, text, ids, params, seed)
+            updates = self._core.step()
+            failed = next((u for u in updates if u.finish_reason == "error"), None)
+            if failed is not None:
+                raise OctavoError(f"request {failed.request_id} failed: {failed.stop_reason}")
+            for stopped in self._outputs.process(updates):
+                self._core.abort(stopped.request_id, stopped.index)
+            for request_id in dict.fromkeys(u.request_id for u in updates if u.tokens or u.finish_reason):
+                output = self._outputs.take(request_id)
+                if output is not None and output.finished:
+                    done[request_id] = output
+                    bar.advance()
+        return done
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self._loaded.tokenizer
+
+    def get_metrics(self) -> EngineStats:
+        """Counters since start and the state of now."""
+        return self._core.stats()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached prefixes. True: none is left."""
+        return self._core.reset_prefix_cache()
+
+
+class _Bar:
+    """A progress bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total if total > 1 and sys.stderr.isatty() else 0
+        self._progress: Any = None
+
+    def __enter__(self) -> _Bar:
+        if self._total:
+            from rich.console import Console
+            from rich.progress import Progress as RichProgress
+
+            self._progress = RichProgress(console=Console(stderr=True), transient=True)
+            self._progress.start()
+            self._task = self._progress.add_task("generating", total=self._total)
+        return self
+
+    def advance(self) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._task)
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
