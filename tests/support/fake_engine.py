@@ -88,6 +88,7 @@ class FakeEngine:
     ended: list[str | None] = field(default_factory=list)
     aborted: list[str | None] = field(default_factory=list)
     rendered: list[dict[str, Any]] = field(default_factory=list)
+    draining: bool = False
     shut: bool = False
     counts: FakeStats = field(default_factory=FakeStats)
 
@@ -114,7 +115,10 @@ class FakeEngine:
         return self.counts
 
     async def drain(self, timeout_s: float) -> None:
-        pass
+        """Those that still run end as aborted."""
+        self.draining = True
+        if self.hold is not None:
+            self.hold.set()
 
     def shutdown(self) -> None:
         self.shut = True
@@ -153,6 +157,11 @@ class FakeEngine:
             await asyncio.sleep(0)
             if sent > 0 and self.hold is not None:
                 await self.hold.wait()
+            if self.draining:
+                for row in rows:
+                    row.output.finish_reason = "abort"
+                yield RequestOutput(request_id or "r", None, prompt, [row.output for row in rows], True)
+                return
             if self.fail_after is not None and sent >= self.fail_after[0]:
                 raise self.fail_after[1]
             for row in rows:

@@ -11,7 +11,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from octavo.errors import CapacityError, EngineDeadError, InvalidRequestError, OctavoError, OverloadedError
+from octavo.errors import (
+    CapacityError,
+    EngineDeadError,
+    InvalidRequestError,
+    OctavoError,
+    OverloadedError,
+    RequestFailedError,
+)
 
 logger = logging.getLogger("octavo.server")
 
@@ -78,6 +85,8 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
         return ApiError(429, str(error), "overloaded_error", code="overloaded", headers=retry)
     if isinstance(error, CapacityError):
         return ApiError(400, str(error), code="capacity")
+    if isinstance(error, RequestFailedError):
+        return ApiError(500, str(error), "server_error", code="generation_failed")
     if isinstance(error, EngineDeadError):
         return ApiError(503, str(error), "server_error", code="engine_dead")
     reference = secrets.token_hex(4)

@@ -78,7 +78,10 @@ async def serve(
 
 
 async def _drain(state: ServerState, engine: ServedEngine, timeout_s: float, kill: asyncio.Event) -> bool:
-    """Refuse what is new, let run what runs; then stop the engine, which ends the rest with an error."""
+    """Refuse what is new, let run what runs; then stop the engine, which ends the rest with an error.
+
+    Requests are counted here and not in the engine: one may still be on its way there.
+    """
     state.draining = True
     killed = asyncio.ensure_future(kill.wait())
     idle = asyncio.ensure_future(state.idle(timeout_s))
@@ -86,6 +89,8 @@ async def _drain(state: ServerState, engine: ServedEngine, timeout_s: float, kil
     finished = idle.done() and idle.result()
     for task in (killed, idle):
         task.cancel()
+    await engine.drain(0.0)
+    await state.idle(CLOSE_S)
     await asyncio.to_thread(engine.shutdown)
     return finished
 

@@ -1,0 +1,189 @@
+"""From a free port to the last byte: starting, signals, draining. Over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from octavo.errors import CheckpointError
+from octavo.server.app import create_app
+from octavo.server.listen import PortInUseError, bind
+from octavo.server.run import serve
+from support.fake_engine import FakeEngine
+
+CHAT = "/v1/chat/completions"
+BODY = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+
+
+@dataclass
+class Running:
+    """A server in this process's loop, and a client for it."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, done: asyncio.Future[bool], loaded: asyncio.Future[FakeEngine]
+    ):
+        self.client, self.done, self.loaded = client, done, loaded
+
+
+@asynccontextmanager
+async def running(engine: FakeEngine | None, drain_timeout_s: float = 10.0) -> AsyncIterator[Running]:
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    loaded: asyncio.Future[FakeEngine] = asyncio.get_running_loop().create_future()
+    ready = asyncio.Event()
+    done = asyncio.ensure_future(
+        serve(create_app(None), listener, loaded, lambda _: ready.set(), drain_timeout_s)
+    )
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        if engine is not None:
+            loaded.set_result(engine)
+            await ready.wait()
+        try:
+            yield Running(client, done, loaded)
+        finally:
+            if not done.done():
+                os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait({done}, timeout=20)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(test())  # type: ignore[arg-type]
+
+
+def test_the_port_is_taken_before_anything_is_loaded() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(PortInUseError, match=rf"127.0.0.1:{port}: Address already in use.*--port"):
+            bind("127.0.0.1", port)
+    bind("127.0.0.1", port).close()
+
+
+@pytest.mark.parametrize("host", ["\ud800", "x" * 70, "192.0.2.1"])
+def test_hosts_that_are_not_ours(host: str) -> None:
+    with pytest.raises(PortInUseError, match="cannot listen on"):
+        bind(host, 0)
+
+
+def test_while_loading_the_answer_is_503_then_200() -> None:
+    async def test() -> None:
+        async with running(None) as server:
+            early = await server.client.get("/health")
+            assert (early.status_code, early.json()) == (503, {"status": "starting"})
+            assert (await server.client.post(CHAT, json=BODY)).status_code == 503
+            server.loaded.set_result(FakeEngine())
+            while (await server.client.get("/health")).status_code != 200:
+                await asyncio.sleep(0.01)
+            assert (await server.client.post(CHAT, json=BODY)).status_code == 200
+
+    run(test)
+
+
+def test_an_engine_that_cannot_be_loaded_ends_the_server() -> None:
+    async def test() -> None:
+        async with running(None) as server:
+            server.loaded.set_exception(CheckpointError("broken"))
+            with pytest.raises(CheckpointError, match="broken"):
+                await server.done
+
+    run(test)
+
+
+def test_a_signal_while_loading_ends_the_server() -> None:
+    async def test() -> None:
+        async with running(None) as server:
+            assert (await server.client.get("/health")).status_code == 503
+            os.kill(os.getpid(), signal.SIGINT)
+            assert await server.done
+
+    run(test)
+
+
+async def first_text(stream: httpx.Response) -> AsyncIterator[str]:
+    async for line in stream.aiter_lines():
+        if line:
+            yield line
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_streams_end_and_refuses_new_ones(name: signal.Signals) -> None:
+    async def test() -> None:
+        engine = FakeEngine(hold=asyncio.Event())
+        assert engine.hold is not None
+        async with running(engine) as server, server.client.stream("POST", CHAT, json=BODY) as stream:
+            lines = first_text(stream)
+            seen = [await anext(lines)]
+            os.kill(os.getpid(), name)
+            while (health := await server.client.get("/health")).status_code == 200:
+                await asyncio.sleep(0.01)
+            assert health.json() == {"status": "draining"}
+            refused = await server.client.post(CHAT, json=BODY)
+            assert refused.status_code == 503
+            assert refused.headers["retry-after"] == "1"
+            assert not engine.draining
+            engine.hold.set()
+            seen += [line async for line in lines]
+            assert seen[-1] == "data: [DONE]"
+            assert "error" not in "".join(seen)
+            assert len(seen) == 7
+            assert await server.done
+            assert engine.shut
+            with pytest.raises(httpx.ConnectError):
+                await server.client.get("/health")
+
+    run(test)
+
+
+@pytest.mark.parametrize("second_signal", [False, True])
+def test_what_outlives_the_time_limit_is_told(second_signal: bool) -> None:
+    async def test() -> None:
+        engine = FakeEngine(hold=asyncio.Event())
+        limit = 1000.0 if second_signal else 0.05
+        async with running(engine, limit) as server, server.client.stream("POST", CHAT, json=BODY) as stream:
+            lines = first_text(stream)
+            seen = [await anext(lines)]
+            os.kill(os.getpid(), signal.SIGTERM)
+            if second_signal:
+                while (await server.client.get("/health")).status_code == 200:
+                    await asyncio.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGTERM)
+            seen += [line async for line in lines]
+            assert "aborted" in seen[-2]
+            assert seen[-1] == "data: [DONE]"
+            assert not await server.done
+
+    run(test)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_closed_connection_aborts(stream: bool) -> None:
+    async def test() -> None:
+        engine = FakeEngine(hold=asyncio.Event())
+        async with running(engine) as server:
+            request = asyncio.ensure_future(server.client.post(CHAT, json=BODY | {"stream": stream}))
+            while not engine.calls:
+                await asyncio.sleep(0.01)
+            request.cancel()
+            while not engine.aborted:
+                await asyncio.sleep(0.01)
+            assert engine.aborted == [engine.calls[0].request_id]
+
+    run(test)
+
+
+def test_a_reader_that_stops_reading_holds_only_itself_up() -> None:
+    async def test() -> None:
+        engine = FakeEngine(reply="x" * 200_000, max_model_len=1 << 20)
+        async with running(engine) as server, server.client.stream("POST", CHAT, json=BODY):
+            await asyncio.sleep(0.2)  # nobody reads: the stream fills the buffers and waits
+            quick = await server.client.post(CHAT, json=BODY | {"max_tokens": 3})
+            assert quick.text.endswith("data: [DONE]\n\n")
+            assert len(engine.ended) == 1
+
+    run(test)
