@@ -81,7 +81,7 @@ class EngineCore:
         self._rng = rng or random.SystemRandom()
         self._clock = clock
         self._depth = steps_in_flight
-        self._scheduler = Scheduler(config)
+        self.scheduler = Scheduler(config)
         self._requests: dict[str, list[Request]] = {}  # unfinished ones by the caller's name
         self._flights: deque[tuple[StepPlan, Handle, float]] = deque()
         self._last_result_time = 0.0
@@ -143,7 +143,7 @@ class EngineCore:
         self.check(token_ids, params)
         if request_id in self._requests:
             raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
-        waiting = len(self._scheduler.waiting)
+        waiting = len(self.scheduler.waiting)
         if waiting >= self.config.max_waiting:
             raise OverloadedError(f"{waiting} requests are waiting already; try again later")
         seed = self._rng.getrandbits(64) if params.seed is None else params.seed
@@ -154,7 +154,7 @@ class EngineCore:
         ]
         self._requests[request_id] = requests
         for request in requests:
-            self._scheduler.add(request)
+            self.scheduler.add(request)
         return seed
 
     def _new(
@@ -195,7 +195,7 @@ class EngineCore:
         now, updates = self._clock(), []
         for request in tuple(self._requests.get(request_id, ())):
             if index is None or request.index == index:
-                self._scheduler.abort(request, now)
+                self.scheduler.abort(request, now)
                 updates.append(update_of(request))
         self._forget(updates)
         return updates
@@ -207,7 +207,7 @@ class EngineCore:
     @property
     def can_step(self) -> bool:
         """Whether step() would do anything now (not so if all that is left waits for grammars)."""
-        return bool(self._flights) or self._scheduler.has_work
+        return bool(self._flights) or self.scheduler.has_work
 
     # --- steps --------------------------------------------------------------------------------------
 
@@ -227,9 +227,9 @@ class EngineCore:
         """Fill the pipeline. Returns news only if a step could not be submitted."""
         while len(self._flights) < self._depth:
             now = self._clock()
-            plan = self._scheduler.schedule(now)
+            plan = self.scheduler.schedule(now)
             if plan is None:
-                idle = bool(self._flights) or not self._scheduler.has_work
+                idle = bool(self._flights) or not self.scheduler.has_work
                 ensure(idle, "there is work and nothing in flight, but nothing can be scheduled")
                 break
             try:
@@ -251,7 +251,7 @@ class EngineCore:
         self._last_result_time = now
         self._failed_steps = 0
         self._steps += 1
-        return self._scheduler.update(result, now, duration)
+        return self.scheduler.update(result, now, duration)
 
     def _failed(self, plan: StepPlan, error: Exception) -> list[RequestUpdate]:
         self._failed_steps += 1
@@ -259,7 +259,7 @@ class EngineCore:
         if self._failed_steps >= MAX_FAILED_STEPS:
             message = f"{self._failed_steps} steps in a row failed, the last with {text}"
             raise EngineDeadError(message) from error
-        return self._scheduler.fail(plan.step_id, f"the step of this request failed: {text}", self._clock())
+        return self.scheduler.fail(plan.step_id, f"the step of this request failed: {text}", self._clock())
 
     def _forget(self, updates: Iterable[RequestUpdate]) -> None:
         """Drop requests that have ended from the books."""
@@ -276,11 +276,11 @@ class EngineCore:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._scheduler.waiting)
+        return len(self.scheduler.waiting)
 
     def stats(self) -> EngineStats:
         """A snapshot. Any thread may ask."""
-        scheduler, cache = self._scheduler, self._scheduler.kv.cache
+        scheduler, cache = self.scheduler, self.scheduler.kv.cache
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -295,8 +295,8 @@ class EngineCore:
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes that no running request uses. True: none is left."""
-        return self._scheduler.kv.reset_prefix_cache()
+        return self.scheduler.kv.reset_prefix_cache()
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless all books of the engine room agree. For tests; O(pages)."""
-        self._scheduler.check_integrity()
+        self.scheduler.check_integrity()

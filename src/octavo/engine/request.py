@@ -106,10 +106,11 @@ class Request:
 
         Sets finish_reason and stop_reason when one ends it.
         """
+        known = self.token_ids
         for count, token in enumerate(tokens, 1):
             token_id = token.token_id
-            self.token_ids.append(token_id)
-            length = len(self.token_ids)
+            known.append(token_id)
+            length = len(known)
             if token_id in self.stop_ids and length - self.num_prompt_tokens > self.params.min_tokens:
                 self.finish_reason = STOP
                 self.stop_reason = None if token_id in self.eos_ids else token_id
@@ -120,9 +121,11 @@ class Request:
         return tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestUpdate:
     """What happened to one sequence: new tokens, or its end, or both.
+
+    (Not frozen, because one is made per running request and step, and freezing doubles the time.)
 
     Attributes:
         finish_reason: None while it goes on; "stop", "length", "abort" or "error".

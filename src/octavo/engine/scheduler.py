@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable
 
 from octavo.config import SchedulerConfig
 from octavo.engine.budget import TokenBudget
@@ -96,12 +95,12 @@ class Scheduler:
     def schedule(self, now: float = 0.0) -> StepPlan | None:
         """The next step, or None when there is nothing to compute before a result arrives."""
         ensure(len(self._in_flight) < MAX_IN_FLIGHT, "too many steps are in flight")
-        decodes: list[Request] = []
-        prefills: list[Request] = []
+        decodes: list[tuple[Request, int]] = []
+        prefills: list[tuple[Request, int]] = []
         for request in self.running:
             need = request.num_uncomputed()
             if need > 0:
-                (decodes if need <= 1 + len(request.drafts) else prefills).append(request)
+                (decodes if need <= 1 + len(request.drafts) else prefills).append((request, need))
         step = StepBuilder(self.budget.tokens(len(decodes)))
         self._continue(decodes, step)
         self._continue(prefills, step)
@@ -115,15 +114,15 @@ class Scheduler:
         self._in_flight.append(flight)
         return flight.plan
 
-    def _continue(self, requests: Iterable[Request], step: StepBuilder) -> None:
+    def _continue(self, requests: list[tuple[Request, int]], step: StepBuilder) -> None:
         """Place running requests while budget is left."""
         page_size = self.config.page_size
-        for request in requests:
+        for request, need in requests:
             if step.left <= 0:
                 return
             if request.state is not RequestState.RUNNING:
                 continue  # it has just given its pages to an older one
-            count = min(request.num_uncomputed(), step.left)
+            count = min(need, step.left)
             end = request.num_scheduled_tokens + count
             if end <= len(request.page_table) * page_size:
                 step.place(request, count, ())
@@ -215,11 +214,12 @@ class Scheduler:
         ensure(plan.step_id == result.step_id, f"result {result.step_id} came for step {plan.step_id}")
         self.budget.observe(plan.num_tokens, duration_s)
         updates: list[RequestUpdate] = []
+        errors = result.errors
         for request, step, preemptions in zip(flight.requests, plan.steps, flight.preemptions, strict=True):
             if request.state is RequestState.FINISHED:
                 continue
             tokens = result.tokens.get(step.row, ())
-            error = result.errors.get(step.row)
+            error = errors.get(step.row) if errors else None
             if error is None and bool(tokens) is not step.sample:
                 error = "the executor did not return the tokens it was asked for"
             if error is not None:

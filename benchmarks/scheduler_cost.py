@@ -1,0 +1,81 @@
+"""What the scheduler costs per step, without a model: microseconds of schedule() and update().
+
+    python benchmarks/scheduler_cost.py [--steps 300]
+
+Prints the median step with 1, 32 and 256 running requests that decode, and with a prompt of 8,000
+tokens that is computed in chunks beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+from octavo.config import SchedulerConfig
+from octavo.engine.plan import StepPlan, StepResult
+from octavo.engine.request import Request
+from octavo.engine.scheduler import Scheduler
+from octavo.params import RequestMetrics, SampledToken, SamplingParams
+
+CONTEXT = 8192
+TOKEN = (SampledToken(5),)
+NO_STOP: frozenset[int] = frozenset()
+PARAMS = SamplingParams(max_tokens=None)
+
+
+def request(number: int, prompt: list[int]) -> Request:
+    order = (0, number)
+    return Request(
+        f"r{number}", prompt, PARAMS, 0, 0, order, CONTEXT, NO_STOP, NO_STOP, RequestMetrics(0.0)
+    )
+
+
+def result_of(plan: StepPlan) -> StepResult:
+    return StepResult(plan.step_id, {step.row: TOKEN for step in plan.steps if step.sample}, {})
+
+
+def measure(scheduler: Scheduler, steps: int) -> tuple[float, float]:
+    """Median microseconds of schedule() and of update()."""
+    planning, digesting = [], []
+    for _ in range(steps):
+        start = time.perf_counter()
+        plan = scheduler.schedule()
+        middle = time.perf_counter()
+        if plan is None:
+            raise SystemExit("nothing to schedule")
+        result = result_of(plan)
+        again = time.perf_counter()
+        scheduler.update(result)
+        planning.append(middle - start)
+        digesting.append(time.perf_counter() - again)
+    return 1e6 * statistics.median(planning), 1e6 * statistics.median(digesting)
+
+
+def scenario(running: int, with_prompt: bool, steps: int) -> tuple[float, float]:
+    config = SchedulerConfig(
+        num_pages=running * 64 + 1024, max_model_len=CONTEXT, max_num_seqs=running + 1, step_target_s=None
+    )
+    scheduler = Scheduler(config)
+    for number in range(running):
+        scheduler.add(request(number, [number + 1, 2, 3, 4, 5, 6, 7, 8]))
+    measure(scheduler, 5)
+    if with_prompt:
+        scheduler.budget.tokens = lambda num_decoding: num_decoding + 16  # type: ignore[method-assign]
+        scheduler.add(request(running, list(range(8000))))
+    return measure(scheduler, steps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=300)
+    steps = parser.parse_args().steps
+    print(f"{'running':>8} {'prompt':>7} {'schedule':>9} {'update':>9} {'sum':>9}  (microseconds a step, median)")
+    for running in (1, 32, 256):
+        for with_prompt in (False, True):
+            plan, update = scenario(running, with_prompt, steps)
+            print(f"{running:8d} {'yes' if with_prompt else 'no':>7} {plan:9.1f} {update:9.1f} {plan + update:9.1f}")
+
+
+if __name__ == "__main__":
+    main()

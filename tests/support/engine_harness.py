@@ -1,0 +1,158 @@
+"""An EngineCore over the toy executor that checks itself after every operation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from octavo.config import SchedulerConfig
+from octavo.engine.core import EngineCore
+from octavo.engine.request import Request, RequestState, RequestUpdate
+from octavo.params import SamplingParams
+
+from support.toy_executor import EOS, Toy, ToyExecutor, alone
+
+MAX_IDLE_STEPS = 2000
+
+
+class Harness:
+    """Adds, steps and aborts; every token and every end is compared with the request run alone.
+
+    Attributes:
+        tokens, reasons: (request id, index) -> generated so far, finish reason once ended.
+        operations: how many add, step and abort calls were made and checked.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_pages: int = 16,
+        page_size: int = 4,
+        max_model_len: int = 40,
+        max_num_seqs: int = 4,
+        max_num_batched_tokens: int = 16,
+        enable_prefix_caching: bool = True,
+        max_waiting: int = 64,
+        depth: int = 1,
+        vocab_size: int = 64,
+        propose: Callable[[Sequence[int], int], Sequence[int]] | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+        step_target_s: float | None = None,
+    ) -> None:
+        config = SchedulerConfig(
+            num_pages=num_pages,
+            page_size=page_size,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            step_target_s=step_target_s,
+            enable_prefix_caching=enable_prefix_caching,
+            max_waiting=max_waiting,
+        )
+        self.config = config
+        self.toy = Toy(vocab_size)
+        self.executor = ToyExecutor(num_pages, page_size, self.toy, propose=propose)
+        self.core = EngineCore(
+            config, self.executor, (EOS,), rng=random.Random(7), clock=clock, steps_in_flight=depth
+        )
+        self.scheduler = self.core.scheduler
+        self.kv = self.scheduler.kv
+        self.executor.references = self.kv.pool.references
+        self.tokens: dict[tuple[str, int], list[int]] = {}
+        self.reasons: dict[tuple[str, int], str] = {}
+        self.cached: dict[tuple[str, int], int] = {}
+        self.operations = 0
+        self._expected: dict[tuple[str, int], tuple[list[int], str]] = {}
+        self._count = 0
+
+    # --- operations ---------------------------------------------------------------------------------
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        salt: str | None = None,
+    ) -> str:
+        params = params or SamplingParams(max_tokens=8, ignore_eos=True)
+        name = f"r{self._count}"
+        self._count += 1
+        seed = self.core.add_request(name, prompt, params, priority=priority, cache_salt=salt)
+        for index in range(params.n):
+            self.tokens[name, index] = []
+            self._expected[name, index] = alone(
+                prompt, params, seed, index, self.config.max_model_len, self.toy
+            )
+        self._check()
+        return name
+
+    def step(self) -> list[RequestUpdate]:
+        updates = self.core.step()
+        self._take(updates)
+        return updates
+
+    def abort(self, name: str, index: int | None = None) -> list[RequestUpdate]:
+        updates = self.core.abort(name, index)
+        self._take(updates)
+        return updates
+
+    def run(self) -> None:
+        """Step until every request has ended."""
+        for _ in range(MAX_IDLE_STEPS):
+            if not self.core.has_unfinished():
+                break
+            self.step()
+        assert not self.core.has_unfinished(), "the engine does not come to an end"
+        assert self.unfinished() == [], "a request never ended"
+
+    def drain_and_check(self) -> None:
+        """Run to the end; then nothing may be held by anybody."""
+        self.run()
+        assert self.kv.num_available == self.config.num_pages
+        assert self.core.reset_prefix_cache()
+        assert self.kv.pool.num_free == self.config.num_pages
+        assert self.scheduler.running == self.scheduler.waiting == []
+        self._check()
+
+    # --- views --------------------------------------------------------------------------------------
+
+    def unfinished(self) -> list[tuple[str, int]]:
+        return [key for key in self.tokens if key not in self.reasons]
+
+    def request(self, name: str, index: int = 0) -> Request:
+        """The engine's own object of an unfinished request."""
+        requests = [*self.scheduler.running, *self.scheduler.waiting]
+        return next(r for r in requests if (r.request_id, r.index) == (name, index))
+
+    def state(self, name: str, index: int = 0) -> RequestState:
+        return self.request(name, index).state
+
+    def expected(self, name: str, index: int = 0) -> list[int]:
+        return self._expected[name, index][0]
+
+    def computed_tokens(self) -> int:
+        return sum(plan.num_tokens for plan in self.executor.plans)
+
+    # --- checks -------------------------------------------------------------------------------------
+
+    def _take(self, updates: Sequence[RequestUpdate]) -> None:
+        for update in updates:
+            key = update.request_id, update.index
+            assert key not in self.reasons, "news of a request that had ended"
+            self.tokens[key] += [token.token_id for token in update.tokens]
+            self.cached[key] = update.num_cached_tokens
+            wanted, reason = self._expected[key]
+            got = self.tokens[key]
+            assert got == wanted[: len(got)], f"{key} differs from itself run alone"
+            if update.finish_reason is not None:
+                self.reasons[key] = update.finish_reason
+                if update.finish_reason in ("stop", "length"):
+                    assert (got, update.finish_reason) == (wanted, reason)
+            else:
+                assert got != wanted, "the end was missed"
+        self._check()
+
+    def _check(self) -> None:
+        self.operations += 1
+        self.core.check_integrity()
