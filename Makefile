@@ -88,11 +88,9 @@ _build-env:
 
 _ext:
 	@echo "building the native extension"
-	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" cmake -S . -B build/dev -G Ninja -DCMAKE_BUILD_TYPE=Release \
-		-DCMAKE_CXX_COMPILER=$(CXX) -DPython_EXECUTABLE=$(CURDIR)/$(BUILD) \
-		-Dnanobind_DIR=$$($(BUILD) -m nanobind --cmake_dir) >/dev/null
-	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" cmake --build build/dev
-	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" cmake --install build/dev --prefix src >/dev/null
+	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" cmake -S . -B build/ext -G Ninja -DCMAKE_BUILD_TYPE=Release \
+		-DCMAKE_CXX_COMPILER=$(CXX) -DPython_EXECUTABLE=$(CURDIR)/$(BUILD) -DOCTAVO_IN_PLACE=ON >/dev/null
+	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" cmake --build build/ext
 
 # --- what people type -----------------------------------------------------------------------------
 
