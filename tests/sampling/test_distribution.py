@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.sampling.distribution import draw, log_sum_exp, total
+from octavo.sampling.distribution import chunk_sums, draw, log_sum_exp, total
 
 CHUNK = 256  # not imported: another size would be other bits for every seed
 SIZES = (1, 2, 255, 256, 257, 512, 1000, 5000)
@@ -20,36 +20,40 @@ def weights_of(size: int, seed: int, spread: float = 3.0) -> np.ndarray:
     return np.exp(z - z.max())
 
 
-def slow_total(weights: list[float]) -> list[float]:
-    running, prefix = 0.0, []
+def slow_sums(weights: list[float]) -> list[float]:
+    sums = []
     for start in range(0, len(weights), CHUNK):
         chunk = 0.0
         for weight in weights[start : start + CHUNK]:
             chunk += weight
-        running += chunk
-        prefix.append(running)
-    return prefix
+        sums.append(chunk)
+    return sums
 
 
-def slow_draw(weights: list[float], u: float) -> int:
-    prefix = slow_total(weights)
-    target = u * prefix[-1]
-    chunk = next(i for i, running in enumerate(prefix) if running > target)
-    rest = target - (prefix[chunk - 1] if chunk else 0.0)
-    inside = 0.0
-    for token in range(chunk * CHUNK, min(len(weights), chunk * CHUNK + CHUNK)):
-        inside += weights[token]
-        if weights[token]:
-            last = token
-        if inside > rest:
-            return token
-    return last
+def slow_race(noise: list[float], rates: list[float]) -> int:
+    times = [each / rate if rate else math.inf for each, rate in zip(noise, rates, strict=False)]
+    return times.index(min(times))
+
+
+def slow_draw(weights: list[float], chunk_noise: list[float], token_noise: list[float]) -> int:
+    start = slow_race(chunk_noise, slow_sums(weights)) * CHUNK
+    return start + slow_race(token_noise, weights[start : start + CHUNK])
+
+
+def noise_of(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.exponential(size=-(-size // CHUNK)), rng.exponential(size=CHUNK)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_order_of_additions_is_the_documented_one(size: int) -> None:
     weights = weights_of(size, size)
-    assert total(weights).tolist() == slow_total(weights.tolist())
+    sums = slow_sums(weights.tolist())
+    assert chunk_sums(weights).tolist() == sums
+    whole = 0.0
+    for each in sums:
+        whole += each
+    assert total(weights) == whole
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -59,51 +63,33 @@ def test_dropped_tokens_change_no_bit(size: int) -> None:
     kept[size // 2] = True
     ids = np.flatnonzero(kept)
     zeroed = np.where(kept, weights, np.float32(0))
-    assert total(zeroed)[-1] == total(weights[ids], ids)[-1]
-    for u in np.random.default_rng(1).random(200):
-        assert draw(zeroed, None, u) == draw(weights, ids, u) == slow_draw(zeroed.tolist(), u)
+    assert total(zeroed) == total(weights[ids], ids)
+    for seed in range(200):
+        noise = noise_of(size, seed)
+        expected = slow_draw(zeroed.tolist(), *(each.tolist() for each in noise))
+        assert draw(zeroed, None, *noise) == draw(weights, ids, *noise) == expected
 
 
-def test_draw_at_the_edges_of_u() -> None:
-    weights = np.array([0, 0.25, 0, 1, 0.75, 0], np.float32)
-    last = 1 - 2.0**-53
-    assert [draw(weights, None, u) for u in (0.0, 0.1249, 0.125, 0.624, 0.625, last)] == [1, 1, 3, 3, 4, 4]
-    only = np.zeros(1000, np.float32)
-    only[999] = 1
-    assert {draw(only, None, u) for u in (0.0, 0.5, last)} == {999}
+def test_the_first_of_equals_is_drawn() -> None:
+    weights = np.ones(600, np.float32)
+    weights[[0, 512]] = 0
+    chunks, places = np.array([1.0, 256 / 255, 2.0]), np.full(256, 0.5)  # chunk sums are 255, 256, 87
+    assert draw(weights, None, chunks, places) == 1
+    places[[9, 4]] = 0.0  # u = 0: arrives at once
+    assert draw(weights, None, chunks, places) == 4
+    chunks[2] = 0.0
+    places[[9, 4, 0]] = 0.5, 0.5, 0.0
+    assert draw(weights, None, chunks, places) == 513
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.floats(0, 1, width=32), min_size=1, max_size=700),
-    st.floats(0, 1, exclude_max=True),
-)
-def test_draw_never_takes_a_token_without_weight(values: list[float], u: float) -> None:
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=700), st.integers(0, 10**6), st.booleans())
+def test_draw_never_takes_a_token_without_weight(values: list[float], seed: int, instant: bool) -> None:
     weights = np.array([*values, 1.0], np.float32)
-    assert weights[draw(weights, None, u)] > 0
-
-
-@pytest.mark.parametrize("size", [1, 3, 257, 700])
-def test_draw_at_every_border_between_tokens(size: int) -> None:
-    weights = weights_of(size, size)
-    slow = weights.tolist()
-    for border in np.cumsum(weights, dtype=np.float64) / total(weights)[-1]:
-        for u in (np.nextafter(border, 0), border, np.nextafter(border, 1)):
-            if u < 1:
-                assert draw(weights, None, float(u)) == slow_draw(slow, float(u))
-
-
-def test_draw_where_the_rest_rounds_up_to_the_chunks_whole_sum() -> None:
-    """The running sum of the chunk never exceeds such a rest; its last token is meant."""
-    ulp = 2.0**-52
-    weights = np.zeros(512, np.float32)
-    weights[[0, 256, 300]] = 1.5 * ulp, 1.0, 2 * ulp
-    u = 1 - ulp
-    prefix = total(weights)
-    assert u * prefix[1] - prefix[0] == float(weights[256]) + float(weights[300])
-    assert draw(weights, None, u) == 300
-    ids = np.array([0, 256, 300])
-    assert draw(weights, ids, u) == 300
+    chunks, places = noise_of(len(weights), seed)
+    if instant:
+        chunks[:], places[:] = 0, 0
+    assert weights[draw(weights, None, chunks, places)] > 0
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from octavo.sampling.noise import Stream, philox4x32, uniform
+from octavo.sampling.noise import Stream, philox4x32, race_noise, uniform
 
 
 @pytest.mark.parametrize(
@@ -39,11 +41,28 @@ def test_pinned_values_so_that_a_seed_means_the_same_in_every_version() -> None:
     assert uniform(2**64 - 1, 1, 8191, Stream.DRAFT).tolist() == [0.8089534409738655]
 
 
+def test_race_noise_is_the_documented_function_of_its_key_and_counter() -> None:
+    seed, sample, position = 0xFEDCBA9876543210, 7, (3 << 32) + 5
+    chunks, places = race_noise([1, seed], [0, sample], [0, position], 5, Stream.DRAFT)
+    assert chunks.shape == (2, 5)
+    assert places.shape == (2, 256)
+    key = np.array([0x76543210, 0xFEDCBA98], np.uint32)
+    for noise, level in ((chunks[1], 1), (places[1], 2)):
+        for i, value in enumerate(noise.tolist()):
+            counter = np.array([5, 3, 7, int(Stream.DRAFT) + 16 * level + 256 * (i // 2)], np.uint32)
+            high, low = philox4x32(counter, key).tolist()[2 * (i % 2) :][:2]
+            assert value == pytest.approx(-math.log1p(-((high >> 5) * 2**26 + (low >> 6)) / 2**53), rel=1e-15)
+
+
 def test_rows_are_independent_of_the_batch() -> None:
     seeds, positions = np.arange(50, dtype=np.uint64) * 977, np.arange(50) * 31
     together = uniform(seeds, 3, positions)
     alone = [uniform(seed, 3, position)[0] for seed, position in zip(seeds, positions, strict=True)]
     assert together.tolist() == alone
+    races = race_noise(seeds, np.full(50, 3), positions, 13)
+    for row in range(50):
+        single = race_noise(seeds[row : row + 1], [3], positions[row : row + 1], 13)
+        assert [noise.tolist() for noise in single] == [[noise[row].tolist()] for noise in races]
 
 
 def chi_square(u: np.ndarray, cells: int = 256) -> float:
@@ -59,7 +78,16 @@ AXES = {
     "high half of seeds": lambda i: uniform(i << 32, 0, 17),
     "samples": lambda i: uniform(1, i, 17),
     "siblings": lambda i: uniform(1, 0, 17, Stream.ACCEPT, i),
+    "chunks of a race": lambda i: -np.expm1(-race_noise([1], [0], [17], len(i))[0][0]),
+    "places of races": lambda i: -np.expm1(-race_noise(*race_keys(i), 1)[1].reshape(-1)),
+    "first chunk of races": lambda i: -np.expm1(-race_noise(i[::4], 0 * i[::4], 0 * i[::4], 1)[0][:, 0]),
 }
+
+
+def race_keys(i: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Enough rows for len(i) places."""
+    rows = np.arange(len(i) // 256)
+    return rows // 2, rows % 2, rows
 
 
 @pytest.mark.parametrize("axis", AXES)
@@ -78,10 +106,15 @@ def test_uniform_and_uncorrelated_along_every_argument(axis: str) -> None:
 def test_streams_of_one_position_are_independent() -> None:
     positions = np.arange(100_000)
     streams = [uniform(5, 0, positions, stream) for stream in Stream]
+    numbers: set[float] = set()
     for i, first in enumerate(streams):
         for second in streams[i + 1 :]:
             pairs = np.floor(first * 16) * 16 + np.floor(second * 16)
             assert abs(chi_square(pairs / 256)) < 4
+    for stream in Stream:  # nor does a race at this position use a number twice
+        race = race_noise([5], [0], [17], 64, stream)
+        numbers.update(*(noise[0].tolist() for noise in race))
+    assert len(numbers) == 3 * (64 + 256)
 
 
 def test_all_53_bits_are_used() -> None:

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.params import SampledToken, SamplingParams
-from octavo.sampling import RowError, Sampler, SamplingRows, uniform
+from octavo.sampling import RowError, Sampler, SamplingRows
+from octavo.sampling.noise import race_noise
 
 MakeBatch = Callable[..., Any]
 GREEDY = SamplingParams(temperature=0)
@@ -85,14 +86,36 @@ def test_the_same_seed_draws_the_same_token_and_others_differ(make_batch: MakeBa
         )
 
 
-def test_a_token_is_the_inverse_cdf_at_its_uniform(make_batch: MakeBatch) -> None:
-    vocab, rows = 1000, 200
+def test_a_token_is_the_winner_of_the_documented_race(make_batch: MakeBatch) -> None:
+    vocab, rows, temperature = 1000, 200, 0.8
     logits = logits_of(rows, vocab)
-    drawn = ids(Sampler().sample(logits, make_batch([SamplingParams()] * rows, vocab)))
-    u = uniform(np.arange(1000, 1000 + rows), 0, 2)
-    for row, token in enumerate(drawn):
-        p = torch.softmax(torch.tensor(logits[row], dtype=torch.float64), 0).cumsum(0).numpy()
-        assert token == np.searchsorted(p, u[row], side="right")
+    batch = make_batch([SamplingParams(temperature=temperature)] * rows, vocab)
+    chunks, places = race_noise(np.arange(1000, 1000 + rows), np.zeros(rows), np.full(rows, 2), 4)
+    for row, token in enumerate(ids(Sampler().sample(logits, batch))):
+        p = torch.softmax(torch.tensor(logits[row], dtype=torch.float64) / temperature, 0).numpy()
+        chunk = int(np.argmin([chunks[row, c] / p[c * 256 : c * 256 + 256].sum() for c in range(4)]))
+        members = p[chunk * 256 : chunk * 256 + 256]
+        assert token == chunk * 256 + int(np.argmin(places[row, : len(members)] / members))
+
+
+def test_two_similar_models_that_share_the_noise_draw_alike(make_batch: MakeBatch) -> None:
+    """A drafter that samples with the target's noise agrees nearly as often as any coupling could.
+
+    The mutant that draws with other noise is far below.
+    """
+    vocab, trials = 1200, 2000
+    target = logits_of(1, vocab, spread=2.0)
+    drafter = target + logits_of(1, vocab, seed=1, spread=0.15)
+    params = [SamplingParams()] * trials
+    both = [np.repeat(z, trials, axis=0) for z in (target, drafter)]
+    p, q = (Sampler().probabilities(z, make_batch([params[0]], vocab))[0] for z in (target, drafter))
+    best = float(np.minimum(p, q).sum())
+    first = np.array(ids(Sampler().sample(both[0], make_batch(params, vocab))))
+    shared = (first == ids(Sampler().sample(both[1], make_batch(params, vocab)))).mean()
+    foreign = make_batch(params, vocab, seeds=range(5000, 5000 + trials))
+    assert 0.9 < best < 0.96
+    assert shared > best - 0.06
+    assert (first == ids(Sampler().sample(both[1], foreign))).mean() < 0.1
 
 
 def test_neighbouring_positions_are_independent() -> None:

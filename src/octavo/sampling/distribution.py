@@ -1,4 +1,4 @@
-"""Sums over a vocabulary in an order that every backend can keep, and the draw that follows it.
+"""Sums over a vocabulary in an order that every backend can keep, and the draw that rests on it.
 
 The order: token ids ascending, in chunks of 256; inside a chunk one after another; then the chunks
 one after another. All in float64. A token that was dropped weighs 0 and changes no sum, so a few
@@ -20,48 +20,59 @@ Ids = npt.NDArray[np.intp]
 F64 = npt.NDArray[np.float64]
 
 
-def total(weights: F32, ids: Ids | None = None) -> F64:
-    """Running sum over the chunks, the last being the total: [number of chunks].
+def chunk_sums(weights: F32, ids: Ids | None = None) -> F64:
+    """Sum of each chunk, one element after another: [number of chunks].
 
     Args:
-        weights: of all tokens [V], or of the tokens `ids` (ascending), as many as those.
+        weights: of all tokens [V], or of the tokens `ids` (ascending), as many as those; then
+            chunks after the last of them are left out.
     """
     if ids is not None:
-        return np.cumsum(np.bincount(ids // CHUNK, weights=weights))
-    return np.cumsum(_chunk_sums(weights))
-
-
-def _chunk_sums(values: F32) -> F64:
-    """Sum of each chunk, one element after another: adding whole chunks' worth of columns at once."""
-    chunks = -(-len(values) // CHUNK)
-    columns = np.zeros((CHUNK, chunks), np.float64)
-    whole = len(values) // CHUNK
-    columns[:, :whole] = values[: whole * CHUNK].reshape(whole, CHUNK).T
-    columns[: len(values) - whole * CHUNK, whole:] = values[whole * CHUNK :, None]
+        return np.bincount(ids // CHUNK, weights=weights).astype(np.float64, copy=False)
+    chunks = -(-len(weights) // CHUNK)
+    whole = len(weights) // CHUNK
+    columns = np.zeros((CHUNK, chunks), np.float64)  # adding its rows up adds to all chunks at once
+    columns[:, :whole] = weights[: whole * CHUNK].reshape(whole, CHUNK).T
+    columns[: len(weights) - whole * CHUNK, whole:] = weights[whole * CHUNK :, None]
     sums: F64 = np.add.reduce(columns, axis=0)
     return sums
 
 
-def draw(weights: F32, ids: Ids | None, uniform: float) -> int:
-    """Inverse CDF: the lowest token id whose running sum exceeds uniform * the total.
+def total(weights: F32, ids: Ids | None = None) -> float:
+    """Sum of all weights, chunk after chunk. Arguments as in chunk_sums."""
+    return float(np.cumsum(chunk_sums(weights, ids))[-1])
+
+
+def draw(weights: F32, ids: Ids | None, chunk_noise: F64, token_noise: F64) -> int:
+    """A token with probability weight / total: a race of exponentials, run twice.
+
+    Chunk c arrives at chunk_noise[c] / (its sum), and the first to arrive is chosen; in it token t
+    arrives at token_noise[t mod 256] / weight, and the first is drawn. Of equals, the lowest id.
+
+    The first of Exp(1) / w_i is i with probability w_i / sum w (the Gumbel-max trick, its logarithm
+    left out), so a chunk and then a token of the chunk have the right product. Two distributions
+    that differ little share most of their winners, which is what speculation lives on.
 
     Args:
         weights [V]: >= 0, the largest is 1.
         ids: the kept tokens, ascending; None is all.
-        uniform: in [0, 1).
+        chunk_noise [>= number of chunks], token_noise [256]: Exp(1).
     """
     kept = weights if ids is None else weights[ids]
-    prefix = total(kept, ids)
-    target = uniform * float(prefix[-1])
-    chunk = int(np.searchsorted(prefix, target, side="right"))
+    chunk = _first(chunk_noise, chunk_sums(kept, ids))
     bounds = chunk * CHUNK, chunk * CHUNK + CHUNK
     low, high = bounds if ids is None else (int(i) for i in np.searchsorted(ids, bounds))
-    inside = np.cumsum(kept[low:high], dtype=np.float64)
-    below = float(prefix[chunk - 1]) if chunk else 0.0
-    index = int(np.searchsorted(inside, target - below, side="right"))
-    if index == len(inside):  # rounding in target - below; the chunk's last weight is meant
-        index = int(np.searchsorted(inside, inside[-1], side="left"))
-    return low + index if ids is None else int(ids[low + index])
+    members = kept[low:high].astype(np.float64)
+    if ids is None:
+        return low + _first(token_noise, members)
+    return int(ids[low + _first(token_noise[ids[low:high] % CHUNK], members)])
+
+
+def _first(noise: F64, rates: F64) -> int:
+    """Index of the first to arrive; rate 0 never does."""
+    times = np.full(len(rates), np.inf)
+    np.divide(noise[: len(rates)], rates, out=times, where=rates > 0)
+    return int(times.argmin())
 
 
 def log_sum_exp(logits: F32) -> float:
@@ -76,6 +87,6 @@ def log_sum_exp(logits: F32) -> float:
     table = padded.reshape(chunks, CHUNK)
     maxima = table.max(axis=1)
     offsets = np.where(np.isneginf(maxima), np.float32(0), maxima)
-    sums = _chunk_sums(np.exp(table - offsets[:, None]).reshape(-1))
+    sums = chunk_sums(np.exp(table - offsets[:, None]).reshape(-1))
     peak = float(maxima.max())
     return peak + math.log(np.cumsum(sums * np.exp(offsets.astype(np.float64) - peak))[-1])

@@ -68,7 +68,7 @@ def keep(weights: F32, min_p: float, top_k: int, top_p: float) -> Ids | None:
         ids = _narrow(ids, _top_k(weights if ids is None else weights[ids], top_k))
     if top_p < 1:
         values = weights if ids is None else weights[ids]
-        ids = _narrow(ids, _top_p(values, float(total(values, ids)[-1]), top_p))
+        ids = _narrow(ids, _top_p(values, total(values, ids), top_p))
     return ids
 
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from octavo.params import SampledToken
 from octavo.sampling.batch import F32, SamplingBatch
-from octavo.sampling.distribution import Ids, draw, log_sum_exp, total
+from octavo.sampling.distribution import CHUNK, F64, Ids, draw, log_sum_exp, total
 from octavo.sampling.logits import edit, keep, kth_largest
-from octavo.sampling.noise import F64, Stream, uniform
+from octavo.sampling.noise import race_noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,10 @@ class Sampler:
     3. temperature 0 (in f32): the token is argmax z', of equals the lowest id. Go to 8.
     4. Weights w = exp((z' - max z') / temperature), in f32.
     5. Kept tokens (logits.keep): min_p, then top_k, then top_p, each on what is left.
-    6. One uniform u in [0, 1) with 53 bits from (seed, sample index, position) (noise.uniform).
-    7. The token is the lowest id whose running sum of kept w exceeds u * the sum of all kept w:
-       an inverse CDF over ascending ids, summed in float64 in the order of distribution.py.
+    6. Noise from (seed, sample index, position): one Exp(1) for each chunk of 256 token ids and one
+       for each place in a chunk (noise.race_noise).
+    7. The chunk with the smallest noise / sum of its kept w, sums in float64 in the order of
+       distribution.py; in it the token with the smallest noise / w (distribution.draw).
     8. Where logprobs are asked for, they are of the raw distribution: z_i - log_sum_exp(z), whatever
        2 to 5 did. rank counts larger z, and equal z with a lower id, plus 1; top holds the
        num_logprobs largest finite z in the same order.
@@ -55,14 +56,15 @@ class Sampler:
         greedy = batch.rows["temperature"] == 0
         best = logits.argmax(axis=1)  # the first NaN, if there is one
         peaks = logits[np.arange(len(best)), best]
-        noise: F64 | None = None
+        noise = None
         if not greedy.all():
-            noise = target_noise(batch)
+            keys = batch.rows["seed"], batch.rows["sample_index"], batch.positions
+            noise = race_noise(*keys, -(-logits.shape[1] // CHUNK))
         drawn: list[SampledToken | RowError] = []
         for row, token in enumerate(best.tolist()):
             result: int | RowError = token
             if not greedy[row] or batch.edits or not math.isfinite(peaks[row]):
-                result = _draw(logits[row], batch, row, None if noise is None else float(noise[row]))
+                result = _draw(logits[row], batch, row, noise)
             drawn.append(_report(result, logits[row], batch.rows[row]))
         return drawn
 
@@ -82,14 +84,8 @@ class Sampler:
             else:
                 weights, ids = _weights(edited, batch.rows[row])
                 at: Ids | slice = slice(None) if ids is None else ids
-                result[row, at] = weights[at] / total(weights[at], ids)[-1]
+                result[row, at] = weights[at] / total(weights[at], ids)
         return result, errors
-
-
-def target_noise(batch: SamplingBatch) -> F64:
-    """The uniform of each row's position: [R]."""
-    rows = batch.rows
-    return uniform(rows["seed"], rows["sample_index"], batch.positions, Stream.TARGET)
 
 
 def _checked(logits: F32, batch: SamplingBatch, row: int) -> F32 | RowError:
@@ -118,7 +114,7 @@ def _weights(edited: F32, params: Any) -> tuple[F32, Ids | None]:
     return weights, keep(weights, float(params["min_p"]), int(params["top_k"]), float(params["top_p"]))
 
 
-def _draw(logits: F32, batch: SamplingBatch, row: int, noise: float | None) -> int | RowError:
+def _draw(logits: F32, batch: SamplingBatch, row: int, noise: tuple[F64, F64] | None) -> int | RowError:
     """Steps 1 to 7 for one row."""
     edited = _checked(logits, batch, row)
     if isinstance(edited, RowError):
@@ -126,7 +122,8 @@ def _draw(logits: F32, batch: SamplingBatch, row: int, noise: float | None) -> i
     if noise is None or batch.rows["temperature"][row] == 0:
         return int(edited.argmax())
     weights, ids = _weights(edited, batch.rows[row])
-    return draw(weights, ids, noise)
+    chunk_noise, token_noise = noise
+    return draw(weights, ids, chunk_noise[row], token_noise[row])
 
 
 def _report(result: int | RowError, logits: F32, params: npt.NDArray[Any]) -> SampledToken | RowError:

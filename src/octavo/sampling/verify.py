@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.params import SampledToken
-from octavo.sampling.noise import F64, Stream, uniform
+from octavo.sampling.distribution import F64
+from octavo.sampling.noise import Stream, uniform
 from octavo.sampling.sampler import RowError
 
 I64 = npt.NDArray[np.int64]
