@@ -79,6 +79,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
     ({"structured_outputs": {"json": {}}}, "structured_outputs", "not supported yet"),
     ({"chat_template": "{{ 1 }}"}, "chat_template", "--chat-template"),
     ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs", "'messages'"),
+    ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", "exclude"),
     ({"chat_template_kwargs": 1}, "chat_template_kwargs", "must be an object"),
     ({"messages": [{"role": "user", "content": "x" * 200}]}, "messages", "context of 128"),
 ]

@@ -132,7 +132,7 @@ class FakeEngine:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        ids = list(prompt["prompt_token_ids"])
+        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt["prompt_token_ids"])
         self.calls.append(Call(request_id, ids, sampling_params, priority, cache_salt))
         if self.refuse is not None:
             raise self.refuse

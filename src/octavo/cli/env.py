@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -15,6 +16,10 @@ import typer
 import octavo
 
 PACKAGES = ("numpy", "ml_dtypes", "tokenizers", "jinja2", "safetensors", "fastapi", "uvicorn", "llguidance")
+FLAGS = frozenset(
+    {"avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"}
+    | {"asimd", "asimddp", "i8mm", "bf16"}
+)
 
 
 def env(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> int:
@@ -56,17 +61,26 @@ def _cpu() -> dict[str, Any]:
         "affinity": affinity,
         "cgroup_quota": cgroup_cpus(),
         "threads_used": usable_threads(),
+        "flags": _cpu_flags(),
     }
 
 
 def _cpu_model() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_flags() -> list[str]:
+    """Those that kernels are chosen by."""
+    return sorted(FLAGS.intersection((_cpuinfo("flags") or _cpuinfo("Features") or "").split()))
+
+
+def _cpuinfo(key: str) -> str | None:
+    """A line of Linux's /proc/cpuinfo, of its first CPU."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)
 
 
 def _memory() -> dict[str, Any]:
@@ -83,7 +97,20 @@ def _total_memory() -> int | None:
 
 
 def _kernels() -> dict[str, Any]:
-    return {}
+    """The backends, the instruction sets this CPU runs (best first), and what "auto" means here."""
+    from octavo.kernels.select import native_available
+
+    if not native_available():
+        why = "the native kernels are not built: reinstall octavo with a C++ compiler"
+        return {"backends": ["reference"], "backend": "reference", "isas": [], "isa": None, "why": why}
+    try:
+        native: Any = importlib.import_module("octavo.kernels._native")
+    except ImportError as error:
+        why = f"the native kernels cannot be loaded: {error}"
+        return {"backends": ["reference"], "backend": None, "isas": [], "isa": None, "why": why}
+    isas, isa = list(native.isas()), native.choose_isa("auto")
+    why = f"{isa} is the best of what this CPU and its system run"
+    return {"backends": ["cpu", "reference"], "backend": "cpu", "isas": isas, "isa": isa, "why": why}
 
 
 def _package(name: str) -> str | None:

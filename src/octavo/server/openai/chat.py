@@ -77,6 +77,10 @@ async def render(engine: ServedEngine, body: ChatRequest, size: int) -> list[int
     add = body.add_generation_prompt
     if add is None:
         add = not body.continue_final_message
+    elif add and body.continue_final_message:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
+        )
     call = functools.partial(
         engine.render_chat,
         body.messages,

@@ -1,0 +1,306 @@
+"""What each command does, with a scripted engine instead of a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from octavo.checkpoints import hub
+from octavo.cli import _load, main
+from octavo.errors import CheckpointError
+from octavo.server.listen import bind
+from support.cli import command, environment, octavo_command
+from support.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine(reply="Hello")
+    monkeypatch.setattr(_load, "load", lambda choice, progress=None: fake)
+    monkeypatch.setattr(_load, "fetch", lambda model, quiet=False: None)
+    return fake
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    import io
+
+    return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+class TestGenerate:
+    def test_text_streams_to_stdout(self, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["generate", "m", "-p", "Once", "--temperature", "0", "--seed", "4"]) == 0
+        assert capsys.readouterr().out == "Hello\n"
+        (call,) = engine.calls
+        assert (call.params.temperature, call.params.seed, call.params.max_tokens) == (0.0, 4, 256)
+        assert engine.shut
+
+    def test_json(self, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["generate", "m", "--prompt", "Once", "-n", "2", "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer.pop("seconds").keys() == {"first_token", "total"}
+        assert answer == {
+            "model": "m",
+            "prompt": "Once",
+            "text": "He",
+            "finish_reason": "length",
+            "seed": 77,
+            "usage": {"prompt_tokens": 4, "completion_tokens": 2},
+        }
+
+    def test_the_prompt_may_come_from_stdin(
+        self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        stdin("from a pipe")
+        assert main(["generate", "-p", "-", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["prompt"] == "from a pipe"
+
+    @pytest.mark.parametrize(
+        "words", [["-p", ""], ["-p", "x", "-n", "0"], ["-p", "x", "--temperature", "nan"]]
+    )
+    def test_bad_requests_load_nothing(
+        self, engine: FakeEngine, words: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["generate", *words]) == 1
+        assert capsys.readouterr().err.count("octavo: error: ") == 1
+        assert not engine.calls
+        assert not engine.shut
+
+    def test_ctrl_c(self, engine: FakeEngine) -> None:
+        engine.fail_after = (1, KeyboardInterrupt())  # type: ignore[assignment]
+        assert main(["generate", "-p", "x"]) == 130
+        assert engine.shut
+
+    def test_a_reader_that_has_enough(self) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        process = subprocess.run(
+            command("generate", "-p", "x", scripted=True),
+            env=environment(), stdout=writer, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=60,
+        )  # fmt: skip
+        os.close(writer)
+        assert process.returncode == 1
+        assert process.stderr == b"engine shut\n"
+
+
+class TestChat:
+    def test_a_pipe_is_a_conversation(
+        self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        stdin("one\n\ntwo\n/reset\nthree\n/exit\nfour\n")
+        assert main(["chat", "m", "--system", "S"]) == 0
+        assert capsys.readouterr().out == "Hello\nHello\nHello\n"
+        assert [bytes(call.prompt).decode() for call in engine.calls] == [
+            "system:S\nuser:one\nassistant:",
+            "system:S\nuser:one\nassistant:Hello\nuser:two\nassistant:",
+            "system:S\nuser:three\nassistant:",
+        ]
+        assert {call.params.max_tokens for call in engine.calls} == {None}
+        assert engine.shut
+
+    def test_json_is_a_line_a_turn(
+        self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        stdin("one\ntwo")
+        assert main(["chat", "--json", "-n", "3"]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert lines == [{"role": "assistant", "content": "Hel", "finish_reason": "length"}] * 2
+
+    def test_a_full_context_is_an_error_of_a_pipe(
+        self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from octavo.errors import InvalidRequestError
+
+        engine.refuse = InvalidRequestError("the prompt has 9 tokens too many", "prompt")
+        stdin("one\ntwo\n")
+        assert main(["chat"]) == 1
+        assert capsys.readouterr().err == "octavo: error: the prompt has 9 tokens too many\n"
+
+
+class TestPull:
+    def test_it_prints_where_the_model_lies(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        seen: list[Any] = []
+        target = tmp_path / "model.gguf"
+        target.write_bytes(b"12345")
+
+        def pull(alias: str, progress: Callable[[int, int], None], force: bool) -> Path:
+            seen.append((alias, force))
+            for done in range(101):
+                progress(done << 20, 100 << 20)
+            return target
+
+        monkeypatch.setattr(hub, "pull", pull)
+        assert main(["pull"]) == 0
+        out, err = capsys.readouterr()
+        assert out == f"{target}\n"
+        assert err.splitlines() == [f"pulling smollm2: {mib} of 100 MiB" for mib in range(0, 101, 10)]
+        assert main(["pull", "other", "--force", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out) == {"model": "other", "path": str(target), "bytes": 5}
+        assert err == ""
+        assert seen == [("smollm2", False), ("other", True)]
+
+    def test_a_failure_is_one_line(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def pull(*_: Any) -> Path:
+            raise CheckpointError("the hash is wrong")
+
+        monkeypatch.setattr(hub, "pull", pull)
+        assert main(["pull"]) == 1
+        assert capsys.readouterr() == ("", "octavo: error: the hash is wrong\n")
+
+    def test_a_bar_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from octavo.cli import _progress
+
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        with _progress.byte_progress("pulling x") as progress:
+            progress(1, 2)
+            progress(2, 2)
+
+
+class TestFetch:
+    def test_only_aliases_that_are_not_there_are_pulled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pulled: list[str] = []
+        monkeypatch.setattr(hub, "resolve", lambda model, progress: pulled.append(model))
+        monkeypatch.setattr(hub, "cached", lambda model: None)
+        _load.fetch("some.gguf", quiet=True)
+        assert pulled == []
+        _load.fetch("smollm2", quiet=True)
+        assert pulled == ["smollm2"]
+        monkeypatch.setattr(hub, "cached", lambda model: Path("there"))
+        _load.fetch("smollm2", quiet=True)
+        assert pulled == ["smollm2"]
+
+
+class TestEnv:
+    def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["env", "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["cpu"]["threads_used"] >= 1
+        assert 0 < facts["memory"]["usable"] <= facts["memory"]["total"]
+        assert "reference" in facts["kernels"]["backends"]
+        assert facts["kernels"]["why"]
+        assert facts["packages"]["numpy"]
+
+    def test_text(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["env"]) == 0
+        out = capsys.readouterr().out
+        for word in ("octavo", "python", "threads_used", "usable", "why", "numpy"):
+            assert word in out
+
+    def test_without_the_extension(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("octavo.kernels.select.native_available", lambda: False)
+        assert main(["env", "--json"]) == 0
+        kernels = json.loads(capsys.readouterr().out)["kernels"]
+        assert kernels["backend"] == "reference"
+        assert "not built" in kernels["why"]
+
+
+class Serving:
+    """`octavo serve` with a scripted engine; events come from its standard output."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            command("serve", "--port", "0", "--json", *words, scripted=True),
+            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def event(self, kind: str) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == kind:
+                return event
+        raise AssertionError(f"no {kind}: {self.process.communicate()[1]}")
+
+    def end(self, name: signal.Signals) -> tuple[int, str, str]:
+        self.process.send_signal(name)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+class TestServe:
+    @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+    def test_it_serves_until_a_signal(self, name: signal.Signals) -> None:
+        serving = Serving("my-model", "--api-key", "k", "--api-key", "l")
+        ready = serving.event("ready")
+        assert ready["model"] == "my-model"
+        assert ready["url"].startswith("http://127.0.0.1:")
+        headers = {"authorization": "Bearer l"}
+        models = httpx.get(ready["url"] + "/v1/models", headers=headers).json()
+        assert models["data"][0]["id"] == "my-model"
+        assert httpx.get(ready["url"] + "/v1/models").status_code == 401
+        status, out, err = serving.end(name)
+        assert (status, err) == (0, "engine shut\n")
+        assert json.loads(out) == {"event": "stopped", "finished": True}
+
+    def test_limits_come_from_flags(self) -> None:
+        serving = Serving("--max-body-bytes", "10")
+        url = serving.event("ready")["url"]
+        assert httpx.post(url + "/v1/completions", json={"prompt": "x" * 20}).status_code == 413
+        assert serving.end(signal.SIGTERM)[0] == 0
+
+    def test_lines_for_people(self) -> None:
+        process = subprocess.Popen(
+            command("serve", "--port", "0", scripted=True),
+            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("ready: smollm2 at http://127.0.0.1:"):
+                break
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60)[0] == "stopped\n"
+        assert lines[0].startswith("listening on http://127.0.0.1:")
+
+    def test_a_port_in_use_is_an_error_before_loading(self) -> None:
+        with bind("127.0.0.1", 0) as listener:
+            port = str(listener.getsockname()[1])
+            result = octavo_command("serve", "no-such-model", "--port", port)
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert result.stderr.startswith(f"octavo: error: cannot listen on 127.0.0.1:{port}: ")
+        assert result.stderr.count("\n") == 1
+
+    def test_a_model_that_cannot_be_loaded(self) -> None:
+        result = octavo_command("serve", "no-such-model", "--port", "0")
+        assert result.returncode == 1
+        assert result.stderr.startswith("octavo: error: unknown model 'no-such-model'")
+        assert result.stderr.count("\n") == 1
+
+    def test_an_empty_key_would_let_everybody_in(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["serve", "--port", "0", "--api-key", ""]) == 1
+        assert "--api-key" in capsys.readouterr().err
+
+    def test_loading_happens_beside_the_main_thread(
+        self, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C must work while a large model loads."""
+        threads: list[threading.Thread] = []
+
+        def load(choice: Any, progress: Any = None) -> FakeEngine:
+            threads.append(threading.current_thread())
+            raise CheckpointError("enough")
+
+        monkeypatch.setattr(_load, "load", load)
+        assert main(["serve", "--port", "0"]) == 1
+        assert threads[0] is not threading.main_thread()
+        assert threads[0].daemon

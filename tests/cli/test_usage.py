@@ -1,0 +1,225 @@
+"""Flags, help, and how commands end."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import pytest
+
+import octavo
+from octavo.cli import _app, main
+from octavo.cli._flags import ENGINE_HELP, SAMPLING_HELP, EngineChoice, engine_flags, flag_of, sampling_flags
+from octavo.config import EngineConfig
+from octavo.errors import CheckpointError, InvalidRequestError, OctavoError
+from octavo.params import SamplingParams
+from support.cli import octavo_command
+
+
+def test_every_engine_setting_has_a_flag() -> None:
+    assert {field.name for field in dataclasses.fields(EngineConfig)} - {"model"} == set(ENGINE_HELP)
+    assert set(SAMPLING_HELP) <= {field.name for field in dataclasses.fields(SamplingParams)}
+
+
+def parse(*words: str) -> tuple[EngineChoice, dict[str, Any]]:
+    """What a command with all shared flags is given for these words."""
+    got: list[Any] = []
+
+    @sampling_flags
+    @engine_flags(leave_out=("seed",))
+    def probe(engine: EngineChoice, sampling: dict[str, Any], own: bool = False) -> int:
+        got.extend((engine, sampling))
+        return 0
+
+    import typer
+
+    app = typer.Typer(rich_markup_mode=None)
+    app.callback()(lambda: None)
+    app.command("probe")(probe)
+    app(args=["probe", *words], standalone_mode=False)
+    return got[0], got[1]
+
+
+def test_nothing_typed_is_nothing_passed() -> None:
+    assert parse() == (EngineChoice("smollm2", {}), {})
+
+
+def test_typed_values_have_their_types() -> None:
+    engine, sampling = parse(
+        "m.gguf", "--max-model-len", "99", "--no-enable-prefix-caching", "--step-target-ms", "5.5",
+        "--dtype", "float32", "--gpu-memory-utilization", "0.5", "--block-size", "32",
+        "--temperature", "0", "-n", "7", "--stop", "a", "--stop", "b", "--seed", "3", "--ignore-eos",
+    )  # fmt: skip
+    assert engine.model == "m.gguf"
+    assert engine.options == {
+        "max_model_len": 99,
+        "enable_prefix_caching": False,
+        "step_target_ms": 5.5,
+        "dtype": "float32",
+        "gpu_memory_utilization": 0.5,
+        "page_size": 32,
+    }
+    assert sampling == {
+        "temperature": 0.0,
+        "max_tokens": 7,
+        "stop": ["a", "b"],
+        "seed": 3,
+        "ignore_eos": True,
+    }
+
+
+@pytest.mark.parametrize("words", [("x",), ("--model", "x"), ("--model-id", "x"), ("x", "--model", "x")])
+def test_the_model_by_position_or_flag(words: tuple[str, ...]) -> None:
+    assert parse(*words)[0].model == "x"
+
+
+def test_two_models_are_one_too_many() -> None:
+    with pytest.raises(InvalidRequestError, match="give one of them"):
+        parse("x", "--model", "y")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--tensor-parallel-size", "2"), "not supported yet (--tensor-parallel-size)"),
+        (("--num-shard", "2"), "not supported yet (--tensor-parallel-size)"),
+        (("--quantize", "awq"), "quantization 'awq' is not supported yet (--quantization)"),
+        (("--speculative-config", '{"method": "ngram"}'), "(--speculative-config)"),
+        (("--speculative-config", "{"), "--speculative-config is not valid JSON"),
+        (("--dtype", "int3"), "dtype must be one of"),
+        (("--kv-cache-dtype", "fp8"), "(--kv-cache-dtype)"),
+        (("--max-num-seqs", "0"), "positive integer, not 0 (--max-num-seqs)"),
+        (("--gpu-memory-utilization", "nan"), "(--gpu-memory-utilization)"),
+        (("--model", "a", "b"), "give one of them"),
+    ],
+)
+@pytest.mark.parametrize("name", ["serve", "generate", "chat"])
+def test_wrong_engine_flags_are_errors_before_any_work(
+    name: str, words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = ["-p", "x"] if name == "generate" else []
+    assert main([name, *extra, *words]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("octavo: error: ")
+    assert err.count("\n") == 1
+    assert text in err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("srve",), "no such command 'srve'"),
+        (("serve", "--prot", "1"), "no such option: --prot"),
+        (("serve", "--port", "many"), "--port"),
+        (("serve", "--port", "70000"), "--port"),
+        (("serve", "a", "b"), "unexpected extra argument"),
+        (("generate",), "--prompt"),
+        (("pull", "--force=3"), "--force"),
+        (("--nope",), "no such option: --nope"),
+    ],
+)
+def test_wrong_usage_is_status_2(
+    words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("octavo: error: ")
+    assert err.count("\n") == 1
+    assert text in err
+
+
+def test_without_words_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert {"pull", "serve", "chat", "generate", "env"} <= set(_app.command_names())
+    for name in _app.command_names():
+        assert f"\n  {name.replace('_', '-')} " in out
+
+
+@pytest.mark.parametrize("name", _app.command_names())
+def test_every_command_has_help_and_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name.replace("_", "-"), "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"octavo {octavo.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (OctavoError("it broke\nin two"), 1, "octavo: error: it broke in two\n"),
+        (CheckpointError("bad file"), 1, "octavo: error: bad file\n"),
+        (
+            InvalidRequestError("x is wrong", "max_model_len"),
+            1,
+            "octavo: error: x is wrong (--max-model-len)\n",
+        ),
+        (
+            OSError(28, "No space left on device", "/a/b"),
+            1,
+            "octavo: error: no space left on the disk: /a/b\n",
+        ),
+        (PermissionError(13, "Permission denied", "/a"), 1, "octavo: error: Permission denied: /a\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_endings(
+    error: BaseException,
+    status: int,
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr("octavo.cli.env.collect", fail)
+    assert main(["env"]) == status
+    assert capsys.readouterr().err == line
+
+
+def test_bugs_keep_their_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.cli.env.collect", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["env"])
+
+
+def test_flags_by_field() -> None:
+    assert flag_of("max_model_len") == "--max-model-len"
+    assert flag_of("top_p") == "--top-p"
+    assert flag_of("messages") is None
+
+
+@pytest.mark.parametrize("words", [("--help",), ("serve", "--help"), ("--version",)])
+def test_help_is_light(words: tuple[str, ...]) -> None:
+    """Nobody should wait for numpy to read a help page."""
+    script = (
+        "import sys; from octavo.cli import main; main(sys.argv[1:]); "
+        "print([m for m in ('numpy', 'fastapi', 'uvicorn', 'tokenizers', 'rich') if m in sys.modules])"
+    )
+    import subprocess
+
+    from support.cli import environment
+
+    result = subprocess.run(
+        [sys.executable, "-c", script, *words], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_python_m_octavo_is_the_command() -> None:
+    result = octavo_command("pull", "no-such-model")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr == "octavo: error: unknown model alias 'no-such-model'; there are: smollm2\n"
