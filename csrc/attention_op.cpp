@@ -1,0 +1,158 @@
+// Attention: cutting a batch into items for the pool.
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <stdexcept>
+
+#include "ops.h"
+
+namespace octavo {
+
+// The items of one replay, for every layer of one geometry. A few long sequences are cut at their
+// splits, so that all threads find work; many are not, which saves merging. The kernel adds in the
+// same order either way.
+class AttentionPlan {
+public:
+    AttentionPlan(const AttentionOpSpec& spec, const Limits& limits, int threads)
+        : kv_(spec.cache->layer(spec.layer)), group_(spec.heads / kv_.heads), window_(spec.window),
+          max_items_(4 * threads), max_splits_((limits.table_width * kv_.page_size + kSplit - 1) / kSplit) {}
+
+    void begin(const Step& step) {
+        if (serial_ == step.serial) return;
+        serial_ = step.serial;
+        items_.clear();
+        groups_.clear();
+        const BatchView& b = step.batch;
+        rows_ = std::max<int64_t>(step.kernels->attention_rows, group_);
+        const int64_t tokens = std::max<int64_t>(1, rows_ / group_);
+        // Late tokens see most: they come first, so that no thread is left with a long one at the end.
+        for (int64_t s = 0; s < b.sequences; s++)
+            for (int64_t end = b.query_start[s + 1]; end > b.query_start[s]; end -= tokens)
+                for (int64_t head = 0; head < kv_.heads; head++)
+                    items_.push_back(whole_item(b, s, head, std::max<int64_t>(b.query_start[s], end - tokens), end));
+        if (static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1) cut();
+    }
+
+    int64_t size() const { return static_cast<int64_t>(items_.size()); }
+    const AttentionItem& item(int64_t i) const { return items_[static_cast<size_t>(i)]; }
+
+    // True for the thread that finishes the last split of an item's rows: it merges them.
+    bool finished(int64_t i) {
+        Group& g = groups_[static_cast<size_t>(group_of_[static_cast<size_t>(i)])];
+        return (g.done.fetch_add(1, std::memory_order_acq_rel) + 1) % g.splits == 0;
+    }
+
+    size_t scratch_bytes(const Kernels& k) const {
+        return static_cast<size_t>(k.attention_scratch(std::max<int64_t>(k.attention_rows, group_), kv_.d, kv_.dv));
+    }
+
+private:
+    struct Group {
+        explicit Group(int64_t n) : splits(n) {}
+        int64_t splits;
+        std::atomic<int64_t> done{0};
+    };
+
+    AttentionItem whole_item(const BatchView& b, int64_t s, int64_t head, int64_t t0, int64_t t1) const {
+        int64_t low = INT32_MAX, high = 0;
+        for (int64_t t = t0; t < t1; t++) {
+            low = std::min<int64_t>(low, b.positions[t]);
+            high = std::max<int64_t>(high, b.positions[t] + 1);
+        }
+        const int64_t first = window_ ? std::max<int64_t>(0, low - window_ + 1) / kSplit : 0;
+        return {s, head, t0, t1, first, (high + kSplit - 1) / kSplit, nullptr, 0, 0};
+    }
+
+    void cut() {
+        const int64_t stride = (kv_.dv + 15) / 16 * 16 + 16;
+        if (!partials_)
+            partials_ = std::make_unique<Region>(
+                static_cast<size_t>(max_items_ * rows_ * max_splits_ * stride * 4), false);
+        auto* at = reinterpret_cast<float*>(partials_->data());
+        std::vector<AttentionItem> pieces;
+        group_of_.clear();
+        for (const AttentionItem& whole : items_) {
+            const int64_t splits = whole.c1 - whole.c0;
+            for (int64_t c = whole.c0; c < whole.c1; c++) {
+                AttentionItem piece = whole;
+                piece.c0 = c;
+                piece.c1 = c + 1;
+                piece.splits = splits;
+                piece.first_split = whole.c0;
+                piece.partial = splits > 1 ? at : nullptr;
+                pieces.push_back(piece);
+                group_of_.push_back(static_cast<int64_t>(groups_.size()));
+            }
+            groups_.emplace_back(splits);
+            if (splits > 1) at += rows_ * splits * stride;
+        }
+        items_ = std::move(pieces);
+    }
+
+    KVView kv_;
+    int64_t group_, window_, max_items_, max_splits_, rows_ = 0;
+    int64_t serial_ = -1;
+    std::vector<AttentionItem> items_;
+    std::deque<Group> groups_; // never moved: atomics
+    std::vector<int64_t> group_of_;
+    std::unique_ptr<Region> partials_;
+};
+
+namespace {
+
+class Attention : public Op {
+public:
+    Attention(AttentionOpSpec spec, std::shared_ptr<AttentionPlan> plan)
+        : spec_(std::move(spec)), kv_(spec_.cache->layer(spec_.layer)), plan_(std::move(plan)) {}
+    int64_t units(const Step&, int) const override { return plan_->size(); }
+    bool uneven() const override { return true; }
+    size_t scratch_bytes(const Kernels& k) const override { return plan_->scratch_bytes(k); }
+    void begin(const Step& s) override { plan_->begin(s); }
+    void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
+        const AttentionArgs args{s.at(spec_.q), s.at(spec_.y), kv_, spec_.heads, spec_.scale, spec_.softcap,
+                                 spec_.window, spec_.slopes, spec_.sinks, s.batch.positions, s.batch.context_lens,
+                                 s.batch.page_tables, s.batch.table_width};
+        for (int64_t i = begin; i < end; i++) {
+            const AttentionItem& item = plan_->item(i);
+            s.kernels->attention(args, item, s.scratch_of(thread));
+            if (item.partial && plan_->finished(i)) merge(s, item);
+        }
+    }
+    void check(const BatchView& b) const override {
+        for (int64_t s = 0; s < b.sequences; s++) {
+            const int64_t pages = (b.context_lens[s] + kv_.page_size - 1) / kv_.page_size;
+            if (pages > b.table_width) throw std::invalid_argument("a context is longer than its page table");
+            for (int64_t p = 0; p < pages; p++) {
+                const int32_t page = b.page_tables[s * b.table_width + p];
+                if (page < 0 || page >= kv_.num_pages) throw std::invalid_argument("a page lies outside the KV cache");
+            }
+        }
+    }
+
+private:
+    void merge(const Step& s, const AttentionItem& item) const {
+        const int64_t group = spec_.heads / kv_.heads, stride = (kv_.dv + 15) / 16 * 16 + 16;
+        for (int64_t r = 0; r < (item.t1 - item.t0) * group; r++) {
+            const int64_t token = item.t0 + r / group, head = item.head * group + r % group;
+            s.kernels->attention_merge(item.partial + r * item.splits * stride, item.splits, kv_.dv,
+                                       spec_.sinks ? spec_.sinks + head : nullptr,
+                                       s.at(spec_.y) + (token * spec_.heads + head) * kv_.dv);
+        }
+    }
+    AttentionOpSpec spec_;
+    KVView kv_;
+    std::shared_ptr<AttentionPlan> plan_;
+};
+
+} // namespace
+
+std::unique_ptr<Op> AttentionPlans::make(AttentionOpSpec spec, const Limits& limits, int threads) {
+    const KVView& kv = spec.cache->layer(spec.layer);
+    if (spec.heads < 1 || spec.heads % kv.heads) throw std::invalid_argument("query heads must be a multiple of KV heads");
+    if (kv.dv > 1024) throw std::invalid_argument("heads wider than 1024 are not supported");
+    auto& plan = plans_[{spec.heads, kv.heads, kv.d, kv.dv, spec.window, kv.page_size}];
+    if (!plan) plan = std::make_shared<AttentionPlan>(spec, limits, threads);
+    return std::make_unique<Attention>(std::move(spec), plan);
+}
+
+} // namespace octavo

@@ -1,0 +1,253 @@
+// The Python module octavo.kernels._native. Arrays that a program keeps pointers into (gains, tables)
+// are kept alive by its Python owner, kernels/cpu.py.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "cpu.h"
+#include "ops.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace octavo {
+namespace {
+
+using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using BufferTuple = std::tuple<int, int64_t, int64_t>;
+// address, row stride, column stride, is f32
+using TableTuple = std::tuple<uint64_t, int64_t, int64_t, bool>;
+// address, rows, row stride, block stride, scales, minima
+using SourceTuple = std::tuple<uint64_t, int64_t, int64_t, int64_t, TableTuple, TableTuple>;
+// kind, gain, bias, eps
+using NormTuple = std::tuple<int, std::optional<Floats>, std::optional<Floats>, float>;
+
+const float* data_of(const std::optional<Floats>& x) { return x ? x->data() : nullptr; }
+const uint8_t* address(uint64_t a) { return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(a)); }
+Buffer buffer_of(const BufferTuple& b) {
+    return {static_cast<Rows>(std::get<0>(b)), std::get<1>(b), std::get<2>(b)};
+}
+Table table_of(const TableTuple& t) { return {address(std::get<0>(t)), std::get<1>(t), std::get<2>(t), std::get<3>(t)}; }
+NormOf norm_of(const NormTuple& n) {
+    return {static_cast<NormKind>(std::get<0>(n)), data_of(std::get<1>(n)), data_of(std::get<2>(n)), std::get<3>(n)};
+}
+
+Weights pack_sources(Pool& pool, WeightArena& arena, int layout, const std::vector<SourceTuple>& tuples, int64_t k,
+                     bool gated, bool wide, bool minima) {
+    std::vector<Source> sources;
+    for (const auto& [values, rows, row_stride, block_stride, scales, mins] : tuples)
+        sources.push_back({address(values), rows, row_stride, block_stride, table_of(scales), table_of(mins)});
+    nb::gil_scoped_release release;
+    return pack(pool, arena, static_cast<Layout>(layout), sources, k, gated, wide, minima);
+}
+
+MoeSpec moe_spec(const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k) {
+    MoeSpec spec;
+    if (gate_up.empty() || gate_up.size() != down.size()) throw std::invalid_argument("each expert has gate_up and down");
+    auto same = [](const Matrix& a, const Matrix& b) {
+        return a.n == b.n && a.k == b.k && a.layout == b.layout && a.gated == b.gated;
+    };
+    for (size_t i = 0; i < gate_up.size(); i++)
+        if (!same(gate_up[0]->view, gate_up[i]->view) || !same(down[0]->view, down[i]->view))
+            throw std::invalid_argument("experts must have one shape and layout");
+    if (top_k < 1 || top_k > static_cast<int64_t>(gate_up.size())) throw std::invalid_argument("top_k exceeds the experts");
+    spec.gate_up = gate_up;
+    spec.down = down;
+    spec.top_k = top_k;
+    return spec;
+}
+
+// A program and what its ops share while it is built.
+class Builder {
+public:
+    Builder(std::shared_ptr<Pool> pool, const std::string& isa, std::tuple<int64_t, int64_t, int64_t, int64_t> limits,
+            int64_t arena_bytes)
+        : program_(std::move(pool), choose_kernels(isa),
+                   {std::get<0>(limits), std::get<1>(limits), std::get<2>(limits), std::get<3>(limits)}, arena_bytes) {}
+
+    void embed(const BufferTuple& y, Weights table, float scale) {
+        program_.add(make_embed(buffer_of(y), std::move(table), scale));
+    }
+    void embed_positions(const BufferTuple& x, const BufferTuple& y, Weights table, int64_t offset) {
+        program_.add(make_embed_positions(buffer_of(x), buffer_of(y), std::move(table), offset));
+    }
+    void gather(const BufferTuple& x, const BufferTuple& y) { program_.add(make_gather(buffer_of(x), buffer_of(y))); }
+    void pool(const BufferTuple& x, const BufferTuple& y, bool mean) {
+        program_.add(make_pool(buffer_of(x), buffer_of(y), mean));
+    }
+    void norm(const BufferTuple& x, const BufferTuple& y, const NormTuple& norm) {
+        program_.add(make_norm(buffer_of(x), buffer_of(y), norm_of(norm)));
+    }
+    void act_mul(const BufferTuple& x, const BufferTuple& y, int activation) {
+        program_.add(make_act_mul(buffer_of(x), buffer_of(y), static_cast<Activation>(activation)));
+    }
+    void add(const BufferTuple& x, const BufferTuple& y, const BufferTuple& z) {
+        program_.add(make_add(buffer_of(x), buffer_of(y), buffer_of(z)));
+    }
+    void linear(const BufferTuple& x, const BufferTuple& y, int64_t column, Weights weight, const NormTuple& norm,
+                std::optional<Floats> bias, int activation, std::optional<BufferTuple> residual, float scale,
+                float softcap, int64_t prepared) {
+        LinearSpec spec;
+        spec.x = buffer_of(x);
+        spec.y = buffer_of(y);
+        spec.column = column;
+        spec.weight = std::move(weight);
+        spec.norm = norm_of(norm);
+        spec.bias = data_of(bias);
+        spec.activation = static_cast<Activation>(activation);
+        spec.has_residual = residual.has_value();
+        if (residual) spec.residual = buffer_of(*residual);
+        spec.scale = scale;
+        spec.softcap = softcap;
+        spec.prepared = prepared;
+        program_.add(make_linear(std::move(spec)));
+    }
+    void moe(const BufferTuple& x, const BufferTuple& router, const BufferTuple& y, const std::vector<Weights>& gate_up,
+             const std::vector<Weights>& down, int64_t top_k, int activation, bool renormalize, int64_t workspace) {
+        MoeSpec spec = moe_spec(gate_up, down, top_k);
+        spec.x = buffer_of(x);
+        spec.router = buffer_of(router);
+        spec.y = buffer_of(y);
+        spec.activation = static_cast<Activation>(activation);
+        spec.renormalize = renormalize;
+        spec.workspace = workspace;
+        program_.add(make_moe(std::move(spec)));
+    }
+    void rotary_append(const BufferTuple& qkv, const BufferTuple& q, std::shared_ptr<KVCache> cache, size_t layer,
+                       int64_t heads, std::optional<Floats> cos, std::optional<Floats> sin, bool interleaved,
+                       std::optional<Floats> q_norm, std::optional<Floats> k_norm, float eps) {
+        RotarySpec spec;
+        spec.qkv = buffer_of(qkv);
+        spec.q = buffer_of(q);
+        spec.cache = std::move(cache);
+        spec.layer = layer;
+        spec.heads = heads;
+        if (cos && sin) {
+            spec.cos = cos->data();
+            spec.sin = sin->data();
+            spec.rotary_positions = static_cast<int64_t>(cos->shape(0));
+            spec.rotary_dim = 2 * static_cast<int64_t>(cos->shape(1));
+        }
+        spec.interleaved = interleaved;
+        spec.q_norm = data_of(q_norm);
+        spec.k_norm = data_of(k_norm);
+        spec.eps = eps;
+        program_.add(make_rotary(std::move(spec)));
+    }
+    void attention(const BufferTuple& q, const BufferTuple& y, std::shared_ptr<KVCache> cache, size_t layer,
+                   int64_t heads, float scale, float softcap, int64_t window, std::optional<Floats> slopes,
+                   std::optional<Floats> sinks) {
+        AttentionOpSpec spec{buffer_of(q), buffer_of(y), std::move(cache), layer, heads, scale, softcap, window,
+                             data_of(slopes), data_of(sinks)};
+        program_.add(plans_.make(std::move(spec), program_.limits(), program_.threads()));
+    }
+    void set_result(const BufferTuple& result) { program_.set_result(buffer_of(result)); }
+
+    // The result as an array [rows, width] over the program's own memory.
+    nb::ndarray<nb::numpy, float> replay(const Ints& token_ids, const Ints& positions, const Ints& slots,
+                                         const Ints& query_start, const Ints& context_lens,
+                                         const IntTable& page_tables, const Ints& sampled, nb::handle self) {
+        BatchView b{token_ids.data(), positions.data(), slots.data(), query_start.data(), context_lens.data(),
+                    page_tables.data(), sampled.data(), static_cast<int64_t>(token_ids.shape(0)),
+                    static_cast<int64_t>(context_lens.shape(0)), static_cast<int64_t>(sampled.shape(0)),
+                    static_cast<int64_t>(page_tables.shape(1))};
+        if (positions.shape(0) != token_ids.shape(0) || slots.shape(0) != token_ids.shape(0))
+            throw std::invalid_argument("token_ids, positions and slots differ in length");
+        if (query_start.shape(0) != context_lens.shape(0) + 1 || page_tables.shape(0) != context_lens.shape(0))
+            throw std::invalid_argument("query_start, context_lens and page_tables differ in length");
+        {
+            nb::gil_scoped_release release;
+            program_.replay(b);
+        }
+        return rows_of(program_.result(), self);
+    }
+    // Any buffer as an array: [rows of the last batch, width].
+    nb::ndarray<nb::numpy, float> rows_of(const Buffer& buffer, nb::handle self) {
+        const size_t shape[2] = {static_cast<size_t>(program_.rows(buffer.rows)), static_cast<size_t>(buffer.width)};
+        return nb::ndarray<nb::numpy, float>(program_.at(buffer), 2, shape, self);
+    }
+    // A buffer's memory [rows, width], to fill before a replay.
+    nb::ndarray<nb::numpy, float> memory(const BufferTuple& tuple, int64_t rows, nb::handle self) {
+        const Buffer b = buffer_of(tuple);
+        const size_t shape[2] = {static_cast<size_t>(rows), static_cast<size_t>(b.width)};
+        return nb::ndarray<nb::numpy, float>(program_.at(b), 2, shape, self);
+    }
+
+private:
+    Program program_;
+    AttentionPlans plans_;
+};
+
+} // namespace
+} // namespace octavo
+
+NB_MODULE(_native, m) {
+    using namespace octavo;
+    m.doc() = "Octavo's CPU kernels: packed weights, KV pages, and programs of ops.";
+
+    m.def("isas", [] {
+        std::vector<std::string> names;
+        for (const Kernels* k : supported_kernels()) names.emplace_back(k->name);
+        return names;
+    }, "Instruction sets that this CPU runs, best first.");
+    m.def("choose_isa", [](const std::string& isa) { return std::string(choose_kernels(isa)->name); }, "isa"_a);
+    m.def("pack", &pack_sources);
+    m.def("activation_bytes", &activation_bytes);
+    m.def("moe_workspace", [](const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k,
+                              int64_t tokens) { return moe_workspace(moe_spec(gate_up, down, top_k), tokens); });
+
+    nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("size", &Pool::size);
+    nb::class_<WeightArena>(m, "WeightArena").def(nb::init<>());
+    nb::class_<PackedMatrix>(m, "Matrix")
+        .def_prop_ro("shape", [](const PackedMatrix& p) { return std::pair(p.view.n, p.view.k); })
+        .def_prop_ro("gated", [](const PackedMatrix& p) { return p.view.gated; })
+        .def_prop_ro("quantized", [](const PackedMatrix& p) {
+            return p.view.layout == Layout::S8 || p.view.layout == Layout::U4;
+        })
+        .def_ro("nbytes", &PackedMatrix::nbytes);
+    nb::class_<KVCache>(m, "KVCache")
+        .def("__init__", [](KVCache* self, const std::vector<std::tuple<int64_t, int64_t, int64_t, int>>& layers,
+                            int64_t num_pages, int64_t page_size) {
+            std::vector<KVShape> shapes;
+            for (const auto& [heads, d, dv, type] : layers) shapes.push_back({heads, d, dv, static_cast<KVType>(type)});
+            new (self) KVCache(shapes, num_pages, page_size);
+        })
+        .def_prop_ro("nbytes", &KVCache::nbytes)
+        .def("copy_pages", &KVCache::copy_pages, nb::call_guard<nb::gil_scoped_release>());
+
+    nb::class_<Builder>(m, "Program")
+        .def(nb::init<std::shared_ptr<Pool>, const std::string&, std::tuple<int64_t, int64_t, int64_t, int64_t>, int64_t>())
+        .def("embed", &Builder::embed)
+        .def("embed_positions", &Builder::embed_positions)
+        .def("gather", &Builder::gather)
+        .def("pool", &Builder::pool)
+        .def("norm", &Builder::norm)
+        .def("act_mul", &Builder::act_mul)
+        .def("add", &Builder::add)
+        .def("linear", &Builder::linear, "x"_a, "y"_a, "column"_a, "weight"_a, "norm"_a, "bias"_a.none(), "activation"_a,
+             "residual"_a.none(), "scale"_a, "softcap"_a, "prepared"_a)
+        .def("moe", &Builder::moe)
+        .def("rotary_append", &Builder::rotary_append, "qkv"_a, "q"_a, "cache"_a, "layer"_a, "heads"_a, "cos"_a.none(),
+             "sin"_a.none(), "interleaved"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a)
+        .def("attention", &Builder::attention, "q"_a, "y"_a, "cache"_a, "layer"_a, "heads"_a, "scale"_a, "softcap"_a,
+             "window"_a, "slopes"_a.none(), "sinks"_a.none())
+        .def("set_result", &Builder::set_result)
+        .def("replay", [](nb::handle self, const Ints& token_ids, const Ints& positions, const Ints& slots,
+                          const Ints& query_start, const Ints& context_lens, const IntTable& page_tables,
+                          const Ints& sampled) {
+            return nb::cast<Builder&>(self).replay(token_ids, positions, slots, query_start, context_lens, page_tables,
+                                                   sampled, self);
+        })
+        .def("memory", [](nb::handle self, const BufferTuple& buffer, int64_t rows) {
+            return nb::cast<Builder&>(self).memory(buffer, rows, self);
+        });
+}

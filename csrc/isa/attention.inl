@@ -1,0 +1,329 @@
+// Paged flash attention (Dao et al. 2022; split for decoding) over query rows that share a KV head.
+//
+// The unit of everything is a block of 32 positions, counted from position 0, whatever the page size.
+// For one query row, in this order: scores (one chain of fused multiply-adds over the head's
+// dimensions each), the block's maximum, exponentials, their sum, the rescaling of o, and one chain
+// over the block's positions for each element of o. 8 blocks make a split; splits start from nothing
+// and are merged in order. Neither the number of rows nor the pieces of work change any of that, and
+// positions that a row does not see take no part in it.
+
+// Registers: ROWS query rows by COLUMNS vectors, plus operands. attention_shape gives both.
+template <int R, int NV> SIMD void score_columns(const float* q, const float* k, int64_t d, float* s) {
+    V z[R][NV];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < NV; j++) z[r][j] = vzero();
+    for (int64_t i = 0; i < d; i++, q += R, k += kRescale) {
+        V column[NV];
+        UNROLL for (int j = 0; j < NV; j++) column[j] = vload(k + j * VW);
+        UNROLL for (int r = 0; r < R; r++) {
+            const V b = vset1(q[r]);
+            UNROLL for (int j = 0; j < NV; j++) z[r][j] = vfma(column[j], b, z[r][j]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < NV; j++) vstore(s + r * kRescale + j * VW, z[r][j]);
+}
+
+// q [d][R], k [d][32] -> s [R][32]
+template <int R> __attribute__((noinline)) void scores(const float* q, const float* k, int64_t d, float* s) {
+    for (int c = 0; c < kRescale; c += COLUMNS * VW) score_columns<R, COLUMNS>(q, k + c, d, s + c);
+}
+
+template <int R, int NV> SIMD void weigh_columns(const float* p, const float* v, int64_t dvp, int from, int to,
+                                                 const float* alpha, float* o) {
+    V z[R][NV];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < NV; j++) z[r][j] = vmul(vload(o + r * dvp + j * VW), vset1(alpha[r]));
+    v += from * dvp;
+    for (int i = from; i < to; i++, v += dvp) {
+        V row[NV];
+        UNROLL for (int j = 0; j < NV; j++) row[j] = vload(v + j * VW);
+        UNROLL for (int r = 0; r < R; r++) {
+            const V b = vset1(p[r * kRescale + i]);
+            UNROLL for (int j = 0; j < NV; j++) z[r][j] = vfma(row[j], b, z[r][j]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < NV; j++) vstore(o + r * dvp + j * VW, z[r][j]);
+}
+
+// o [R][dvp] = alpha o + p [R][32] v [32][dvp], positions from <= i < to.
+template <int R> __attribute__((noinline)) void weigh(const float* p, const float* v, int64_t dvp, int from, int to,
+                                                      const float* alpha, float* o) {
+    int64_t c = 0;
+    for (; c + COLUMNS * VW <= dvp; c += COLUMNS * VW)
+        weigh_columns<R, COLUMNS>(p, v + c, dvp, from, to, alpha, o + c);
+    for (; c < dvp; c += VW) weigh_columns<R, 1>(p, v + c, dvp, from, to, alpha, o + c);
+}
+
+#define ROW_CASES CASE(1) CASE(2) CASE(3) CASE(4) ROW_CASES_ABOVE_4
+#if ROWS > 4
+#define ROW_CASES_ABOVE_4 CASE(5) CASE(6) ROW_CASES_ABOVE_6
+#else
+#define ROW_CASES_ABOVE_4
+#endif
+#if ROWS > 6
+#define ROW_CASES_ABOVE_6 CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#else
+#define ROW_CASES_ABOVE_6
+#endif
+
+void any_scores(int64_t rows, const float* q, const float* k, int64_t d, float* s) {
+    switch (rows) {
+#define CASE(R) case R: return scores<R>(q, k, d, s);
+    ROW_CASES
+#undef CASE
+    }
+}
+void any_weigh(int64_t rows, const float* p, const float* v, int64_t dvp, int from, int to, const float* alpha,
+               float* o) {
+    switch (rows) {
+#define CASE(R) case R: return weigh<R>(p, v, dvp, from, to, alpha, o);
+    ROW_CASES
+#undef CASE
+    }
+}
+
+int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
+
+// Scratch of one item; every array is 64-byte aligned.
+struct Attend {
+    int64_t rows, group, d, dv, dvp;
+    float* q;     // panels [d][rows of the tile], scaled
+    float* s;     // [rows][32] scores, then weights
+    float* o;     // [rows][dvp] of the current split
+    float* total; // [rows][dvp] of the splits before
+    float* k;     // [d][32]
+    float* v;     // [32][dvp]
+    float *m, *l, *total_m, *total_l, *alpha;     // [rows]
+    float *k_scale, *v_scale, *low, *high;        // [32] int8 scales; [rows] visible range (as int32)
+};
+
+int64_t attention_scratch(int64_t rows, int64_t d, int64_t dv) {
+    const int64_t dvp = padded(dv), r = padded(rows);
+    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 7 * r + 2 * kRescale + 64) * 4;
+}
+
+Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t dv) {
+    const int64_t dvp = padded(dv), r = padded(rows);
+    Attend w{rows, group, d, dv, dvp, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+             nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+    w.q = at, at += r * d;
+    w.s = at, at += r * kRescale;
+    w.o = at, at += r * dvp;
+    w.total = at, at += r * dvp;
+    w.k = at, at += d * kRescale;
+    w.v = at, at += kRescale * dvp;
+    w.m = at, at += r;
+    w.l = at, at += r;
+    w.total_m = at, at += r;
+    w.total_l = at, at += r;
+    w.alpha = at, at += r;
+    w.low = at, at += r;
+    w.high = at, at += r;
+    w.k_scale = at, at += kRescale;
+    w.v_scale = at;
+    return w;
+}
+
+// n consecutive numbers of a page as f32.
+void widen(const uint8_t* from, KVType type, int64_t n, float* to) {
+    int64_t i = 0;
+    switch (type) {
+    case KVType::F32: __builtin_memcpy(to, from, n * 4); return;
+    case KVType::F16:
+        for (; i + 16 <= n; i += 16) store(to + i, load_f16((const uint16_t*)from + i));
+        for (; i < n; i++) to[i] = widen_f16(((const uint16_t*)from)[i]);
+        return;
+    case KVType::BF16:
+        for (; i + 16 <= n; i += 16) store(to + i, load_bf16((const uint16_t*)from + i));
+        for (; i < n; i++) to[i] = widen_bf16(((const uint16_t*)from)[i]);
+        return;
+    case KVType::S8:
+        for (; i + 16 <= n; i += 16) store(to + i, load_s8((const int8_t*)from + i));
+        for (; i < n; i++) to[i] = (float)((const int8_t*)from)[i];
+        return;
+    }
+}
+
+// K and V of positions [from, to) of the block at `block`, page by page; K's other columns are 0.
+void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t from, int64_t to, Attend& w) {
+    const KVView& kv = a.kv;
+    const int64_t size = element_size(kv.type);
+    const int32_t* table = a.page_tables + item.sequence * a.table_width;
+    if (to - from < kRescale) __builtin_memset(w.k, 0, w.d * kRescale * 4);
+    for (int64_t j = from; j < to;) {
+        const int64_t offset = j % kv.page_size, left = kv.page_size - offset;
+        const int64_t n = to - j < left ? to - j : left, column = j - block;
+        const uint8_t* page = kv.base + table[j / kv.page_size] * kv.page_stride;
+        const uint8_t* k = page + kv.k_at + (item.head * kv.d * kv.page_size + offset) * size;
+        for (int64_t i = 0; i < w.d; i++) widen(k + i * kv.page_size * size, kv.type, n, w.k + i * kRescale + column);
+        const int64_t row = item.head * kv.page_size + offset;
+        const uint8_t* v = page + kv.v_at + row * kv.dv * size;
+        if (w.dv == w.dvp) widen(v, kv.type, n * w.dv, w.v + column * w.dvp);
+        else
+            for (int64_t i = 0; i < n; i++) widen(v + i * kv.dv * size, kv.type, w.dv, w.v + (column + i) * w.dvp);
+        if (kv.type == KVType::S8) {
+            __builtin_memcpy(w.k_scale + column, (const float*)(page + kv.ks_at) + row, n * 4);
+            __builtin_memcpy(w.v_scale + column, (const float*)(page + kv.vs_at) + row, n * 4);
+        }
+        j += n;
+    }
+}
+
+// Scores to weights for one row of which positions [from, to) of the block are seen; updates m and l,
+// leaves the factor of o in alpha.
+void soften(const AttentionArgs& a, Attend& w, int64_t r, int64_t head, int64_t distance, int from, int to) {
+    float* s = w.s + r * kRescale;
+    F lane = to_float(loadi(kLanes));
+    F x[2] = {load(s), load(s + 16)};
+    for (int i = 0; i < 2; i++) {
+        if (a.kv.type == KVType::S8) x[i] = x[i] * load(w.k_scale + 16 * i);
+        if (a.softcap != 0.0f) x[i] = set1(a.softcap) * tanh(x[i] / set1(a.softcap));
+        if (a.slopes) x[i] = fma(set1(a.slopes[head]), lane + set1((float)(distance + 16 * i)), x[i]);
+        if (from > 0 || to < kRescale) {
+            const F at = lane + set1((float)(16 * i));
+            const M seen = both(less(set1((float)from - 0.5f), at), less(at, set1((float)to - 0.5f)));
+            x[i] = select(seen, x[i], set1(-__builtin_inff()));
+        }
+    }
+    const float top = rmax(max(x[0], x[1])), before = w.m[r];
+    const float now = top > before ? top : before;
+    const float base = now == -__builtin_inff() ? 0.0f : now;
+    const F p0 = exp_negative(x[0] - set1(base)), p1 = exp_negative(x[1] - set1(base));
+    const float alpha = now == before ? 1.0f : exp_negative(before - base);
+    w.alpha[r] = alpha;
+    w.m[r] = now;
+    w.l[r] = w.l[r] * alpha + rsum(p0 + p1);
+    if (a.kv.type == KVType::S8) { // v = v_scale * int8: the scale goes to the weight
+        store(s, p0 * load(w.v_scale));
+        store(s + 16, p1 * load(w.v_scale + 16));
+    } else {
+        store(s, p0);
+        store(s + 16, p1);
+    }
+}
+
+// (total, total_m, total_l) += (o, m, l): how partial results meet, always in the order of splits.
+void merge_row(float* total, float* total_m, float* total_l, const float* o, float m, float l, int64_t dvp) {
+    if (m == -__builtin_inff() && l == 0.0f) return; // nothing of this split was seen
+    const float now = m > *total_m ? m : *total_m;
+    const float old_factor = *total_m == -__builtin_inff() ? 0.0f : exp_negative(*total_m - now);
+    const float new_factor = m == now ? 1.0f : exp_negative(m - now);
+    for (int64_t i = 0; i < dvp; i += 16)
+        store(total + i, fma(load(o + i), set1(new_factor), load(total + i) * set1(old_factor)));
+    *total_l = *total_l * old_factor + l * new_factor;
+    *total_m = now;
+}
+
+void write_row(const float* total, float m, float l, const float* sink, int64_t dv, float* y) {
+    float factor = 1.0f;
+    if (sink) { // one more logit, whose value is nothing
+        const float now = *sink > m ? *sink : m;
+        factor = exp_negative(m - now);
+        l = l * factor + exp_negative(*sink - now);
+    }
+    for (int64_t i = 0; i < dv; i += 16) {
+        const F x = load(total + i) * set1(factor) / set1(l);
+        if (dv - i >= 16) store(y + i, x);
+        else store_n(y + i, x, dv - i);
+    }
+}
+
+void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, Attend& w) {
+    const auto* low = (const int32_t*)w.low;
+    const auto* high = (const int32_t*)w.high;
+    const Tiles tiles = split_tiles(w.rows, ROWS);
+    for (int64_t t = 0; t < tiles.count; t++) {
+        const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
+        bool seen = false, whole = true;
+        for (int64_t r = first_row; r < first_row + c; r++) {
+            seen |= high[r] > block && low[r] < block + kRescale;
+            whole &= high[r] >= block + kRescale && low[r] <= block;
+        }
+        if (!seen) continue;
+        any_scores(c, w.q + first_row * w.d, w.k, w.d, w.s + first_row * kRescale);
+        for (int64_t r = first_row; r < first_row + c; r++) {
+            const int64_t token = item.t0 + r / w.group, head = item.head * w.group + r % w.group;
+            const int64_t from = low[r] > block ? low[r] - block : 0;
+            const int64_t to = high[r] < block + kRescale ? high[r] - block : (int64_t)kRescale;
+            if (from >= to) continue;
+            soften(a, w, r, head, block - a.positions[token], (int)from, (int)to);
+            if (!whole)
+                any_weigh(1, w.s + r * kRescale, w.v, w.dvp, (int)from, (int)to, w.alpha + r, w.o + r * w.dvp);
+        }
+        if (whole)
+            any_weigh(c, w.s + first_row * kRescale, w.v, w.dvp, 0, kRescale, w.alpha + first_row,
+                      w.o + first_row * w.dvp);
+    }
+}
+
+// Queries scaled into panels, and what each row may see: [low, high).
+void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) {
+    const Tiles tiles = split_tiles(w.rows, ROWS);
+    for (int64_t t = 0; t < tiles.count; t++) {
+        const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
+        for (int64_t i = 0; i < c; i++) {
+            const int64_t r = first_row + i, token = item.t0 + r / w.group;
+            const float* q = a.q + (token * a.heads + item.head * w.group + r % w.group) * w.d;
+            float* panel = w.q + first_row * w.d + i;
+            for (int64_t j = 0; j < w.d; j++) panel[j * c] = q[j] * a.scale;
+            const int64_t position = a.positions[token], start = position - a.window + 1;
+            ((int32_t*)w.high)[r] = (int32_t)(position + 1);
+            ((int32_t*)w.low)[r] = (int32_t)(a.window && start > 0 ? start : 0);
+        }
+    }
+}
+
+void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch) {
+    const int64_t group = a.heads / a.kv.heads, rows = (item.t1 - item.t0) * group;
+    Attend w = layout_scratch(scratch, rows, group, a.kv.d, a.kv.dv);
+    load_queries(a, item, w);
+    int64_t from = INT32_MAX, to = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        if (((int32_t*)w.low)[r] < from) from = ((int32_t*)w.low)[r];
+        if (((int32_t*)w.high)[r] > to) to = ((int32_t*)w.high)[r];
+        w.total_m[r] = -__builtin_inff();
+        w.total_l[r] = 0.0f;
+    }
+    if (w.dv != w.dvp) __builtin_memset(w.v, 0, kRescale * w.dvp * 4);
+    __builtin_memset(w.total, 0, rows * w.dvp * 4);
+    for (int64_t split = item.c0; split < item.c1; split++) {
+        __builtin_memset(w.o, 0, rows * w.dvp * 4);
+        for (int64_t r = 0; r < rows; r++) w.m[r] = -__builtin_inff(), w.l[r] = 0.0f;
+        for (int64_t block = split * kSplit; block < (split + 1) * kSplit && block < to; block += kRescale) {
+            if (block + kRescale <= from) continue;
+            const int64_t end = block + kRescale < to ? block + kRescale : to;
+            load_block(a, item, block, block > from ? block : from, end, w);
+            attend_block(a, item, block, w);
+        }
+        for (int64_t r = 0; r < rows; r++) {
+            if (item.partial) {
+                float* p = item.partial + (r * item.splits + split - item.first_split) * (w.dvp + 16);
+                __builtin_memcpy(p, w.o + r * w.dvp, w.dvp * 4);
+                p[w.dvp] = w.m[r];
+                p[w.dvp + 1] = w.l[r];
+            } else
+                merge_row(w.total + r * w.dvp, w.total_m + r, w.total_l + r, w.o + r * w.dvp, w.m[r], w.l[r], w.dvp);
+        }
+    }
+    if (item.partial) return;
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t token = item.t0 + r / group, head = item.head * group + r % group;
+        write_row(w.total + r * w.dvp, w.total_m[r], w.total_l[r], a.sinks ? a.sinks + head : nullptr, w.dv,
+                  a.y + (token * a.heads + head) * w.dv);
+    }
+}
+
+// The first split's o becomes the running total, as in attention(): same operations, same bits.
+void attention_merge(const float* partial, int64_t splits, int64_t dv, const float* sink, float* y) {
+    const int64_t dvp = padded(dv);
+    float total[kMaxHead];
+    __builtin_memset(total, 0, dvp * 4);
+    float m = -__builtin_inff(), l = 0.0f;
+    for (int64_t i = 0; i < splits; i++) {
+        const float* p = partial + i * (dvp + 16);
+        merge_row(total, &m, &l, p, p[dvp], p[dvp + 1], dvp);
+    }
+    write_row(total, m, l, sink, dv, y);
+}

@@ -1,0 +1,33 @@
+// AVX2 with FMA and F16C.
+#include "../kernels.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+
+#define SIMD static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define ISA_NAME "avx2"
+#define LARGEST_TILE_INT8 4
+#define LARGEST_TILE_FLOAT 6
+#define ROWS 6
+#define COLUMNS 2
+#define ATTENTION_ROWS 24
+#define LARGEST_TILE (LARGEST_TILE_INT8 > LARGEST_TILE_FLOAT ? LARGEST_TILE_INT8 : LARGEST_TILE_FLOAT)
+
+namespace octavo {
+namespace {
+#include "vec_avx2.inl"
+#include "kernels.inl"
+#include "dot_avx2.inl"
+#include "linear.inl"
+#include "rotary.inl"
+#include "attention.inl"
+#include "table.inl"
+} // namespace
+const Kernels* kernels_avx2() { return &kTable; }
+} // namespace octavo
+#else
+namespace octavo {
+const Kernels* kernels_avx2() { return nullptr; }
+} // namespace octavo
+#endif

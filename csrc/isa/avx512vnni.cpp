@@ -1,0 +1,33 @@
+// AVX-512 (F, BW, DQ, VL) with VNNI.
+#include "../kernels.h"
+
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+
+#define SIMD static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define ISA_NAME "avx512vnni"
+#define LARGEST_TILE_INT8 8
+#define LARGEST_TILE_FLOAT 12
+#define ROWS 6
+#define COLUMNS 2
+#define ATTENTION_ROWS 24
+#define LARGEST_TILE (LARGEST_TILE_INT8 > LARGEST_TILE_FLOAT ? LARGEST_TILE_INT8 : LARGEST_TILE_FLOAT)
+
+namespace octavo {
+namespace {
+#include "vec_avx512.inl"
+#include "kernels.inl"
+#include "dot_vnni512.inl"
+#include "linear.inl"
+#include "rotary.inl"
+#include "attention.inl"
+#include "table.inl"
+} // namespace
+const Kernels* kernels_avx512vnni() { return &kTable; }
+} // namespace octavo
+#else
+namespace octavo {
+const Kernels* kernels_avx512vnni() { return nullptr; }
+} // namespace octavo
+#endif

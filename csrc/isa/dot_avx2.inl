@@ -1,0 +1,128 @@
+// Integer tiles on ymm registers, two per 16 rows.
+//
+// AVX2: vpmaddubsw adds pairs of u8 x s8 in int16. For nibbles a block of 32 fits: 16 products of at
+// most 15 x 127 add up to 30,480 in each int16 lane, so it is widened once a block. With bytes a
+// pair alone is up to 32,512 (the weight's sign is moved to the activation: |w| x sign(q, w)), so
+// each is widened at once.
+// VNNI256: vpdpbusd does all of it in one instruction.
+
+#ifdef VNNI256
+#define DPBUSD(c, w, q) VNNI256(c, w, q)
+#endif
+// Compilers reorder and spill accumulators to save nothing: an empty asm pins them where they are.
+#define KEEP(x) __asm__("" : "+x"(x))
+
+SIMD __m256i quad(const int8_t* q, int i) { return _mm256_set1_epi32(((const int32_t*)q)[i]); }
+
+struct U4 {
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
+        const __m256i mask = _mm256_set1_epi8(15);
+        UNROLL for (int m = 0; m < C; m++) {
+#ifdef VNNI256
+            c[m][0] = c[m][1] = MIN ? _mm256_setzero_si256() : _mm256_set1_epi32(sum[m]);
+#else
+            c[m][0] = c[m][1] = _mm256_setzero_si256();
+#endif
+        }
+        UNROLL for (int j = 0; j < 4; j++) {
+            const __m256i v0 = _mm256_loadu_si256((const __m256i*)(w + 64 * j));
+            const __m256i v1 = _mm256_loadu_si256((const __m256i*)(w + 64 * j + 32));
+            UNROLL for (int half = 0; half < 2; half++) { // low nibbles, high nibbles
+                const __m256i w0 = _mm256_and_si256(half ? _mm256_srli_epi16(v0, 4) : v0, mask);
+                const __m256i w1 = _mm256_and_si256(half ? _mm256_srli_epi16(v1, 4) : v1, mask);
+                UNROLL for (int m = 0; m < C; m++) {
+                    const __m256i b = quad(q, (j + 4 * half) * C + m);
+#ifdef VNNI256
+                    c[m][0] = DPBUSD(c[m][0], w0, b);
+                    c[m][1] = DPBUSD(c[m][1], w1, b);
+#else
+                    c[m][0] = _mm256_add_epi16(c[m][0], _mm256_maddubs_epi16(w0, b));
+                    c[m][1] = _mm256_add_epi16(c[m][1], _mm256_maddubs_epi16(w1, b));
+#endif
+                    KEEP(c[m][0]);
+                    KEEP(c[m][1]);
+                }
+            }
+        }
+#ifndef VNNI256
+        const __m256i ones = _mm256_set1_epi16(1);
+        UNROLL for (int m = 0; m < C; m++) {
+            c[m][0] = _mm256_madd_epi16(c[m][0], ones);
+            c[m][1] = _mm256_madd_epi16(c[m][1], ones);
+            if (!MIN) {
+                const __m256i start = _mm256_set1_epi32(sum[m]);
+                c[m][0] = _mm256_add_epi32(c[m][0], start);
+                c[m][1] = _mm256_add_epi32(c[m][1], start);
+            }
+        }
+#endif
+    }
+};
+
+struct S8 {
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
+#ifdef VNNI256
+        const __m256i flip = _mm256_set1_epi8((char)0x80); // to u8: c starts at -128 * sum of q
+        UNROLL for (int m = 0; m < C; m++) c[m][0] = c[m][1] = _mm256_set1_epi32(sum[m]);
+#else
+        const __m256i ones = _mm256_set1_epi16(1);
+        UNROLL for (int m = 0; m < C; m++) c[m][0] = c[m][1] = _mm256_setzero_si256();
+#endif
+        UNROLL for (int j = 0; j < 8; j++) {
+            const __m256i v0 = _mm256_loadu_si256((const __m256i*)(w + 64 * j));
+            const __m256i v1 = _mm256_loadu_si256((const __m256i*)(w + 64 * j + 32));
+#ifdef VNNI256
+            const __m256i w0 = _mm256_xor_si256(v0, flip), w1 = _mm256_xor_si256(v1, flip);
+#else
+            const __m256i w0 = _mm256_abs_epi8(v0), w1 = _mm256_abs_epi8(v1);
+#endif
+            UNROLL for (int m = 0; m < C; m++) {
+                const __m256i b = quad(q, j * C + m);
+#ifdef VNNI256
+                c[m][0] = DPBUSD(c[m][0], w0, b);
+                c[m][1] = DPBUSD(c[m][1], w1, b);
+#else
+                const __m256i p0 = _mm256_maddubs_epi16(w0, _mm256_sign_epi8(b, v0));
+                const __m256i p1 = _mm256_maddubs_epi16(w1, _mm256_sign_epi8(b, v1));
+                c[m][0] = _mm256_add_epi32(c[m][0], _mm256_madd_epi16(p0, ones));
+                c[m][1] = _mm256_add_epi32(c[m][1], _mm256_madd_epi16(p1, ones));
+#endif
+                KEEP(c[m][0]);
+                KEEP(c[m][1]);
+            }
+        }
+    }
+};
+
+template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int64_t b, int half) {
+    return WIDE ? vload((const float*)table + b * 16 + half * 8) : vload_f16((const uint16_t*)table + b * 16 + half * 8);
+}
+
+// z lives in memory: 16 registers do not hold integer and float accumulators both.
+template <int C, class W, bool WIDE, bool MIN>
+__attribute__((noinline)) void dot_panel(const uint8_t* w, const uint8_t* scales, const uint8_t* minima, const int8_t* q,
+                                         const float* d, const float* u, const int32_t* sum, int64_t blocks,
+                                         int64_t step, float* out) {
+    UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
+    for (int64_t b = 0; b < blocks; b++, w += step, q += 32 * C, d += C, u += C, sum += C) {
+        if (C == 1) prefetch_block(w, step);
+        __m256i c[C][2];
+        W::template dot<C, MIN>(w, q, sum, c);
+        const __m256 s0 = block_scales<WIDE>(scales, b, 0), s1 = block_scales<WIDE>(scales, b, 1);
+        __m256 n0, n1;
+        if (MIN) n0 = block_scales<WIDE>(minima, b, 0), n1 = block_scales<WIDE>(minima, b, 1);
+        UNROLL for (int m = 0; m < C; m++) {
+            const __m256 scale = _mm256_set1_ps(d[m]);
+            __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);
+            z0 = vfma(_mm256_cvtepi32_ps(c[m][0]), _mm256_mul_ps(s0, scale), z0);
+            z1 = vfma(_mm256_cvtepi32_ps(c[m][1]), _mm256_mul_ps(s1, scale), z1);
+            if (MIN) {
+                const __m256 offset = _mm256_set1_ps(u[m]);
+                z0 = vfma(n0, offset, z0);
+                z1 = vfma(n1, offset, z1);
+            }
+            vstore(out + 16 * m, z0);
+            vstore(out + 16 * m + 8, z1);
+        }
+    }
+}

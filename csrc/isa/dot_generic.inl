@@ -1,0 +1,67 @@
+// Integer tiles in the compiler's vectors: 32 lanes of int16, two per row. Lanes 2r and 2r + 1 hold
+// elements (0, 1) and (2, 3) of row r's quad; each byte pair is taken apart by shifts.
+
+typedef int16_t H __attribute__((vector_size(64)));
+typedef uint16_t UH __attribute__((vector_size(64)));
+
+// The activations of one quad as int16 lanes: element `odd` of each pair, repeated for 16 rows.
+SIMD H quad_elements(const int8_t* q, int odd) {
+    const uint32_t pair = (uint32_t)(uint16_t)q[odd] | (uint32_t)(uint16_t)q[2 + odd] << 16;
+    return (H)(pair - U{});
+}
+SIMD I widen_pairs(H x) { return ((I)x << 16 >> 16) + ((I)x >> 16); }
+
+struct U4 {
+    // 16 products of at most 15 x 127 fit an int16 lane, so a block is widened once.
+    template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
+        H lanes[C] = {};
+        for (int j = 0; j < 4; j++) {
+            UH v;
+            memcpy(&v, w + 64 * j, 64);
+            const H low0 = (H)(v & 15), low1 = (H)(v >> 8 & 15), high0 = (H)(v >> 4 & 15), high1 = (H)(v >> 12);
+            for (int m = 0; m < C; m++) {
+                const int8_t* a = q + (j * C + m) * 4;
+                const int8_t* b = q + ((j + 4) * C + m) * 4;
+                lanes[m] += low0 * quad_elements(a, 0) + low1 * quad_elements(a, 1);
+                lanes[m] += high0 * quad_elements(b, 0) + high1 * quad_elements(b, 1);
+            }
+        }
+        for (int m = 0; m < C; m++) c[m] = widen_pairs(lanes[m]) + (MIN ? seti(0) : seti(sum[m]));
+    }
+};
+
+struct S8 {
+    template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t*, I (&c)[C]) {
+        for (int m = 0; m < C; m++) c[m] = seti(0);
+        for (int j = 0; j < 8; j++) {
+            H v;
+            memcpy(&v, w + 64 * j, 64);
+            const H even = (H)((UH)v << 8) >> 8, odd = v >> 8;
+            for (int m = 0; m < C; m++) {
+                const int8_t* a = q + (j * C + m) * 4; // a pair is at most 2 x 128 x 127 = 32,512
+                c[m] += widen_pairs(even * quad_elements(a, 0) + odd * quad_elements(a, 1));
+            }
+        }
+    }
+};
+
+template <bool WIDE> SIMD F block_scales(const uint8_t* table, int64_t b) {
+    return WIDE ? load((const float*)table + b * 16) : load_f16((const uint16_t*)table + b * 16);
+}
+
+template <int C, class W, bool WIDE, bool MIN>
+__attribute__((noinline)) void dot_panel(const uint8_t* w, const uint8_t* scales, const uint8_t* minima, const int8_t* q,
+                                         const float* d, const float* u, const int32_t* sum, int64_t blocks,
+                                         int64_t step, float* out) {
+    for (int m = 0; m < C; m++) store(out + 16 * m, zero());
+    for (int64_t b = 0; b < blocks; b++, w += step, q += 32 * C, d += C, u += C, sum += C) {
+        I c[C];
+        W::template dot<C, MIN>(w, q, sum, c);
+        const F s = block_scales<WIDE>(scales, b);
+        for (int m = 0; m < C; m++) {
+            F z = fma(to_float(c[m]), s * set1(d[m]), load(out + 16 * m));
+            if (MIN) z = fma(block_scales<WIDE>(minima, b), set1(u[m]), z);
+            store(out + 16 * m, z);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+// Integer tiles with vpdpbusd on zmm: 16 rows x 4 products a lane; u8 weights by s8 activations.
+
+struct U4 {
+    // c[m] += the block's dot products. Nibbles are 0..15 as they are.
+    template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
+        const __m512i mask = _mm512_set1_epi8(15);
+        UNROLL for (int j = 0; j < 4; j++) {
+            const __m512i v = _mm512_loadu_si512(w + 64 * j);
+            const __m512i low = _mm512_and_si512(v, mask), high = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
+            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], low, quad(q, j * C + m));
+            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], high, quad(q, (j + 4) * C + m));
+        }
+    }
+    SIMD __m512i quad(const int8_t* q, int i) { return _mm512_set1_epi32(((const int32_t*)q)[i]); }
+};
+
+struct S8 {
+    // Weights become u8 by flipping the sign bit, that is, adding 128: c starts at -128 * sum of q.
+    template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
+        const __m512i flip = _mm512_set1_epi8((char)0x80);
+        UNROLL for (int j = 0; j < 8; j++) {
+            const __m512i v = _mm512_xor_si512(_mm512_loadu_si512(w + 64 * j), flip);
+            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], v, U4::quad(q, j * C + m));
+        }
+    }
+};
+
+template <bool WIDE> SIMD __m512 block_scales(const uint8_t* table, int64_t b) {
+    return WIDE ? load((const float*)table + b * 16) : load_f16((const uint16_t*)table + b * 16);
+}
+
+template <int C, class W, bool WIDE, bool MIN>
+__attribute__((noinline)) void dot_panel(const uint8_t* w, const uint8_t* scales, const uint8_t* minima, const int8_t* q,
+                                         const float* d, const float* u, const int32_t* sum, int64_t blocks,
+                                         int64_t step, float* out) {
+    __m512 z[C];
+    UNROLL for (int m = 0; m < C; m++) z[m] = _mm512_setzero_ps();
+    for (int64_t b = 0; b < blocks; b++, w += step, q += 32 * C, d += C, u += C, sum += C) {
+        if (C == 1) prefetch_block(w, step);
+        __m512i c[C];
+        UNROLL for (int m = 0; m < C; m++) c[m] = MIN ? _mm512_setzero_si512() : _mm512_set1_epi32(sum[m]);
+        W::template dot<C>(w, q, c);
+        const __m512 s = block_scales<WIDE>(scales, b);
+        UNROLL for (int m = 0; m < C; m++)
+            z[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c[m]), _mm512_mul_ps(s, _mm512_set1_ps(d[m])), z[m]);
+        if (MIN) {
+            const __m512 n = block_scales<WIDE>(minima, b);
+            UNROLL for (int m = 0; m < C; m++) z[m] = _mm512_fmadd_ps(n, _mm512_set1_ps(u[m]), z[m]);
+        }
+    }
+    UNROLL for (int m = 0; m < C; m++) store(out + m * 16, z[m]);
+}

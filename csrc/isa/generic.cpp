@@ -1,0 +1,34 @@
+// Any CPU: the compiler's vectors, no intrinsics.
+#include "../kernels.h"
+
+#if 1
+#include <string.h>
+
+#pragma GCC diagnostic ignored "-Wpsabi" // wide vectors never cross a call here: all are inlined
+#define SIMD static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define ISA_NAME "generic"
+#define LARGEST_TILE_INT8 4
+#define LARGEST_TILE_FLOAT 4
+#define ROWS 4
+#define COLUMNS 1
+#define ATTENTION_ROWS 24
+#define LARGEST_TILE (LARGEST_TILE_INT8 > LARGEST_TILE_FLOAT ? LARGEST_TILE_INT8 : LARGEST_TILE_FLOAT)
+
+namespace octavo {
+namespace {
+#include "vec_generic.inl"
+#include "kernels.inl"
+#include "dot_generic.inl"
+#include "linear.inl"
+#include "rotary.inl"
+#include "attention.inl"
+#include "table.inl"
+} // namespace
+const Kernels* kernels_generic() { return &kTable; }
+} // namespace octavo
+#else
+namespace octavo {
+const Kernels* kernels_generic() { return nullptr; }
+} // namespace octavo
+#endif

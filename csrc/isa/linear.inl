@@ -1,0 +1,148 @@
+// y = epilogue(x W^T). A tile is one weight panel (16 rows) by one activation panel (C tokens).
+//
+// Per output and block of 32: the integer dot product is exact; then z = fma(dot, scale * d, z) and,
+// with minima, z = fma(minimum, u, z), blocks ascending. Nothing else decides an output's bits, so
+// they depend neither on C nor on who computes the tile.
+
+// The instruction set's dot_*.inl gives dot_panel<C, U4 or S8, WIDE, MIN>.
+
+template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, const Activations& a,
+                                          int64_t start, float* out) {
+    const int64_t blocks = w.k / kBlock;
+    const int8_t* q = a.q + start * w.k;
+    const float* d = a.d + start * blocks;
+    const float* u = a.u + start * blocks;
+    const int32_t* sum = a.sum + start * blocks;
+    const uint8_t* scales = panel + w.scale_at;
+    const uint8_t* minima = panel + w.min_at;
+    const bool s8 = w.layout == Layout::S8;
+    const int64_t step = s8 ? 512 : 256;
+    if (s8) {
+        if (w.wide) dot_panel<C, S8, true, false>(panel, scales, minima, q, d, u, sum, blocks, step, out);
+        else dot_panel<C, S8, false, false>(panel, scales, minima, q, d, u, sum, blocks, step, out);
+    } else if (w.min_at) {
+        if (w.wide) dot_panel<C, U4, true, true>(panel, scales, minima, q, d, u, sum, blocks, step, out);
+        else dot_panel<C, U4, false, true>(panel, scales, minima, q, d, u, sum, blocks, step, out);
+    } else {
+        if (w.wide) dot_panel<C, U4, true, false>(panel, scales, minima, q, d, u, sum, blocks, step, out);
+        else dot_panel<C, U4, false, false>(panel, scales, minima, q, d, u, sum, blocks, step, out);
+    }
+}
+
+SIMD V vload_weight(const float* p) { return vload(p); }
+struct F16Element { uint16_t bits; };
+struct BF16Element { uint16_t bits; };
+SIMD V vload_weight(const F16Element* p) { return vload_f16((const uint16_t*)p); }
+SIMD V vload_weight(const BF16Element* p) { return vload_bf16((const uint16_t*)p); }
+
+// One fused multiply-add chain per output, k ascending.
+template <int C, class T> __attribute__((noinline)) void float_panel(const T* w, const float* x, int64_t k, float* out) {
+    V z[C][16 / VW];
+    UNROLL for (int m = 0; m < C; m++)
+        UNROLL for (int j = 0; j < 16 / VW; j++) z[m][j] = vzero();
+    for (int64_t i = 0; i < k; i++, w += 16, x += C) {
+        V row[16 / VW];
+        UNROLL for (int j = 0; j < 16 / VW; j++) row[j] = vload_weight(w + j * VW);
+        UNROLL for (int m = 0; m < C; m++) {
+            const V b = vset1(x[m]);
+            UNROLL for (int j = 0; j < 16 / VW; j++) z[m][j] = vfma(row[j], b, z[m][j]);
+        }
+    }
+    UNROLL for (int m = 0; m < C; m++)
+        UNROLL for (int j = 0; j < 16 / VW; j++) vstore(out + m * 16 + j * VW, z[m][j]);
+}
+
+template <int C> SIMD void tile_float(const Matrix& w, const uint8_t* panel, const Activations& a, int64_t start,
+                                      float* out) {
+    const float* x = a.x + start * w.k;
+    if (w.layout == Layout::F32) float_panel<C>((const float*)panel, x, w.k, out);
+    else if (w.layout == Layout::F16) float_panel<C>((const F16Element*)panel, x, w.k, out);
+    else float_panel<C>((const BF16Element*)panel, x, w.k, out);
+}
+
+SIMD F finish(F z, const LinearArgs& a) { // steps 3 of ops.linear
+    if (a.scale != 1.0f) z = z * set1(a.scale);
+    if (a.softcap != 0.0f) z = set1(a.softcap) * tanh(z / set1(a.softcap));
+    return z;
+}
+
+// Epilogue of c tokens by 16 plain columns from n0.
+void store_plain(const LinearArgs& a, const float* tile, int64_t start, int64_t c, int64_t n0) {
+    const int64_t n = a.w.n - n0 < 16 ? a.w.n - n0 : 16;
+    for (int64_t m = 0; m < c; m++) {
+        const int64_t at = (start + m) * a.y_stride + n0;
+        F z = load(tile + m * 16);
+        if (a.bias) z = z + load_n(a.bias + n0, n);
+        z = finish(activate(z, a.activation), a);
+        if (a.residual) z = load_n(a.residual + at, n) + z;
+        if (n == 16) store(a.y + at, z);
+        else store_n(a.y + at, z, n);
+    }
+}
+
+// Epilogue of gated panels: 8 gate columns meet 8 up columns; two tokens fill a vector.
+void store_gated(const LinearArgs& a, const float* tile, int64_t start, int64_t c, int64_t n0) {
+    const int64_t half = a.w.n / 2, n = half - n0 < 8 ? half - n0 : 8;
+    float gate_bias[8] = {}, up_bias[8] = {};
+    if (a.bias) {
+        __builtin_memcpy(gate_bias, a.bias + n0, n * 4);
+        __builtin_memcpy(up_bias, a.bias + half + n0, n * 4);
+    }
+    for (int64_t m = 0; m < c; m += 2) {
+        const int64_t other = m + 1 < c ? m + 1 : m;
+        F gate = load_halves(tile + m * 16, tile + other * 16);
+        F up = load_halves(tile + m * 16 + 8, tile + other * 16 + 8);
+        if (a.bias) {
+            gate = gate + load_halves(gate_bias, gate_bias);
+            up = up + load_halves(up_bias, up_bias);
+        }
+        F z = finish(activate(gate, a.activation) * up, a);
+        float low[8], high[8];
+        store_halves(low, high, z);
+        for (int64_t t = m; t <= other; t++) {
+            const int64_t at = (start + t) * a.y_stride + n0;
+            const float* lanes = t == m ? low : high;
+            for (int64_t i = 0; i < n; i++) a.y[at + i] = a.residual ? a.residual[at + i] + lanes[i] : lanes[i];
+        }
+    }
+}
+
+template <int C> void tile(const LinearArgs& a, int64_t p, int64_t start) {
+    alignas(64) float out[C * 16];
+    const uint8_t* panel = a.w.data + p * a.w.panel_bytes;
+    if (a.a.q) tile_quantized<C>(a.w, panel, a.a, start, out);
+    else tile_float<C>(a.w, panel, a.a, start, out);
+    if (a.w.gated) store_gated(a, out, start, C, p * 8);
+    else store_plain(a, out, start, C, p * 16);
+}
+
+void any_tile(const LinearArgs& a, int64_t p, int64_t start, int64_t c) {
+    switch (c) {
+#define CASE(C) case C: return tile<C>(a, p, start);
+    CASE(1) CASE(2) CASE(3) CASE(4)
+#if LARGEST_TILE > 4
+    CASE(5) CASE(6)
+#endif
+#if LARGEST_TILE > 6
+    CASE(7) CASE(8)
+#endif
+#if LARGEST_TILE > 8
+    CASE(9) CASE(10) CASE(11) CASE(12)
+#endif
+#undef CASE
+    }
+}
+
+// Tokens are swept in chunks whose activations stay in the second-level cache while every panel of
+// weights passes by; a panel stays in the first level meanwhile.
+void linear(const LinearArgs& a, int64_t begin, int64_t end) {
+    const Tiles& tiles = a.a.tiles;
+    const int64_t bytes = a.w.k * (a.a.q ? 1 : 4) * (tiles.base + 1);
+    int64_t chunk = (192 * 1024) / bytes;
+    if (chunk < 1) chunk = 1;
+    for (int64_t first_tile = 0; first_tile < tiles.count; first_tile += chunk) {
+        const int64_t last = first_tile + chunk < tiles.count ? first_tile + chunk : tiles.count;
+        for (int64_t p = begin; p < end; p++)
+            for (int64_t t = first_tile; t < last; t++) any_tile(a, p, tile_start(tiles, t), tile_size(tiles, t));
+    }
+}

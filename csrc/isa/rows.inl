@@ -1,0 +1,140 @@
+// Row-wise kernels: norms, activations of a gate, embedding rows, softmax.
+
+SIMD float widen_bf16(uint16_t h) {
+    uint32_t x = (uint32_t)h << 16;
+    float y;
+    __builtin_memcpy(&y, &x, 4);
+    return y;
+}
+SIMD uint16_t narrow_bf16(float value) { // round to nearest, ties to even
+    uint32_t x;
+    __builtin_memcpy(&x, &value, 4);
+    if ((x & 0x7fffffff) > 0x7f800000) return (uint16_t)(x >> 16 | 0x40);
+    return (uint16_t)((x + 0x7fff + (x >> 16 & 1)) >> 16);
+}
+
+// Sum over k of (x - shift)^2, or of x: four chains of 16 lanes, so the order depends on k alone.
+template <bool SQUARE> float sum_row(const float* x, int64_t k, float shift) {
+    F chain[4] = {zero(), zero(), zero(), zero()};
+    const F s = set1(shift);
+    int64_t i = 0;
+    for (; i + 64 <= k; i += 64) {
+        for (int c = 0; c < 4; c++) {
+            F v = load(x + i + 16 * c);
+            if (SQUARE) { v = v - s; chain[c] = fma(v, v, chain[c]); }
+            else chain[c] = chain[c] + v;
+        }
+    }
+    for (int c = 0; i < k; i += 16, c++) {
+        const int64_t n = k - i < 16 ? k - i : 16;
+        F v = n == 16 ? load(x + i) : load_n(x + i, n);
+        if (SQUARE) {
+            v = v - s;
+            if (n < 16) { // lanes past the row hold -shift: take them out
+                float lanes[16] = {};
+                store_n(lanes, v, n);
+                v = load(lanes);
+            }
+            chain[c] = fma(v, v, chain[c]);
+        } else chain[c] = chain[c] + v;
+    }
+    return rsum((chain[0] + chain[1]) + (chain[2] + chain[3]));
+}
+
+struct Affine { float shift, factor; }; // y = (x - shift) * factor * gain + bias
+
+Affine row_statistics(const float* x, int64_t k, NormKind kind, float eps) {
+    if (kind == NormKind::None) return {0.0f, 1.0f};
+    float mean = 0.0f;
+    if (kind == NormKind::Layer) mean = sum_row<false>(x, k, 0.0f) / (float)k;
+    float variance = sum_row<true>(x, k, mean) / (float)k;
+    return {mean, 1.0f / __builtin_sqrtf(variance + eps)};
+}
+
+SIMD F normalized(F x, F gain, const F* bias, Affine s, NormKind kind) {
+    if (kind == NormKind::Layer) x = x - set1(s.shift);
+    F y = x * set1(s.factor) * gain;
+    return bias ? y + *bias : y;
+}
+
+void norm_row(const float* x, float* y, int64_t k, NormKind kind, const float* gain, const float* bias, float eps) {
+    const Affine s = row_statistics(x, k, kind, eps);
+    for (int64_t i = 0; i < k; i += 16) {
+        const int64_t n = k - i < 16 ? k - i : 16;
+        F b = bias ? load_n(bias + i, n) : zero();
+        store_n(y + i, normalized(load_n(x + i, n), load_n(gain + i, n), bias ? &b : nullptr, s, kind), n);
+    }
+}
+
+void act_mul_row(const float* x, float* y, int64_t half, Activation activation) {
+    for (int64_t i = 0; i < half; i += 16) {
+        const int64_t n = half - i < 16 ? half - i : 16;
+        store_n(y + i, activate(load_n(x + i, n), activation) * load_n(x + half + i, n), n);
+    }
+}
+
+void add_rows(const float* x, const float* y, float* z, int64_t count) {
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) store(z + i, load(x + i) + load(y + i));
+    for (; i < count; i++) z[i] = x[i] + y[i];
+}
+
+void axpy_row(const float* x, float factor, float* y, int64_t count) {
+    for (int64_t i = 0; i < count; i += 16) {
+        const int64_t n = count - i < 16 ? count - i : 16;
+        store_n(y + i, fma(set1(factor), load_n(x + i, n), load_n(y + i, n)), n);
+    }
+}
+
+void scale_row(const float* x, float factor, float* y, int64_t count) {
+    for (int64_t i = 0; i < count; i += 16) {
+        const int64_t n = count - i < 16 ? count - i : 16;
+        store_n(y + i, load_n(x + i, n) * set1(factor), n);
+    }
+}
+
+// Ascending, one element after another: a router's few dozen logits.
+void softmax_row(const float* x, float* p, int64_t count) {
+    float top = x[0];
+    for (int64_t i = 1; i < count; i++) top = x[i] > top ? x[i] : top;
+    float sum = 0.0f;
+    for (int64_t i = 0; i < count; i++) sum += p[i] = exp_negative(x[i] - top);
+    for (int64_t i = 0; i < count; i++) p[i] /= sum;
+}
+
+SIMD float scale_of(const Matrix& w, const uint8_t* table, int64_t block, int64_t lane) {
+    const int64_t at = block * kPanel + lane;
+    return w.wide ? ((const float*)table)[at] : widen_f16(((const uint16_t*)table)[at]);
+}
+
+// One row of a packed matrix, dequantized as kernels/weight.py does it, times factor.
+void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
+    int64_t lane = row % kPanel, p = row / kPanel;
+    if (w.gated) {
+        const int64_t half = w.n / 2, r = row % half;
+        p = r / 8;
+        lane = r % 8 + (row < half ? 0 : 8);
+    }
+    const uint8_t* panel = w.data + p * w.panel_bytes;
+    for (int64_t k = 0; k < w.k; k++) {
+        const int64_t at = k * kPanel + lane, block = k / kBlock, j = k % kBlock;
+        switch (w.layout) {
+        case Layout::F32: y[k] = ((const float*)panel)[at]; break;
+        case Layout::F16: y[k] = widen_f16(((const uint16_t*)panel)[at]); break;
+        case Layout::BF16: y[k] = widen_bf16(((const uint16_t*)panel)[at]); break;
+        case Layout::S8: {
+            const int8_t q = (int8_t)panel[(k / 4 * kPanel + lane) * 4 + k % 4];
+            y[k] = (float)q * scale_of(w, panel + w.scale_at, block, lane);
+            break;
+        }
+        case Layout::U4: {
+            const uint8_t byte = panel[((block * 4 + j % 16 / 4) * kPanel + lane) * 4 + j % 4];
+            const int q = j < 16 ? byte & 15 : byte >> 4;
+            const float s = scale_of(w, panel + w.scale_at, block, lane);
+            y[k] = w.min_at ? (float)q * s + scale_of(w, panel + w.min_at, block, lane) : (float)(q - 8) * s;
+            break;
+        }
+        }
+    }
+    if (factor != 1.0f) scale_row(y, factor, y, w.k);
+}

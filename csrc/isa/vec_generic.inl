@@ -1,0 +1,110 @@
+// 16 lanes in the compiler's own vectors: it splits them into what the CPU has.
+typedef float F __attribute__((vector_size(64)));
+typedef int32_t I __attribute__((vector_size(64)));
+typedef uint32_t U __attribute__((vector_size(64)));
+typedef I M;
+typedef F V;
+enum { VW = 16 };
+
+SIMD F zero() { return F{}; }
+SIMD F set1(float x) { return x - F{}; }
+SIMD I seti(int32_t x) { return x - I{}; }
+SIMD F load(const float* p) { F x; memcpy(&x, p, 64); return x; }
+SIMD void store(float* p, F x) { memcpy(p, &x, 64); }
+SIMD F load_n(const float* p, int64_t n) { F x{}; for (int i = 0; i < n; i++) x[i] = p[i]; return x; }
+SIMD void store_n(float* p, F x, int64_t n) { for (int i = 0; i < n; i++) p[i] = x[i]; }
+SIMD F fma(F a, F b, F c) {
+#ifdef __FP_FAST_FMAF // one rounding where the CPU has it for free
+    F r;
+    for (int i = 0; i < 16; i++) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return r;
+#else
+    return a * b + c;
+#endif
+}
+SIMD F select(M m, F yes, F no) { return (F)((m & (I)yes) | (~m & (I)no)); }
+SIMD F max(F a, F b) { return select(a > b, a, b); } // b where either is NaN
+SIMD F min(F a, F b) { return select(a < b, a, b); }
+SIMD F root(F a) { F r; for (int i = 0; i < 16; i++) r[i] = __builtin_sqrtf(a[i]); return r; }
+SIMD F abs(F a) { return (F)((I)a & 0x7fffffff); }
+SIMD I bits(F a) { return (I)a; }
+SIMD F from_bits(I a) { return (F)a; }
+SIMD M less(F a, F b) { return a < b; }
+SIMD M lessi(I a, I b) { return a < b; }
+SIMD M both(M a, M b) { return a & b; }
+SIMD bool any(M m) { int32_t r = 0; for (int i = 0; i < 16; i++) r |= m[i]; return r != 0; }
+// Adding 1.5 * 2^23 leaves no fraction bits; larger numbers are integers already.
+SIMD F round_even(F a) {
+    const F magic = set1(12582912.0f);
+    return select(less(abs(a), set1(4194304.0f)), (a + magic) - magic, a);
+}
+SIMD I loadi(const int32_t* p) { I x; memcpy(&x, p, 64); return x; }
+SIMD I addi(I a, I b) { return (I)((U)a + (U)b); }
+SIMD I andi(I a, I b) { return a & b; }
+SIMD I maxi(I a, I b) { M m = a > b; return (m & a) | (~m & b); }
+template <int N> SIMD I shl(I a) { return (I)((U)a << N); }
+SIMD F to_float(I a) { return __builtin_convertvector(a, F); }
+SIMD I to_int(F a) { return __builtin_convertvector(round_even(a), I); }
+
+// Sums are taken in one order on every instruction set: halves of 8, of 4, of 2, of 1.
+SIMD float rsum(F x) {
+    float h[8];
+    for (int i = 0; i < 8; i++) h[i] = x[i] + x[i + 8];
+    for (int i = 0; i < 4; i++) h[i] += h[i + 4];
+    return (h[0] + h[2]) + (h[1] + h[3]);
+}
+SIMD float rmax(F x) { float r = x[0]; for (int i = 1; i < 16; i++) r = x[i] > r ? x[i] : r; return r; }
+SIMD int32_t rmaxi(I x) { int32_t r = x[0]; for (int i = 1; i < 16; i++) r = x[i] > r ? x[i] : r; return r; }
+SIMD int32_t rsumi(I x) { int32_t r = 0; for (int i = 0; i < 16; i++) r += x[i]; return r; }
+
+SIMD F widen_f16_bits(I h) {
+    I magnitude = shl<13>(andi(h, seti(0x7fff)));
+    F x = from_bits(magnitude) * set1(0x1p112f); // moves the exponent's bias, denormals included
+    M special = magnitude > seti(0x0f7fffff);    // infinity and NaN
+    I r = (special & (magnitude | seti(0x7f800000))) | (~special & bits(x));
+    return from_bits(r | shl<16>(andi(h, seti(0x8000))));
+}
+SIMD I load_u16(const uint16_t* p) { I x; for (int i = 0; i < 16; i++) x[i] = p[i]; return x; }
+SIMD F load_f16(const uint16_t* p) { return widen_f16_bits(load_u16(p)); }
+SIMD F load_bf16(const uint16_t* p) { return from_bits(shl<16>(load_u16(p))); }
+SIMD F load_s8(const int8_t* p) { I x; for (int i = 0; i < 16; i++) x[i] = p[i]; return to_float(x); }
+SIMD float widen_f16(uint16_t h) { return widen_f16_bits(seti(h))[0]; }
+SIMD uint16_t narrow_f16(float value) { // round to nearest, ties to even
+    uint32_t x;
+    memcpy(&x, &value, 4);
+    const uint32_t sign = x >> 16 & 0x8000, m = x & 0x7fffffff;
+    if (m > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+    if (m >= 0x477ff000) return (uint16_t)(sign | 0x7c00); // rounds beyond 65504
+    if (m < 0x38800000) { // denormal: let an addition do the rounding
+        float y;
+        memcpy(&y, &m, 4);
+        y += 0.5f;
+        uint32_t r;
+        memcpy(&r, &y, 4);
+        return (uint16_t)(sign | (r - 0x3f000000));
+    }
+    return (uint16_t)(sign | ((m - 0x38000000 + 0xfff + (m >> 13 & 1)) >> 13));
+}
+SIMD void store_f16(uint16_t* p, F x) { for (int i = 0; i < 16; i++) p[i] = narrow_f16(x[i]); }
+SIMD void store_s8(int8_t* p, I x) { for (int i = 0; i < 16; i++) p[i] = (int8_t)x[i]; }
+SIMD F load_halves(const float* low, const float* high) {
+    F x;
+    memcpy(&x, low, 32);
+    memcpy((char*)&x + 32, high, 32);
+    return x;
+}
+SIMD void store_halves(float* low, float* high, F x) {
+    memcpy(low, &x, 32);
+    memcpy(high, (const char*)&x + 32, 32);
+}
+
+SIMD V vzero() { return zero(); }
+SIMD V vset1(float x) { return set1(x); }
+SIMD V vload(const float* p) { return load(p); }
+SIMD void vstore(float* p, V x) { store(p, x); }
+SIMD V vfma(V a, V b, V c) { return fma(a, b, c); }
+SIMD V vmul(V a, V b) { return a * b; }
+SIMD V vload_f16(const uint16_t* p) { return load_f16(p); }
+SIMD V vload_bf16(const uint16_t* p) { return load_bf16(p); }
+SIMD V vload_s8(const int8_t* p) { return load_s8(p); }
+SIMD void prefetch(const void* p) { __builtin_prefetch(p); }

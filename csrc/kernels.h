@@ -1,0 +1,43 @@
+// The table of kernels: one per instruction set, chosen at load.
+#pragma once
+#include "types.h"
+
+namespace octavo {
+
+struct Kernels {
+    const char* name;
+    int tile_int8;  // most tokens of an activation panel, quantized weights
+    int tile_float; // likewise, float weights
+    int64_t attention_rows; // query rows that one attention item aims at
+
+    // Rows [begin, end) of x to activation panels. scratch: k floats.
+    void (*prepare)(const PrepareArgs&, int64_t begin, int64_t end, float* scratch);
+    // Output panels [begin, end) for all tokens.
+    void (*linear)(const LinearArgs&, int64_t begin, int64_t end);
+    void (*norm)(const float* x, float* y, int64_t k, NormKind kind, const float* gain, const float* bias,
+                 float eps);
+    void (*act_mul)(const float* x, float* y, int64_t half, Activation activation);
+    void (*add)(const float* x, const float* y, float* z, int64_t count);
+    // y += factor * x
+    void (*axpy)(const float* x, float factor, float* y, int64_t count);
+    void (*scale)(const float* x, float factor, float* y, int64_t count);
+    // y = scale * row `row` of the matrix, dequantized; scale 1 changes no bit.
+    void (*embed)(const Matrix&, int64_t row, float scale, float* y);
+    // p = softmax(x)
+    void (*softmax)(const float* x, float* p, int64_t count);
+    // Head slots [begin, end) of tokens x (query heads, key heads, value heads). scratch: head dim floats.
+    void (*rotary_append)(const RotaryArgs&, int64_t begin, int64_t end, float* scratch);
+    // Bytes of scratch that one attention item of `rows` query rows needs.
+    int64_t (*attention_scratch)(int64_t rows, int64_t d, int64_t dv);
+    void (*attention)(const AttentionArgs&, const AttentionItem&, float* scratch);
+    // Merge `splits` partial results of one query row, in order, to y [dv].
+    void (*attention_merge)(const float* partial, int64_t splits, int64_t dv, const float* sink, float* y);
+};
+
+// Null where the instruction set was not compiled in.
+const Kernels* kernels_generic();
+const Kernels* kernels_avx2();
+const Kernels* kernels_avxvnni();
+const Kernels* kernels_avx512vnni();
+
+} // namespace octavo

@@ -1,0 +1,77 @@
+#include "kv.h"
+
+#include <cstring>
+#include <set>
+#include <stdexcept>
+
+namespace octavo {
+namespace {
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+int64_t checked(int64_t n, const char* what) {
+    if (n < 1) throw std::invalid_argument(what);
+    return n;
+}
+
+} // namespace
+
+int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<KVView>& views) {
+    int64_t at = 0;
+    for (const KVShape& s : layers) {
+        if (s.heads < 1 || s.d < 1 || s.dv < 1) throw std::invalid_argument("a KV layer needs heads and dimensions");
+        const int64_t size = s.type == KVType::F32 ? 4 : s.type == KVType::S8 ? 1 : 2;
+        KVView v{};
+        v.page_size = page_size;
+        v.heads = s.heads;
+        v.d = s.d;
+        v.dv = s.dv;
+        v.type = s.type;
+        v.k_at = at;
+        at = round_up(at + s.heads * s.d * page_size * size, 4);
+        v.v_at = at;
+        at = round_up(at + s.heads * s.dv * page_size * size, 4);
+        if (s.type == KVType::S8) {
+            v.ks_at = at;
+            at += s.heads * page_size * 4;
+            v.vs_at = at;
+            at += s.heads * page_size * 4;
+        }
+        views.push_back(v);
+    }
+    return round_up(at, 4);
+}
+
+KVCache::KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size)
+    : num_pages_(checked(num_pages, "a KV cache has at least one page")),
+      page_stride_(plan(layers, checked(page_size, "a page has at least one slot"), layers_)),
+      region_(static_cast<size_t>(page_stride_ * num_pages), true) {
+    for (KVView& v : layers_) {
+        v.base = region_.data();
+        v.page_stride = page_stride_;
+        v.num_pages = num_pages;
+    }
+}
+
+void KVCache::copy_pages(const std::vector<std::pair<int64_t, int64_t>>& pairs) {
+    std::set<int64_t> targets;
+    for (auto [from, to] : pairs) {
+        if (from < 0 || to < 0 || from >= num_pages_ || to >= num_pages_)
+            throw std::invalid_argument("a page to copy lies outside the cache");
+        targets.insert(to);
+    }
+    const size_t bytes = static_cast<size_t>(page_stride_);
+    bool overlap = false;
+    for (auto [from, to] : pairs) overlap |= targets.count(from) > 0;
+    if (!overlap) {
+        for (auto [from, to] : pairs)
+            std::memcpy(region_.data() + to * page_stride_, region_.data() + from * page_stride_, bytes);
+        return;
+    }
+    std::vector<uint8_t> read(bytes * pairs.size());
+    for (size_t i = 0; i < pairs.size(); i++)
+        std::memcpy(read.data() + i * bytes, region_.data() + pairs[i].first * page_stride_, bytes);
+    for (size_t i = 0; i < pairs.size(); i++)
+        std::memcpy(region_.data() + pairs[i].second * page_stride_, read.data() + i * bytes, bytes);
+}
+
+} // namespace octavo

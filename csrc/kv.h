@@ -1,0 +1,37 @@
+// The pages of all layers: page-major, so that a request's pages lie close together and one copy
+// moves a page of every layer.
+//
+//   page 0: [layer 0: k | v | scales][layer 1: ...]...   page 1: ...
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "memory.h"
+#include "types.h"
+
+namespace octavo {
+
+struct KVShape {
+    int64_t heads, d, dv;
+    KVType type;
+};
+
+class KVCache {
+public:
+    // Throws std::invalid_argument, std::bad_alloc.
+    KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size);
+    const KVView& layer(size_t index) const { return layers_.at(index); }
+    size_t nbytes() const { return static_cast<size_t>(page_stride_ * num_pages_); }
+    // Copy page first to page second for each pair; all are read before any is written.
+    void copy_pages(const std::vector<std::pair<int64_t, int64_t>>& pairs);
+
+private:
+    static int64_t plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<KVView>& views);
+
+    int64_t num_pages_;
+    std::vector<KVView> layers_;
+    int64_t page_stride_;
+    Region region_;
+};
+
+} // namespace octavo

@@ -1,0 +1,43 @@
+// Memory straight from the system: zeroed, touched lazily, in huge pages where that helps.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+namespace octavo {
+
+class Region {
+public:
+    // Throws std::bad_alloc.
+    explicit Region(size_t bytes, bool huge_pages);
+    ~Region();
+    Region(const Region&) = delete;
+    Region& operator=(const Region&) = delete;
+    uint8_t* data() const { return data_; }
+    size_t size() const { return size_; }
+
+private:
+    void* mapping_ = nullptr;
+    size_t mapped_ = 0;
+    uint8_t* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+// Weights live end to end in large regions, so that many small matrices share huge pages.
+class WeightArena {
+public:
+    struct Piece {
+        std::shared_ptr<Region> owner;
+        uint8_t* data;
+    };
+    // 64-byte aligned. Safe to call from several threads.
+    Piece take(size_t bytes);
+
+private:
+    std::mutex mutex_;
+    std::shared_ptr<Region> region_;
+    size_t used_ = 0;
+};
+
+} // namespace octavo

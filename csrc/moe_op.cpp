@@ -1,0 +1,203 @@
+// Mixture of experts: route, then all chosen experts at once, each on its own tokens.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "ops.h"
+
+namespace octavo {
+namespace {
+
+bool quantized(const Matrix& m) { return m.layout == Layout::S8 || m.layout == Layout::U4; }
+int tile_of(const Kernels& k, const Matrix& m) { return quantized(m) ? k.tile_int8 : k.tile_float; }
+size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
+
+// Workspace: a router row of probabilities per token, the chosen experts and their shares, then per
+// routed row (token and expert, grouped by expert): prepared x, hidden, prepared hidden, output.
+struct Layouts {
+    size_t probabilities, experts, shares, x, hidden, prepared, output, total;
+};
+
+Layouts layouts(const MoeSpec& s, int64_t tokens) {
+    const Matrix& up = s.gate_up[0]->view;
+    const Matrix& down = s.down[0]->view;
+    const int64_t rows = tokens * s.top_k, experts = static_cast<int64_t>(s.gate_up.size());
+    Layouts l{};
+    size_t at = 0;
+    auto take = [&](size_t bytes) {
+        const size_t here = at;
+        at += aligned(bytes);
+        return here;
+    };
+    // Prepared activations start anew for each expert, at a 64-byte boundary of each of their arrays.
+    const size_t slack = static_cast<size_t>(experts) * 256;
+    l.probabilities = take(static_cast<size_t>(tokens * experts) * 4);
+    l.experts = take(static_cast<size_t>(rows) * 4);
+    l.shares = take(static_cast<size_t>(rows) * 4);
+    l.x = take(activation_bytes(quantized(up), rows, up.k) + slack);
+    l.hidden = take(static_cast<size_t>(rows * down.k) * 4);
+    l.prepared = take(activation_bytes(quantized(down), rows, down.k) + slack);
+    l.output = take(static_cast<size_t>(rows * down.n) * 4);
+    l.total = at;
+    return l;
+}
+
+class Moe : public Op {
+public:
+    explicit Moe(MoeSpec spec) : spec_(std::move(spec)) {}
+
+    enum Phase { Route, Group, PrepareX, Up, PrepareHidden, Down, Combine, Count };
+    int phases() const override { return Count; }
+    bool uneven() const override { return false; }
+    size_t scratch_bytes(const Kernels&) const override {
+        return static_cast<size_t>(std::max(spec_.gate_up[0]->view.k, spec_.down[0]->view.k)) * 4;
+    }
+    int64_t units(const Step& s, int phase) const override {
+        const int64_t tokens = s.rows(spec_.x.rows), rows = tokens * spec_.top_k;
+        if (tokens == 0) return 0;
+        switch (phase) {
+        case Route:
+        case Combine: return tokens;
+        case Group: return 1;
+        case PrepareX:
+        case PrepareHidden: return rows;
+        case Up: return static_cast<int64_t>(active_.size()) * spec_.gate_up[0]->view.panels;
+        default: return static_cast<int64_t>(active_.size()) * spec_.down[0]->view.panels;
+        }
+    }
+    void begin(const Step& s) override {
+        at_ = layouts(spec_, s.rows(spec_.x.rows));
+        memory_ = s.arena + spec_.workspace;
+    }
+    void run(const Step& s, int phase, int64_t begin, int64_t end, int thread) override {
+        switch (phase) {
+        case Route:
+            for (int64_t t = begin; t < end; t++) route(s, t);
+            return;
+        case Group: return group(s);
+        case PrepareX:
+        case PrepareHidden: return prepare(s, phase == PrepareX, begin, end, s.scratch_of(thread));
+        case Up:
+        case Down: return linear(s, phase == Up, begin, end);
+        default:
+            for (int64_t t = begin; t < end; t++) combine(s, t);
+        }
+    }
+
+private:
+    struct Expert { // one that some token chose
+        int64_t number, first_row, count;
+        size_t x_at, hidden_at; // bytes into the prepared arrays
+    };
+
+    float* probabilities(int64_t t) const {
+        return reinterpret_cast<float*>(memory_ + at_.probabilities) + t * static_cast<int64_t>(spec_.gate_up.size());
+    }
+    int32_t* chosen(int64_t t) const { return reinterpret_cast<int32_t*>(memory_ + at_.experts) + t * spec_.top_k; }
+    float* shares(int64_t t) const { return reinterpret_cast<float*>(memory_ + at_.shares) + t * spec_.top_k; }
+
+    // The top_k experts of a token, ascending by number, with their shares.
+    void route(const Step& s, int64_t t) const {
+        const auto experts = static_cast<int64_t>(spec_.gate_up.size());
+        float* p = probabilities(t);
+        s.kernels->softmax(s.row(spec_.router, t), p, experts);
+        int32_t* pick = chosen(t);
+        for (int64_t i = 0; i < spec_.top_k; i++) {
+            int64_t best = -1;
+            for (int64_t e = 0; e < experts; e++) {
+                if (std::find(pick, pick + i, static_cast<int32_t>(e)) != pick + i) continue;
+                if (best < 0 || p[e] > p[best]) best = e; // ties, and NaN, go to the lower expert
+            }
+            pick[i] = static_cast<int32_t>(best);
+        }
+        std::sort(pick, pick + spec_.top_k);
+        float sum = 0.0f;
+        for (int64_t i = 0; i < spec_.top_k; i++) sum += p[pick[i]];
+        for (int64_t i = 0; i < spec_.top_k; i++) shares(t)[i] = spec_.renormalize ? p[pick[i]] / sum : p[pick[i]];
+    }
+
+    void group(const Step& s) {
+        const int64_t tokens = s.rows(spec_.x.rows);
+        const auto experts = static_cast<int64_t>(spec_.gate_up.size());
+        const Matrix& up = spec_.gate_up[0]->view;
+        const Matrix& down = spec_.down[0]->view;
+        active_.clear();
+        token_of_.clear();
+        expert_of_.clear();
+        row_of_.assign(static_cast<size_t>(tokens * spec_.top_k), 0);
+        size_t x_at = 0, hidden_at = 0;
+        for (int64_t e = 0; e < experts; e++) {
+            Expert x{e, static_cast<int64_t>(token_of_.size()), 0, x_at, hidden_at};
+            for (int64_t t = 0; t < tokens; t++)
+                for (int64_t i = 0; i < spec_.top_k; i++)
+                    if (chosen(t)[i] == e) {
+                        row_of_[static_cast<size_t>(t * spec_.top_k + i)] = static_cast<int64_t>(token_of_.size());
+                        token_of_.push_back(static_cast<int32_t>(t));
+                        expert_of_.push_back(static_cast<int32_t>(active_.size()));
+                        x.count++;
+                    }
+            if (x.count == 0) continue;
+            x_at += activation_bytes(quantized(up), x.count, up.k);
+            hidden_at += activation_bytes(quantized(down), x.count, down.k);
+            active_.push_back(x);
+        }
+    }
+
+    Activations activations(const Step& s, const Expert& e, bool first) const {
+        const Matrix& w = first ? spec_.gate_up[0]->view : spec_.down[0]->view;
+        uint8_t* memory = memory_ + (first ? at_.x + e.x_at : at_.prepared + e.hidden_at);
+        return activations_at(memory, quantized(w), e.count, w.k, w.layout, tile_of(*s.kernels, w));
+    }
+
+    void prepare(const Step& s, bool first, int64_t begin, int64_t end, float* scratch) const {
+        while (begin < end) {
+            const Expert& e = active_[static_cast<size_t>(expert_of_[static_cast<size_t>(begin)])];
+            const int64_t stop = std::min(end, e.first_row + e.count), width = spec_.down[0]->view.k;
+            const float* hidden = reinterpret_cast<float*>(memory_ + at_.hidden) + e.first_row * width;
+            const PrepareArgs args{first ? s.at(spec_.x) : hidden, first ? token_of_.data() + e.first_row : nullptr,
+                                   activations(s, e, first), NormKind::None, nullptr, nullptr, 0.0f};
+            s.kernels->prepare(args, begin - e.first_row, stop - e.first_row, scratch);
+            begin = stop;
+        }
+    }
+
+    void linear(const Step& s, bool first, int64_t begin, int64_t end) const {
+        const auto& weights = first ? spec_.gate_up : spec_.down;
+        const int64_t panels = weights[0]->view.panels;
+        while (begin < end) {
+            const Expert& e = active_[static_cast<size_t>(begin / panels)];
+            const int64_t base = begin / panels * panels, stop = std::min(end, base + panels);
+            const Matrix& w = weights[static_cast<size_t>(e.number)]->view;
+            const int64_t width = first ? spec_.down[0]->view.k : w.n;
+            float* y = reinterpret_cast<float*>(memory_ + (first ? at_.hidden : at_.output)) + e.first_row * width;
+            const LinearArgs args{w, activations(s, e, first), nullptr, first ? spec_.activation : Activation::None,
+                                  1.0f, 0.0f, nullptr, y, width};
+            s.kernels->linear(args, begin - base, stop - base);
+            begin = stop;
+        }
+    }
+
+    void combine(const Step& s, int64_t t) const {
+        const int64_t width = spec_.y.width;
+        float* y = s.row(spec_.y, t);
+        std::memset(y, 0, static_cast<size_t>(width) * 4);
+        for (int64_t i = 0; i < spec_.top_k; i++) {
+            const int64_t row = row_of_[static_cast<size_t>(t * spec_.top_k + i)];
+            s.kernels->axpy(reinterpret_cast<float*>(memory_ + at_.output) + row * width, shares(t)[i], y, width);
+        }
+    }
+
+    MoeSpec spec_;
+    Layouts at_{};
+    uint8_t* memory_ = nullptr;
+    std::vector<Expert> active_;
+    std::vector<int32_t> token_of_, expert_of_; // of each routed row
+    std::vector<int64_t> row_of_;               // of token t's i-th expert
+};
+
+} // namespace
+
+std::unique_ptr<Op> make_moe(MoeSpec spec) { return std::make_unique<Moe>(std::move(spec)); }
+size_t moe_workspace(const MoeSpec& spec, int64_t max_tokens) { return layouts(spec, max_tokens).total; }
+
+} // namespace octavo

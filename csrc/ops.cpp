@@ -1,0 +1,214 @@
+#include "ops.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace octavo {
+namespace {
+
+bool quantized(const Matrix& m) { return m.layout == Layout::S8 || m.layout == Layout::U4; }
+int tile_of(const Kernels& k, const Matrix& m) { return quantized(m) ? k.tile_int8 : k.tile_float; }
+
+class Embed : public Op {
+public:
+    Embed(Buffer y, Weights table, float scale) : y_(y), table_(std::move(table)), scale_(scale) {}
+    int64_t units(const Step& s, int) const override { return s.batch.tokens; }
+    void run(const Step& s, int, int64_t begin, int64_t end, int) override {
+        for (int64_t t = begin; t < end; t++)
+            s.kernels->embed(table_->view, s.batch.token_ids[t], scale_, s.row(y_, t));
+    }
+    void check(const BatchView& b) const override {
+        for (int64_t t = 0; t < b.tokens; t++)
+            if (b.token_ids[t] < 0 || b.token_ids[t] >= table_->view.n)
+                throw std::invalid_argument("token id " + std::to_string(b.token_ids[t]) +
+                                            " lies outside the vocabulary of " + std::to_string(table_->view.n));
+    }
+
+private:
+    Buffer y_;
+    Weights table_;
+    float scale_;
+};
+
+class EmbedPositions : public Op {
+public:
+    EmbedPositions(Buffer x, Buffer y, Weights table, int64_t offset)
+        : x_(x), y_(y), table_(std::move(table)), offset_(offset) {}
+    int64_t units(const Step& s, int) const override { return s.batch.tokens; }
+    size_t scratch_bytes(const Kernels&) const override { return static_cast<size_t>(x_.width) * 4; }
+    void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
+        float* row = s.scratch_of(thread);
+        for (int64_t t = begin; t < end; t++) {
+            s.kernels->embed(table_->view, s.batch.positions[t] + offset_, 1.0f, row);
+            s.kernels->add(s.row(x_, t), row, s.row(y_, t), x_.width);
+        }
+    }
+    void check(const BatchView& b) const override {
+        for (int64_t t = 0; t < b.tokens; t++)
+            if (b.positions[t] + offset_ < 0 || b.positions[t] + offset_ >= table_->view.n)
+                throw std::invalid_argument("a position lies outside the table of positions");
+    }
+
+private:
+    Buffer x_, y_;
+    Weights table_;
+    int64_t offset_;
+};
+
+class Gather : public Op {
+public:
+    Gather(Buffer x, Buffer y) : x_(x), y_(y) {}
+    int64_t units(const Step& s, int) const override { return s.batch.sampled_rows; }
+    void run(const Step& s, int, int64_t begin, int64_t end, int) override {
+        for (int64_t r = begin; r < end; r++)
+            std::memcpy(s.row(y_, r), s.row(x_, s.batch.sampled[r]), static_cast<size_t>(x_.width) * 4);
+    }
+
+private:
+    Buffer x_, y_;
+};
+
+class PoolRows : public Op {
+public:
+    PoolRows(Buffer x, Buffer y, bool mean) : x_(x), y_(y), mean_(mean) {}
+    int64_t units(const Step& s, int) const override { return s.batch.sequences; }
+    void run(const Step& s, int, int64_t begin, int64_t end, int) override {
+        for (int64_t q = begin; q < end; q++) {
+            const int64_t from = s.batch.query_start[q], to = s.batch.query_start[q + 1];
+            float* y = s.row(y_, q);
+            if (!mean_) {
+                std::memcpy(y, s.row(x_, to - 1), static_cast<size_t>(x_.width) * 4);
+                continue;
+            }
+            std::memset(y, 0, static_cast<size_t>(x_.width) * 4);
+            for (int64_t t = from; t < to; t++) s.kernels->add(y, s.row(x_, t), y, x_.width);
+            s.kernels->scale(y, 1.0f / static_cast<float>(to - from), y, x_.width);
+        }
+    }
+    void check(const BatchView& b) const override {
+        for (int64_t s = 0; s < b.sequences; s++)
+            if (b.query_start[s] == b.query_start[s + 1]) throw std::invalid_argument("pool needs a token per sequence");
+    }
+
+private:
+    Buffer x_, y_;
+    bool mean_;
+};
+
+class Norm : public Op {
+public:
+    Norm(Buffer x, Buffer y, NormOf norm) : x_(x), y_(y), norm_(norm) {}
+    int64_t units(const Step& s, int) const override { return s.rows(x_.rows); }
+    void run(const Step& s, int, int64_t begin, int64_t end, int) override {
+        for (int64_t r = begin; r < end; r++)
+            s.kernels->norm(s.row(x_, r), s.row(y_, r), x_.width, norm_.kind, norm_.gain, norm_.bias, norm_.eps);
+    }
+
+private:
+    Buffer x_, y_;
+    NormOf norm_;
+};
+
+class ActMul : public Op {
+public:
+    ActMul(Buffer x, Buffer y, Activation activation) : x_(x), y_(y), activation_(activation) {}
+    int64_t units(const Step& s, int) const override { return s.rows(x_.rows); }
+    void run(const Step& s, int, int64_t begin, int64_t end, int) override {
+        for (int64_t r = begin; r < end; r++) s.kernels->act_mul(s.row(x_, r), s.row(y_, r), y_.width, activation_);
+    }
+
+private:
+    Buffer x_, y_;
+    Activation activation_;
+};
+
+class Add : public Op {
+public:
+    Add(Buffer x, Buffer y, Buffer z) : x_(x), y_(y), z_(z) {}
+    int64_t units(const Step& s, int) const override { return s.rows(x_.rows); }
+    void run(const Step& s, int, int64_t begin, int64_t end, int) override {
+        s.kernels->add(s.row(x_, begin), s.row(y_, begin), s.row(z_, begin), (end - begin) * x_.width);
+    }
+
+private:
+    Buffer x_, y_, z_;
+};
+
+class Linear : public Op {
+public:
+    explicit Linear(LinearSpec spec) : spec_(std::move(spec)) {}
+    int phases() const override { return 2; }
+    int64_t units(const Step& s, int phase) const override {
+        const int64_t m = s.rows(spec_.x.rows);
+        if (phase == 1) return m ? spec_.weight->view.panels : 0;
+        return in_place(m) ? 0 : m;
+    }
+    size_t scratch_bytes(const Kernels&) const override { return static_cast<size_t>(spec_.weight->view.k) * 4; }
+    void run(const Step& s, int phase, int64_t begin, int64_t end, int thread) override {
+        const Matrix& w = spec_.weight->view;
+        const int64_t m = s.rows(spec_.x.rows);
+        Activations a = activations_at(s.arena + spec_.prepared, quantized(w), m, w.k, w.layout, tile_of(*s.kernels, w));
+        if (phase == 0) {
+            const NormOf& n = spec_.norm;
+            s.kernels->prepare({s.at(spec_.x), nullptr, a, n.kind, n.gain, n.bias, n.eps}, begin, end,
+                               s.scratch_of(thread));
+            return;
+        }
+        if (in_place(m)) a.x = s.at(spec_.x);
+        const LinearArgs args{w, a, spec_.bias, spec_.activation, spec_.scale, spec_.softcap,
+                              spec_.has_residual ? s.at(spec_.residual) + spec_.column : nullptr,
+                              s.at(spec_.y) + spec_.column, spec_.y.width};
+        s.kernels->linear(args, begin, end);
+    }
+
+private:
+    // One float row is its own panel.
+    bool in_place(int64_t m) const {
+        return m == 1 && !quantized(spec_.weight->view) && spec_.norm.kind == NormKind::None;
+    }
+    LinearSpec spec_;
+};
+
+class Rotary : public Op {
+public:
+    explicit Rotary(RotarySpec spec) : spec_(std::move(spec)), kv_(spec_.cache->layer(spec_.layer)) {}
+    int64_t units(const Step& s, int) const override { return s.batch.tokens * (spec_.heads + 2 * kv_.heads); }
+    size_t scratch_bytes(const Kernels&) const override { return static_cast<size_t>(kv_.d) * 12 + 64; }
+    void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
+        const RotaryArgs args{s.at(spec_.qkv), s.at(spec_.q), s.batch.positions, s.batch.slots, kv_, spec_.heads,
+                              spec_.cos, spec_.sin, spec_.rotary_dim, spec_.interleaved, spec_.q_norm, spec_.k_norm,
+                              spec_.eps};
+        s.kernels->rotary_append(args, begin, end, s.scratch_of(thread));
+    }
+    void check(const BatchView& b) const override {
+        for (int64_t t = 0; t < b.tokens; t++) {
+            if (b.slots[t] < 0 || b.slots[t] >= kv_.num_pages * kv_.page_size)
+                throw std::invalid_argument("a slot lies outside the KV cache");
+            if (spec_.cos && b.positions[t] >= spec_.rotary_positions)
+                throw std::invalid_argument("a position lies outside the rotary tables");
+        }
+    }
+
+private:
+    RotarySpec spec_;
+    KVView kv_;
+};
+
+} // namespace
+
+std::unique_ptr<Op> make_embed(Buffer y, Weights table, float scale) {
+    return std::make_unique<Embed>(y, std::move(table), scale);
+}
+std::unique_ptr<Op> make_embed_positions(Buffer x, Buffer y, Weights table, int64_t offset) {
+    return std::make_unique<EmbedPositions>(x, y, std::move(table), offset);
+}
+std::unique_ptr<Op> make_gather(Buffer x, Buffer y) { return std::make_unique<Gather>(x, y); }
+std::unique_ptr<Op> make_pool(Buffer x, Buffer y, bool mean) { return std::make_unique<PoolRows>(x, y, mean); }
+std::unique_ptr<Op> make_norm(Buffer x, Buffer y, NormOf norm) { return std::make_unique<Norm>(x, y, norm); }
+std::unique_ptr<Op> make_act_mul(Buffer x, Buffer y, Activation a) { return std::make_unique<ActMul>(x, y, a); }
+std::unique_ptr<Op> make_add(Buffer x, Buffer y, Buffer z) { return std::make_unique<Add>(x, y, z); }
+std::unique_ptr<Op> make_linear(LinearSpec spec) { return std::make_unique<Linear>(std::move(spec)); }
+std::unique_ptr<Op> make_rotary(RotarySpec spec) { return std::make_unique<Rotary>(std::move(spec)); }
+
+} // namespace octavo

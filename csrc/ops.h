@@ -1,0 +1,90 @@
+// The ops that a program is made of; kernels/ops.py says what each computes.
+#pragma once
+#include <array>
+#include <map>
+
+#include "program.h"
+
+namespace octavo {
+
+using Weights = std::shared_ptr<PackedMatrix>;
+
+struct NormOf { // a norm that was folded into the op after it
+    NormKind kind = NormKind::None;
+    const float* gain = nullptr;
+    const float* bias = nullptr;
+    float eps = 0.0f;
+};
+
+std::unique_ptr<Op> make_embed(Buffer y, Weights table, float scale);
+std::unique_ptr<Op> make_embed_positions(Buffer x, Buffer y, Weights table, int64_t offset);
+std::unique_ptr<Op> make_gather(Buffer x, Buffer y);
+std::unique_ptr<Op> make_pool(Buffer x, Buffer y, bool mean);
+std::unique_ptr<Op> make_norm(Buffer x, Buffer y, NormOf norm);
+std::unique_ptr<Op> make_act_mul(Buffer x, Buffer y, Activation activation);
+std::unique_ptr<Op> make_add(Buffer x, Buffer y, Buffer z);
+
+struct LinearSpec {
+    Buffer x, y;
+    bool has_residual = false;
+    Buffer residual{};
+    Weights weight;
+    int64_t column = 0; // of y, where the output starts
+    NormOf norm;
+    const float* bias = nullptr;
+    Activation activation = Activation::None;
+    float scale = 1.0f, softcap = 0.0f;
+    int64_t prepared = 0; // arena offset of the prepared activations
+};
+std::unique_ptr<Op> make_linear(LinearSpec spec);
+
+struct MoeSpec {
+    Buffer x, router, y;
+    std::vector<Weights> gate_up, down;
+    int64_t top_k = 1;
+    Activation activation = Activation::None;
+    bool renormalize = false;
+    int64_t workspace = 0; // arena offset
+};
+std::unique_ptr<Op> make_moe(MoeSpec spec);
+// Bytes of workspace for max_tokens tokens.
+size_t moe_workspace(const MoeSpec& spec, int64_t max_tokens);
+
+struct RotarySpec {
+    Buffer qkv, q;
+    std::shared_ptr<KVCache> cache;
+    size_t layer = 0;
+    int64_t heads = 1;
+    const float* cos = nullptr;
+    const float* sin = nullptr;
+    int64_t rotary_dim = 0, rotary_positions = 0;
+    bool interleaved = false;
+    const float* q_norm = nullptr;
+    const float* k_norm = nullptr;
+    float eps = 0.0f;
+};
+std::unique_ptr<Op> make_rotary(RotarySpec spec);
+
+struct AttentionOpSpec {
+    Buffer q, y;
+    std::shared_ptr<KVCache> cache;
+    size_t layer = 0;
+    int64_t heads = 1;
+    float scale = 1.0f, softcap = 0.0f;
+    int64_t window = 0;
+    const float* slopes = nullptr;
+    const float* sinks = nullptr;
+};
+
+class AttentionPlan;
+
+// Layers of one geometry share the plan of each replay.
+class AttentionPlans {
+public:
+    std::unique_ptr<Op> make(AttentionOpSpec spec, const Limits& limits, int threads);
+
+private:
+    std::map<std::array<int64_t, 6>, std::shared_ptr<AttentionPlan>> plans_;
+};
+
+} // namespace octavo

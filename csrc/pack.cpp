@@ -1,0 +1,154 @@
+#include "pack.h"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace octavo {
+namespace {
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+bool quantized(Layout layout) { return layout == Layout::S8 || layout == Layout::U4; }
+
+float half_to_float(uint16_t h) {
+    const uint32_t magnitude = (h & 0x7fffu) << 13;
+    float x;
+    std::memcpy(&x, &magnitude, 4);
+    x *= 0x1p112f; // moves the exponent's bias, denormals included
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if (magnitude > 0x0f7fffff) bits = magnitude | 0x7f800000;
+    bits |= (h & 0x8000u) << 16;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+
+float number_at(const Table& t, int64_t row, int64_t block) {
+    const uint8_t* at = t.data + row * t.row_stride + block * t.column_stride;
+    if (!t.wide) {
+        uint16_t h;
+        std::memcpy(&h, at, 2);
+        return half_to_float(h);
+    }
+    float x;
+    std::memcpy(&x, at, 4);
+    return x;
+}
+
+struct Job {
+    Pool* pool;
+    const std::vector<Source>* sources;
+    Matrix m;
+    uint8_t* data;
+
+    // Which source holds logical row r; r becomes the row within it.
+    const Source* find(int64_t& r) const {
+        for (const Source& s : *sources) {
+            if (r < s.rows) return &s;
+            r -= s.rows;
+        }
+        return nullptr;
+    }
+
+    // The logical row of a lane of a panel, or -1 past the end.
+    int64_t row_of(int64_t panel, int64_t lane) const {
+        if (!m.gated) return panel * kPanel + lane < m.n ? panel * kPanel + lane : -1;
+        const int64_t half = m.n / 2, r = panel * 8 + lane % 8;
+        return r < half ? r + (lane < 8 ? 0 : half) : -1;
+    }
+
+    void pack_table(const Table& t, const Table* fallback, int64_t row, int64_t lane, uint8_t* to) const {
+        for (int64_t b = 0; b < m.k / kBlock; b++) {
+            const int64_t at = b * kPanel + lane;
+            if (m.wide) {
+                const float x = t.data ? number_at(t, row, b) : -8.0f * number_at(*fallback, row, b);
+                std::memcpy(to + at * 4, &x, 4);
+            } else std::memcpy(to + at * 2, t.data + row * t.row_stride + b * t.column_stride, 2);
+        }
+    }
+
+    void pack_lane(int64_t panel, int64_t lane) const {
+        int64_t row = row_of(panel, lane);
+        if (row < 0) return; // memory from the system is zero
+        const Source& s = *find(row);
+        uint8_t* to = data + panel * m.panel_bytes;
+        const uint8_t* from = s.values + row * s.row_stride;
+        if (!quantized(m.layout)) {
+            const int64_t size = m.layout == Layout::F32 ? 4 : 2;
+            for (int64_t k = 0; k < m.k; k++) std::memcpy(to + (k * kPanel + lane) * size, from + k * size, size);
+            return;
+        }
+        const int64_t quads = m.layout == Layout::S8 ? 8 : 4;
+        for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride)
+            for (int64_t q = 0; q < quads; q++)
+                std::memcpy(to + ((b * quads + q) * kPanel + lane) * 4, from + 4 * q, 4);
+        pack_table(s.scale, nullptr, row, lane, to + m.scale_at);
+        if (m.min_at) pack_table(s.minimum, &s.scale, row, lane, to + m.min_at);
+    }
+
+    static void run(void* self, int thread) {
+        const Job& job = *static_cast<Job*>(self);
+        const int64_t n = job.m.panels, size = job.pool->size();
+        for (int64_t p = n * thread / size; p < n * (thread + 1) / size; p++)
+            for (int64_t lane = 0; lane < kPanel; lane++) job.pack_lane(p, lane);
+    }
+};
+
+} // namespace
+
+std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout, const std::vector<Source>& sources,
+                                   int64_t k, bool gated, bool wide, bool minima) {
+    int64_t n = 0;
+    for (const Source& s : sources) n += s.rows;
+    if (n == 0 || k <= 0) throw std::invalid_argument("a packed matrix has at least one row and one column");
+    if (gated && (sources.size() != 2 || sources[0].rows != sources[1].rows))
+        throw std::invalid_argument("a gated weight is made of two weights of one shape, gate and up");
+    if (quantized(layout) && k % kBlock) throw std::invalid_argument("quantized weights need a multiple of 32 columns");
+    auto packed = std::make_shared<PackedMatrix>();
+    Matrix& m = packed->view;
+    m = Matrix{nullptr, n, k, gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel, 0, 0, 0, layout, gated, wide};
+    const int64_t size = layout == Layout::F32 ? 4 : layout == Layout::S8 ? 1 : 2;
+    int64_t bytes = round_up(layout == Layout::U4 ? k * kPanel / 2 : k * kPanel * size, 64);
+    if (quantized(layout)) {
+        const int64_t table = round_up(k / kBlock * kPanel * (wide ? 4 : 2), 32);
+        m.scale_at = bytes;
+        bytes += table;
+        if (minima) {
+            m.min_at = bytes;
+            bytes += table;
+        }
+    }
+    m.panel_bytes = round_up(bytes, 64);
+    packed->nbytes = static_cast<size_t>(m.panel_bytes * m.panels);
+    auto piece = arena.take(packed->nbytes);
+    packed->owner = piece.owner;
+    m.data = piece.data;
+    Job job{&pool, &sources, m, piece.data};
+    pool.run(Job::run, &job);
+    return packed;
+}
+
+size_t activation_bytes(bool quantized, int64_t m, int64_t k) {
+    if (!quantized) return static_cast<size_t>(round_up(m * k * 4, 64));
+    return static_cast<size_t>(round_up(m * k, 64) + 3 * round_up(m * (k / kBlock) * 4, 64));
+}
+
+Activations activations_at(uint8_t* memory, bool quantized, int64_t m, int64_t k, Layout layout, int tile) {
+    Activations a{};
+    a.m = m;
+    a.k = k;
+    a.offset = offset_of(layout);
+    a.tiles = split_tiles(m, tile);
+    if (!quantized) {
+        a.x = reinterpret_cast<float*>(memory);
+        return a;
+    }
+    const int64_t table = round_up(m * (k / kBlock) * 4, 64);
+    a.q = reinterpret_cast<int8_t*>(memory);
+    memory += round_up(m * k, 64);
+    a.d = reinterpret_cast<float*>(memory);
+    a.u = reinterpret_cast<float*>(memory + table);
+    a.sum = reinterpret_cast<int32_t*>(memory + 2 * table);
+    return a;
+}
+
+} // namespace octavo

@@ -1,0 +1,41 @@
+// Checkpoint rows to the panels of types.h, in parallel.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "memory.h"
+#include "pool.h"
+#include "types.h"
+
+namespace octavo {
+
+// A strided table of scales or minima: [rows, blocks] of f16 or f32. data null: absent.
+struct Table {
+    const uint8_t* data = nullptr;
+    int64_t row_stride = 0, column_stride = 0; // bytes
+    bool wide = false;                         // f32
+};
+
+// Rows of one checkpoint matrix; strides in bytes, elements of a block (or of a float row) adjacent.
+struct Source {
+    const uint8_t* values = nullptr;
+    int64_t rows = 0, row_stride = 0, block_stride = 0;
+    Table scale, minimum;
+};
+
+struct PackedMatrix {
+    Matrix view{};
+    std::shared_ptr<Region> owner;
+    size_t nbytes = 0;
+};
+
+// Stack the sources along their rows. U4 sources without minima get -8 scale where others have them
+// (that needs wide, to be exact). Throws std::invalid_argument for shapes that cannot be.
+std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout, const std::vector<Source>& sources,
+                                   int64_t k, bool gated, bool wide, bool minima);
+
+// Bytes of Activations for m rows of k elements, and the arrays in memory of that size.
+size_t activation_bytes(bool quantized, int64_t m, int64_t k);
+Activations activations_at(uint8_t* memory, bool quantized, int64_t m, int64_t k, Layout layout, int tile);
+
+} // namespace octavo

@@ -1,0 +1,84 @@
+#include "program.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace octavo {
+namespace {
+
+void require(bool condition, const char* what) {
+    if (!condition) throw std::invalid_argument(what);
+}
+
+} // namespace
+
+Program::Program(std::shared_ptr<Pool> pool, const Kernels* kernels, Limits limits, int64_t arena_bytes)
+    : pool_(std::move(pool)), kernels_(kernels), limits_(limits), arena_(static_cast<size_t>(arena_bytes), false) {}
+
+void Program::add(std::unique_ptr<Op> op) {
+    scratch_bytes_ = std::max(scratch_bytes_, op->scratch_bytes(*kernels_));
+    phases_ += static_cast<size_t>(op->phases());
+    ops_.push_back(std::move(op));
+}
+
+void Program::check(const BatchView& b) const {
+    require(b.tokens <= limits_.tokens, "the batch holds more tokens than the program's limit");
+    require(b.sequences <= limits_.sequences, "the batch holds more sequences than the program's limit");
+    require(b.sampled_rows <= limits_.sampled, "the batch samples more rows than the program's limit");
+    require(b.table_width <= limits_.table_width, "the batch's page tables are wider than the program's limit");
+    require(b.query_start[0] == 0 && b.query_start[b.sequences] == b.tokens, "query_start does not span the tokens");
+    for (int64_t s = 0; s < b.sequences; s++) {
+        require(b.query_start[s] <= b.query_start[s + 1] && b.query_start[s] >= 0, "query_start must ascend");
+        require(b.context_lens[s] >= 0, "a context length is negative");
+        for (int64_t t = b.query_start[s]; t < b.query_start[s + 1]; t++)
+            require(b.positions[t] >= 0 && b.positions[t] < b.context_lens[s], "a position lies outside its context");
+    }
+    for (int64_t r = 0; r < b.sampled_rows; r++)
+        require(b.sampled[r] >= 0 && b.sampled[r] < b.tokens, "a sampled row is no token of the batch");
+    for (const auto& op : ops_) op->check(b);
+}
+
+void Program::replay(const BatchView& batch) {
+    check(batch);
+    const auto stride = static_cast<int64_t>((scratch_bytes_ + 4095) / 4096 * 4096);
+    if (!scratch_ && stride) scratch_ = std::make_unique<Region>(static_cast<size_t>(stride) * pool_->size(), false);
+    if (claim_count_ != phases_) {
+        claims_ = std::make_unique<Claim[]>(phases_);
+        claim_count_ = phases_;
+    }
+    for (size_t i = 0; i < claim_count_; i++) claims_[i].next.store(0, std::memory_order_relaxed);
+    step_ = Step{kernels_, batch, arena_.data(), scratch_ ? scratch_->data() : nullptr, stride, pool_->size(),
+                 ++serial_};
+    for (auto& op : ops_) op->begin(step_);
+    if (batch.tokens == 0) return;
+    pool_->run([](void* self, int thread) { static_cast<Program*>(self)->work(thread); }, this);
+}
+
+void Program::work(int thread) {
+    const int64_t threads = pool_->size();
+    size_t index = 0;
+    for (auto& op : ops_) {
+        for (int phase = 0; phase < op->phases(); phase++, index++) {
+            const int64_t n = op->units(step_, phase);
+            if (n == 0) continue; // every thread sees the same number
+            if (n == 1) {
+                if (thread == 0) op->run(step_, phase, 0, 1, 0);
+            } else if (threads == 1) {
+                op->run(step_, phase, 0, n, 0);
+            } else {
+                // A thread that was descheduled must not hold up the others for long, so ranges are
+                // claimed, some to each thread; but streaming likes long ones.
+                const int64_t size = op->uneven() ? 1 : std::max<int64_t>(1, n / (threads * 6));
+                auto& next = claims_[index].next;
+                for (;;) {
+                    const int64_t begin = next.fetch_add(size, std::memory_order_relaxed);
+                    if (begin >= n) break;
+                    op->run(step_, phase, begin, std::min(n, begin + size), thread);
+                }
+            }
+            pool_->barrier();
+        }
+    }
+}
+
+} // namespace octavo

@@ -1,0 +1,101 @@
+// A captured forward: ops over static buffers, replayed in one call by the whole pool.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "kv.h"
+#include "memory.h"
+#include "pack.h"
+#include "pool.h"
+
+namespace octavo {
+
+enum class Rows : int { Tokens, Sampled, Sequences };
+
+struct Limits {
+    int64_t tokens, sequences, sampled, table_width;
+};
+
+struct Buffer { // [rows, width] f32 in the arena
+    Rows rows;
+    int64_t width;
+    int64_t offset;
+};
+
+// What an op sees of one replay.
+struct Step {
+    const Kernels* kernels;
+    BatchView batch;
+    uint8_t* arena;
+    uint8_t* scratch;
+    int64_t scratch_stride;
+    int threads;
+    int64_t serial; // number of the replay
+
+    int64_t rows(Rows kind) const {
+        return kind == Rows::Tokens ? batch.tokens : kind == Rows::Sampled ? batch.sampled_rows : batch.sequences;
+    }
+    float* at(const Buffer& b) const { return reinterpret_cast<float*>(arena + b.offset); }
+    float* row(const Buffer& b, int64_t r) const { return at(b) + r * b.width; }
+    float* scratch_of(int thread) const { return reinterpret_cast<float*>(scratch + thread * scratch_stride); }
+};
+
+// An op runs in phases; all threads finish a phase before the next begins. A phase is a number of
+// units, shared out among threads in ranges: a unit's result never depends on the sharing.
+class Op {
+public:
+    virtual ~Op() = default;
+    virtual int phases() const { return 1; }
+    virtual int64_t units(const Step& step, int phase) const = 0;
+    virtual void run(const Step& step, int phase, int64_t begin, int64_t end, int thread) = 0;
+    // Units of unequal length: threads claim them one by one.
+    virtual bool uneven() const { return false; }
+    virtual size_t scratch_bytes(const Kernels&) const { return 0; }
+    // Called before each replay, by one thread.
+    virtual void begin(const Step&) {}
+    // Throws std::invalid_argument if the batch would make this op read or write out of bounds.
+    virtual void check(const BatchView&) const {}
+};
+
+class Program {
+public:
+    Program(std::shared_ptr<Pool> pool, const Kernels* kernels, Limits limits, int64_t arena_bytes);
+
+    void add(std::unique_ptr<Op> op);
+    // Which buffer replay returns.
+    void set_result(Buffer result) { result_ = result; }
+    // Throws std::invalid_argument for a batch beyond the limits or with indices out of range.
+    void replay(const BatchView& batch);
+
+    float* at(const Buffer& b) const { return reinterpret_cast<float*>(arena_.data() + b.offset); }
+    const Buffer& result() const { return result_; }
+    int64_t rows(Rows kind) const { return step_.rows(kind); }
+    const Kernels& kernels() const { return *kernels_; }
+    const Limits& limits() const { return limits_; }
+    int threads() const { return pool_->size(); }
+
+private:
+    void check(const BatchView& batch) const;
+    void work(int thread);
+
+    std::shared_ptr<Pool> pool_;
+    const Kernels* kernels_;
+    Limits limits_;
+    Region arena_;
+    std::vector<std::unique_ptr<Op>> ops_;
+    std::unique_ptr<Region> scratch_;
+    size_t scratch_bytes_ = 0;
+    Buffer result_{};
+    Step step_{};
+    int64_t serial_ = 0;
+    struct alignas(64) Claim {
+        std::atomic<int64_t> next{0};
+    };
+    std::unique_ptr<Claim[]> claims_;
+    size_t phases_ = 0, claim_count_ = 0;
+};
+
+} // namespace octavo

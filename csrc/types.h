@@ -1,0 +1,160 @@
+// Plain structs that cross from the program to the kernels.
+//
+// Nothing here may have inline functions with external linkage: the headers are compiled once per
+// instruction set, and the linker keeps any one copy of such a function for all of them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace octavo {
+
+enum : int {
+    kBlock = 32,   // elements of K that share a scale, in weights and in activations
+    kPanel = 16,   // output rows packed side by side
+    kRescale = 32, // KV positions between rescales of the softmax
+    kSplit = 256,  // KV positions of one partial result
+    kMaxTile = 16, // upper bound of the tokens in one activation panel
+};
+
+enum class Layout : int { F32, F16, BF16, S8, U4 };
+enum class Activation : int { None, Silu, Gelu, GeluTanh, Relu };
+enum class KVType : int { F32, F16, BF16, S8 };
+enum class NormKind : int { None, Rms, Layer };
+
+// A packed matrix [n, k]: panels of 16 output rows, each contiguous and 64-byte aligned.
+//
+//   float panel      [k][16] elements
+//   S8 panel         [k/32][8 quads][16 rows][4] int8         | scales [k/32][16]
+//   U4 panel         [k/32][4 quads][16 rows][4] bytes        | scales [k/32][16] | minima [k/32][16]
+//
+// The low nibbles of U4's quad q are elements 4q..4q+3 of the block, the high ones 16+4q..16+4q+3.
+// Scales and minima are f16, or f32 where `wide`. min_at 0: no minima, w = scale (q - 8).
+// gated: rows 0-7 of panel p are gate rows 8p.., rows 8-15 the up rows of the same numbers.
+struct Matrix {
+    const uint8_t* data;
+    int64_t n, k, panels;
+    int64_t panel_bytes, scale_at, min_at;
+    Layout layout;
+    bool gated, wide;
+};
+
+// How m tokens are split into panels of at most `most`: sizes differ by one at most.
+struct Tiles {
+    int64_t count, base, extra; // the first `extra` panels hold base + 1 tokens, the others base
+};
+
+static inline Tiles split_tiles(int64_t m, int64_t most) {
+    int64_t count = (m + most - 1) / most;
+    return count ? Tiles{count, m / count, m % count} : Tiles{0, 0, 0};
+}
+static inline int64_t tile_start(const Tiles& t, int64_t i) { return i * t.base + (i < t.extra ? i : t.extra); }
+static inline int64_t tile_size(const Tiles& t, int64_t i) { return t.base + (i < t.extra ? 1 : 0); }
+static inline int64_t tile_of(const Tiles& t, int64_t token) {
+    int64_t wide = t.extra * (t.base + 1);
+    return token < wide ? token / (t.base + 1) : t.extra + (token - wide) / t.base;
+}
+
+// Activations as the linear kernels read them, in panels of Tiles (a panel of c tokens from token s):
+//
+//   quantized   q at s*k:  [k/4][c][4] int8;  d, u, sum at s*k/32:  [k/32][c]
+//   float       x at s*k:  [k][c]
+//
+// q d is the activation; u = d * (sum of q), which meets a weight's minimum; sum is offset * (sum of
+// q), where integer dot products start: offset -8 centres U4 without minima, -128 shifts S8 to u8.
+struct Activations {
+    int8_t* q;
+    float* d;
+    float* u;
+    int32_t* sum;
+    float* x;
+    int64_t m, k;
+    int32_t offset;
+    Tiles tiles;
+};
+
+static inline int32_t offset_of(Layout layout) { return layout == Layout::S8 ? -128 : -8; }
+
+struct PrepareArgs {
+    const float* x; // [rows, k]
+    const int32_t* rows; // row of x of each of the m tokens; null: the same
+    Activations to;
+    NormKind norm;
+    const float* gain;
+    const float* bias;
+    float eps;
+};
+
+struct LinearArgs {
+    Matrix w;
+    Activations a;
+    const float* bias; // [n] or null
+    Activation activation;
+    float scale, softcap; // softcap 0: none
+    const float* residual;
+    float* y; // [m, gated ? n/2 : n], rows y_stride apart; residual likewise
+    int64_t y_stride;
+};
+
+// Pages of one layer: page p is at base + p * page_stride, and in it
+//   k [heads][d][page_size], v [heads][page_size][dv], for int8 also ks, vs [heads][page_size] f32.
+// K is transposed so that a vector holds consecutive positions of one dimension.
+struct KVView {
+    uint8_t* base;
+    int64_t page_stride, k_at, v_at, ks_at, vs_at;
+    int64_t num_pages, page_size;
+    int64_t heads, d, dv;
+    KVType type;
+};
+
+struct BatchView {
+    const int32_t* token_ids;
+    const int32_t* positions;
+    const int32_t* slots;
+    const int32_t* query_start;
+    const int32_t* context_lens;
+    const int32_t* page_tables;
+    const int32_t* sampled;
+    int64_t tokens, sequences, sampled_rows, table_width;
+};
+
+struct RotaryArgs {
+    const float* qkv;
+    float* q;
+    const int32_t* positions;
+    const int32_t* slots;
+    KVView kv;
+    int64_t heads;
+    const float* cos; // [positions, rotary_dim / 2] or null
+    const float* sin;
+    int64_t rotary_dim;
+    bool interleaved;
+    const float* q_norm;
+    const float* k_norm;
+    float eps;
+};
+
+struct AttentionArgs {
+    const float* q;
+    float* y;
+    KVView kv;
+    int64_t heads;
+    float scale, softcap;
+    int64_t window; // 0: none
+    const float* slopes;
+    const float* sinks;
+    const int32_t* positions;
+    const int32_t* context_lens;
+    const int32_t* page_tables;
+    int64_t table_width;
+};
+
+// One piece of attention: tokens [t0, t1) of a sequence, one KV head, splits [c0, c1).
+// partial null: all splits are here, write y. Otherwise write each split's m, l and o to
+// partial + ((row * splits) + split - first_split) * (dv_padded + 16): [o | m, l, ...].
+struct AttentionItem {
+    int64_t sequence, head, t0, t1, c0, c1;
+    float* partial;
+    int64_t splits, first_split;
+};
+
+} // namespace octavo

@@ -1,0 +1,152 @@
+"""The native CPU backend: packs for csrc/, captures forwards into its programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import CapacityError, InvalidRequestError
+from octavo.kernels import _native
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.cpu_lower import CpuKVLayer, build, rows_to_native
+from octavo.kernels.cpu_weight import CpuWeight, pack
+from octavo.kernels.ops import F32, Backend, Forward, Inputs, KVSpec, Limits, Tensor
+from octavo.kernels.program import Buffer, Call, Recorder, fuse
+from octavo.kernels.weight import Weight
+
+_KV_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3}
+
+
+def instruction_sets() -> list[str]:
+    """Those that this CPU runs and this build holds, best first."""
+    return list(_native.isas())
+
+
+class CpuKVCache:
+    """All layers' pages, one page of every layer side by side; touched lazily by the system."""
+
+    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> None:
+        shapes = [(s.num_kv_heads, s.head_dim, s.v_head_dim, _KV_TYPES[s.dtype]) for s in layers]
+        self._native = _native.KVCache(shapes, num_pages, page_size)
+        self._layers = [CpuKVLayer(self._native, i, spec) for i, spec in enumerate(layers)]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._native.nbytes)
+
+    def layer(self, index: int) -> CpuKVLayer:
+        return self._layers[index]
+
+    def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        if pairs:
+            self._native.copy_pages(list(pairs))
+
+
+class CpuProgram:
+    """A captured forward. replay returns a view of its own memory."""
+
+    def __init__(self, native: Any, limits: Limits, keep_alive: Sequence[Any]) -> None:
+        self._program, self._limits, self._keep_alive = native, limits, keep_alive
+
+    def replay(self, batch: ForwardBatch) -> F32:
+        check_limits(batch, self._limits)
+        return run(self._program, batch)
+
+
+def check_limits(batch: ForwardBatch, limits: Limits) -> None:
+    if (
+        batch.num_tokens > limits.max_tokens
+        or batch.num_sequences > limits.max_sequences
+        or batch.num_sampled > limits.max_sampled
+        or batch.page_tables.shape[1] > limits.max_pages_per_sequence
+    ):
+        raise CapacityError(
+            f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences exceeds {limits}"
+        )
+
+
+def run(program: Any, batch: ForwardBatch) -> F32:
+    result: F32 = program.replay(
+        batch.token_ids,
+        batch.positions,
+        batch.slots,
+        batch.query_start,
+        batch.context_lens,
+        batch.page_tables,
+        batch.sampled,
+    )
+    return result
+
+
+class EagerOps(Recorder):
+    """Runs each call at once, as a program of its own: what a replay must equal, bit for bit."""
+
+    def __init__(self, backend: CpuBackend, batch: ForwardBatch, limits: Limits) -> None:
+        super().__init__()
+        self._backend, self._batch, self._limits = backend, batch, limits
+        self._values: dict[int, F32] = {}
+
+    def emit(self, call: Call) -> None:
+        super().emit(call)
+        backend, limits = self._backend, self._limits
+        program, plan, _keep = build([call], self.buffers, call.output, limits, backend.pool, backend.isa)
+        for number in call.inputs:
+            value, buffer = self._values[number], self.buffers[number]
+            place = (rows_to_native(buffer.rows), buffer.width, plan.offsets[number])
+            program.memory(place, len(value))[:] = value
+        self._values[call.output] = run(program, self._batch).copy()
+
+    def tensor(self, value: F32, like: Buffer) -> Tensor:
+        """A value to start from (tests of single ops)."""
+        self.buffers.append(like)
+        number = len(self.buffers) - 1
+        self._values[number] = np.ascontiguousarray(value, np.float32)
+        return Tensor(like.rows, like.width, number)
+
+    def value(self, x: Tensor) -> F32:
+        return self._values[x.ref]
+
+
+class CpuBackend(Backend):
+    """C++ kernels for one instruction set, on a pool of threads that lives as long as the backend.
+
+    Args:
+        threads: how many compute, the caller among them.
+        isa: "auto", or one of instruction_sets().
+
+    Raises:
+        InvalidRequestError: threads < 1, or this CPU does not run isa.
+    """
+
+    name = "cpu"
+
+    def __init__(self, threads: int = 1, isa: str = "auto") -> None:
+        if threads < 1:
+            raise InvalidRequestError(f"threads must be at least 1, not {threads}", "threads")
+        try:
+            self.isa = str(_native.choose_isa(isa))
+        except ValueError as error:
+            raise InvalidRequestError(str(error), "isa") from None
+        self.threads = threads
+        self.pool = _native.Pool(threads)
+        self._arena = _native.WeightArena()
+
+    def pack(self, weights: Sequence[Weight], gated: bool = False) -> CpuWeight:
+        return pack(self.pool, self._arena, weights, gated)
+
+    def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> CpuKVCache:
+        return CpuKVCache(layers, num_pages, page_size)
+
+    def capture(self, forward: Forward, limits: Limits) -> CpuProgram:
+        recorder = Recorder()
+        result = forward(recorder, Inputs())
+        calls = fuse(recorder.calls, result.ref)
+        program, _, keep = build(calls, recorder.buffers, result.ref, limits, self.pool, self.isa)
+        return CpuProgram(program, limits, keep)
+
+    def eager(self, batch: ForwardBatch, limits: Limits) -> EagerOps:
+        """Ops that run at once, on one batch."""
+        check_limits(batch, limits)
+        return EagerOps(self, batch, limits)

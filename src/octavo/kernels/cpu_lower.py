@@ -1,0 +1,221 @@
+"""From recorded calls to a native program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from octavo.kernels import _native
+from octavo.kernels.cpu_weight import CpuWeight
+from octavo.kernels.ops import Activation, AttentionSpec, KVSpec, Limits, PackedWeight, Rotary, Rows
+from octavo.kernels.program import Buffer, Call, Plan, max_rows, plan_arena
+
+_ROWS = {Rows.TOKENS: 0, Rows.SAMPLED: 1, Rows.SEQUENCES: 2}
+_ACTIVATIONS = {
+    Activation.NONE: 0,
+    Activation.SILU: 1,
+    Activation.GELU: 2,
+    Activation.GELU_TANH: 3,
+    Activation.RELU: 4,
+}
+_NORMS = {"rms_norm": 1, "layer_norm": 2}
+_NO_NORM = (0, None, None, 0.0)
+
+Place = tuple[int, int, int]
+"""A native buffer: kind of rows, width, byte offset in the arena."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKVLayer:
+    """One layer of a native KV cache."""
+
+    cache: Any
+    index: int
+    spec: KVSpec
+
+
+def rows_to_native(rows: Rows) -> int:
+    return _ROWS[rows]
+
+
+def build(
+    calls: Sequence[Call], buffers: Sequence[Buffer], result: int, limits: Limits, pool: Any, isa: str
+) -> tuple[Any, Plan, list[Any]]:
+    """A native program of these calls, its memory plan, and the arrays that it points into.
+
+    Buffers that are read but never written (eager inputs) get memory too.
+    """
+    written = {call.output for call in calls}
+    given = sorted({b for call in calls for b in call.inputs} - written)
+    sources = [Call("given", (), number) for number in given]
+    planned = [*sources, *calls]
+    sizes = [max_rows(b.rows, limits) * b.width * 4 for b in buffers]
+    plan = plan_arena(planned, sizes, [_workspace(c, buffers, limits) for c in planned], result)
+    shape = (limits.max_tokens, limits.max_sequences, limits.max_sampled, limits.max_pages_per_sequence)
+    program = _native.Program(pool, isa, shape, plan.nbytes)
+
+    def place(number: int) -> Place:
+        buffer = buffers[number]
+        return rows_to_native(buffer.rows), buffer.width, plan.offsets[number]
+
+    lowering = _Lowering(program, place)
+    for call, workspace in zip(planned, plan.workspaces, strict=True):
+        if call.name != "given":
+            getattr(lowering, call.name)(call, workspace)
+    program.set_result(place(result))
+    return program, plan, lowering.held
+
+
+def parts(weight: PackedWeight) -> tuple[Any, ...]:
+    if not isinstance(weight, CpuWeight):
+        raise TypeError(f"{type(weight).__name__} was packed by another backend")
+    return weight.parts
+
+
+def _workspace(call: Call, buffers: Sequence[Buffer], limits: Limits) -> int:
+    """Bytes that the call needs while it runs."""
+    if call.name == "linear":
+        rows = max_rows(buffers[call.output].rows, limits)
+        k = call.args["weight"].shape[1]
+        return max(int(_native.activation_bytes(p.quantized, rows, k)) for p in parts(call.args["weight"]))
+    if call.name == "moe":
+        rows = max_rows(buffers[call.output].rows, limits)
+        gate_up, down = (_experts(call.args[name]) for name in ("gate_up", "down"))
+        return int(_native.moe_workspace(gate_up, down, call.args["top_k"], rows))
+    return 0
+
+
+def _experts(weights: Sequence[PackedWeight]) -> list[Any]:
+    found = [parts(w) for w in weights]
+    if any(len(p) != 1 for p in found):
+        raise TypeError("an expert's weight must be of one layout")
+    return [p[0] for p in found]
+
+
+class _Lowering:
+    """One method per op, named as in Ops, with (call, workspace offset)."""
+
+    def __init__(self, program: Any, place: Callable[[int], Place]) -> None:
+        self._program, self._place = program, place
+        self.held: list[Any] = []
+
+    def _hold(self, array: Any) -> Any:
+        """f32, contiguous, alive as long as the program; None stays None."""
+        if array is None:
+            return None
+        array = np.ascontiguousarray(array, np.float32)
+        self.held.append(array)
+        return array
+
+    def _layer(self, kv: Any) -> tuple[Any, int]:
+        if not isinstance(kv, CpuKVLayer):
+            raise TypeError("these pages belong to another backend")
+        return kv.cache, kv.index
+
+    def embed(self, call: Call, _: int) -> None:
+        (table,) = parts(call.args["table"])
+        self._program.embed(self._place(call.output), table, call.args["scale"])
+
+    def embed_positions(self, call: Call, _: int) -> None:
+        (table,) = parts(call.args["table"])
+        self._program.embed_positions(
+            self._place(call.inputs[0]), self._place(call.output), table, call.args["offset"]
+        )
+
+    def gather_rows(self, call: Call, _: int) -> None:
+        self._program.gather(self._place(call.inputs[0]), self._place(call.output))
+
+    def pool(self, call: Call, _: int) -> None:
+        mean = call.args["how"] == "mean"
+        self._program.pool(self._place(call.inputs[0]), self._place(call.output), mean)
+
+    def _norm(self, name: str, gain: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+        return _NORMS[name], self._hold(gain), self._hold(bias), eps
+
+    def rms_norm(self, call: Call, _: int) -> None:
+        norm = self._norm(call.name, call.args["gain"], call.args["bias"], call.args["eps"])
+        self._program.norm(self._place(call.inputs[0]), self._place(call.output), norm)
+
+    layer_norm = rms_norm
+
+    def linear(self, call: Call, workspace: int) -> None:
+        args = call.args
+        norm = _NO_NORM if args["norm"] is None else self._norm(*args["norm"])
+        bias, column = self._hold(args["bias"]), 0
+        for part in parts(args["weight"]):
+            rows = part.shape[0]
+            self._program.linear(
+                self._place(call.inputs[0]),
+                self._place(call.output),
+                column,
+                part,
+                norm,
+                None if bias is None else self._hold(bias[column : column + rows]),
+                _ACTIVATIONS[args["activation"]],
+                self._place(call.inputs[1]) if len(call.inputs) > 1 else None,
+                args["scale"],
+                args["softcap"] or 0.0,
+                workspace,
+            )
+            column += rows
+
+    def act_mul(self, call: Call, _: int) -> None:
+        activation = _ACTIVATIONS[call.args["activation"]]
+        self._program.act_mul(self._place(call.inputs[0]), self._place(call.output), activation)
+
+    def add(self, call: Call, _: int) -> None:
+        x, y = call.inputs
+        self._program.add(self._place(x), self._place(y), self._place(call.output))
+
+    def moe(self, call: Call, workspace: int) -> None:
+        x, router = call.inputs
+        args = call.args
+        self._program.moe(
+            self._place(x),
+            self._place(router),
+            self._place(call.output),
+            _experts(args["gate_up"]),
+            _experts(args["down"]),
+            args["top_k"],
+            _ACTIVATIONS[args["activation"]],
+            args["renormalize"],
+            workspace,
+        )
+
+    def rotary_append(self, call: Call, _: int) -> None:
+        args = call.args
+        rotary: Rotary | None = args["rotary"]
+        spec: AttentionSpec = args["spec"]
+        cache, layer = self._layer(args["kv"])
+        self._program.rotary_append(
+            self._place(call.inputs[0]),
+            self._place(call.output),
+            cache,
+            layer,
+            spec.num_heads,
+            self._hold(rotary.cos) if rotary else None,
+            self._hold(rotary.sin) if rotary else None,
+            rotary.interleaved if rotary else False,
+            self._hold(args["q_norm"]),
+            self._hold(args["k_norm"]),
+            args["eps"],
+        )
+
+    def attention(self, call: Call, _: int) -> None:
+        spec: AttentionSpec = call.args["spec"]
+        cache, layer = self._layer(call.args["kv"])
+        self._program.attention(
+            self._place(call.inputs[0]),
+            self._place(call.output),
+            cache,
+            layer,
+            spec.num_heads,
+            spec.scale,
+            spec.softcap or 0.0,
+            spec.window or 0,
+            self._hold(spec.alibi_slopes),
+            self._hold(spec.sinks),
+        )

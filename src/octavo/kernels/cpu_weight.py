@@ -1,0 +1,105 @@
+"""Weights (kernels/weight.py) to the panels that the native kernels stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import CheckpointError
+from octavo.kernels import _native
+from octavo.kernels.weight import Array, Layout, Weight
+
+_LAYOUTS = {Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4}
+_ABSENT = (0, 0, 0, False)
+
+
+class CpuWeight:
+    """A packed matrix: native parts of one layout each, stacked along the output rows.
+
+    Most weights are one part; a checkpoint that stores q and v in different formats makes more.
+    """
+
+    def __init__(self, parts: Sequence[Any], gated: bool) -> None:
+        self.parts = tuple(parts)
+        self._gated = gated
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(p.shape[0] for p in self.parts), int(self.parts[0].shape[1])
+
+    @property
+    def gated(self) -> bool:
+        return self._gated
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(p.nbytes) for p in self.parts)
+
+
+def pack(pool: Any, arena: Any, weights: Sequence[Weight], gated: bool) -> CpuWeight:
+    """Pack in parallel, then release the sources.
+
+    Raises:
+        ValueError: gated, and not two weights of one shape.
+        CheckpointError: the weights differ in width.
+    """
+    if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
+        raise ValueError("a gated weight is made of two weights of one shape, gate and up")
+    if len({w.shape[1] for w in weights}) != 1:
+        raise CheckpointError("only weights of one width can be stacked")
+    sources = list(weights)
+    if gated and weights[0].layout is not weights[1].layout:
+        sources = [Weight.dense(w.dequantize()) for w in weights]  # must be interleaved: one layout
+    parts = []
+    for _, group in groupby(sources, key=lambda w: w.layout):
+        parts.append(_pack_part(pool, arena, list(group), gated))
+    for w in weights:
+        if w.release is not None:
+            w.release()
+    return CpuWeight(parts, gated)
+
+
+def _pack_part(pool: Any, arena: Any, weights: list[Weight], gated: bool) -> Any:
+    layout, k = weights[0].layout, weights[0].shape[1]
+    minima = layout is Layout.U4 and any(w.minimum is not None for w in weights)
+    tables = [t for w in weights for t in (w.scale, w.minimum) if t is not None]
+    # Minima of -8 * scale, which some need beside others' own, are exact in f32.
+    wide = any(t.dtype == np.float32 for t in tables) or (minima and any(w.minimum is None for w in weights))
+    held: list[Array] = []  # copies that must live until the packing is done
+    sources = [_source(w, held) for w in weights]
+    return _native.pack(pool, arena, _LAYOUTS[layout], sources, k, gated, wide, minima)
+
+
+def _source(w: Weight, held: list[Array]) -> tuple[Any, ...]:
+    values = _addressable(w.values, held)
+    block_stride = values.strides[1] if w.layout.quantized else 0
+    return (
+        values.ctypes.data,
+        w.shape[0],
+        values.strides[0],
+        block_stride,
+        _table(w.scale, held),
+        _table(w.minimum, held),
+    )
+
+
+def _table(table: Array | None, held: list[Array]) -> tuple[int, int, int, bool]:
+    if table is None:
+        return _ABSENT
+    if table.dtype not in (np.float16, np.float32):
+        raise CheckpointError(f"scales must be f16 or f32, not {table.dtype}")
+    table = table.astype(table.dtype.newbyteorder("="), copy=False)
+    held.append(table)
+    return table.ctypes.data, table.strides[0], table.strides[1], table.dtype == np.float32
+
+
+def _addressable(values: Array, held: list[Array]) -> Array:
+    """Elements of the last axis must be adjacent, and in the machine's byte order."""
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if values.shape[-1] > 1 and values.strides[-1] != values.dtype.itemsize:
+        values = np.ascontiguousarray(values)
+    held.append(values)
+    return values

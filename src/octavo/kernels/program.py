@@ -1,0 +1,247 @@
+"""Capture: a forward's op calls as a list, fused, and laid out in one arena.
+
+    model code -> Recorder (calls over numbered buffers) -> fuse -> plan (offsets) -> native program
+
+Buffers that are never alive at the same time share memory. Fusion changes no bit: it only moves a
+norm into the linear that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from octavo.kernels.ops import (
+    F32,
+    Activation,
+    AttentionSpec,
+    Inputs,
+    KVLayer,
+    Limits,
+    Ops,
+    PackedWeight,
+    Rotary,
+    Rows,
+    Tensor,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """[rows, width] of f32; the number of rows is known at run time."""
+
+    rows: Rows
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One op.
+
+    Attributes:
+        name: the method of Ops.
+        inputs, output: numbers of buffers.
+        args: everything else, by the method's argument names.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    output: int
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+class Recorder(Ops):
+    """Each method notes a Call and returns a handle on its output; Tensor.ref is a buffer's number."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self.calls: list[Call] = []
+
+    def emit(self, call: Call) -> None:
+        self.calls.append(call)
+
+    def _call(self, name: str, inputs: Sequence[Tensor], rows: Rows, width: int, **args: Any) -> Tensor:
+        self.buffers.append(Buffer(rows, width))
+        output = len(self.buffers) - 1
+        self.emit(Call(name, tuple(x.ref for x in inputs), output, args))
+        return Tensor(rows, width, output)
+
+    def embed(self, inputs: Inputs, table: PackedWeight, scale: float = 1.0) -> Tensor:
+        return self._call("embed", (), Rows.TOKENS, table.shape[1], table=table, scale=scale)
+
+    def embed_positions(self, inputs: Inputs, x: Tensor, table: PackedWeight, offset: int = 0) -> Tensor:
+        return self._call("embed_positions", (x,), x.rows, x.width, table=table, offset=offset)
+
+    def gather_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
+        return self._call("gather_rows", (x,), Rows.SAMPLED, x.width)
+
+    def pool(self, inputs: Inputs, x: Tensor, how: str) -> Tensor:
+        if how not in ("last", "mean"):
+            raise ValueError(f'pool is "last" or "mean", not {how!r}')
+        return self._call("pool", (x,), Rows.SEQUENCES, x.width, how=how)
+
+    def rms_norm(self, x: Tensor, gain: F32, eps: float) -> Tensor:
+        return self._call("rms_norm", (x,), x.rows, x.width, gain=gain, bias=None, eps=eps)
+
+    def layer_norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float) -> Tensor:
+        return self._call("layer_norm", (x,), x.rows, x.width, gain=gain, bias=bias, eps=eps)
+
+    def linear(
+        self,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: F32 | None = None,
+        activation: Activation = Activation.NONE,
+        residual: Tensor | None = None,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> Tensor:
+        n, k = weight.shape
+        if k != x.width:
+            raise ValueError(f"a weight of {k} columns cannot meet rows of width {x.width}")
+        width = n // 2 if weight.gated else n
+        if residual is not None and residual.width != width:
+            raise ValueError(f"a residual of width {residual.width} cannot meet an output of width {width}")
+        return self._call(
+            "linear",
+            (x,) if residual is None else (x, residual),
+            x.rows,
+            width,
+            weight=weight,
+            bias=bias,
+            activation=activation,
+            scale=scale,
+            softcap=softcap,
+            norm=None,
+        )
+
+    def act_mul(self, x: Tensor, activation: Activation) -> Tensor:
+        return self._call("act_mul", (x,), x.rows, x.width // 2, activation=activation)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return self._call("add", (x, y), x.rows, x.width)
+
+    def moe(
+        self,
+        x: Tensor,
+        router_logits: Tensor,
+        gate_up: Sequence[PackedWeight],
+        down: Sequence[PackedWeight],
+        top_k: int,
+        activation: Activation,
+        renormalize: bool,
+    ) -> Tensor:
+        return self._call(
+            "moe",
+            (x, router_logits),
+            x.rows,
+            down[0].shape[0],
+            gate_up=tuple(gate_up),
+            down=tuple(down),
+            top_k=top_k,
+            activation=activation,
+            renormalize=renormalize,
+        )
+
+    def rotary_append(
+        self,
+        inputs: Inputs,
+        qkv: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary: Rotary | None,
+        q_norm: F32 | None = None,
+        k_norm: F32 | None = None,
+        eps: float = 1e-6,
+    ) -> Tensor:
+        width = spec.num_heads * spec.head_dim
+        norms = {"q_norm": q_norm, "k_norm": k_norm, "eps": eps}
+        return self._call("rotary_append", (qkv,), qkv.rows, width, kv=kv, spec=spec, rotary=rotary, **norms)
+
+    def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
+        return self._call("attention", (q,), q.rows, spec.num_heads * spec.v_head_dim, kv=kv, spec=spec)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x  # one rank
+
+
+def fuse(calls: Sequence[Call], result: int) -> list[Call]:
+    """Move each norm that only one linear reads into that linear, where it is quantized anyway."""
+    readers: dict[int, list[int]] = {result: [-1]}
+    for i, call in enumerate(calls):
+        for buffer in call.inputs:
+            readers.setdefault(buffer, []).append(i)
+    fused: list[Call | None] = list(calls)
+    for i, call in enumerate(calls):
+        if call.name not in ("rms_norm", "layer_norm"):
+            continue
+        used_by = readers.get(call.output, [])
+        if len(used_by) != 1 or used_by[0] < 0:
+            continue
+        reader = fused[used_by[0]]
+        if reader is None or reader.name != "linear" or reader.inputs[0] != call.output:
+            continue
+        norm = (call.name, call.args["gain"], call.args["bias"], call.args["eps"])
+        inputs = call.inputs + reader.inputs[1:]
+        fused[used_by[0]] = replace(reader, inputs=inputs, args={**reader.args, "norm": norm})
+        fused[i] = None
+    return [call for call in fused if call is not None]
+
+
+def max_rows(rows: Rows, limits: Limits) -> int:
+    match rows:
+        case Rows.TOKENS:
+            return limits.max_tokens
+        case Rows.SAMPLED:
+            return limits.max_sampled
+        case Rows.SEQUENCES:
+            return limits.max_sequences
+        case Rows.ENCODER:
+            raise ValueError("the native backend has no encoder rows yet")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where everything lies: byte offsets of buffers, and of each call's workspace, in an arena."""
+
+    offsets: dict[int, int]
+    workspaces: list[int]
+    nbytes: int
+
+
+def plan_arena(calls: Sequence[Call], sizes: Sequence[int], workspaces: Sequence[int], result: int) -> Plan:
+    """Lowest fit in the order of definition.
+
+    Args:
+        sizes: bytes of each buffer.
+        workspaces: bytes that each call needs while it runs.
+    """
+    last_use = {call.output: i for i, call in enumerate(calls)}
+    for i, call in enumerate(calls):
+        for buffer in call.inputs:
+            last_use[buffer] = i
+    last_use[result] = len(calls)
+    live: list[tuple[int, int, int]] = []  # (offset, end, last use), by offset
+    offsets: dict[int, int] = {}
+    placed: list[int] = []
+    total = 0
+
+    def place(size: int, until: int) -> int:
+        nonlocal total
+        size = max(-(-size // 64) * 64, 64)
+        at = 0
+        for offset, end, _ in live:
+            if offset - at >= size:
+                break
+            at = max(at, end)
+        live.append((at, at + size, until))
+        live.sort()
+        total = max(total, at + size)
+        return at
+
+    for i, call in enumerate(calls):
+        live = [entry for entry in live if entry[2] >= i]
+        offsets[call.output] = place(sizes[call.output], last_use[call.output])
+        placed.append(place(workspaces[i], i) if workspaces[i] else 0)
+    return Plan(offsets, placed, total)
