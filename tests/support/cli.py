@@ -15,13 +15,15 @@ import sys
 from octavo.cli import _load, main
 from support.fake_engine import FakeEngine
 
-class Slow(FakeEngine):
+class Announced(FakeEngine):
     def shutdown(self):
         super().shutdown()
         print("engine shut", file=sys.stderr)
 
 _load.fetch = lambda model, quiet=False: None
-_load.load = lambda engine, progress=None: Slow(reply="Hello", served_model_name=engine.model)
+_load.load = lambda engine, progress=None: Announced(
+    reply="Hello", served_model_name=engine.model, delay=0.5 if engine.model == "slow" else 0
+)
 sys.exit(main(sys.argv[1:]))
 """
 

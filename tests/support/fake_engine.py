@@ -71,6 +71,7 @@ class FakeEngine:
     Attributes:
         refuse: raised before the first output.
         fail_after: (outputs, error) raised in the middle.
+        delay: seconds before each token.
         hold: if set, no token after the first comes until the event is set.
         calls, ended, aborted: what happened, by request id.
     """
@@ -80,6 +81,7 @@ class FakeEngine:
     fail_after: tuple[int, Exception] | None = None
     finish_reason: str | None = None
     hold: asyncio.Event | None = None
+    delay: float = 0.0
     healthy: bool = True
     max_model_len: int = 128
     served_model_name: str = "fake/model"
@@ -154,7 +156,7 @@ class FakeEngine:
         delta = params.output_kind is RequestOutputKind.DELTA
         sent = 0
         while not all(row.output.finished for row in rows):
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.delay)
             if sent > 0 and self.hold is not None:
                 await self.hold.wait()
             if self.draining:

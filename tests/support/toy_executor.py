@@ -18,7 +18,7 @@ from octavo.params import SampledToken, SamplingParams
 EOS = 0
 
 
-class PlanError(AssertionError):
+class PlanError(BaseException):  # no Exception: an engine that survives failing steps must not survive this
     """The plan asks for something that would corrupt a real KV cache."""
 
 
@@ -73,6 +73,7 @@ class Row:
     tokens: list[int]
     pages: list[int] = field(default_factory=list)
     computed: int | None = None  # None until its first step
+    drafted: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,45 +116,57 @@ class ToyExecutor:
         self.plans: list[StepPlan] = []
         self.fail_row: Callable[[NewRow], str | None] = lambda new: None
         self.fail_step: Callable[[StepPlan], Exception | None] = lambda plan: None
-        self._after_failure = False
+        self._unknown: set[int] = set()  # rows of failed steps: free or not, until freed or given anew
 
     def submit(self, plan: StepPlan) -> Done:
         self.plans.append(plan)
         failure = self.fail_step(plan)
         if failure is not None:
-            self._after_failure = True
+            self._break_off(plan)
             return Done(failure)
         return Done(self.execute(plan))
 
     def execute(self, plan: StepPlan) -> StepResult:
         for row in plan.freed_rows:
-            if self.rows.pop(row, None) is None and not self._after_failure:
+            if self.rows.pop(row, None) is None and row not in self._unknown:
                 raise PlanError(f"row {row} is freed but was not in use")
+            self._unknown.discard(row)
         for new in plan.new_rows:
-            if new.row in self.rows:
+            if new.row in self.rows and new.row not in self._unknown:
                 raise PlanError(f"row {new.row} is given twice")
+            self._unknown.discard(new.row)
             self.rows[new.row] = Row(new, list(new.token_ids))
         if len({step.row for step in plan.steps}) != len(plan.steps):
             raise PlanError("a row is in the step twice")
-        for step in plan.steps:
+        # A step planned before the one before it was known to have failed computes nonsense.
+        steps = [step for step in plan.steps if step.row not in self._unknown]
+        for step in steps:
             self._grow(step)
-        for step in plan.steps:
+        for step in steps:
             self._read(step)
-        for step in plan.steps:
+        for step in steps:
             self._write(step)
         tokens: dict[int, tuple[SampledToken, ...]] = {}
         errors: dict[int, str] = {}
         drafts: dict[int, tuple[int, ...]] = {}
-        for step in plan.steps:
+        for step in steps:
             row = self.rows[step.row]
             message = self.fail_row(row.new)
             if message is not None:
                 errors[step.row] = message
+                self._unknown.add(step.row)
             elif step.sample:
                 tokens[step.row] = self._sample(row, step)
                 if self.propose is not None:
                     drafts[step.row] = tuple(self.propose(row.tokens, row.new.seed))
         return StepResult(plan.step_id, tokens, errors, drafts)
+
+    def _break_off(self, plan: StepPlan) -> None:
+        """Fail after half of the plan's preparations."""
+        for row in plan.freed_rows[::2]:
+            self.rows.pop(row, None)
+        self._unknown.update(plan.freed_rows)
+        self._unknown.update(step.row for step in plan.steps)
 
     def _grow(self, step: RowStep) -> None:
         row = self.rows[step.row]
@@ -165,7 +178,8 @@ class ToyExecutor:
             if position >= first_own:  # fresh, not from the cache: what it held is meaningless
                 self.slots[page] = [None] * self.page_size
         needed = -(-(step.start + step.count) // self.page_size)
-        if len(row.pages) != needed:
+        row.drafted = row.drafted or bool(step.drafts)  # pages for rejected drafts stay, for later tokens
+        if len(row.pages) < needed or (len(row.pages) > needed and not row.drafted):
             raise PlanError(f"the table has {len(row.pages)} pages, the step needs {needed}")
 
     def _sequence(self, step: RowStep) -> list[int]:

@@ -111,15 +111,20 @@ class KVManager:
         return tuple(pages)
 
     def publish(self, request: Request) -> None:
-        """Offer the pages that have become full to the cache, so that others may share them."""
-        node = request.cache_node
-        # Tokens beyond a stop were verified with it, but are not part of the sequence.
-        full = min(request.num_computed_tokens, len(request.token_ids)) // self.page_size
-        done = request.num_cached_pages
-        if node is None or full <= done:
+        """Offer the pages of a running request that have become full to the cache, to be shared.
+
+        If the tree holds the same tokens already (from somebody who computed them at the same time,
+        or because the last token of a full hit had to be computed anew), the request keeps its
+        copy to itself: what it locks is always what it uses, so that a lone request can have the
+        whole pool.
+        """
+        node, full = request.cache_node, self._full_pages(request)
+        if node is None or full <= request.num_cached_pages:
             return
-        tokens = request.token_ids[done * self.page_size : full * self.page_size]
-        end = self.cache.insert(node, tokens, request.page_table[done:full])
+        tokens, pages = self._unpublished(request, full)
+        if self.cache.holds_next(node, tokens):
+            return
+        end = self.cache.insert(node, tokens, pages)
         if end is not node:
             self.cache.lock(end)
             self.cache.unlock(node)
@@ -128,15 +133,25 @@ class KVManager:
 
     def release(self, request: Request, publish: bool = True) -> None:
         """Take back all pages of a request. Full ones stay in the cache unless publish is False."""
-        if publish:
-            self.publish(request)
-        if request.cache_node is not None:
-            self.cache.unlock(request.cache_node)
+        node, full = request.cache_node, self._full_pages(request)
+        if node is not None:
+            if publish and full > request.num_cached_pages:
+                self.cache.insert(node, *self._unpublished(request, full))
+            self.cache.unlock(node)
         self.pool.release(request.page_table)
         request.page_table = []
         request.cache_node = None
         request.num_cached_pages = 0
         request.num_computed_tokens = request.num_scheduled_tokens = 0
+
+    def _full_pages(self, request: Request) -> int:
+        """Pages full of computed tokens. Tokens verified beyond a stop are not part of the sequence."""
+        return min(request.num_computed_tokens, len(request.token_ids)) // self.page_size
+
+    def _unpublished(self, request: Request, full: int) -> tuple[list[int], list[int]]:
+        done = request.num_cached_pages
+        tokens = request.token_ids[done * self.page_size : full * self.page_size]
+        return tokens, request.page_table[done:full]
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes that nobody uses. True: nothing is left."""
@@ -153,11 +168,13 @@ class KVManager:
         for request in running:
             ensure(len(set(request.page_table)) == len(request.page_table), "a table holds a page twice")
             owners.update(request.page_table)
-            walk = request.cache_node
+            walk, path = request.cache_node, list[int]()
             ensure((walk is not None) == self.caching, "a running request has no place in the tree")
             while walk is not None:
                 locks[walk] += 1
+                path = walk.pages + path
                 walk = walk.parent
+            ensure(path == request.page_table[: request.num_cached_pages], "locked pages are not in use")
         for page in range(self.pool.num_pages):
             found, counted = owners[page], self.pool.references(page)
             ensure(found == counted, f"page {page}: {counted} references, {found} owners")

@@ -88,6 +88,10 @@ class PrefixCache:
                 break
         return at
 
+    def holds_next(self, node: Node, tokens: list[int]) -> bool:
+        """Whether the first page of these tokens is cached below the node."""
+        return self._child(node, tokens, 0) is not None
+
     def insert(self, node: Node, tokens: list[int], pages: list[int]) -> Node:
         """Add the continuation of a node's prefix; len(tokens) == len(pages) * page_size.
 

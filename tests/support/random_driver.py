@@ -1,0 +1,122 @@
+"""Random engines and random operations on them, reproducible by seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from octavo.errors import OverloadedError
+from octavo.params import SamplingParams
+
+from support.engine_harness import Harness
+from support.toy_executor import fingerprints
+
+Propose = Callable[[Sequence[int], int], Sequence[int]]
+
+
+def oracle_drafts(vocab_size: int, length: int) -> Propose:
+    """Drafts that are right for greedy requests until, somewhere, they are not."""
+    from support.toy_executor import Toy
+
+    def propose(tokens: Sequence[int], seed: int) -> Sequence[int]:
+        toy, known = Toy(vocab_size), list(tokens)
+        greedy = SamplingParams(temperature=0.0, ignore_eos=True)
+        good = fingerprints(known)[-1] % (length + 1)
+        for place in range(length):
+            right = toy.next_token(fingerprints(known)[-1], seed, 0, greedy, False)
+            known.append(right if place < good else (right + 1) % vocab_size)
+        return known[len(tokens) :]
+
+    return propose
+
+
+def random_harness(rng: random.Random) -> Harness:
+    """A small engine: pools so tight that requests are preempted, chunks of any size."""
+    page_size = rng.choice((1, 2, 3, 4, 8))
+    max_model_len = rng.randint(8, 48)
+    least = -(-max_model_len // page_size)
+    vocab_size = rng.choice((5, 64))
+    return Harness(
+        num_pages=least + rng.choice((0, 1, 3, least, 4 * least)),
+        page_size=page_size,
+        max_model_len=max_model_len,
+        max_num_seqs=rng.randint(1, 6),
+        max_num_batched_tokens=rng.choice((1, 3, 7, 16, 64)),
+        enable_prefix_caching=rng.random() < 0.8,
+        max_waiting=24,
+        depth=rng.choice((1, 2)),
+        vocab_size=vocab_size,
+        propose=oracle_drafts(vocab_size, rng.randint(1, 4)) if rng.random() < 0.4 else None,
+    )
+
+
+def random_prompt(rng: random.Random, limit: int) -> list[int]:
+    """Prompts that often share a prefix: cut from few books, with a tail of their own."""
+    book = [fingerprints([rng.randrange(3)])[0] % 50 + place for place in range(limit)]
+    head = book[: rng.randint(0, limit - 1)]
+    tail = [rng.randrange(4) for _ in range(rng.randint(0, min(3, limit - len(head))))]
+    return (head + tail or [1])[:limit]
+
+
+def random_params(rng: random.Random) -> SamplingParams:
+    max_tokens = rng.choice((None, 1, 2, 5, 12, 30))
+    return SamplingParams(
+        n=rng.choice((1, 1, 1, 2, 4)),
+        temperature=rng.choice((0.0, 1.0)),
+        seed=rng.choice((None, 3)),
+        max_tokens=max_tokens,
+        min_tokens=rng.randint(0, min(max_tokens or 4, 4)),
+        ignore_eos=rng.random() < 0.5,
+        stop_token_ids=rng.choice(((), (1,), (2, 3))),
+    )
+
+
+def one_operation(harness: Harness, rng: random.Random) -> None:
+    """Add, step (mostly) or abort."""
+    choice = rng.random()
+    if choice < 0.15:
+        limit = harness.config.max_model_len - 1
+        try:
+            harness.add(
+                random_prompt(rng, limit),
+                random_params(rng),
+                priority=rng.choice((0, 0, 0, 1, -1)),
+                salt=rng.choice((None, None, "tenant")),
+            )
+        except OverloadedError:
+            harness.step()
+    elif choice < 0.19 and harness.unfinished():
+        name, index = rng.choice(harness.unfinished())
+        harness.abort(name, rng.choice((None, index)))
+    elif choice < 0.20:
+        harness.core.reset_prefix_cache()
+    elif choice < 0.21:
+        bad = rng.choice(("row", "step"))
+        fail_once(harness, bad)
+    else:
+        harness.step()
+
+
+def fail_once(harness: Harness, what: str) -> None:
+    """One step in which the executor fails, for a row or altogether."""
+    executor = harness.executor
+    if what == "row":
+        victims = [row.new.request_id for row in executor.rows.values()]
+        executor.fail_row = lambda new: "broken" if new.request_id in victims[:1] else None
+    else:
+        failures = [RuntimeError("broken")]
+        executor.fail_step = lambda plan: failures.pop() if failures else None
+    harness.step()
+    executor.fail_row = lambda new: None
+    executor.fail_step = lambda plan: None
+    harness.step()
+
+
+def drive(seed: int, operations: int) -> Harness:
+    """A random engine after so many random operations, run to its end and found empty."""
+    rng = random.Random(seed)
+    harness = random_harness(rng)
+    while harness.operations < operations:
+        one_operation(harness, rng)
+    harness.drain_and_check()
+    return harness
