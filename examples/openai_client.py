@@ -33,7 +33,7 @@ def talk(url: str, model: str, max_tokens: int) -> None:
 
     answer = client.chat.completions.create(
         model=model,
-        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        messages=[{"role": "user", "content": "Say hello."}],
         max_tokens=max_tokens,
         temperature=0,
     )

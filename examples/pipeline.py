@@ -15,7 +15,7 @@ def main() -> None:
     # max_length counts the prompt, as it does there.
     print(generator("AI will change the world", max_length=5 + options.max_tokens)[0]["generated_text"])
 
-    chat = [{"role": "user", "content": "What is a folio?"}]
+    chat = [{"role": "user", "content": "Say hello."}]
     answer = generator(chat, max_new_tokens=options.max_tokens, do_sample=False)
     print(answer[0]["generated_text"][-1])
 
