@@ -16,6 +16,7 @@ import random
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 from harness import Timing, Worker, report, usable_cores, write
@@ -23,6 +24,7 @@ from harness import Timing, Worker, report, usable_cores, write
 from octavo.checkpoints.hub import resolve
 
 SMALLEST_VOCABULARY = 32_000
+PAUSE_S = 0.2  # between turns: the other engine's idle threads stop spinning
 
 
 def speeds(timings: Sequence[Timing], prompt_tokens: int, new_tokens: int) -> dict[str, float]:
@@ -57,6 +59,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, object]]:
         for repetition in range(-1, options.repeat):  # the first round warms up
             prompt = [choice.randrange(100, SMALLEST_VOCABULARY) for _ in range(options.prompt_tokens)]
             for name, worker in workers.items():
+                time.sleep(PAUSE_S)
                 timing = worker.run(prompt, options.new_tokens)
                 if repetition >= 0:
                     timings[name].append(timing)
