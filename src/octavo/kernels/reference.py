@@ -33,6 +33,8 @@ from octavo.kernels.ops import (
 from octavo.kernels.reference_kv import ReferenceKVCache, ReferenceKVLayer
 from octavo.kernels.weight import BLOCK, Weight
 
+ROWS = 16
+
 
 class ReferenceWeight:
     """A packed weight: f32 [N, K], and whether x is rounded to int8 before it meets it."""
@@ -61,6 +63,23 @@ def round_to_int8(x: F32) -> F32:
         d = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
         q = np.rint(np.divide(blocks, d, out=np.zeros_like(blocks), where=d != 0))
         return np.asarray(q * d, np.float32).reshape(x.shape)
+
+
+def product(x: F32, weight: F32) -> F32:
+    """x W^T in tiles of ROWS rows, the last one padded with zeros.
+
+    BLAS chooses its order of additions by shape; equal shapes keep a row's bits (nearly) its own.
+    """
+    y = np.empty((x.shape[0], weight.shape[0]), np.float32)
+    for first in range(0, x.shape[0], ROWS):
+        tile = x[first : first + ROWS]
+        full = (
+            tile
+            if len(tile) == ROWS
+            else np.concatenate([tile, np.zeros_like(x, shape=(ROWS - len(tile), x.shape[1]))])
+        )
+        y[first : first + ROWS] = (full @ weight.T)[: len(tile)]
+    return y
 
 
 def sigmoid(x: F32) -> F32:
@@ -146,7 +165,7 @@ class ReferenceOps(Ops):
         if not isinstance(weight, ReferenceWeight):
             raise TypeError(f"{type(weight).__name__} was packed by another backend")
         seen = round_to_int8(x.ref) if weight.rounds_x else x.ref
-        z = seen @ weight.matrix.T
+        z = product(seen, weight.matrix)
         if bias is not None:
             z = z + bias
         if weight.gated:
