@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -126,6 +127,33 @@ class TestChat:
         stdin("one\ntwo\n")
         assert main(["chat"]) == 1
         assert capsys.readouterr().err == "octavo: error: the prompt has 9 tokens too many\n"
+
+    def test_on_a_terminal_ctrl_c_stops_the_answer_and_then_the_program(self) -> None:
+        master, slave = os.openpty()
+        process = subprocess.Popen(
+            command("chat", "slow", scripted=True),
+            env=environment(), stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        os.close(slave)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "Ctrl-C stops an answer" in process.stderr.readline()
+        assert process.stdout.read(2) == "> "
+        os.write(master, b"hi\n")
+        assert process.stdout.read(2) == "He"
+        process.send_signal(signal.SIGINT)
+        rest = ""
+        while not rest.endswith("\n> "):
+            rest += process.stdout.read(1)
+        assert rest.endswith(" (stopped)\n> ")
+        while process.poll() is None:  # a signal between the prompt and the wait for a key is not seen
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(3)
+        _, err = process.communicate(timeout=60)
+        os.close(master)
+        assert process.returncode == 130
+        assert err == "engine shut\n"
 
 
 class TestPull:

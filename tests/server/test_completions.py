@@ -67,6 +67,16 @@ def test_usage_of_a_batch_is_the_sum(app: FastAPI) -> None:
     assert post(app, PATH, body | options).events()[-1]["usage"] == usage
 
 
+@pytest.mark.parametrize(("n", "at_once"), [(1, 128), (3, 42), (128, 1)])
+def test_a_large_batch_goes_to_the_engine_bit_by_bit(
+    app: FastAPI, engine: FakeEngine, n: int, at_once: int
+) -> None:
+    count = 130 if n == 1 else at_once + 3
+    answer = post(app, PATH, {"prompt": ["a"] * count, "n": n, "max_tokens": 2}).json()
+    assert len(answer["choices"]) == count * n
+    assert engine.most_at_once == at_once
+
+
 def test_echo_writes_special_tokens_of_id_prompts(app: FastAPI) -> None:
     answer = post(app, PATH, {"prompt": [97, 256], "echo": True, "max_tokens": 1}).json()
     assert answer["choices"][0]["text"] == "a<eos>H"

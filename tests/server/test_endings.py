@@ -166,7 +166,7 @@ def test_merge_gives_back_pressure() -> None:
             await asyncio.sleep(0)
 
     async def read_one() -> None:
-        stream = merge([endless(), endless()])
+        stream = merge([endless(), endless()], 2)
         await anext(stream)
         await asyncio.sleep(0.02)
         await stream.aclose()

@@ -92,6 +92,7 @@ class FakeEngine:
     rendered: list[dict[str, Any]] = field(default_factory=list)
     draining: bool = False
     shut: bool = False
+    most_at_once: int = 0
     counts: FakeStats = field(default_factory=FakeStats)
 
     def encode(self, text: str) -> list[int]:
@@ -141,6 +142,7 @@ class FakeEngine:
         if not ids:
             raise InvalidRequestError("the prompt is empty", "prompt")
         done = False
+        self.most_at_once = max(self.most_at_once, len(self.calls) - len(self.ended) - len(self.aborted))
         try:
             async for output in self._outputs(request_id, ids, sampling_params):
                 yield output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Iterator
@@ -76,7 +77,8 @@ def _lines(interactive: bool) -> Iterator[str]:
     if not interactive:
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
-    import readline  # noqa: F401  # input() then has history and line editing
+    with contextlib.suppress(ImportError):  # not everywhere; input() then has no line editing
+        import readline  # noqa: F401
 
     while True:
         try:

@@ -15,7 +15,7 @@ from octavo.cli._flags import EngineChoice, engine_flags
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from octavo.llm import AsyncLLM
+    from octavo.server.engine import ServedEngine
 
 
 @engine_flags()
@@ -90,12 +90,12 @@ class _Events:
         self.event("phase", f"  {name:<10} {seconds:6.2f} s", name=name, seconds=round(seconds, 3))
 
 
-def _load_in_thread(engine: EngineChoice, say: _Events) -> Future[AsyncLLM]:
+def _load_in_thread(engine: EngineChoice, say: _Events) -> Future[ServedEngine]:
     """Load the model beside the main thread.
 
     A daemon: Ctrl-C while loading must not wait for it.
     """
-    future: Future[AsyncLLM] = Future()
+    future: Future[ServedEngine] = Future()
     future.set_running_or_notify_cancel()  # from here on nobody can cancel it under our feet
 
     def work() -> None:

@@ -16,6 +16,9 @@ from octavo.server.metrics import Metrics
 
 T = TypeVar("T")
 
+MAX_SEQUENCES = 128
+"""Of one request, so many are with the engine at once; a large batch must not fill the queue for all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -44,7 +47,8 @@ class Generation:
                     yield 0, output
             return
         streams = [self._one(index) for index in range(len(self.prompts))]
-        async with aclosing(merge(streams)) as merged:
+        at_once = max(1, MAX_SEQUENCES // self.params.n)
+        async with aclosing(merge(streams, at_once)) as merged:
             async for item in merged:
                 yield item
 
@@ -117,14 +121,21 @@ class _Counts:
         self.metrics.observe_end(self.last, list(self.tokens.values()), reason)
 
 
-async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
-    """Items of all streams with their stream's index, as they come; the first error ends them all."""
+async def merge(
+    streams: Sequence[AsyncGenerator[T, None]], at_once: int
+) -> AsyncGenerator[tuple[int, T], None]:
+    """Items of all streams with their stream's index, as they come; the first error ends them all.
+
+    Args:
+        at_once: so many streams run; the next one starts when one has ended.
+    """
     # Bounded: a reader that is slow makes the engine gather its updates instead of us.
     queue: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue(len(streams))
+    places = asyncio.Semaphore(at_once)
 
     async def pump(index: int, stream: AsyncGenerator[T, None]) -> None:
         try:
-            async with aclosing(stream):
+            async with places, aclosing(stream):
                 async for item in stream:
                     await queue.put((index, item))
             await queue.put(None)

@@ -56,6 +56,7 @@ class Metrics:
             "octavo_http_requests", "Responses sent.", ("method", "path", "status"), registry=inner
         )
         self._engine = _EngineCollector()
+        self._intervals: Histogram | None = None  # its labels looked up once, not at every token
         inner.register(self._engine)
         self._registry = CollectorRegistry()
         self._registry.register(_WithAliases(inner))
@@ -63,6 +64,7 @@ class Metrics:
     def attach(self, engine: ServedEngine) -> None:
         """Report this engine's counters from now on."""
         self._engine.engine = engine
+        self._intervals = self._histograms["inter_token_latency_seconds"].labels(*self._labels())
 
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""
@@ -74,9 +76,10 @@ class Metrics:
 
     def observe_interval(self, seconds: float, tokens: int) -> None:
         """A streamed update of this many tokens came so long after the one before."""
-        histogram = self._histograms["inter_token_latency_seconds"].labels(*self._labels())
+        if self._intervals is None:
+            return
         for _ in range(tokens):
-            histogram.observe(seconds / tokens)
+            self._intervals.observe(seconds / tokens)
 
     def observe_end(self, output: RequestOutput | None, num_tokens: list[int], reason: str | None) -> None:
         """A prompt's request ended.

@@ -107,9 +107,8 @@ def usage_of(prompt: int, completion: int, cached: int) -> dict[str, Any]:
     }
 
 
-def dumps(value: Any) -> str:
-    """Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
-    return json.dumps(value, separators=(",", ":"))
+dumps = json.JSONEncoder(separators=(",", ":")).encode
+"""Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
 
 
 def now() -> int:
