@@ -193,6 +193,7 @@ private:
 NB_MODULE(_native, m) {
     using namespace octavo;
     m.doc() = "Octavo's CPU kernels: packed weights, KV pages, and programs of ops.";
+    nb::set_leak_warnings(false); // objects that live until the interpreter ends are no leak
 
     m.def("isas", [] {
         std::vector<std::string> names;

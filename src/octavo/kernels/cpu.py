@@ -21,7 +21,7 @@ _KV_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3}
 
 def instruction_sets() -> list[str]:
     """Those that this CPU runs and this build holds, best first."""
-    return list(_native.isas())
+    return _native.isas()
 
 
 class CpuKVCache:
@@ -34,7 +34,7 @@ class CpuKVCache:
 
     @property
     def nbytes(self) -> int:
-        return int(self._native.nbytes)
+        return self._native.nbytes
 
     def layer(self, index: int) -> CpuKVLayer:
         return self._layers[index]
@@ -47,7 +47,7 @@ class CpuKVCache:
 class CpuProgram:
     """A captured forward. replay returns a view of its own memory."""
 
-    def __init__(self, native: Any, limits: Limits, keep_alive: Sequence[Any]) -> None:
+    def __init__(self, native: _native.Program, limits: Limits, keep_alive: Sequence[Any]) -> None:
         self._program, self._limits, self._keep_alive = native, limits, keep_alive
 
     def replay(self, batch: ForwardBatch) -> F32:
@@ -67,8 +67,8 @@ def check_limits(batch: ForwardBatch, limits: Limits) -> None:
         )
 
 
-def run(program: Any, batch: ForwardBatch) -> F32:
-    result: F32 = program.replay(
+def run(program: _native.Program, batch: ForwardBatch) -> F32:
+    return program.replay(
         batch.token_ids,
         batch.positions,
         batch.slots,
@@ -77,7 +77,6 @@ def run(program: Any, batch: ForwardBatch) -> F32:
         batch.page_tables,
         batch.sampled,
     )
-    return result
 
 
 class EagerOps(Recorder):
@@ -126,7 +125,7 @@ class CpuBackend(Backend):
         if threads < 1:
             raise InvalidRequestError(f"threads must be at least 1, not {threads}", "threads")
         try:
-            self.isa = str(_native.choose_isa(isa))
+            self.isa = _native.choose_isa(isa)
         except ValueError as error:
             raise InvalidRequestError(str(error), "isa") from None
         self.threads = threads

@@ -32,7 +32,7 @@ Place = tuple[int, int, int]
 class CpuKVLayer:
     """One layer of a native KV cache."""
 
-    cache: Any
+    cache: _native.KVCache
     index: int
     spec: KVSpec
 
@@ -42,8 +42,13 @@ def rows_to_native(rows: Rows) -> int:
 
 
 def build(
-    calls: Sequence[Call], buffers: Sequence[Buffer], result: int, limits: Limits, pool: Any, isa: str
-) -> tuple[Any, Plan, list[Any]]:
+    calls: Sequence[Call],
+    buffers: Sequence[Buffer],
+    result: int,
+    limits: Limits,
+    pool: _native.Pool,
+    isa: str,
+) -> tuple[_native.Program, Plan, list[Any]]:
     """A native program of these calls, its memory plan, and the arrays that it points into.
 
     Buffers that are read but never written (eager inputs) get memory too.
@@ -69,7 +74,7 @@ def build(
     return program, plan, lowering.held
 
 
-def parts(weight: PackedWeight) -> tuple[Any, ...]:
+def parts(weight: PackedWeight) -> tuple[_native.Matrix, ...]:
     if not isinstance(weight, CpuWeight):
         raise TypeError(f"{type(weight).__name__} was packed by another backend")
     return weight.parts
@@ -88,7 +93,7 @@ def _workspace(call: Call, buffers: Sequence[Buffer], limits: Limits) -> int:
     return 0
 
 
-def _experts(weights: Sequence[PackedWeight]) -> list[Any]:
+def _experts(weights: Sequence[PackedWeight]) -> list[_native.Matrix]:
     found = [parts(w) for w in weights]
     if any(len(p) != 1 for p in found):
         raise TypeError("an expert's weight must be of one layout")
@@ -98,7 +103,7 @@ def _experts(weights: Sequence[PackedWeight]) -> list[Any]:
 class _Lowering:
     """One method per op, named as in Ops, with (call, workspace offset)."""
 
-    def __init__(self, program: Any, place: Callable[[int], Place]) -> None:
+    def __init__(self, program: _native.Program, place: Callable[[int], Place]) -> None:
         self._program, self._place = program, place
         self.held: list[Any] = []
 
@@ -110,7 +115,7 @@ class _Lowering:
         self.held.append(array)
         return array
 
-    def _layer(self, kv: Any) -> tuple[Any, int]:
+    def _layer(self, kv: Any) -> tuple[_native.KVCache, int]:
         if not isinstance(kv, CpuKVLayer):
             raise TypeError("these pages belong to another backend")
         return kv.cache, kv.index
@@ -132,7 +137,7 @@ class _Lowering:
         mean = call.args["how"] == "mean"
         self._program.pool(self._place(call.inputs[0]), self._place(call.output), mean)
 
-    def _norm(self, name: str, gain: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+    def _norm(self, name: str, gain: Any, bias: Any, eps: float) -> tuple[int, Any, Any, float]:
         return _NORMS[name], self._hold(gain), self._hold(bias), eps
 
     def rms_norm(self, call: Call, _: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from octavo.kernels import _native
 from octavo.kernels.weight import Array, Layout, Weight
 
 _LAYOUTS = {Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4}
-_ABSENT = (0, 0, 0, False)
+_Table: TypeAlias = tuple[int, int, int, bool]
+_ABSENT: _Table = (0, 0, 0, False)
 
 
 class CpuWeight:
@@ -22,7 +23,7 @@ class CpuWeight:
     Most weights are one part; a checkpoint that stores q and v in different formats makes more.
     """
 
-    def __init__(self, parts: Sequence[Any], gated: bool) -> None:
+    def __init__(self, parts: Sequence[_native.Matrix], gated: bool) -> None:
         self.parts = tuple(parts)
         self._gated = gated
 
@@ -39,7 +40,7 @@ class CpuWeight:
         return sum(int(p.nbytes) for p in self.parts)
 
 
-def pack(pool: Any, arena: Any, weights: Sequence[Weight], gated: bool) -> CpuWeight:
+def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weight], gated: bool) -> CpuWeight:
     """Pack in parallel, then release the sources.
 
     Raises:
@@ -62,7 +63,9 @@ def pack(pool: Any, arena: Any, weights: Sequence[Weight], gated: bool) -> CpuWe
     return CpuWeight(parts, gated)
 
 
-def _pack_part(pool: Any, arena: Any, weights: list[Weight], gated: bool) -> Any:
+def _pack_part(
+    pool: _native.Pool, arena: _native.WeightArena, weights: list[Weight], gated: bool
+) -> _native.Matrix:
     layout, k = weights[0].layout, weights[0].shape[1]
     minima = layout is Layout.U4 and any(w.minimum is not None for w in weights)
     tables = [t for w in weights for t in (w.scale, w.minimum) if t is not None]
@@ -73,7 +76,7 @@ def _pack_part(pool: Any, arena: Any, weights: list[Weight], gated: bool) -> Any
     return _native.pack(pool, arena, _LAYOUTS[layout], sources, k, gated, wide, minima)
 
 
-def _source(w: Weight, held: list[Array]) -> tuple[Any, ...]:
+def _source(w: Weight, held: list[Array]) -> tuple[int, int, int, int, _Table, _Table]:
     values = _addressable(w.values, held)
     block_stride = values.strides[1] if w.layout.quantized else 0
     return (
@@ -86,7 +89,7 @@ def _source(w: Weight, held: list[Array]) -> tuple[Any, ...]:
     )
 
 
-def _table(table: Array | None, held: list[Array]) -> tuple[int, int, int, bool]:
+def _table(table: Array | None, held: list[Array]) -> _Table:
     if table is None:
         return _ABSENT
     if table.dtype not in (np.float16, np.float32):

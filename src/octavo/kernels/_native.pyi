@@ -1,0 +1,134 @@
+"""The extension module built from csrc/ (bind.cpp). kernels/cpu_*.py is its only caller."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+_Place: TypeAlias = tuple[int, int, int]  # kind of rows, width, byte offset in the arena
+_Table: TypeAlias = tuple[int, int, int, bool]  # address, row stride, column stride, is f32
+_Source: TypeAlias = tuple[int, int, int, int, _Table, _Table]  # address, rows, row and block stride, tables
+_F32: TypeAlias = npt.NDArray[np.float32]
+_I32: TypeAlias = npt.NDArray[np.int32]
+_Norm: TypeAlias = tuple[int, _F32 | None, _F32 | None, float]  # kind, gain, bias, eps
+
+def isas() -> list[str]: ...
+def choose_isa(isa: str) -> str: ...
+
+class Pool:
+    def __init__(self, size: int, /) -> None: ...
+    @property
+    def size(self) -> int: ...
+
+class WeightArena:
+    def __init__(self) -> None: ...
+
+class Matrix:
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def gated(self) -> bool: ...
+    @property
+    def quantized(self) -> bool: ...
+    @property
+    def nbytes(self) -> int: ...
+
+def pack(
+    pool: Pool,
+    arena: WeightArena,
+    layout: int,
+    sources: Sequence[_Source],
+    k: int,
+    gated: bool,
+    wide: bool,
+    minima: bool,
+    /,
+) -> Matrix: ...
+def activation_bytes(quantized: bool, rows: int, k: int, /) -> int: ...
+def moe_workspace(gate_up: Sequence[Matrix], down: Sequence[Matrix], top_k: int, tokens: int, /) -> int: ...
+
+class KVCache:
+    def __init__(
+        self, layers: Sequence[tuple[int, int, int, int]], num_pages: int, page_size: int, /
+    ) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    def copy_pages(self, pairs: Sequence[tuple[int, int]], /) -> None: ...
+
+class Program:
+    def __init__(self, pool: Pool, isa: str, limits: tuple[int, int, int, int], nbytes: int, /) -> None: ...
+    def embed(self, y: _Place, table: Matrix, scale: float, /) -> None: ...
+    def embed_positions(self, x: _Place, y: _Place, table: Matrix, offset: int, /) -> None: ...
+    def gather(self, x: _Place, y: _Place, /) -> None: ...
+    def pool(self, x: _Place, y: _Place, mean: bool, /) -> None: ...
+    def norm(self, x: _Place, y: _Place, norm: _Norm, /) -> None: ...
+    def act_mul(self, x: _Place, y: _Place, activation: int, /) -> None: ...
+    def add(self, x: _Place, y: _Place, z: _Place, /) -> None: ...
+    def linear(
+        self,
+        x: _Place,
+        y: _Place,
+        column: int,
+        weight: Matrix,
+        norm: _Norm,
+        bias: _F32 | None,
+        activation: int,
+        residual: _Place | None,
+        scale: float,
+        softcap: float,
+        prepared: int,
+    ) -> None: ...
+    def moe(
+        self,
+        x: _Place,
+        router: _Place,
+        y: _Place,
+        gate_up: Sequence[Matrix],
+        down: Sequence[Matrix],
+        top_k: int,
+        activation: int,
+        renormalize: bool,
+        workspace: int,
+        /,
+    ) -> None: ...
+    def rotary_append(
+        self,
+        qkv: _Place,
+        q: _Place,
+        cache: KVCache,
+        layer: int,
+        heads: int,
+        cos: _F32 | None,
+        sin: _F32 | None,
+        interleaved: bool,
+        q_norm: _F32 | None,
+        k_norm: _F32 | None,
+        eps: float,
+    ) -> None: ...
+    def attention(
+        self,
+        q: _Place,
+        y: _Place,
+        cache: KVCache,
+        layer: int,
+        heads: int,
+        scale: float,
+        softcap: float,
+        window: int,
+        slopes: _F32 | None,
+        sinks: _F32 | None,
+    ) -> None: ...
+    def set_result(self, result: _Place, /) -> None: ...
+    def replay(
+        self,
+        token_ids: _I32,
+        positions: _I32,
+        slots: _I32,
+        query_start: _I32,
+        context_lens: _I32,
+        page_tables: _I32,
+        sampled: _I32,
+        /,
+    ) -> _F32: ...
+    def memory(self, buffer: _Place, rows: int, /) -> _F32: ...

@@ -1,0 +1,188 @@
+"""Native linear against exact arithmetic, for every layout, shape and instruction set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.errors import CheckpointError
+from octavo.kernels.cpu import CpuBackend, instruction_sets
+from octavo.kernels.ops import F32, Activation, Rows, Tensor
+from octavo.kernels.program import Buffer
+from octavo.kernels.reference import ReferenceBackend, activate, round_to_int8
+from octavo.kernels.weight import Layout, Weight
+from support.kernels import LAYOUTS, limits_of, normal, random_weight, tokens_batch
+
+BACKENDS = {(isa, threads): CpuBackend(threads, isa) for isa in instruction_sets() for threads in (1, 2)}
+ISAS = instruction_sets()
+
+
+def linear(backend: CpuBackend, x: F32, weights: list[Weight], gated: bool = False, **options: object) -> F32:
+    """One eager linear; residual may be among the options, as an array."""
+    batch = tokens_batch(len(x))
+    ops = backend.eager(batch, limits_of(batch))
+    packed = backend.pack(weights, gated)
+    if isinstance(residual := options.pop("residual", None), np.ndarray):
+        options["residual"] = ops.tensor(residual, Buffer(Rows.TOKENS, residual.shape[1]))
+    y = ops.linear(ops.tensor(x, Buffer(Rows.TOKENS, x.shape[1])), packed, **options)  # type: ignore[arg-type]
+    return ops.value(y)
+
+
+def check_against_exact(got: F32, x: F32, w: Weight) -> None:
+    """Rounding errors of a sum of K terms in f32, and of nothing else."""
+    seen = (round_to_int8(x) if w.layout.quantized else x).astype(np.float64)
+    dense = w.dequantize().astype(np.float64)
+    bound = 4e-7 * np.sqrt(x.shape[1]) * (np.abs(seen) @ np.abs(dense).T) + 1e-30
+    assert (np.abs(got - seen @ dense.T) <= bound).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_every_number_of_rows(isa: str, kind: str) -> None:
+    rng = np.random.default_rng(1)
+    w = random_weight(rng, kind, 37, 96)
+    x = normal(rng, 40, 96) * rng.uniform(0.01, 30, (40, 1)).astype(np.float32)
+    whole = linear(BACKENDS[isa, 1], x, [w])
+    check_against_exact(whole, x, w)
+    for rows in range(1, 40):
+        for threads in (1, 2):
+            some = linear(BACKENDS[isa, threads], x[:rows], [w])
+            np.testing.assert_array_equal(some, whole[:rows])  # bits, whatever M and threads are
+
+
+@given(st.integers(0, 2**32), st.integers(1, 80), st.integers(1, 12), st.integers(1, 20))
+@settings(max_examples=60, deadline=None)
+def test_random_shapes(seed: int, n: int, blocks: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    kind = LAYOUTS[seed % len(LAYOUTS)]
+    k = blocks * 32 if "8" in kind or "4" in kind else blocks * 13
+    w, x = random_weight(rng, kind, n, k), normal(rng, rows, k)
+    for isa in ISAS:
+        check_against_exact(linear(BACKENDS[isa, 2], x, [w]), x, w)
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_wide_vectors_change_no_bit(kind: str) -> None:
+    fused = [isa for isa in ISAS if isa != "generic"]  # generic x86 has no fused multiply-add
+    rng = np.random.default_rng(2)
+    x, w = normal(rng, 9, 160), random_weight(rng, kind, 33, 160)
+    results = [linear(BACKENDS[isa, 1], x, [w]).tobytes() for isa in fused]
+    assert len(set(results)) <= 1
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", ["f32", "f16", "s8", "u4-min"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_epilogue(isa: str, kind: str, gated: bool) -> None:
+    rng = np.random.default_rng(3)
+    reference = ReferenceBackend()
+    for n, rows, activation in [(10, 3, Activation.SILU), (24, 5, Activation.GELU), (21, 1, Activation.RELU)]:
+        weights = [random_weight(rng, kind, n, 64) for _ in range(1 + gated)]
+        x, bias, residual = normal(rng, rows, 64), normal(rng, n * (1 + gated)), normal(rng, rows, n)
+        got = linear(
+            BACKENDS[isa, 2],
+            x,
+            weights,
+            gated,
+            bias=bias,
+            activation=activation,
+            residual=residual,
+            scale=0.37,
+            softcap=4.0,
+        )
+        want = reference.ops.linear(
+            Tensor(Rows.TOKENS, 64, x),
+            reference.pack(weights, gated),
+            bias,
+            activation,
+            Tensor(Rows.TOKENS, n, residual),
+            0.37,
+            4.0,
+        ).ref
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("isa", ISAS)
+def test_activations_over_their_whole_range(isa: str, activation: Activation) -> None:
+    x = np.concatenate([np.linspace(-12, 12, 4001), [0, -0.0, 90, -90, 1e4, -1e4, 1e-6]])
+    x = x.astype(np.float32)[:, None]
+    identity = Weight.dense(np.float32([[1]]))
+    got = linear(BACKENDS[isa, 2], x, [identity], activation=activation)
+    np.testing.assert_allclose(got, activate(x, activation), rtol=2e-6, atol=5e-7)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_stacked_weights_of_several_layouts(isa: str) -> None:
+    rng = np.random.default_rng(4)
+    weights = [
+        random_weight(rng, kind, n, 64) for kind, n in [("u4", 17), ("u4-min", 5), ("s8", 20), ("f16", 3)]
+    ]
+    x = normal(rng, 6, 64)
+    got = linear(BACKENDS[isa, 2], x, weights, bias=np.arange(45, dtype=np.float32))
+    column = 0
+    for w in weights:
+        part = got[:, column : column + w.shape[0]] - np.arange(column, column + w.shape[0])
+        seen = round_to_int8(x) if w.layout.quantized else x
+        np.testing.assert_allclose(part, seen @ w.dequantize().T, rtol=1e-4, atol=1e-4)
+        column += w.shape[0]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", ["s8", "u4", "u4-min", "f32"])
+def test_a_row_that_is_not_finite_harms_only_itself(isa: str, kind: str) -> None:
+    rng = np.random.default_rng(5)
+    w, x = random_weight(rng, kind, 20, 64), normal(rng, 7, 64)
+    clean = linear(BACKENDS[isa, 1], x, [w])
+    x[2, 40], x[5, 3] = np.nan, np.inf
+    got = linear(BACKENDS[isa, 1], x, [w])
+    assert np.isnan(got[2]).all()
+    assert not np.isfinite(got[5]).any()
+    others = [0, 1, 3, 4, 6]
+    np.testing.assert_array_equal(got[others], clean[others])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_activations_are_rounded_as_specified(isa: str) -> None:
+    """Ties to even, exact quotients, tiny and huge blocks: the integers show through a weight of 1."""
+    rng = np.random.default_rng(6)
+    x = normal(rng, 64, 32) * 10.0 ** rng.integers(-38, 38, (64, 1))
+    x[0] = np.arange(32) - 15.5  # d = 16.5 / 127
+    x[1] = np.r_[127, np.arange(31) - 15.5]  # d = 1: every other is a tie
+    x[2] = 0
+    x[3] = 1e-42  # a denormal d
+    x = x.astype(np.float32)
+    identity = Weight(Layout.S8, (32, 32), np.eye(32, dtype=np.int8)[:, None], np.ones((32, 1), np.float16))
+    np.testing.assert_array_equal(linear(BACKENDS[isa, 1], x, [identity]), round_to_int8(x))
+
+
+def test_extreme_integers_do_not_overflow() -> None:
+    for kind in ("u4-min", "s8"):
+        w = random_weight(np.random.default_rng(7), kind, 16, 64)
+        values = np.full_like(w.values, 0xFF if kind == "u4-min" else -128)
+        w = Weight(w.layout, w.shape, values, w.scale, w.minimum)
+        for sign in (1, -1):
+            x = np.full((5, 64), sign, np.float32)
+            for isa in ISAS:
+                check_against_exact(linear(BACKENDS[isa, 1], x, [w]), x, w)
+
+
+def test_packing_refuses_what_cannot_be() -> None:
+    backend = CpuBackend()
+    rng = np.random.default_rng(8)
+    with pytest.raises(ValueError, match="gate and up"):
+        backend.pack([random_weight(rng, "f32", 4, 8)], gated=True)
+    with pytest.raises(CheckpointError, match="one width"):
+        backend.pack([random_weight(rng, "f32", 4, 8), random_weight(rng, "f32", 4, 9)])
+
+
+def test_packing_releases_its_sources_once() -> None:
+    released = []
+    w = random_weight(np.random.default_rng(9), "u4", 4, 64)
+    w = Weight(w.layout, w.shape, w.values, w.scale, release=lambda: released.append(1))
+    packed = CpuBackend().pack([w])
+    assert released == [1]
+    assert packed.shape == (4, 64)
+    assert packed.nbytes == 16 * 64 // 2 + 2 * 16 * 2

@@ -1,0 +1,97 @@
+"""Random weights and batches for tests of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.ops import F32, Limits
+from octavo.kernels.weight import Layout, Weight
+
+LAYOUTS = ("f32", "f16", "bf16", "s8", "s8-wide", "u4", "u4-min", "u4-min-wide")
+
+
+def normal(rng: np.random.Generator, *shape: int) -> F32:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight:
+    """A weight [n, k] of one of LAYOUTS, as strided views where a file would give such."""
+    if kind in ("f32", "f16", "bf16"):
+        dtype = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[kind]
+        return Weight.dense(normal(rng, n, k).astype(dtype))
+    blocks = k // 32
+    wide = kind.endswith("wide")
+    scale_type = np.dtype(np.float32 if wide else np.float16)
+    s8 = kind.startswith("s8")
+    block = np.dtype([("d", scale_type), ("m", scale_type), ("q", "i1" if s8 else "u1", (32 if s8 else 16,))])
+    stored = np.zeros((n, blocks), block)
+    stored["d"] = rng.uniform(0.01, 0.1, (n, blocks))
+    stored["m"] = rng.uniform(-0.8, 0.1, (n, blocks))
+    if s8:
+        stored["q"] = rng.integers(-128, 128, (n, blocks, 32))
+        return Weight(Layout.S8, (n, k), stored["q"], stored["d"])
+    stored["q"] = rng.integers(0, 256, (n, blocks, 16))
+    return Weight(Layout.U4, (n, k), stored["q"], stored["d"], stored["m"] if "min" in kind else None)
+
+
+def batch_of(
+    rng: np.random.Generator,
+    context_lens: Sequence[int],
+    query_lens: Sequence[int],
+    page_size: int = 16,
+    num_pages: int | None = None,
+    vocab: int = 50,
+) -> ForwardBatch:
+    """Sequences whose last query_lens tokens are this batch's, on random distinct pages."""
+    counts = [-(-length // page_size) for length in context_lens]
+    total = sum(counts) if num_pages is None else num_pages
+    pages = rng.permutation(total).astype(np.int32)
+    tables = np.zeros((len(context_lens), max(counts, default=1)), np.int32)
+    taken = 0
+    for s, count in enumerate(counts):
+        tables[s, :count] = pages[taken : taken + count]
+        taken += count
+    return batch_on(rng, tables, context_lens, query_lens, page_size, vocab)
+
+
+def batch_on(
+    rng: np.random.Generator,
+    tables: np.ndarray[tuple[int, int], np.dtype[np.int32]],
+    context_lens: Sequence[int],
+    query_lens: Sequence[int],
+    page_size: int,
+    vocab: int = 50,
+) -> ForwardBatch:
+    """A batch on given page tables; every sequence's last token is sampled."""
+    positions = [np.arange(c - q, c, dtype=np.int32) for c, q in zip(context_lens, query_lens, strict=True)]
+    slots = [tables[s][p // page_size] * page_size + p % page_size for s, p in enumerate(positions)]
+    start = np.zeros(len(context_lens) + 1, np.int32)
+    start[1:] = np.cumsum(query_lens)
+    none = [np.zeros(0, np.int32)]
+    return ForwardBatch(
+        token_ids=rng.integers(0, vocab, int(start[-1])).astype(np.int32),
+        positions=np.concatenate(positions or none),
+        slots=np.concatenate(slots or none).astype(np.int32),
+        query_start=start,
+        context_lens=np.array(context_lens, np.int32),
+        page_tables=np.ascontiguousarray(tables, np.int32),
+        sampled=(start[1:] - 1)[np.array(query_lens, int) > 0].astype(np.int32),
+    )
+
+
+def limits_of(batch: ForwardBatch) -> Limits:
+    return Limits(
+        max(batch.num_tokens, 1),
+        max(batch.num_sequences, 1),
+        max(batch.num_sampled, 1),
+        batch.page_tables.shape[1],
+    )
+
+
+def tokens_batch(rows: int) -> ForwardBatch:
+    """A batch whose only meaning is its number of tokens, all of one sequence."""
+    return batch_of(np.random.default_rng(0), [rows] if rows else [], [rows] if rows else [], num_pages=rows)
