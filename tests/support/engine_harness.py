@@ -9,7 +9,6 @@ from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.request import Request, RequestState, RequestUpdate
 from octavo.params import SamplingParams
-
 from support.toy_executor import EOS, Toy, ToyExecutor, alone
 
 MAX_IDLE_STEPS = 2000
@@ -75,7 +74,7 @@ class Harness:
         priority: int = 0,
         salt: str | None = None,
     ) -> str:
-        params = params or SamplingParams(max_tokens=8, ignore_eos=True)
+        params = params or SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0)
         name = f"r{self._count}"
         self._count += 1
         seed = self.core.add_request(name, prompt, params, priority=priority, cache_salt=salt)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from octavo.engine.core import MAX_FAILED_STEPS
 from octavo.errors import OverloadedError
 from octavo.params import SamplingParams
-
 from support.engine_harness import Harness
 from support.toy_executor import fingerprints
 
@@ -90,7 +90,7 @@ def one_operation(harness: Harness, rng: random.Random) -> None:
         harness.abort(name, rng.choice((None, index)))
     elif choice < 0.20:
         harness.core.reset_prefix_cache()
-    elif choice < 0.21:
+    elif choice < 0.21 and harness.core.failed_steps < MAX_FAILED_STEPS - 1:
         bad = rng.choice(("row", "step"))
         fail_once(harness, bad)
     else:
@@ -116,6 +116,8 @@ def drive(seed: int, operations: int) -> Harness:
     """A random engine after so many random operations, run to its end and found empty."""
     rng = random.Random(seed)
     harness = random_harness(rng)
+    if rng.random() < 0.4:  # reckless admission, so that preemption happens in every possible place
+        harness.scheduler.growth_pages = 0
     while harness.operations < operations:
         one_operation(harness, rng)
     harness.drain_and_check()

@@ -124,7 +124,10 @@ class ToyExecutor:
         if failure is not None:
             self._break_off(plan)
             return Done(failure)
-        return Done(self.execute(plan))
+        try:
+            return Done(self.execute(plan))
+        except Exception as error:  # the engine would take it for a failed step
+            raise PlanError(f"{type(error).__name__}: {error}") from error
 
     def execute(self, plan: StepPlan) -> StepResult:
         for row in plan.freed_rows:
@@ -222,7 +225,10 @@ class ToyExecutor:
         drawn: list[int] = []
         for draft in (*step.drafts, None):
             prefix = fingerprints(row.tokens)[-1]
-            early = len(row.tokens) - row.new.num_prompt_tokens < row.new.params.min_tokens
+            generated = len(row.tokens) - row.new.num_prompt_tokens
+            if generated == row.new.params.max_tokens:
+                raise PlanError("a token beyond max_tokens is drawn")
+            early = generated < row.new.params.min_tokens
             token = self.toy.next_token(prefix, row.new.seed, row.new.sample_index, row.new.params, early)
             drawn.append(token)
             row.tokens.append(token)

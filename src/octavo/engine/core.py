@@ -57,6 +57,9 @@ class EngineCore:
         rng: draws 64-bit seeds for requests that bring none; the system's randomness by default.
         clock: seconds, monotonic.
         steps_in_flight: 2 plans the next step while the executor works on one.
+
+    Attributes:
+        failed_steps: how many steps have failed since the last one that did not.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class EngineCore:
         self._flights: deque[tuple[StepPlan, Handle, float]] = deque()
         self._last_result_time = 0.0
         self._arrivals = 0
-        self._failed_steps = 0
+        self.failed_steps = 0
         self._steps = 0
 
     # --- requests -----------------------------------------------------------------------------------
@@ -249,15 +252,15 @@ class EngineCore:
         # With two steps in flight this one began when the one before it ended.
         duration = now - max(submitted, self._last_result_time)
         self._last_result_time = now
-        self._failed_steps = 0
+        self.failed_steps = 0
         self._steps += 1
         return self.scheduler.update(result, now, duration)
 
     def _failed(self, plan: StepPlan, error: Exception) -> list[RequestUpdate]:
-        self._failed_steps += 1
+        self.failed_steps += 1
         text = f"{type(error).__name__}: {error}".splitlines()[0]
-        if self._failed_steps >= MAX_FAILED_STEPS:
-            message = f"{self._failed_steps} steps in a row failed, the last with {text}"
+        if self.failed_steps >= MAX_FAILED_STEPS:
+            message = f"{self.failed_steps} steps in a row failed, the last with {text}"
             raise EngineDeadError(message) from error
         return self.scheduler.fail(plan.step_id, f"the step of this request failed: {text}", self._clock())
 

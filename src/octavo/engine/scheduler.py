@@ -30,9 +30,9 @@ class Scheduler:
         ones that need more, in chunks of what is left; each group in order (priority, arrival),
         that is, oldest first. Then new requests enter in the same order.
     4.  *Admission.* A request enters when a row is free, budget is left, nobody was preempted in
-        this step, and all its known tokens fit beside what running prompts still need and one page
-        of growth for each running request. It is not overtaken by a younger one that would fit.
-        A request that waits for its grammar is passed over.
+        this step, and all its known tokens fit beside one page of growth for each running request
+        (prompts in progress have used up the budget before it is looked at). It is not overtaken by
+        a younger one that would fit. A request that waits for its grammar is passed over.
     5.  *Sharing.* A request waits while an older one computes a prefix that it could share: the
         samples of n > 1 and equal prompts that arrive together cost one prefill. Passed over
         likewise. It waits only for running requests, and these make progress.
@@ -58,6 +58,7 @@ class Scheduler:
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
         self.running: list[Request] = []  # both in order (priority, arrival)
         self.waiting: list[Request] = []
+        self.growth_pages = 1  # left free for each running request when another one enters
         self.num_preemptions = 0
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
@@ -153,7 +154,6 @@ class Scheduler:
 
     def _admit(self, step: StepBuilder, now: float) -> None:
         """Let waiting requests enter, in order."""
-        reserve = sum(self._promised_pages(request) for request in self.running)
         in_progress = PrefixesInProgress(self.kv, self.running)
         admitted: list[Request] = []
         for request in self.waiting:
@@ -161,21 +161,17 @@ class Scheduler:
                 break  # (a preempted one whose last token is on its way must know it first)
             if request.state is RequestState.WAITING_GRAMMAR or in_progress.worth_waiting(request):
                 continue
-            if not self.kv.begin(request, reserve):
+            growth = self.growth_pages * (len(self.running) + len(admitted))
+            if not self.kv.begin(request, growth):
                 ensure(bool(self.running or admitted), "a lone request does not fit into the pool")
                 break
             self._enter(request, step, now)
             admitted.append(request)
             in_progress.add(request)
-            reserve += self._promised_pages(request)
         if admitted:
             self.waiting = [r for r in self.waiting if r.state is not RequestState.RUNNING]
             for request in admitted:
                 insort(self.running, request, key=_order)
-
-    def _promised_pages(self, request: Request) -> int:
-        """What a running request will take soon: the rest of its known tokens, and one page."""
-        return max(self.kv.pages_for(len(request.token_ids)) - len(request.page_table), 0) + 1
 
     def _enter(self, request: Request, step: StepBuilder, now: float) -> None:
         """A request that has begun in the KV manager gets a row and its first chunk."""

@@ -1,0 +1,338 @@
+"""Typical mistakes, made on purpose: the random driver must find each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from engine import test_kv_manager, test_prefix_cache, test_scheduler
+from octavo.engine.kv_manager import KVManager
+from octavo.engine.page_pool import IntegrityError, PagePool
+from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.request import Request
+from octavo.engine.scheduler import Scheduler
+from octavo.engine.sharing import PrefixesInProgress
+from octavo.engine.step_builder import StepBuilder
+from support.random_driver import drive
+from support.toy_executor import PlanError
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+SEEDS, OPERATIONS = 60, 250
+
+
+def free_twice(patch: pytest.MonkeyPatch) -> None:
+    release = KVManager.release
+
+    def mutant(self: KVManager, request: Request, publish: bool = True) -> None:
+        table = request.page_table[-1:]
+        release(self, request, publish)
+        self.pool.release(table)
+
+    patch.setattr(KVManager, "release", mutant)
+
+
+def leak_on_abort(patch: pytest.MonkeyPatch) -> None:
+    release = KVManager.release
+
+    def mutant(self: KVManager, request: Request, publish: bool = True) -> None:
+        if request.finish_reason == "abort":
+            self.pool.retain(request.page_table[:1])
+        release(self, request, publish)
+
+    patch.setattr(KVManager, "release", mutant)
+
+
+def pages_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KVManager, "pages_for", lambda self, tokens: tokens // self.page_size)
+
+
+def a_page_too_many(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KVManager, "pages_for", lambda self, tokens: tokens // self.page_size + 1)
+
+
+def cache_a_partial_page(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: KVManager, request: Request) -> int:
+        full = -(-request.num_computed_tokens // self.page_size)
+        return min(full, len(request.token_ids) // self.page_size)
+
+    patch.setattr(KVManager, "_full_pages", mutant)
+
+
+def cache_what_is_only_scheduled(patch: pytest.MonkeyPatch) -> None:
+    """Tokens in flight and drafts that were not verified."""
+
+    def mutant(self: KVManager, request: Request) -> int:
+        return min(request.num_scheduled_tokens, len(request.token_ids)) // self.page_size
+
+    patch.setattr(KVManager, "_full_pages", mutant)
+
+
+def count_rejected_drafts(patch: pytest.MonkeyPatch) -> None:
+    confirm = Scheduler._confirm
+
+    def mutant(self: Scheduler, request: Request, step: Any, tokens: Any, result: Any) -> None:
+        confirm(self, request, step, tokens, result)
+        if step.drafts:
+            request.num_computed_tokens = request.num_scheduled_tokens = step.start + step.count
+
+    patch.setattr(Scheduler, "_confirm", mutant)
+
+
+def cache_tokens_beyond_a_stop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KVManager, "_full_pages", lambda self, r: r.num_computed_tokens // self.page_size)
+
+
+def forget_to_unlock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PrefixCache, "unlock", lambda self, node: None)
+
+
+def lock_only_the_last_node(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: PrefixCache, node: Any) -> None:
+        self.num_evictable -= 0 if node.locks else len(node.pages)
+        node.locks += 1
+
+    patch.setattr(PrefixCache, "lock", mutant)
+
+
+def evict_what_is_locked(patch: pytest.MonkeyPatch) -> None:
+    def is_current(node: Any, stamp: int) -> bool:
+        return node.last_used >= stamp and not node.children and node.parent is not None
+
+    patch.setattr(PrefixCache, "_is_current", staticmethod(is_current))
+
+
+def a_split_loses_its_locks(patch: pytest.MonkeyPatch) -> None:
+    split = PrefixCache._split
+
+    def mutant(self: PrefixCache, node: Any, at: int) -> Any:
+        upper = split(self, node, at)
+        upper.locks = 0
+        return upper
+
+    patch.setattr(PrefixCache, "_split", mutant)
+
+
+def match_a_page_too_many(patch: pytest.MonkeyPatch) -> None:
+    """An edge counts as matched whole although it agrees only at its beginning."""
+    patch.setattr(PrefixCache, "_common_pages", lambda self, node, tokens, at: len(node.pages))
+
+
+def recompute_nothing_after_a_full_hit(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: KVManager, request: Request) -> Any:
+        if not self.caching:
+            return None, []
+        return self.cache.match(request.token_ids, request.cache_salt)
+
+    patch.setattr(KVManager, "_find", mutant)
+
+
+def publish_without_retaining(patch: pytest.MonkeyPatch) -> None:
+    insert = PrefixCache.insert
+
+    def mutant(self: PrefixCache, node: Any, tokens: Any, pages: Any) -> Any:
+        before = {page for n in self.nodes() for page in n.pages}
+        end = insert(self, node, tokens, pages)
+        self._pool.release([page for n in self.nodes() for page in n.pages if page not in before])
+        return end
+
+    patch.setattr(PrefixCache, "insert", mutant)
+
+
+def lock_a_copy_that_is_not_used(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PrefixCache, "holds_next", lambda self, node, tokens: False)
+
+
+def give_a_row_twice(patch: pytest.MonkeyPatch) -> None:
+    leave = Scheduler._leave
+
+    def mutant(self: Scheduler, request: Request, publish: bool = True) -> None:
+        row = request.row
+        leave(self, request, publish)
+        if len(self.running) == 1:
+            self._free_rows.append(row)
+
+    patch.setattr(Scheduler, "_leave", mutant)
+
+
+def do_not_tell_freed_rows(patch: pytest.MonkeyPatch) -> None:
+    build = StepBuilder.build
+    patch.setattr(StepBuilder, "build", lambda self, step_id, freed: build(self, step_id, freed[1:]))
+
+
+def keep_the_victims_step(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StepBuilder, "withdraw", lambda self, request: None)
+
+
+def plan_past_the_end(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: Request) -> int:
+        if self.verifying:
+            return 0
+        return len(self.token_ids) + self.num_in_flight + len(self.drafts) - self.num_scheduled_tokens
+
+    patch.setattr(Request, "num_uncomputed", mutant)
+
+
+def keep_tokens_after_the_stop(patch: pytest.MonkeyPatch) -> None:
+    append = Request.append
+
+    def mutant(self: Request, tokens: Any) -> Any:
+        append(self, tokens)
+        return tokens
+
+    patch.setattr(Request, "append", mutant)
+
+
+def stop_before_min_tokens(patch: pytest.MonkeyPatch) -> None:
+    """min_tokens are enforced by the sampler as well; here only the engine's length limit slips."""
+    append = Request.append
+
+    def mutant(self: Request, tokens: Any) -> Any:
+        self.max_total_tokens -= 1 if len(self.token_ids) > self.num_prompt_tokens + 3 else 0
+        return append(self, tokens)
+
+    patch.setattr(Request, "append", mutant)
+
+
+def pool_shares_free_pages(patch: pytest.MonkeyPatch) -> None:
+    allocate = PagePool.allocate
+
+    def mutant(self: PagePool, number: int) -> list[int]:
+        pages = allocate(self, number)
+        return [*pages[:-1], pages[0]] if len(pages) > 1 else pages
+
+    patch.setattr(PagePool, "allocate", mutant)
+
+
+MUTANTS: tuple[Patch, ...] = (
+    free_twice,
+    leak_on_abort,
+    pages_off_by_one,
+    a_page_too_many,
+    cache_a_partial_page,
+    cache_what_is_only_scheduled,
+    count_rejected_drafts,
+    cache_tokens_beyond_a_stop,
+    forget_to_unlock,
+    lock_only_the_last_node,
+    evict_what_is_locked,
+    a_split_loses_its_locks,
+    match_a_page_too_many,
+    recompute_nothing_after_a_full_hit,
+    publish_without_retaining,
+    lock_a_copy_that_is_not_used,
+    give_a_row_twice,
+    do_not_tell_freed_rows,
+    keep_the_victims_step,
+    plan_past_the_end,
+    keep_tokens_after_the_stop,
+    stop_before_min_tokens,
+    pool_shares_free_pages,
+)
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
+def test_the_mutant_is_caught(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    for seed in count():
+        assert seed < SEEDS, "no random engine noticed"
+        try:
+            drive(seed, OPERATIONS)
+        except (IntegrityError, PlanError, AssertionError, IndexError, ValueError):
+            return
+
+
+# --- mistakes that corrupt nothing: the test of the broken rule finds them ---------------------------
+
+
+def ignore_the_salt(patch: pytest.MonkeyPatch) -> None:
+    match = PrefixCache.match
+    patch.setattr(PrefixCache, "match", lambda self, tokens, salt=None: match(self, tokens, None))
+
+
+def preempt_the_oldest(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: Scheduler, request: Request, num_tokens: int, step: StepBuilder) -> Any:
+        while (pages := self.kv.grow(request, num_tokens)) is None:
+            victim = self.running[0]
+            step.withdraw(victim)
+            step.preempted = True
+            self._preempt(victim)
+            if victim is request:
+                return None
+        return pages
+
+    patch.setattr(Scheduler, "_grow", mutant)
+
+
+def never_wait_to_share(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PrefixesInProgress, "worth_waiting", lambda self, request: False)
+
+
+def prompts_before_decodes(patch: pytest.MonkeyPatch) -> None:
+    go_on = Scheduler._continue
+    held: list[Any] = []
+
+    def mutant(self: Scheduler, requests: list[Any], step: StepBuilder) -> None:
+        held.append(requests)
+        if len(held) == 2:
+            decodes, prefills = held
+            held.clear()
+            go_on(self, prefills, step)
+            go_on(self, decodes, step)
+
+    patch.setattr(Scheduler, "_continue", mutant)
+
+
+def let_small_ones_overtake(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "add", lambda self, r: self.waiting.insert(0, r))
+
+
+def evict_the_newest(patch: pytest.MonkeyPatch) -> None:
+    evict = PrefixCache.evict
+
+    def mutant(self: PrefixCache, number: int) -> int:
+        self._lru = [(-stamp, n, leaf) for stamp, n, leaf in self._lru]
+        self._lru.sort()
+        patch.setattr(
+            PrefixCache,
+            "_is_current",
+            staticmethod(lambda node, stamp: not node.locks and not node.children and bool(node.parent)),
+        )
+        return evict(self, number)
+
+    patch.setattr(PrefixCache, "evict", mutant)
+
+
+def admit_without_reserve(patch: pytest.MonkeyPatch) -> None:
+    begin = KVManager.begin
+    patch.setattr(KVManager, "begin", lambda self, request, reserve: begin(self, request, 0))
+
+
+@pytest.mark.parametrize(
+    ("mutate", "test"),
+    [
+        (ignore_the_salt, test_kv_manager.test_salts_and_switched_off_caching_share_nothing),
+        (
+            preempt_the_oldest,
+            test_scheduler.test_the_youngest_is_preempted_and_resumes_from_the_cache_in_its_old_place,
+        ),
+        (
+            never_wait_to_share,
+            test_scheduler.test_equal_prompts_that_arrive_together_cost_one_prefill_even_in_chunks,
+        ),
+        (prompts_before_decodes, test_scheduler.test_decodes_come_before_prompts_and_older_before_younger),
+        (let_small_ones_overtake, test_scheduler.test_waiting_requests_enter_in_order_of_arrival),
+        (evict_the_newest, test_prefix_cache.test_least_recently_used_goes_first_from_its_end),
+        (admit_without_reserve, test_scheduler.test_a_newcomer_leaves_a_page_for_everybody_who_runs),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_the_rules_own_test_catches_it(
+    mutate: Patch, test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test()
+    mutate(monkeypatch)
+    with pytest.raises((AssertionError, IntegrityError)):
+        test()
