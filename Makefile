@@ -97,9 +97,13 @@ _ext:
 serve: env
 	@exec .venv/bin/octavo serve $(MODEL) --host $(HOST) --port $(PORT)
 
-test: test-env env lint
-	@$(PYTHON) scripts/env_size.py --limit-mb 200 .venv
-	@$(TEST) -m pytest -m "not slow and not oracle" $(ARGS)
+# Every part runs, whatever the one before said; the tests come last.
+test: test-env env
+	@failed=0; \
+	$(MAKE) --no-print-directory lint || failed=1; \
+	$(PYTHON) scripts/env_size.py --limit-mb 200 .venv || failed=1; \
+	$(TEST) -m pytest -m "not slow and not oracle" $(ARGS) || failed=1; \
+	exit $$failed
 
 test-slow: test-env
 	@$(TEST) -m pytest -m slow $(ARGS)
@@ -108,9 +112,11 @@ test-oracle: oracle-env
 	@$(ORACLE) -m pytest -m oracle $(ARGS)
 
 lint: test-env
-	@$(TEST) -m ruff check .
-	@$(TEST) -m ruff format --check .
-	@$(TEST) -m mypy
+	@failed=0; \
+	$(TEST) -m ruff check . || failed=1; \
+	$(TEST) -m ruff format --check . || failed=1; \
+	$(TEST) -m mypy || failed=1; \
+	exit $$failed
 
 format: test-env
 	@$(TEST) -m ruff check --fix .
