@@ -14,7 +14,7 @@ from octavo.params import SamplingParams
 from support.engine_harness import Harness
 from support.random_driver import drive, fail_once, oracle_drafts
 
-ENGINES, OPERATIONS = 150, 250
+ENGINES, OPERATIONS = 80, 250
 
 
 def test_thousands_of_random_operations() -> None:

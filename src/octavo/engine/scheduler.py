@@ -44,7 +44,8 @@ class Scheduler:
         known to the runner from then on, and to us when the result arrives.
     8.  *In flight.* schedule() may be called again before update(): at most two steps are in
         flight, executed in order. A request is planned past tokens it has not seen, but never past
-        its length limit nor past drafts being verified. That it ended is found out one step late;
+        its length limit nor past drafts being verified; drafts that a step in flight has overtaken
+        are dropped. That it ended is found out one step late;
         what the later step drew for it is dropped.
     9.  *Cache.* Prompt pages enter the prefix cache as they are computed, generated ones when the
         request ends or is preempted; always whole pages, confirmed by a result.
@@ -225,7 +226,8 @@ class Scheduler:
                 self._confirm(request, step, tokens, result)
             if step.sample:
                 request.num_in_flight -= 1
-                updates.append(self._sampled(request, tokens, now))
+                drafts = result.drafts.get(step.row, ()) if result.drafts else ()
+                updates.append(self._sampled(request, tokens, drafts, now))
             if request.state is RequestState.RUNNING and step.start < request.num_prompt_tokens:
                 self.kv.publish(request)
         return updates
@@ -240,10 +242,10 @@ class Scheduler:
             request.num_scheduled_tokens = computed
             request.verifying = False
         request.num_computed_tokens = computed
-        if step.sample:
-            request.drafts = result.drafts.get(step.row, ()) if result.drafts else ()
 
-    def _sampled(self, request: Request, tokens: tuple[SampledToken, ...], now: float) -> RequestUpdate:
+    def _sampled(
+        self, request: Request, tokens: tuple[SampledToken, ...], drafts: tuple[int, ...], now: float
+    ) -> RequestUpdate:
         metrics = request.metrics
         if metrics.first_token_time is None:
             metrics.first_token_time = now
@@ -254,8 +256,9 @@ class Scheduler:
         self.num_generated_tokens += len(taken)
         if request.finish_reason is not None:
             self._finish(request, now)
-        elif request.drafts:  # no token beyond the last one that may be generated is worth computing
-            request.drafts = request.drafts[: request.max_total_tokens - len(request.token_ids) - 1]
+        elif request.state is RequestState.RUNNING and request.num_in_flight == 0:
+            # No token beyond the last one that may be generated is worth computing.
+            request.drafts = drafts[: request.max_total_tokens - len(request.token_ids) - 1]
         return update_of(request, taken)
 
     def fail(self, step_id: int, message: str, now: float = 0.0) -> list[RequestUpdate]:

@@ -42,6 +42,7 @@ class StepBuilder:
             if end > total:
                 drafts = request.drafts[: end - total]
                 request.verifying = True
+            request.drafts = ()  # used, or overtaken by this step
         request.num_scheduled_tokens = end
         self._steps[request] = RowStep(request.row, start, count, pages, sample, drafts)
         self.left -= count
