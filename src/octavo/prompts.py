@@ -32,7 +32,7 @@ def prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[i
                 f"a prompt object holds prompt or prompt_token_ids, not {unknown[:1] or 'nothing'}", "prompt"
             )
         text = prompt.get("prompt")
-        given = prompt["prompt_token_ids"] if "prompt_token_ids" in prompt else text
+        given = prompt.get("prompt_token_ids", text)
     if isinstance(given, str):
         return given, tokenizer.encode(given)
     if isinstance(given, Sequence) and all(type(i) is int for i in given):

@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from octavo import LLM, SamplingParams
+from octavo.assembly import load
+from octavo.config import EngineConfig
+from support.forward import logits as logits_of
 
 PROMPTS = [
     "The capital of France is",
@@ -86,30 +89,23 @@ def test_logprobs_are_transformers(smollm2_llm: Callable[..., LLM], backend: str
 def test_rounded_activations_keep_the_model(
     smollm2_llm: Callable[..., LLM], backend: str, oracle: Any
 ) -> None:
-    """The default path (4-bit weights, int8 activations), teacher-forced on the oracle's own text.
+    """The default path (4-bit weights, int8 activations), teacher-forced on greedy text in fp32.
 
-    Its first choice is the oracle's but for near-ties (0.15 logits), and little of the distribution
-    is lost: mean KL divergence below 0.006 nats.
+    Its first choice is the oracle's but for near-ties (0.15 logits) at 99 of 100 positions, and
+    the mean KL divergence is below 0.006 nats. (Rounding activations moves logits by 0.2 RMS.)
     """
-    llm = smollm2_llm(backend=backend, max_model_len=256, max_num_seqs=20)
-    text = " ".join(PROMPTS)
-    ids = llm.get_tokenizer().encode(text)
-    with torch.no_grad():
-        logits = oracle(torch.tensor([ids])).logits[0]
-    truth = torch.log_softmax(logits, -1).numpy()
-    prefixes = range(8, len(ids) - 1)
-    params = SamplingParams(temperature=0, max_tokens=1, logprobs=20)
-    outputs = llm.generate([ids[: n + 1] for n in prefixes], params)
-    divergence, wrong = [], 0
-    for n, output in zip(prefixes, outputs, strict=True):
-        token = output.outputs[0].token_ids[0]
-        if token != int(truth[n].argmax()) and float(truth[n].max() - truth[n, token]) > 0.15:
-            wrong += 1
-        entries = (output.outputs[0].logprobs or [{}])[0]
-        known = np.array(list(entries))
-        ours = np.array([entries[int(i)].logprob for i in known])
-        p, q = np.exp(truth[n, known]), np.exp(ours)
-        rest_p, rest_q = max(1 - p.sum(), 1e-9), max(1 - q.sum(), 1e-9)
-        divergence.append((p * (truth[n, known] - ours)).sum() + rest_p * np.log(rest_p / rest_q))
-    assert wrong == 0
-    assert np.mean(divergence) < 0.006  # 0.0031 with the NumPy reference
+    exact = smollm2_llm(backend=backend, dtype="float32", max_model_len=256, max_num_seqs=20)
+    greedy = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
+    texts = [o.prompt_token_ids + o.outputs[0].token_ids for o in exact.generate(PROMPTS, greedy)]
+    rounded = load(EngineConfig("smollm2", backend=backend, max_model_len=256))
+    divergence, margins = [], []
+    for ids in texts:
+        with torch.no_grad():
+            logits = oracle(torch.tensor([ids])).logits[0].double()
+        p = torch.log_softmax(logits, -1)
+        ours = torch.tensor(logits_of(rounded.model, rounded.backend, ids, [len(ids)])).double()
+        divergence.append((p.exp() * (p - torch.log_softmax(ours, -1))).sum(-1))
+        chosen = logits.gather(1, ours.argmax(-1, keepdim=True))[:, 0]
+        margins.append(logits.max(-1).values - chosen)
+    assert float(torch.cat(divergence).mean()) < 0.006
+    assert float((torch.cat(margins) > 0.15).double().mean()) <= 0.01
