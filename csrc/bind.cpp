@@ -11,6 +11,7 @@
 
 #include <stdexcept>
 
+#include "calibrate.h"
 #include "cpu.h"
 #include "ops.h"
 
@@ -93,6 +94,9 @@ public:
     void add(const BufferTuple& x, const BufferTuple& y, const BufferTuple& z) {
         program_.add(make_add(buffer_of(x), buffer_of(y), buffer_of(z)));
     }
+    void gate_rows(const BufferTuple& x, const BufferTuple& gate, const BufferTuple& y) {
+        program_.add(make_gate(buffer_of(x), buffer_of(gate), buffer_of(y)));
+    }
     void linear(const BufferTuple& x, const BufferTuple& y, int64_t column, Weights weight, const NormTuple& norm,
                 std::optional<Floats> bias, int activation, std::optional<BufferTuple> residual, float scale,
                 float softcap, int64_t prepared) {
@@ -140,6 +144,9 @@ public:
         spec.interleaved = interleaved;
         spec.q_norm = data_of(q_norm);
         spec.k_norm = data_of(k_norm);
+        const int64_t d = spec.cache->layer(layer).d, kv_heads = spec.cache->layer(layer).heads;
+        spec.q_together = is_together(q_norm, d, heads);
+        spec.k_together = is_together(k_norm, d, kv_heads);
         spec.eps = eps;
         program_.add(make_rotary(std::move(spec)));
     }
@@ -152,6 +159,12 @@ public:
     }
     void set_result(const BufferTuple& result) { program_.set_result(buffer_of(result)); }
 
+    static bool is_together(const std::optional<Floats>& gain, int64_t d, int64_t heads) {
+        if (!gain) return false;
+        const auto size = static_cast<int64_t>(gain->size());
+        if (size != d && size != heads * d) throw std::invalid_argument("a q or k norm has one gain per element of a head, or of all heads");
+        return size != d;
+    }
     // The result as an array [rows, width] over the program's own memory.
     nb::ndarray<nb::numpy, float> replay(const Ints& token_ids, const Ints& positions, const Ints& slots,
                                          const Ints& query_start, const Ints& context_lens,
@@ -201,6 +214,8 @@ NB_MODULE(_native, m) {
         return names;
     }, "Instruction sets that this CPU runs, best first.");
     m.def("choose_isa", [](const std::string& isa) { return std::string(choose_kernels(isa)->name); }, "isa"_a);
+    m.def("clock_rate", &clock_rate, nb::call_guard<nb::gil_scoped_release>());
+    m.def("read_bandwidth", &read_bandwidth, nb::call_guard<nb::gil_scoped_release>());
     m.def("pack", &pack_sources);
     m.def("activation_bytes", &activation_bytes);
     m.def("moe_workspace", [](const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k,
@@ -234,6 +249,7 @@ NB_MODULE(_native, m) {
         .def("norm", &Builder::norm)
         .def("act_mul", &Builder::act_mul)
         .def("add", &Builder::add)
+        .def("gate_rows", &Builder::gate_rows)
         .def("linear", &Builder::linear, "x"_a, "y"_a, "column"_a, "weight"_a, "norm"_a, "bias"_a.none(), "activation"_a,
              "residual"_a.none(), "scale"_a, "softcap"_a, "prepared"_a)
         .def("moe", &Builder::moe)

@@ -18,6 +18,7 @@ struct Kernels {
                  float eps);
     void (*act_mul)(const float* x, float* y, int64_t half, Activation activation);
     void (*add)(const float* x, const float* y, float* z, int64_t count);
+    void (*gate)(const float* x, float gate, float* y, int64_t count);
     // y += factor * x
     void (*axpy)(const float* x, float factor, float* y, int64_t count);
     void (*scale)(const float* x, float factor, float* y, int64_t count);

@@ -135,6 +135,19 @@ private:
     Buffer x_, y_, z_;
 };
 
+class GateRows : public Op {
+public:
+    GateRows(Buffer x, Buffer gate, Buffer y) : x_(x), gate_(gate), y_(y) {}
+    int64_t units(const Step& s, int) const override { return s.rows(x_.rows); }
+    void run(const Step& s, int, int64_t begin, int64_t end, int) override {
+        for (int64_t r = begin; r < end; r++)
+            s.kernels->gate(s.row(x_, r), *s.row(gate_, r), s.row(y_, r), x_.width);
+    }
+
+private:
+    Buffer x_, gate_, y_;
+};
+
 class Linear : public Op {
 public:
     explicit Linear(LinearSpec spec) : spec_(std::move(spec)) {}
@@ -178,7 +191,7 @@ public:
     void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
         const RotaryArgs args{s.at(spec_.qkv), s.at(spec_.q), s.batch.positions, s.batch.slots, kv_, spec_.heads,
                               spec_.cos, spec_.sin, spec_.rotary_dim, spec_.interleaved, spec_.q_norm, spec_.k_norm,
-                              spec_.eps};
+                              spec_.q_together, spec_.k_together, spec_.eps};
         s.kernels->rotary_append(args, begin, end, s.scratch_of(thread));
     }
     void check(const BatchView& b) const override {
@@ -208,6 +221,7 @@ std::unique_ptr<Op> make_pool(Buffer x, Buffer y, bool mean) { return std::make_
 std::unique_ptr<Op> make_norm(Buffer x, Buffer y, NormOf norm) { return std::make_unique<Norm>(x, y, norm); }
 std::unique_ptr<Op> make_act_mul(Buffer x, Buffer y, Activation a) { return std::make_unique<ActMul>(x, y, a); }
 std::unique_ptr<Op> make_add(Buffer x, Buffer y, Buffer z) { return std::make_unique<Add>(x, y, z); }
+std::unique_ptr<Op> make_gate(Buffer x, Buffer gate, Buffer y) { return std::make_unique<GateRows>(x, gate, y); }
 std::unique_ptr<Op> make_linear(LinearSpec spec) { return std::make_unique<Linear>(std::move(spec)); }
 std::unique_ptr<Op> make_rotary(RotarySpec spec) { return std::make_unique<Rotary>(std::move(spec)); }
 

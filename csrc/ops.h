@@ -23,6 +23,7 @@ std::unique_ptr<Op> make_pool(Buffer x, Buffer y, bool mean);
 std::unique_ptr<Op> make_norm(Buffer x, Buffer y, NormOf norm);
 std::unique_ptr<Op> make_act_mul(Buffer x, Buffer y, Activation activation);
 std::unique_ptr<Op> make_add(Buffer x, Buffer y, Buffer z);
+std::unique_ptr<Op> make_gate(Buffer x, Buffer gate, Buffer y);
 
 struct LinearSpec {
     Buffer x, y;
@@ -61,6 +62,7 @@ struct RotarySpec {
     bool interleaved = false;
     const float* q_norm = nullptr;
     const float* k_norm = nullptr;
+    bool q_together = false, k_together = false;
     float eps = 0.0f;
 };
 std::unique_ptr<Op> make_rotary(RotarySpec spec);

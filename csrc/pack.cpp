@@ -58,11 +58,11 @@ struct Job {
 
     void pack_table(const Table& t, const Table* fallback, int64_t row, int64_t lane, uint8_t* to) const {
         for (int64_t b = 0; b < m.k / kBlock; b++) {
-            const int64_t at = b * kPanel + lane;
+            uint8_t* at = to + b * m.block_bytes + lane * (m.wide ? 4 : 2);
             if (m.wide) {
                 const float x = t.data ? number_at(t, row, b) : -8.0f * number_at(*fallback, row, b);
-                std::memcpy(to + at * 4, &x, 4);
-            } else std::memcpy(to + at * 2, t.data + row * t.row_stride + b * t.column_stride, 2);
+                std::memcpy(at, &x, 4);
+            } else std::memcpy(at, t.data + row * t.row_stride + b * t.column_stride, 2);
         }
     }
 
@@ -80,9 +80,10 @@ struct Job {
         const int64_t quads = m.layout == Layout::S8 ? 8 : 4;
         for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride)
             for (int64_t q = 0; q < quads; q++)
-                std::memcpy(to + ((b * quads + q) * kPanel + lane) * 4, from + 4 * q, 4);
-        pack_table(s.scale, nullptr, row, lane, to + m.scale_at);
-        if (m.min_at) pack_table(s.minimum, &s.scale, row, lane, to + m.min_at);
+                std::memcpy(to + b * m.block_bytes + (q * kPanel + lane) * 4, from + 4 * q, 4);
+        to += value_bytes(m.layout);
+        pack_table(s.scale, nullptr, row, lane, to);
+        if (m.minima) pack_table(s.minimum, &s.scale, row, lane, to + table_bytes(m.wide));
     }
 
     static void run(void* self, int thread) {
@@ -105,19 +106,9 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     if (quantized(layout) && k % kBlock) throw std::invalid_argument("quantized weights need a multiple of 32 columns");
     auto packed = std::make_shared<PackedMatrix>();
     Matrix& m = packed->view;
-    m = Matrix{nullptr, n, k, gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel, 0, 0, 0, layout, gated, wide};
-    const int64_t size = layout == Layout::F32 ? 4 : layout == Layout::S8 ? 1 : 2;
-    int64_t bytes = round_up(layout == Layout::U4 ? k * kPanel / 2 : k * kPanel * size, 64);
-    if (quantized(layout)) {
-        const int64_t table = round_up(k / kBlock * kPanel * (wide ? 4 : 2), 32);
-        m.scale_at = bytes;
-        bytes += table;
-        if (minima) {
-            m.min_at = bytes;
-            bytes += table;
-        }
-    }
-    m.panel_bytes = round_up(bytes, 64);
+    m = Matrix{nullptr, n, k, gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel, 0, 0, layout, gated, wide, minima};
+    m.block_bytes = value_bytes(layout) + table_bytes(wide) * (1 + minima);
+    m.panel_bytes = quantized(layout) ? k / kBlock * m.block_bytes : k * kPanel * (layout == Layout::F32 ? 4 : 2);
     packed->nbytes = static_cast<size_t>(m.panel_bytes * m.panels);
     auto piece = arena.take(packed->nbytes);
     packed->owner = piece.owner;

@@ -23,19 +23,20 @@ enum class NormKind : int { None, Rms, Layer };
 
 // A packed matrix [n, k]: panels of 16 output rows, each contiguous and 64-byte aligned.
 //
-//   float panel      [k][16] elements
-//   S8 panel         [k/32][8 quads][16 rows][4] int8         | scales [k/32][16]
-//   U4 panel         [k/32][4 quads][16 rows][4] bytes        | scales [k/32][16] | minima [k/32][16]
+//   float panel   [k][16] elements
+//   S8 panel      [k/32] blocks of  [8 quads][16 rows][4] int8  | [16] scales
+//   U4 panel      [k/32] blocks of  [4 quads][16 rows][4] bytes | [16] scales | [16] minima
 //
+// A block's scales lie beside its values, so that a panel is one stream from memory.
 // The low nibbles of U4's quad q are elements 4q..4q+3 of the block, the high ones 16+4q..16+4q+3.
-// Scales and minima are f16, or f32 where `wide`. min_at 0: no minima, w = scale (q - 8).
+// Scales and minima are f16, or f32 where `wide`. Without minima, w = scale (q - 8).
 // gated: rows 0-7 of panel p are gate rows 8p.., rows 8-15 the up rows of the same numbers.
 struct Matrix {
     const uint8_t* data;
     int64_t n, k, panels;
-    int64_t panel_bytes, scale_at, min_at;
+    int64_t panel_bytes, block_bytes;
     Layout layout;
-    bool gated, wide;
+    bool gated, wide, minima;
 };
 
 // How m tokens are split into panels of at most `most`: sizes differ by one at most.
@@ -72,6 +73,8 @@ struct Activations {
     Tiles tiles;
 };
 
+static inline int64_t value_bytes(Layout layout) { return layout == Layout::S8 ? 512 : 256; } // of a block
+static inline int64_t table_bytes(bool wide) { return wide ? 64 : 32; }
 static inline int32_t offset_of(Layout layout) { return layout == Layout::S8 ? -128 : -8; }
 
 struct PrepareArgs {
@@ -128,8 +131,9 @@ struct RotaryArgs {
     const float* sin;
     int64_t rotary_dim;
     bool interleaved;
-    const float* q_norm;
+    const float* q_norm; // RMS gains, [d] of each head by itself or, if together, [heads * d]
     const float* k_norm;
+    bool q_together, k_together;
     float eps;
 };
 

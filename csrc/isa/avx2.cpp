@@ -7,7 +7,7 @@
 #define SIMD static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #define ISA_NAME "avx2"
-#define LARGEST_TILE_INT8 4
+#define LARGEST_TILE_INT8 6
 #define LARGEST_TILE_FLOAT 6
 #define ROWS 6
 #define COLUMNS 2

@@ -8,7 +8,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #define ISA_NAME "avxvnni"
 #define VNNI256 _mm256_dpbusd_avx_epi32
-#define LARGEST_TILE_INT8 4
+#define LARGEST_TILE_INT8 6
 #define LARGEST_TILE_FLOAT 6
 #define ROWS 6
 #define COLUMNS 2

@@ -15,6 +15,7 @@
 SIMD __m256i quad(const int8_t* q, int i) { return _mm256_set1_epi32(((const int32_t*)q)[i]); }
 
 struct U4 {
+    enum : int64_t { bytes = 256 };
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
         const __m256i mask = _mm256_set1_epi8(15);
         UNROLL for (int m = 0; m < C; m++) {
@@ -60,6 +61,7 @@ struct U4 {
 };
 
 struct S8 {
+    enum : int64_t { bytes = 512 };
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
 #ifdef VNNI256
         const __m256i flip = _mm256_set1_epi8((char)0x80); // to u8: c starts at -128 * sum of q
@@ -94,23 +96,24 @@ struct S8 {
     }
 };
 
-template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int64_t b, int half) {
-    return WIDE ? vload((const float*)table + b * 16 + half * 8) : vload_f16((const uint16_t*)table + b * 16 + half * 8);
+template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int half) {
+    return WIDE ? vload((const float*)table + half * 8) : vload_f16((const uint16_t*)table + half * 8);
 }
 
 // z lives in memory: 16 registers do not hold integer and float accumulators both.
 template <int C, class W, bool WIDE, bool MIN>
-__attribute__((noinline)) void dot_panel(const uint8_t* w, const uint8_t* scales, const uint8_t* minima, const int8_t* q,
-                                         const float* d, const float* u, const int32_t* sum, int64_t blocks,
-                                         int64_t step, float* out) {
+__attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
+                                         const int32_t* sum, int64_t blocks, float* out) {
+    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (1 + MIN);
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
     for (int64_t b = 0; b < blocks; b++, w += step, q += 32 * C, d += C, u += C, sum += C) {
         if (C == 1) prefetch_block(w, step);
+        const uint8_t* scales = w + W::bytes;
         __m256i c[C][2];
         W::template dot<C, MIN>(w, q, sum, c);
-        const __m256 s0 = block_scales<WIDE>(scales, b, 0), s1 = block_scales<WIDE>(scales, b, 1);
+        const __m256 s0 = block_scales<WIDE>(scales, 0), s1 = block_scales<WIDE>(scales, 1);
         __m256 n0, n1;
-        if (MIN) n0 = block_scales<WIDE>(minima, b, 0), n1 = block_scales<WIDE>(minima, b, 1);
+        if (MIN) n0 = block_scales<WIDE>(scales + table, 0), n1 = block_scales<WIDE>(scales + table, 1);
         UNROLL for (int m = 0; m < C; m++) {
             const __m256 scale = _mm256_set1_ps(d[m]);
             __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);

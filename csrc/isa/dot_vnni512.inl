@@ -1,6 +1,7 @@
 // Integer tiles with vpdpbusd on zmm: 16 rows x 4 products a lane; u8 weights by s8 activations.
 
 struct U4 {
+    enum : int64_t { bytes = 256 };
     // c[m] += the block's dot products. Nibbles are 0..15 as they are.
     template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
         const __m512i mask = _mm512_set1_epi8(15);
@@ -15,6 +16,7 @@ struct U4 {
 };
 
 struct S8 {
+    enum : int64_t { bytes = 512 };
     // Weights become u8 by flipping the sign bit, that is, adding 128: c starts at -128 * sum of q.
     template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
         const __m512i flip = _mm512_set1_epi8((char)0x80);
@@ -25,26 +27,27 @@ struct S8 {
     }
 };
 
-template <bool WIDE> SIMD __m512 block_scales(const uint8_t* table, int64_t b) {
-    return WIDE ? load((const float*)table + b * 16) : load_f16((const uint16_t*)table + b * 16);
+template <bool WIDE> SIMD __m512 block_scales(const uint8_t* table) {
+    return WIDE ? load((const float*)table) : load_f16((const uint16_t*)table);
 }
 
 template <int C, class W, bool WIDE, bool MIN>
-__attribute__((noinline)) void dot_panel(const uint8_t* w, const uint8_t* scales, const uint8_t* minima, const int8_t* q,
-                                         const float* d, const float* u, const int32_t* sum, int64_t blocks,
-                                         int64_t step, float* out) {
+__attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
+                                         const int32_t* sum, int64_t blocks, float* out) {
+    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (1 + MIN);
     __m512 z[C];
     UNROLL for (int m = 0; m < C; m++) z[m] = _mm512_setzero_ps();
     for (int64_t b = 0; b < blocks; b++, w += step, q += 32 * C, d += C, u += C, sum += C) {
         if (C == 1) prefetch_block(w, step);
+        const uint8_t* scales = w + W::bytes;
         __m512i c[C];
         UNROLL for (int m = 0; m < C; m++) c[m] = MIN ? _mm512_setzero_si512() : _mm512_set1_epi32(sum[m]);
         W::template dot<C>(w, q, c);
-        const __m512 s = block_scales<WIDE>(scales, b);
+        const __m512 s = block_scales<WIDE>(scales);
         UNROLL for (int m = 0; m < C; m++)
             z[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c[m]), _mm512_mul_ps(s, _mm512_set1_ps(d[m])), z[m]);
         if (MIN) {
-            const __m512 n = block_scales<WIDE>(minima, b);
+            const __m512 n = block_scales<WIDE>(scales + table);
             UNROLL for (int m = 0; m < C; m++) z[m] = _mm512_fmadd_ps(n, _mm512_set1_ps(u[m]), z[m]);
         }
     }

@@ -13,19 +13,15 @@ template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel,
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks;
-    const uint8_t* scales = panel + w.scale_at;
-    const uint8_t* minima = panel + w.min_at;
-    const bool s8 = w.layout == Layout::S8;
-    const int64_t step = s8 ? 512 : 256;
-    if (s8) {
-        if (w.wide) dot_panel<C, S8, true, false>(panel, scales, minima, q, d, u, sum, blocks, step, out);
-        else dot_panel<C, S8, false, false>(panel, scales, minima, q, d, u, sum, blocks, step, out);
-    } else if (w.min_at) {
-        if (w.wide) dot_panel<C, U4, true, true>(panel, scales, minima, q, d, u, sum, blocks, step, out);
-        else dot_panel<C, U4, false, true>(panel, scales, minima, q, d, u, sum, blocks, step, out);
+    if (w.layout == Layout::S8) {
+        if (w.wide) dot_panel<C, S8, true, false>(panel, q, d, u, sum, blocks, out);
+        else dot_panel<C, S8, false, false>(panel, q, d, u, sum, blocks, out);
+    } else if (w.minima) {
+        if (w.wide) dot_panel<C, U4, true, true>(panel, q, d, u, sum, blocks, out);
+        else dot_panel<C, U4, false, true>(panel, q, d, u, sum, blocks, out);
     } else {
-        if (w.wide) dot_panel<C, U4, true, false>(panel, scales, minima, q, d, u, sum, blocks, step, out);
-        else dot_panel<C, U4, false, false>(panel, scales, minima, q, d, u, sum, blocks, step, out);
+        if (w.wide) dot_panel<C, U4, true, false>(panel, q, d, u, sum, blocks, out);
+        else dot_panel<C, U4, false, false>(panel, q, d, u, sum, blocks, out);
     }
 }
 

@@ -91,6 +91,8 @@ void store_value(const RotaryArgs& a, const float* v, int64_t slot, int64_t head
 void rotary_append(const RotaryArgs& a, int64_t begin, int64_t end, float* scratch) {
     const int64_t d = a.kv.d, heads = a.heads, kv_heads = a.kv.heads, per_token = heads + 2 * kv_heads;
     const int64_t width = (heads + kv_heads) * d + kv_heads * a.kv.dv;
+    int64_t measured = -1; // which row of which token `together` describes
+    Affine together{};
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t token = unit / per_token, slot = unit % per_token;
         const float* row = a.qkv + token * width;
@@ -103,7 +105,17 @@ void rotary_append(const RotaryArgs& a, int64_t begin, int64_t end, float* scrat
         const float* x = row + slot * d;
         const float* gain = query ? a.q_norm : a.k_norm;
         if (gain) {
-            norm_row(x, scratch, d, NormKind::Rms, gain, nullptr, a.eps);
+            Affine s;
+            if (query ? a.q_together : a.k_together) {
+                if (measured != 2 * token + query) {
+                    measured = 2 * token + query;
+                    const float* side = query ? row : row + heads * d;
+                    together = row_statistics(side, (query ? heads : kv_heads) * d, NormKind::Rms, a.eps);
+                }
+                s = together;
+                gain += (query ? slot : slot - heads) * d;
+            } else s = row_statistics(x, d, NormKind::Rms, a.eps);
+            apply_norm(x, scratch, d, s, NormKind::Rms, gain, nullptr);
             x = scratch;
         }
         float* y = query ? a.q + (token * heads + slot) * d : scratch + d;

@@ -57,12 +57,25 @@ SIMD F normalized(F x, F gain, const F* bias, Affine s, NormKind kind) {
     return bias ? y + *bias : y;
 }
 
-void norm_row(const float* x, float* y, int64_t k, NormKind kind, const float* gain, const float* bias, float eps) {
-    const Affine s = row_statistics(x, k, kind, eps);
+void apply_norm(const float* x, float* y, int64_t k, Affine s, NormKind kind, const float* gain, const float* bias) {
     for (int64_t i = 0; i < k; i += 16) {
         const int64_t n = k - i < 16 ? k - i : 16;
         F b = bias ? load_n(bias + i, n) : zero();
         store_n(y + i, normalized(load_n(x + i, n), load_n(gain + i, n), bias ? &b : nullptr, s, kind), n);
+    }
+}
+
+void norm_row(const float* x, float* y, int64_t k, NormKind kind, const float* gain, const float* bias, float eps) {
+    apply_norm(x, y, k, row_statistics(x, k, kind, eps), kind, gain, bias);
+}
+
+// y = sigmoid(gate) * x
+void gate_row(const float* x, float gate, float* y, int64_t count) {
+    float lanes[16];
+    store(lanes, sigmoid(set1(gate)));
+    for (int64_t i = 0; i < count; i += 16) {
+        const int64_t n = count - i < 16 ? count - i : 16;
+        store_n(y + i, load_n(x + i, n) * set1(lanes[0]), n);
     }
 }
 
@@ -102,9 +115,8 @@ void softmax_row(const float* x, float* p, int64_t count) {
     for (int64_t i = 0; i < count; i++) p[i] /= sum;
 }
 
-SIMD float scale_of(const Matrix& w, const uint8_t* table, int64_t block, int64_t lane) {
-    const int64_t at = block * kPanel + lane;
-    return w.wide ? ((const float*)table)[at] : widen_f16(((const uint16_t*)table)[at]);
+SIMD float table_entry(const Matrix& w, const uint8_t* table, int64_t lane) {
+    return w.wide ? ((const float*)table)[lane] : widen_f16(((const uint16_t*)table)[lane]);
 }
 
 // One row of a packed matrix, dequantized as kernels/weight.py does it, times factor.
@@ -117,21 +129,23 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
     }
     const uint8_t* panel = w.data + p * w.panel_bytes;
     for (int64_t k = 0; k < w.k; k++) {
-        const int64_t at = k * kPanel + lane, block = k / kBlock, j = k % kBlock;
+        const int64_t at = k * kPanel + lane, j = k % kBlock;
+        const uint8_t* block = panel + k / kBlock * w.block_bytes;
+        const uint8_t* scales = block + value_bytes(w.layout);
         switch (w.layout) {
         case Layout::F32: y[k] = ((const float*)panel)[at]; break;
         case Layout::F16: y[k] = widen_f16(((const uint16_t*)panel)[at]); break;
         case Layout::BF16: y[k] = widen_bf16(((const uint16_t*)panel)[at]); break;
         case Layout::S8: {
-            const int8_t q = (int8_t)panel[(k / 4 * kPanel + lane) * 4 + k % 4];
-            y[k] = (float)q * scale_of(w, panel + w.scale_at, block, lane);
+            const int8_t q = (int8_t)block[(j / 4 * kPanel + lane) * 4 + j % 4];
+            y[k] = (float)q * table_entry(w, scales, lane);
             break;
         }
         case Layout::U4: {
-            const uint8_t byte = panel[((block * 4 + j % 16 / 4) * kPanel + lane) * 4 + j % 4];
+            const uint8_t byte = block[(j % 16 / 4 * kPanel + lane) * 4 + j % 4];
             const int q = j < 16 ? byte & 15 : byte >> 4;
-            const float s = scale_of(w, panel + w.scale_at, block, lane);
-            y[k] = w.min_at ? (float)q * s + scale_of(w, panel + w.min_at, block, lane) : (float)(q - 8) * s;
+            const float s = table_entry(w, scales, lane);
+            y[k] = w.minima ? (float)q * s + table_entry(w, scales + table_bytes(w.wide), lane) : (float)(q - 8) * s;
             break;
         }
         }

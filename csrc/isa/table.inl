@@ -2,6 +2,6 @@
 
 const Kernels kTable = {
     ISA_NAME,        LARGEST_TILE_INT8, LARGEST_TILE_FLOAT, ATTENTION_ROWS, prepare_rows, linear,
-    norm_row,        act_mul_row,       add_rows,           axpy_row,       scale_row,    embed_row,
+    norm_row,        act_mul_row,       add_rows,           gate_row,          axpy_row,       scale_row,    embed_row,
     softmax_row,     rotary_append,     attention_scratch,  attention,      attention_merge,
 };

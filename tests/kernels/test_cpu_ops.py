@@ -51,6 +51,13 @@ def test_rows_to_rows(backend: CpuBackend, width: int) -> None:
             want = by_reference(batch, case, x, y)
             # layer_norm subtracts a mean of 1: an ulp of x is more than an ulp of x - mean
             np.testing.assert_allclose(eagerly(backend, batch, case, x, y), want, rtol=3e-6, atol=3e-6)
+        gate = normal(rng, rows, 1) * 5
+
+        def gated(ops: Ops, _: Inputs, t: list[Tensor]) -> Tensor:
+            return ops.gate_rows(t[0], t[1])
+
+        want = by_reference(batch, gated, x, gate)
+        np.testing.assert_allclose(eagerly(backend, batch, gated, x, gate), want, rtol=3e-6, atol=1e-6)
         for activation in Activation:
             wide = normal(rng, rows, 2 * width)
 
@@ -139,14 +146,17 @@ def test_mixture_of_experts(backend: CpuBackend, kind: str, renormalize: bool) -
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: f"{b.isa}-{b.threads}")
 @pytest.mark.parametrize("rotary_dim", [0, 8, 32, 40])
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("normed", [False, True])
-def test_rotation(backend: CpuBackend, rotary_dim: int, interleaved: bool, normed: bool) -> None:
+@pytest.mark.parametrize("normed", ["no", "each head", "all heads"])
+def test_rotation(backend: CpuBackend, rotary_dim: int, interleaved: bool, normed: str) -> None:
     rng = np.random.default_rng(2)
     spec = AttentionSpec(4, 2, 40, 24, 1.0)
     batch = batch_of(rng, [9, 4, 30], [3, 4, 1])
     angles = rng.uniform(0, 7, (32, rotary_dim // 2)).astype(np.float32)
     rotary = Rotary(np.cos(angles), np.sin(angles), interleaved) if rotary_dim else None
-    norms = (normal(rng, 40), normal(rng, 40)) if normed else (None, None)
+    norms: tuple[F32 | None, F32 | None] = (None, None)
+    if normed != "no":
+        q_heads, k_heads = (1, 1) if normed == "each head" else (4, 2)
+        norms = normal(rng, q_heads * 40), normal(rng, k_heads * 40)
     qkv = normal(rng, batch.num_tokens, 4 * 40 + 2 * 40 + 2 * 24)
     caches = [b.kv_cache([KVSpec(2, 40, 24, "f32")], 8, 16) for b in (backend, REFERENCE)]
 
@@ -156,7 +166,7 @@ def test_rotation(backend: CpuBackend, rotary_dim: int, interleaved: bool, norme
 
     got = eagerly(backend, batch, apply(caches[0]), qkv)
     want = by_reference(batch, apply(caches[1]), qkv)
-    if normed:
+    if normed != "no":
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     else:
         np.testing.assert_array_equal(got, want)

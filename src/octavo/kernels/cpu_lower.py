@@ -175,6 +175,10 @@ class _Lowering:
         x, y = call.inputs
         self._program.add(self._place(x), self._place(y), self._place(call.output))
 
+    def gate_rows(self, call: Call, _: int) -> None:
+        x, gate = call.inputs
+        self._program.gate_rows(self._place(x), self._place(gate), self._place(call.output))
+
     def moe(self, call: Call, workspace: int) -> None:
         x, router = call.inputs
         args = call.args

@@ -122,6 +122,11 @@ class Recorder(Ops):
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return self._call("add", (x, y), x.rows, x.width)
 
+    def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:
+        if gate.width != 1:
+            raise ValueError(f"a gate is of width 1, not {gate.width}")
+        return self._call("gate_rows", (x, gate), x.rows, x.width)
+
     def moe(
         self,
         x: Tensor,

@@ -1,0 +1,89 @@
+"""Rates of the linear tiles: MAC per cycle and core at several M, and the share of bandwidth at M = 1.
+
+    python benchmarks/kernels/tiles.py --isa avx2 --kinds u4-min,s8 --shape 2048x2048
+
+Every figure is the best of several rounds in one process; the clock and the read bandwidth are
+measured beside them. Weights at large M stay in the second-level cache; at M = 1 (stream) they are
+512 MB of distinct matrices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from octavo.kernels import _native
+from octavo.kernels.cpu import CpuBackend
+from octavo.kernels.ops import Inputs, Limits, Ops, Tensor
+from octavo.kernels.weight import Weight
+from support.kernels import random_weight, tokens_batch
+
+
+def best_time(run: Callable[[], object], seconds: float) -> float:
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def chain(
+    backend: CpuBackend, weights: list[Weight], repeats: int, k: int, rows: int
+) -> Callable[[], object]:
+    """A program of linears that all read one input."""
+    table = backend.pack([Weight.dense(np.random.default_rng(0).standard_normal((50, k)).astype(np.float32))])
+    packed = [backend.pack([w]) for w in weights]
+
+    def forward(ops: Ops, inputs: Inputs) -> Tensor:
+        x = ops.embed(inputs, table)
+        y = x
+        for _ in range(repeats):
+            for w in packed:
+                y = ops.linear(x, w)
+        return y
+
+    program = backend.capture(forward, Limits(rows, 1, 1, rows))
+    batch = tokens_batch(rows)
+    return lambda: program.replay(batch)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--isa", default="auto")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--kinds", default="u4-min,u4,s8,f16,f32")
+    parser.add_argument("--shape", default="2048x2048")
+    parser.add_argument("--rows", default="1,2,3,4,6,8,12,16,32,128,512")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--stream", action="store_true", help="M = 1 over 512 MB of weights")
+    args = parser.parse_args()
+    backend = CpuBackend(args.threads, args.isa)
+    n, k = (int(v) for v in args.shape.split("x"))
+    rng = np.random.default_rng(0)
+    bandwidth = _native.read_bandwidth(backend.pool, 1 << 28, 8)
+    print(f"isa {backend.isa}, {args.threads} threads, {bandwidth / 1e9:.1f} GB/s read")
+    for kind in args.kinds.split(","):
+        w = random_weight(rng, kind, n, k)
+        if args.stream:
+            count = max(1, (1 << 29) // w.nbytes)
+            seconds = best_time(chain(backend, [w] * count, 1, k, 1), args.seconds * 4)
+            rate = count * w.nbytes / seconds
+            print(f"{kind:12} stream {rate / 1e9:6.1f} GB/s = {100 * rate / bandwidth:.0f} % of reads")
+            continue
+        for rows in (int(r) for r in args.rows.split(",")):
+            repeats = max(1, int(4e7 / (n * k * rows)))
+            seconds = best_time(chain(backend, [w], repeats, k, rows), args.seconds)
+            rate = repeats * n * k * rows / seconds / args.threads
+            cycle = rate / _native.clock_rate()
+            print(f"{kind:12} M={rows:4} {rate / 1e9:7.1f} GMAC/s/core {cycle:6.1f} MAC/cycle")
+
+
+if __name__ == "__main__":
+    main()
