@@ -278,6 +278,16 @@ class TestServe:
         assert (status, err) == (0, "engine shut\n")
         assert json.loads(out) == {"event": "stopped", "finished": True}
 
+    @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+    def test_a_model_that_loads_for_long_can_be_left(self, name: signal.Signals) -> None:
+        serving = Serving("stuck")
+        url = serving.event("listening")["url"]
+        health = httpx.get(url + "/health", timeout=60)
+        assert (health.status_code, health.json()) == (503, {"status": "starting"})
+        status, out, err = serving.end(name)
+        assert (status, err) == (0, "")
+        assert json.loads(out)["event"] == "stopped"
+
     def test_limits_come_from_flags(self) -> None:
         serving = Serving("--max-body-bytes", "10")
         url = serving.event("ready")["url"]

@@ -16,6 +16,7 @@ from octavo.errors import CheckpointError
 from octavo.server.app import create_app
 from octavo.server.listen import PortInUseError, bind
 from octavo.server.run import serve
+from octavo.server.signals import stop_signals
 from support.fake_engine import FakeEngine
 
 CHAT = "/v1/chat/completions"
@@ -38,9 +39,14 @@ async def running(engine: FakeEngine | None, drain_timeout_s: float = 10.0) -> A
     port = listener.getsockname()[1]
     loaded: asyncio.Future[FakeEngine] = asyncio.get_running_loop().create_future()
     ready = asyncio.Event()
-    done = asyncio.ensure_future(
-        serve(create_app(None), listener, loaded, lambda _: ready.set(), drain_timeout_s)
-    )
+
+    async def until_signal() -> bool:
+        with stop_signals() as signals:
+            return await serve(
+                create_app(None), listener, loaded, lambda _: ready.set(), signals, drain_timeout_s
+            )
+
+    done = asyncio.ensure_future(until_signal())
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
         if engine is not None:
             loaded.set_result(engine)

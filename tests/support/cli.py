@@ -11,7 +11,7 @@ import octavo
 
 ROOT = Path(octavo.__file__).parents[1]
 SCRIPTED = """
-import sys
+import sys, time
 from octavo.cli import _load, main
 from support.fake_engine import FakeEngine
 
@@ -21,9 +21,13 @@ class Announced(FakeEngine):
         print("engine shut", file=sys.stderr)
 
 _load.fetch = lambda model, quiet=False: None
-_load.load = lambda engine, progress=None: Announced(
-    reply="Hello", served_model_name=engine.model, delay=0.5 if engine.model == "slow" else 0
-)
+def load(engine, progress=None):
+    if engine.model == "stuck":
+        time.sleep(600)
+    delay = 0.5 if engine.model == "slow" else 0
+    return Announced(reply="Hello", served_model_name=engine.model, delay=delay)
+
+_load.load = load
 sys.exit(main(sys.argv[1:]))
 """
 

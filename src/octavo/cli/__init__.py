@@ -15,6 +15,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 1 for an error (one line on stderr), 2 for wrong usage, 130 for Ctrl-C.
     """
-    from octavo.cli._app import run
-
+    try:
+        from octavo.cli._app import run
+    except KeyboardInterrupt:
+        return 130
     return run(list(sys.argv[1:] if argv is None else argv))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from concurrent.futures import Future
@@ -43,36 +44,44 @@ def serve(
     keys = tuple(api_key or ())
     if not all(keys):
         raise InvalidRequestError("--api-key must not be empty")
+    from octavo.cli._load import fetch
     from octavo.server.listen import bind
+    from octavo.server.signals import stop_signals
 
     listener = bind(host, port)
     address = f"http://{_url_host(host)}:{listener.getsockname()[1]}"
     say.event("listening", f"listening on {address}", url=address)
-    loading = _load_in_thread(engine, say)
-    # Importing the server takes as long as loading a small model: the two overlap.
-    from octavo.server.app import create_app
-    from octavo.server.run import serve as run
-    from octavo.server.state import ServerSettings
+    fetch(engine.model)
+    settings: dict[str, Any] = {
+        "api_keys": keys,
+        "max_body_bytes": max_body_bytes,
+        "max_concurrent_requests": max_concurrent_requests,
+    }
 
-    app = create_app(
-        None,
-        ServerSettings(
-            api_keys=keys,
-            max_body_bytes=max_body_bytes,
-            max_concurrent_requests=max_concurrent_requests,
-        ),
-    )
-
-    def ready(llm: Any) -> None:
+    def ready(llm: ServedEngine) -> None:
         seconds = time.perf_counter() - begin
         text = f"ready: {llm.served_model_name} at {address}/v1 in {seconds:.2f} s"
         say.event("ready", text, model=llm.served_model_name, url=address, seconds=round(seconds, 3))
 
+    loading: Future[ServedEngine] = Future()
+
     async def until_signal() -> bool:
-        return await run(app, listener, asyncio.wrap_future(loading), ready, drain_timeout, access_log)
+        with stop_signals() as signals:
+            _load_in_thread(engine, say, loading)
+            # Importing the server takes as long as loading a small model: the two overlap.
+            from octavo.server.app import create_app
+            from octavo.server.run import serve as run
+            from octavo.server.state import ServerSettings
+
+            app = create_app(None, ServerSettings(**settings))
+            future = asyncio.wrap_future(loading)
+            return await run(app, listener, future, ready, signals, drain_timeout, access_log)
 
     finished = asyncio.run(until_signal())
     say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)
+    if not loading.done():
+        # The thread that loads cannot be told to stop, and must not meet the interpreter's end.
+        os._exit(0)
     return 0
 
 
@@ -90,25 +99,19 @@ class _Events:
         self.event("phase", f"  {name:<10} {seconds:6.2f} s", name=name, seconds=round(seconds, 3))
 
 
-def _load_in_thread(engine: EngineChoice, say: _Events) -> Future[ServedEngine]:
-    """Load the model beside the main thread.
-
-    A daemon: Ctrl-C while loading must not wait for it.
-    """
-    future: Future[ServedEngine] = Future()
+def _load_in_thread(engine: EngineChoice, say: _Events, future: Future[ServedEngine]) -> None:
+    """Load the model beside the main thread, which goes on hearing signals."""
     future.set_running_or_notify_cancel()  # from here on nobody can cancel it under our feet
 
     def work() -> None:
-        from octavo.cli._load import fetch, load
+        from octavo.cli._load import load
 
         try:
-            fetch(engine.model)
             future.set_result(load(engine, say.phase))
         except BaseException as error:
             future.set_exception(error)
 
     threading.Thread(target=work, name="load", daemon=True).start()
-    return future
 
 
 def _url_host(host: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Generator
 
@@ -13,6 +12,7 @@ from fastapi import FastAPI
 
 from octavo.server.app import attach
 from octavo.server.engine import ServedEngine
+from octavo.server.signals import StopSignals
 from octavo.server.state import ServerState
 
 CLOSE_S = 5
@@ -32,14 +32,16 @@ async def serve(
     listener: socket.socket,
     loading: Awaitable[ServedEngine],
     on_ready: Callable[[ServedEngine], None],
+    signals: StopSignals,
     drain_timeout_s: float,
     access_log: bool = False,
 ) -> bool:
-    """Serve app until SIGTERM or SIGINT, then drain. A second signal ends what still runs.
+    """Serve app until a signal, then drain. A second signal ends what still runs.
 
     Args:
         loading: gives the engine; its error ends the server and is raised here.
         on_ready: called when requests are served.
+        signals: what ends the server.
         drain_timeout_s: how long running requests may go on after the signal.
 
     Returns:
@@ -55,25 +57,23 @@ async def serve(
         timeout_graceful_shutdown=CLOSE_S,
     )
     server = _Server(config)
-    stop, kill = asyncio.Event(), asyncio.Event()
-    with _signals(stop, kill):
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        stopping = asyncio.ensure_future(stop.wait())
-        load = asyncio.ensure_future(loading)
-        finished = True
-        try:
-            await asyncio.wait({load, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
-            if load.done():
-                engine = load.result()
-                attach(app, engine)
-                on_ready(engine)
-                await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
-                finished = await _drain(app.state.octavo, engine, drain_timeout_s, kill)
-        finally:
-            stopping.cancel()
-            load.cancel()
-            server.should_exit = True
-            await serving
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    stopping = asyncio.ensure_future(signals.stop.wait())
+    load = asyncio.ensure_future(loading)
+    finished = True
+    try:
+        await asyncio.wait({load, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if load.done():
+            engine = load.result()
+            attach(app, engine)
+            on_ready(engine)
+            await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+            finished = await _drain(app.state.octavo, engine, drain_timeout_s, signals.kill)
+    finally:
+        stopping.cancel()
+        load.cancel()
+        server.should_exit = True
+        await serving
     return finished
 
 
@@ -93,24 +93,3 @@ async def _drain(state: ServerState, engine: ServedEngine, timeout_s: float, kil
     await state.idle(CLOSE_S)
     await asyncio.to_thread(engine.shutdown)
     return finished
-
-
-@contextlib.contextmanager
-def _signals(stop: asyncio.Event, kill: asyncio.Event) -> Generator[None, None, None]:
-    """The first SIGTERM or SIGINT sets stop, the next one kill."""
-    loop = asyncio.get_running_loop()
-
-    def handle() -> None:
-        (kill if stop.is_set() else stop).set()
-
-    names: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
-    try:
-        for name in names:
-            loop.add_signal_handler(name, handle)
-    except (NotImplementedError, RuntimeError, ValueError):
-        names = ()  # not the main thread, or no Unix: whoever runs us ends us
-    try:
-        yield
-    finally:
-        for name in names:
-            loop.remove_signal_handler(name)
