@@ -70,8 +70,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     from octavo.checkpoints.hub import resolve as find
     from octavo.kernels.ops import Limits
     from octavo.kernels.select import make_backend
-    from octavo.models.loader import Loader
-    from octavo.models.registry import family_of
+    from octavo.models.loader import load_model
     from octavo.runtime.hardware import usable_threads
     from octavo.runtime.memory import plan_memory
     from octavo.runtime.runner import ModelRunner
@@ -81,13 +80,10 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     path = find(user.model)
     phases.done("resolve")
     checkpoint = open_checkpoint(path)
-    family = family_of(checkpoint)
     backend = make_backend(user.backend, user.isa, user.threads or usable_threads())
     with ThreadPoolExecutor(1, "tokenizer") as pool:
         words = pool.submit(_words, user, checkpoint, path)
-        names = family.names if checkpoint.kind == "gguf" else {}
-        loader = Loader(checkpoint, backend, names, user.dtype)
-        model = family.build(family.config(checkpoint), loader)
+        model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
         phases.done("weights")
         tokenizer, template = words.result()
     phases.done("tokenizer")
@@ -98,7 +94,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     specs = model.kv_specs(user.kv_dtype)
     length = context_length(user, model.max_position)
     memory = plan_memory(
-        specs, loader.nbytes, length, user.max_num_seqs, user.page_size, user.num_pages,
+        specs, weight_bytes, length, user.max_num_seqs, user.page_size, user.num_pages,
         user.gpu_memory_utilization,
     )  # fmt: skip
     config = resolve(user, model.max_position, memory.num_pages)

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """model type -> folder with config.json and model.safetensors of the family's tiny_config()."""
-    made: dict[str, Path] = {}
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """(family, variant of its tiny_config) -> folder with config.json and model.safetensors."""
+    made: dict[tuple[str, str], Path] = {}
 
-    def make(model_type: str) -> Path:
-        if model_type not in made:
-            import torch
-            from transformers import AutoConfig, AutoModelForCausalLM
+    def make(name: str, variant: str) -> Path:
+        if (name, variant) not in made:
+            from octavo.models.registry import family
 
-            from octavo.models.registry import families
-
-            family = next(f for f in families() if model_type in f.hf)
-            torch.manual_seed(0)
-            config = AutoConfig.for_model(model_type, **family.tiny_config())
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-            with torch.no_grad():  # transformers' init makes nearly uniform logits: widen them
-                for parameter in model.parameters():
-                    parameter.mul_(2.5 if parameter.ndim == 2 else 1.0)
-            folder = tmp_path_factory.mktemp(model_type)
-            model.save_pretrained(folder)
-            made[model_type] = folder
-        return made[model_type]
+            declared = family(name)
+            arguments = {"model_type": declared.hf[0], **declared.tiny_config()[variant]}
+            made[name, variant] = save(arguments, tmp_path_factory.mktemp(f"{name}-{variant}"))
+        return made[name, variant]
 
     return make
+
+
+def save(arguments: dict[str, Any], folder: Path) -> Path:
+    """Random weights, all of them: a bias that is left out or a gain applied twice must show."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**arguments)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:  # gains (of 1, or of 0 where 1 is added) and biases
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+            elif (parameter.ndim == 2 and "embed" in name) or "wte" in name:
+                torch.nn.init.normal_(parameter, std=0.5)
+            else:  # wide enough that logits differ and attention looks somewhere
+                torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[-1] ** -0.5)
+    model.save_pretrained(folder)
+    return folder

@@ -1,45 +1,171 @@
-"""Every family against transformers, discovered from the registry."""
+"""Every family, every variant, every backend against transformers, discovered from the registry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
-from octavo.models.registry import families
-from support.forward import load, logits
+from octavo.kernels.select import native_available
+from octavo.models import registry
+from octavo.models.registry import Model, families, family, family_names
+from support.forward import Sequences, greedy, load, logits
 
-IDS = [int(i) for i in np.random.default_rng(5).integers(0, 150, 70)]
-TYPES = [t for f in families() for t in f.hf]
+LENGTH = 70
+IDS = [int(i) for i in np.random.default_rng(5).integers(3, 150, LENGTH)]
+VARIANTS = [(f.name, variant) for f in families() for variant in f.tiny_config()]
+BACKENDS = ("reference", "cpu") if native_available() else ("reference",)
+CASES = [(*v, b) for v in VARIANTS for b in BACKENDS]
+Folders = Callable[[str, str], Path]
+
+every_variant = pytest.mark.parametrize(
+    ("name", "variant", "backend"), CASES, ids=["-".join(case) for case in CASES]
+)
 
 
-def truth(folder: Path, ids: list[int]) -> np.ndarray:
+@cache
+def backend_called(name: str) -> Backend:
+    if name == "reference":
+        return ReferenceBackend()
+    from octavo.kernels.cpu import CpuBackend
+
+    return CpuBackend(threads=2)
+
+
+@cache
+def loaded(folder: Path, backend: str) -> Model:
+    return load(folder, backend_called(backend))
+
+
+@cache
+def transformers_model(folder: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+
+
+@cache
+def truth(folder: Path, ids: tuple[int, ...]) -> np.ndarray:
+    """transformers' logits [len(ids), vocab]."""
+    import torch
+
     with torch.no_grad():
-        return model(torch.tensor([ids])).logits[0].numpy()
+        return np.asarray(transformers_model(folder)(torch.tensor([ids])).logits[0])
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-def test_prompt_logits_equal_transformers(model_type: str, tiny_folder: Callable[[str], Path]) -> None:
-    folder = tiny_folder(model_type)
-    backend = ReferenceBackend()
-    ours = logits(load(folder, backend), backend, IDS, [len(IDS)])
-    theirs = truth(folder, IDS)
+@every_variant
+def test_prompt_logits_equal_transformers(
+    name: str, variant: str, backend: str, tiny_folder: Folders
+) -> None:
+    folder = tiny_folder(name, variant)
+    ours = logits(loaded(folder, backend), backend_called(backend), IDS, [LENGTH])
+    theirs = truth(folder, tuple(IDS))
     assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-@pytest.mark.parametrize("chunks", [[1] * 70, [7] * 10, [16, 17, 31, 6], [69, 1]])
-def test_chunked_equals_whole(model_type: str, chunks: list[int], tiny_folder: Callable[[str], Path]) -> None:
-    backend = ReferenceBackend()
-    model = load(tiny_folder(model_type), backend)
-    whole = logits(model, backend, IDS, [len(IDS)])
-    for page_size in (1, 5, 16):
-        chunked = logits(model, backend, IDS, chunks, page_size)
-        np.testing.assert_allclose(chunked, whole, atol=1e-4 * np.abs(whole).max(), rtol=0)
+@every_variant
+def test_greedy_text_equals_transformers(name: str, variant: str, backend: str, tiny_folder: Folders) -> None:
+    """64 tokens: transformers, given what we wrote so far, would have written the same next.
+
+    That is its own greedy text by induction, in one forward pass instead of 64.
+    """
+    folder = tiny_folder(name, variant)
+    ours = greedy(loaded(folder, backend), backend_called(backend), IDS, 64)
+    theirs = truth(folder, (*IDS, *ours))[LENGTH - 1 : -1]
+    behind = theirs.max(axis=1) - theirs[np.arange(64), ours]
+    assert (behind <= 1e-5 * np.abs(theirs).max()).all()  # above 0 only for a tie
+    assert len(set(ours)) > 8  # not one word again and again, which anybody could write
+
+
+@every_variant
+@pytest.mark.parametrize(("chunks", "page_size"), [([1] * 70, 16), ([7] * 10, 5), ([16, 17, 31, 6], 1)])
+def test_chunked_equals_whole(
+    name: str, variant: str, backend: str, chunks: list[int], page_size: int, tiny_folder: Folders
+) -> None:
+    model, computer = loaded(tiny_folder(name, variant), backend), backend_called(backend)
+    same(logits(model, computer, IDS, chunks, page_size), logits(model, computer, IDS, [LENGTH]), backend)
+
+
+@every_variant
+def test_in_a_batch_equals_alone(name: str, variant: str, backend: str, tiny_folder: Folders) -> None:
+    model, computer = loaded(tiny_folder(name, variant), backend), backend_called(backend)
+    prompts = {s: IDS[s : s + length] for s, length in enumerate((1, 40, 17, 33, 5))}
+    together = Sequences(model, computer, [len(ids) for ids in prompts.values()])
+    first = together.logits({s: ids[: len(ids) // 2] for s, ids in prompts.items() if len(ids) > 1})
+    rest = together.logits({s: ids[len(ids) // 2 :] for s, ids in prompts.items()})
+    for s, ids in prompts.items():
+        got = np.concatenate([first[s], rest[s]]) if s in first else rest[s]
+        same(got, logits(model, computer, ids, [len(ids)]), backend)
+
+
+def same(ours: np.ndarray, theirs: np.ndarray, backend: str) -> None:
+    """Bits on the native backend; 1e-5 on the reference, whose BLAS adds in an order of its own."""
+    if backend == "cpu":
+        np.testing.assert_array_equal(ours, theirs)
+    else:
+        np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max(), rtol=0)
+
+
+def windows(name: str, variant: str) -> int | None:
+    return family(name).tiny_config()[variant].get("sliding_window")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("name", "variant"), [v for v in VARIANTS if windows(*v)])
+def test_window_edges_are_exact(name: str, variant: str, backend: str, tiny_folder: Folders) -> None:
+    """Prompts of W - 1, W and W + 1 tokens: one position too many or too few would show."""
+    folder = tiny_folder(name, variant)
+    width = windows(name, variant)
+    assert width is not None
+    model = loaded(folder, backend)
+    for length in (width - 1, width, width + 1):
+        ours = logits(model, backend_called(backend), IDS[:length], [length])
+        theirs = truth(folder, tuple(IDS[:length]))
+        assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
+
+
+def test_a_window_matters(tiny_folder: Folders) -> None:
+    """The mutant: with a window of one more or less the logits differ, so the tests above can fail."""
+    name, variant = next(v for v in VARIANTS if windows(*v))
+    folder = tiny_folder(name, variant)
+    config = folder / "config.json"
+    text = config.read_text()
+    for step in (-1, 1):
+        width = windows(name, variant)
+        assert width is not None
+        config.write_text(text.replace(f'"sliding_window": {width}', f'"sliding_window": {width + step}'))
+        try:
+            ours = logits(load(folder, ReferenceBackend()), ReferenceBackend(), IDS, [LENGTH])
+        finally:
+            config.write_text(text)
+        assert np.abs(ours - truth(folder, tuple(IDS))).max() > 1e-3 * np.abs(ours).max()
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_every_file_declares_a_whole_family(name: str) -> None:
+    declared = family(name)
+    assert declared.name == name
+    assert declared.tiny_config()
+    assert all(isinstance(arguments, dict) for arguments in declared.tiny_config().values())
+
+
+def test_a_file_without_a_family_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry.importlib, "import_module", lambda name: SimpleNamespace(__path__=[]))
+    with pytest.raises(TypeError, match=r"octavo/models/novel.py declares no FAMILY"):
+        family("novel")
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_family_files_stay_short(name: str) -> None:
+    import octavo.models
+
+    lines = (Path(octavo.models.__path__[0]) / f"{name}.py").read_text().splitlines()
+    assert len(lines) < 200

@@ -1,4 +1,4 @@
-"""Run a loaded model without an engine: one sequence, any chunking, one page table."""
+"""Run a loaded model without an engine: prompts in any chunking, side by side, and a greedy loop."""
 
 from __future__ import annotations
 
@@ -7,18 +7,59 @@ from pathlib import Path
 
 import numpy as np
 
-from octavo.checkpoints.safetensors import open_folder
+from octavo.checkpoints import open_checkpoint
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Limits
-from octavo.models.loader import Loader
-from octavo.models.registry import Model, family_of
+from octavo.models.loader import load_model
+from octavo.models.registry import Model
 
 
-def load(folder: Path, backend: Backend, dtype: str = "float32") -> Model:
-    checkpoint = open_folder(folder)
-    family = family_of(checkpoint)
-    names = family.names if checkpoint.kind == "gguf" else {}
-    return family.build(family.config(checkpoint), Loader(checkpoint, backend, names, dtype))
+def load(path: Path, backend: Backend, dtype: str = "float32", context: int | None = None) -> Model:
+    return load_model(open_checkpoint(path), backend, dtype, context=context)[0]
+
+
+class Sequences:
+    """Several sequences over one set of pages, whose tokens are computed when asked for.
+
+    Args:
+        lengths: the most tokens that each will hold; their pages are handed out at random.
+    """
+
+    def __init__(
+        self, model: Model, backend: Backend, lengths: Sequence[int], page_size: int = 16, kv: str = "f32"
+    ) -> None:
+        counts = [-(-length // page_size) for length in lengths]
+        self._page_size, self.computed = page_size, [0] * len(lengths)
+        pages = np.random.default_rng(0).permutation(sum(counts) + 3).astype(np.int32)
+        self._tables = np.zeros((len(lengths), max(counts)), np.int32)
+        for s, count in enumerate(counts):
+            self._tables[s, :count] = pages[sum(counts[:s]) :][:count]
+        cache = backend.kv_cache(model.kv_specs(kv), len(pages), page_size)
+        limits = Limits(sum(lengths), len(lengths), sum(lengths), max(counts))
+        self._program = backend.capture(lambda ops, inputs: model.forward(ops, inputs, cache), limits)
+
+    def logits(self, tokens: dict[int, Sequence[int]]) -> dict[int, F32]:
+        """Compute each sequence's next tokens; [len, vocab] of each."""
+        order = sorted(tokens)
+        spans = [
+            np.arange(self.computed[s], self.computed[s] + len(tokens[s]), dtype=np.int32) for s in order
+        ]
+        size = self._page_size
+        slots = [self._tables[s][at // size] * size + at % size for s, at in zip(order, spans, strict=True)]
+        for s in order:
+            self.computed[s] += len(tokens[s])
+        ends = np.cumsum([len(at) for at in spans])
+        batch = ForwardBatch(
+            token_ids=np.concatenate([tokens[s] for s in order]).astype(np.int32),
+            positions=np.concatenate(spans),
+            slots=np.concatenate(slots).astype(np.int32),
+            query_start=np.array([0, *ends], np.int32),
+            context_lens=np.array([self.computed[s] for s in order], np.int32),
+            page_tables=np.ascontiguousarray(self._tables[order]),
+            sampled=np.arange(ends[-1], dtype=np.int32),
+        )
+        out = self._program.replay(batch).copy()
+        return dict(zip(order, np.split(out, ends[:-1]), strict=True))
 
 
 def logits(
@@ -26,23 +67,18 @@ def logits(
 ) -> F32:
     """[len(ids), vocab]: every position's logits, the prompt computed in these chunk lengths."""
     assert sum(chunks) == len(ids)
-    pages = -(-len(ids) // page_size)
-    kv = backend.kv_cache(model.kv_specs("f32"), pages + 3, page_size)
-    limits = Limits(len(ids), 1, len(ids), pages)
-    program = backend.capture(lambda ops, inputs: model.forward(ops, inputs, kv), limits)
-    table = np.random.default_rng(0).permutation(pages + 3)[:pages].astype(np.int32)
-    out, start = [], 0
-    for count in chunks:
-        positions = np.arange(start, start + count, dtype=np.int32)
-        batch = ForwardBatch(
-            token_ids=np.array(ids[start : start + count], np.int32),
-            positions=positions,
-            slots=(table[positions // page_size] * page_size + positions % page_size).astype(np.int32),
-            query_start=np.array([0, count], np.int32),
-            context_lens=np.array([start + count], np.int32),
-            page_tables=table[None],
-            sampled=np.arange(count, dtype=np.int32),
-        )
-        out.append(program.replay(batch).copy())
-        start += count
-    return np.concatenate(out)
+    sequence = Sequences(model, backend, [len(ids)], page_size)
+    ends = np.cumsum(chunks)
+    return np.concatenate(
+        [sequence.logits({0: ids[e - n : e]})[0] for e, n in zip(ends, chunks, strict=True)]
+    )
+
+
+def greedy(model: Model, backend: Backend, ids: Sequence[int], count: int) -> list[int]:
+    """count tokens after ids, each the likeliest."""
+    sequence = Sequences(model, backend, [len(ids) + count])
+    out, given = list[int](), ids
+    while len(out) < count:
+        out.append(int(sequence.logits({0: given})[0][-1].argmax()))
+        given = out[-1:]
+    return out

@@ -217,6 +217,10 @@ class Ops(ABC):
         """x + y."""
 
     @abstractmethod
+    def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:
+        """y[t] = sigmoid(gate[t, 0]) * x[t], gate being of width 1: the gate of a shared expert."""
+
+    @abstractmethod
     def moe(
         self,
         x: Tensor,
@@ -250,7 +254,8 @@ class Ops(ABC):
         """Split qkv, normalize and rotate q and k, store k and v at the tokens' slots, return q.
 
         qkv rows are [num_heads * head_dim | num_kv_heads * head_dim | num_kv_heads * v_head_dim].
-        q_norm, k_norm [head_dim]: RMS norm per head before rotation. rotary None: no rotation.
+        q_norm, k_norm: RMS norm before rotation, [head_dim] of each head by itself, or [heads *
+        head_dim] over all heads of q or k together. rotary None: no rotation.
         Rotation of a pair: (a cos - b sin, b cos + a sin) at the token's position, over the first
         rotary.dim elements of each head. int8 pages: d = max|k| / 127 per token and head.
         """
@@ -321,8 +326,9 @@ class Backend(ABC):
     def pack(self, weights: Sequence[Any], gated: bool = False) -> PackedWeight:
         """Stack Weights (kernels/weight.py) of one width along their rows, packed for ops.linear.
 
-        gated: exactly two weights of equal shape, a gate and an up projection. Each Weight's
-        release() is called once its bytes were taken.
+        Layouts may differ: each row keeps its weight's own, and meets x rounded or not as that
+        layout says. gated: exactly two weights of equal shape, a gate and an up projection; two
+        layouts meet in f32. Each Weight's release() is called once its bytes were taken.
         """
 
     @abstractmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -37,12 +38,22 @@ ROWS = 16
 
 
 class ReferenceWeight:
-    """A packed weight: f32 [N, K], and whether x is rounded to int8 before it meets it."""
+    """A packed weight: f32 [N, K], and for which rows x is rounded to int8 before it meets them.
+
+    Attributes:
+        parts: (first row, end, whether x is rounded), adjacent and ascending.
+    """
 
     def __init__(self, weights: Sequence[Weight], gated: bool) -> None:
         self.matrix: F32 = np.concatenate([w.dequantize() for w in weights])
-        self.rounds_x = weights[0].layout.quantized
         self.gated = gated
+        mixed = gated and weights[0].layout is not weights[1].layout
+        self.parts: list[tuple[int, int, bool]] = []
+        start = 0
+        for rounds, group in groupby(weights, key=lambda w: w.layout.quantized and not mixed):
+            end = start + sum(w.shape[0] for w in group)
+            self.parts.append((start, end, rounds))
+            start = end
         for w in weights:
             if w.release is not None:
                 w.release()
@@ -164,8 +175,13 @@ class ReferenceOps(Ops):
     ) -> Tensor:
         if not isinstance(weight, ReferenceWeight):
             raise TypeError(f"{type(weight).__name__} was packed by another backend")
-        seen = round_to_int8(x.ref) if weight.rounds_x else x.ref
-        z = product(seen, weight.matrix)
+        z = np.concatenate(
+            [
+                product(round_to_int8(x.ref) if rounds else x.ref, weight.matrix[start:end])
+                for start, end, rounds in weight.parts
+            ],
+            axis=1,
+        )
         if bias is not None:
             z = z + bias
         if weight.gated:
@@ -187,6 +203,9 @@ class ReferenceOps(Ops):
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return Tensor(x.rows, x.width, x.ref + y.ref)
+
+    def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:
+        return Tensor(x.rows, x.width, sigmoid(gate.ref) * x.ref)
 
     def moe(
         self,
@@ -233,9 +252,9 @@ class ReferenceOps(Ops):
         k = qkv.ref[:, q_end:k_end].reshape(tokens, spec.num_kv_heads, spec.head_dim)
         v = qkv.ref[:, k_end:].reshape(tokens, spec.num_kv_heads, spec.v_head_dim)
         if q_norm is not None:
-            q = rms_norm(q, q_norm, eps)
+            q = norm_heads(q, q_norm, eps)
         if k_norm is not None:
-            k = rms_norm(k, k_norm, eps)
+            k = norm_heads(k, k_norm, eps)
         if rotary is not None:
             cos, sin = rotary.cos[batch.positions], rotary.sin[batch.positions]
             q, k = (rotate(side, cos, sin, rotary.interleaved) for side in (q, k))
@@ -259,6 +278,12 @@ class ReferenceOps(Ops):
 def rms_norm(x: F32, gain: F32, eps: float) -> F32:
     mean_square = np.square(x).mean(axis=-1, keepdims=True)
     return np.asarray(x / np.sqrt(mean_square + np.float32(eps)) * gain, np.float32)
+
+
+def norm_heads(x: F32, gain: F32, eps: float) -> F32:
+    """x [T, heads, D]: each head by itself for a gain [D], all together for a gain [heads * D]."""
+    together = x.reshape(len(x), -1, gain.shape[0])
+    return rms_norm(together, gain, eps).reshape(x.shape)
 
 
 def rotate(x: F32, cos: F32, sin: F32, interleaved: bool) -> F32:

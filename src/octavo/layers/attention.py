@@ -15,7 +15,9 @@ class Attention:
     Attributes:
         index: which layer of the KV cache is ours.
         qkv: one stacked projection, rows in the order q, k, v.
-        q_norm, k_norm [head_dim]: RMS norm per head before rotation (Qwen3, Gemma 3), or None.
+        rotary: None for no positions here (NoPE layers, ALiBi, learned positions).
+        q_norm, k_norm: RMS norms before rotation, [head_dim] per head (Qwen3, Gemma 3) or
+            [heads * head_dim] over all heads (OLMo 2), or None.
     """
 
     index: int
@@ -27,7 +29,9 @@ class Attention:
     k_norm: F32 | None = None
     eps: float = 1e-6
 
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor) -> Tensor:
+    def __call__(
+        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None
+    ) -> Tensor:
         pages = kv.layer(self.index)
         qkv = self.qkv(ops, x)
         q = ops.rotary_append(inputs, qkv, pages, self.spec, self.rotary, self.q_norm, self.k_norm, self.eps)

@@ -18,5 +18,6 @@ class Linear:
         x: Tensor,
         activation: Activation = Activation.NONE,
         residual: Tensor | None = None,
+        softcap: float | None = None,
     ) -> Tensor:
-        return ops.linear(x, self.weight, self.bias, activation, residual)
+        return ops.linear(x, self.weight, self.bias, activation, residual, softcap=softcap)

@@ -6,15 +6,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.checkpoints.base import Checkpoint
 from octavo.errors import CheckpointError
+from octavo.kernels.ops import Activation
+from octavo.layers.rotary import yarn_mscale
+
+ACTIVATIONS = {
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU_TANH,
+    "gelu_fast": Activation.GELU_TANH,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "relu": Activation.RELU,
+}
+"""config.json's name of an activation -> what kernels compute."""
 
 
 @dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary embedding.
+
+    Attributes:
+        dim: elements of a head that rotate, from the first.
+        scaling: config.json's rope_scaling, completed with the model's lengths; empty for none.
+    """
+
+    theta: float
+    dim: int
+    scaling: Mapping[str, Any]
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
     """Names follow config.json of transformers' Llama.
 
     Attributes:
-        rope_scaling: config.json's rope_scaling, or None.
+        rope: None for learned positions or ALiBi.
+        windows: each layer's sliding window, None for full attention; empty: full everywhere.
+        attention_scale: factor of q . k; None: head_dim**-0.5. softcap: of attention scores.
+        embed_scale: factor of the embedding. logit_softcap: of the logits.
+        unit_norm: norm gains are stored as w of 1 + w.
         permuted_qk: rows of q and k are stored in GGUF's interleaved rotary order.
     """
 
@@ -26,12 +59,19 @@ class DecoderConfig:
     num_kv_heads: int
     head_dim: int
     max_position: int
-    rms_norm_eps: float
-    rope_theta: float
-    rope_scaling: Mapping[str, Any] | None = None
+    norm_eps: float
+    rope: RopeConfig | None = None
+    windows: tuple[int | None, ...] = ()
+    activation: Activation = Activation.SILU
     tie_word_embeddings: bool = False
-    attention_bias: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
     mlp_bias: bool = False
+    attention_scale: float | None = None
+    softcap: float | None = None
+    embed_scale: float = 1.0
+    logit_softcap: float | None = None
+    unit_norm: bool = False
     permuted_qk: bool = False
 
     def __post_init__(self) -> None:
@@ -44,8 +84,19 @@ class DecoderConfig:
             raise CheckpointError(
                 f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
             )
-        if self.head_dim % 2:
-            raise CheckpointError(f"head_dim {self.head_dim} is odd, rotary embedding needs pairs")
+        if self.rope is not None and (self.rope.dim % 2 or not 0 < self.rope.dim <= self.head_dim):
+            raise CheckpointError(
+                f"rotary embedding of {self.rope.dim} elements does not fit heads of {self.head_dim}"
+            )
+        if self.windows and len(self.windows) != self.num_layers:
+            raise CheckpointError(f"{len(self.windows)} layer types for {self.num_layers} layers")
+        if any(window is not None and window < 1 for window in self.windows):
+            raise CheckpointError(
+                f"sliding windows must be positive, not {min(w or 1 for w in self.windows)}"
+            )
+
+    def window(self, layer: int) -> int | None:
+        return self.windows[layer] if self.windows else None
 
 
 class Reader:
@@ -54,24 +105,161 @@ class Reader:
     def __init__(self, config: Mapping[str, Any], where: str, prefix: str = "") -> None:
         self._config, self._where, self._prefix = config, where, prefix
 
+    @staticmethod
+    def of(checkpoint: Checkpoint) -> Reader:
+        """Of config.json, or of the keys of the file's architecture in GGUF metadata."""
+        if checkpoint.kind == "gguf":
+            return Reader(checkpoint.config, "GGUF metadata", f"{checkpoint.architecture}.")
+        return Reader(checkpoint.config, "config.json")
+
     def get(self, key: str, default: Any = None) -> Any:
         value = self._config.get(self._prefix + key)
         return default if value is None else value
 
+    def error(self, key: str, what: str) -> CheckpointError:
+        return CheckpointError(f"{self._where}: {self._prefix}{key} {what}")
+
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise CheckpointError(f"{self._where}: {self._prefix}{key} must be an integer, not {value!r}")
+            raise self.error(key, f"must be an integer, not {value!r}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise CheckpointError(f"{self._where}: {self._prefix}{key} must be a number, not {value!r}")
+            raise self.error(key, f"must be a number, not {value!r}")
         return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        return None if self.get(key) is None else self.number(key)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"must be true or false, not {value!r}")
+        return value
+
+    def activation(self, key: str, default: str) -> Activation:
+        name = self.get(key, default)
+        if name not in ACTIVATIONS:
+            raise self.error(key, f"= {name!r} is not supported (there are: {', '.join(ACTIVATIONS)})")
+        return ACTIVATIONS[name]
 
     def refuse(self, key: str, allowed: tuple[Any, ...]) -> None:
         """Raise unless key is absent or holds an allowed value: what is not computed is not ignored."""
         value = self.get(key)
         if value is not None and value not in allowed:
-            raise CheckpointError(f"{self._where}: {self._prefix}{key} = {value!r} is not supported")
+            raise self.error(key, f"= {value!r} is not supported")
+
+    def rope(
+        self, head_dim: int, max_position: int, theta: float = 10000.0, kind: str | None = None
+    ) -> RopeConfig:
+        """Rotary embedding as config.json says it.
+
+        transformers 5 writes rope_parameters (for each layer type, where they differ); before,
+        rope_theta, rope_scaling and partial_rotary_factor stood apart.
+
+        Args:
+            theta: where the file has none. kind: the layer type whose parameters are wanted.
+        """
+        found = self.get("rope_parameters") or self.get("rope_scaling") or {}
+        if kind is not None and isinstance(found, Mapping) and kind in found:
+            found = found[kind]
+        if not isinstance(found, Mapping):
+            raise self.error("rope_scaling", f"must be an object, not {found!r}")
+        scaling = dict(found)
+        theta = float(scaling.pop("rope_theta", self.number("rope_theta", theta)))
+        share = float(scaling.pop("partial_rotary_factor", self.number("partial_rotary_factor", 1.0)))
+        scaling.setdefault("max_position_embeddings", max_position)
+        original = self.integer("original_max_position_embeddings", max_position)
+        scaling.setdefault("original_max_position_embeddings", original)
+        return RopeConfig(theta, int(head_dim * share), scaling)
+
+    def windows(self, num_layers: int, default: tuple[bool, ...] | None = None) -> tuple[int | None, ...]:
+        """Each layer's window as config.json says it: layer_types, else default, with sliding_window."""
+        kinds = self.get("layer_types")
+        if kinds is not None:
+            unknown = [k for k in kinds if k not in ("full_attention", "sliding_attention")]
+            if unknown:
+                raise self.error("layer_types", f"holds {unknown[0]!r}, which is not supported")
+            slides = tuple(kind == "sliding_attention" for kind in kinds)
+        else:
+            slides = default or (True,) * num_layers
+        if not any(slides) or self.get("sliding_window") is None:
+            return ()
+        window = self.integer("sliding_window")
+        return tuple(window if slide else None for slide in slides)
+
+
+def read_hf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
+    """config.json with Llama's names; changes are the fields that a family reads differently."""
+    read = Reader.of(checkpoint)
+    heads, hidden = read.integer("num_attention_heads"), read.integer("hidden_size")
+    head_dim = read.integer("head_dim", hidden // max(heads, 1))
+    max_position = read.integer("max_position_embeddings", 2048)
+    fields: dict[str, Any] = {
+        "vocab_size": read.integer("vocab_size"),
+        "hidden_size": hidden,
+        "num_layers": read.integer("num_hidden_layers"),
+        "num_heads": heads,
+        "num_kv_heads": read.integer("num_key_value_heads", heads),
+        "head_dim": head_dim,
+        "max_position": max_position,
+        "tie_word_embeddings": read.flag("tie_word_embeddings"),
+    }
+    if "intermediate_size" not in changes:
+        fields["intermediate_size"] = read.integer("intermediate_size")
+    if "activation" not in changes:
+        fields["activation"] = read.activation("hidden_act", "silu")
+    if "norm_eps" not in changes:
+        fields["norm_eps"] = read.number("rms_norm_eps", 1e-6)
+    if "rope" not in changes:
+        fields["rope"] = read.rope(head_dim, max_position)
+    return DecoderConfig(**{**fields, **changes})
+
+
+def read_gguf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
+    """GGUF metadata, whose keys are the same in every architecture but for their prefix."""
+    read = Reader.of(checkpoint)
+    heads, hidden = read.integer("attention.head_count"), read.integer("embedding_length")
+    head_dim = read.integer("attention.key_length", hidden // max(heads, 1))
+    max_position = read.integer("context_length")
+    eps = read.number("attention.layer_norm_rms_epsilon", read.number("attention.layer_norm_epsilon", 0.0))
+    tokens = checkpoint.config.get("tokenizer.ggml.tokens", ())
+    fields: dict[str, Any] = {
+        "vocab_size": read.integer("vocab_size", len(tokens)),
+        "hidden_size": hidden,
+        "num_layers": read.integer("block_count"),
+        "num_heads": heads,
+        "num_kv_heads": read.integer("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "max_position": max_position,
+        "norm_eps": eps,
+        "tie_word_embeddings": "output.weight" not in checkpoint.tensors,
+    }
+    if "intermediate_size" not in changes:
+        fields["intermediate_size"] = read.integer("feed_forward_length")
+    if "rope" not in changes:
+        fields["rope"] = gguf_rope(checkpoint, head_dim, max_position)
+    return DecoderConfig(**{**fields, **changes})
+
+
+def gguf_rope(checkpoint: Checkpoint, head_dim: int, max_position: int) -> RopeConfig:
+    """Rotary embedding as GGUF metadata say it; rope_freqs.weight is left to the loader."""
+    read = Reader.of(checkpoint)
+    kind = read.get("rope.scaling.type", "none")
+    scaling: dict[str, Any] = {
+        "rope_type": {"none": "default"}.get(kind, kind),
+        "max_position_embeddings": max_position,
+        "original_max_position_embeddings": read.integer(
+            "rope.scaling.original_context_length", max_position
+        ),
+    }
+    if read.get("rope.scaling.factor") is not None:
+        scaling["factor"] = read.number("rope.scaling.factor")
+    if read.get("rope.scaling.attn_factor") is not None:  # which multiplies YaRN's own
+        own = yarn_mscale(float(scaling.get("factor", 1.0))) if kind == "yarn" else 1.0
+        scaling["attention_factor"] = own * read.number("rope.scaling.attn_factor")
+    theta = read.number("rope.freq_base", 10000.0)
+    return RopeConfig(theta, read.integer("rope.dimension_count", head_dim), scaling)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 import ml_dtypes
 import numpy as np
@@ -10,10 +12,13 @@ import numpy.typing as npt
 
 from octavo.checkpoints.base import Checkpoint, StoredTensor
 from octavo.errors import CheckpointError
-from octavo.kernels.ops import F32, Backend, PackedWeight
+from octavo.kernels.ops import F32, Backend, PackedWeight, Rotary
 from octavo.kernels.weight import Array, Weight
 from octavo.layers.linear import Linear
-from octavo.layers.norm import RMSNorm
+from octavo.layers.norm import LayerNorm, RMSNorm
+from octavo.layers.rotary import rotary_tables
+from octavo.models.config import RopeConfig
+from octavo.models.registry import Model, family_of
 from octavo.quant import registry as formats
 
 _DENSE: dict[str, np.dtype[np.generic]] = {
@@ -22,15 +27,21 @@ _DENSE: dict[str, np.dtype[np.generic]] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 DTYPES = ("auto", *_DENSE)
+Order = npt.NDArray[np.int64]
+
+_UNUSED = ("*rotary_emb.inv_freq", "*.attn.bias", "*.masked_bias", "*.attention.bias", "*.rotary_emb.*")
+"""Buffers that older versions of transformers saved beside the weights."""
 
 
 class Loader:
     """What a family's build() asks for weights.
 
     Args:
-        names: our names -> the file's names, with {i} for the layer; empty if they are the same.
+        names: our names -> the file's names, with {i} for the layer; empty if they are the same. A
+            name without its last part stands for all tensors of that module.
         dtype: "auto" keeps what is stored; otherwise everything is dequantized to it.
         progress: called with (tensors taken, tensors in the file).
+        context: the longest sequence that will be served; None: the model's own longest.
     """
 
     def __init__(
@@ -40,18 +51,35 @@ class Loader:
         names: Mapping[str, str],
         dtype: str = "auto",
         progress: Callable[[int, int], None] | None = None,
+        context: int | None = None,
     ) -> None:
         self._checkpoint, self.backend, self._names = checkpoint, backend, names
         self._dense = None if dtype == "auto" else _DENSE[dtype]
-        self._progress, self._taken = progress, 0
+        self._progress, self._taken = progress, set[str]()
+        self._context = context
         self.nbytes = 0
 
-    def has(self, name: str) -> bool:
-        return self._stored_name(name) in self._checkpoint.tensors
+    @property
+    def kind(self) -> str:
+        """The container, "hf" or "gguf"."""
+        return self._checkpoint.kind
 
-    def weight(self, name: str, shape: tuple[int, int], order: npt.NDArray[np.int64] | None = None) -> Weight:
-        """The matrix called name, which must have this shape; order rearranges its rows."""
-        weight = formats.weight(self._take(name, shape))
+    def has(self, name: str) -> bool:
+        return self._find(name)[0] in self._checkpoint.tensors
+
+    # -- single tensors --------------------------------------------------------------------------
+
+    def weight(
+        self, name: str, shape: tuple[int, int], order: Order | None = None, transposed: bool = False
+    ) -> Weight:
+        """The matrix called name, which must have this shape.
+
+        Args:
+            order: rearranges its rows. transposed: it is stored as [K, N] (GPT-2).
+        """
+        weight = formats.weight(self._take(name, shape[::-1] if transposed else shape))
+        if transposed:
+            weight = Weight.dense(weight.dequantize().T, weight.release)
         if order is not None:
             weight = weight.rows(order)
         if self._dense is not None:
@@ -59,45 +87,160 @@ class Loader:
             weight = Weight.dense(dense.astype(self._dense, copy=False), weight.release)
         return weight
 
-    def pack(self, weights: list[Weight], gated: bool = False) -> PackedWeight:
-        """Stack and pack. Weights of different layouts meet in f32, the one layout that holds both."""
-        layouts = {(w.layout, w.minimum is None) for w in weights}
-        if len(layouts) > 1:
-            weights = [Weight.dense(w.dequantize(), w.release) for w in weights]
-        packed = self.backend.pack(weights, gated)
-        self.nbytes += packed.nbytes
-        return packed
-
-    def linear(self, name: str, shape: tuple[int, int], bias: bool = False) -> Linear:
-        """The projection name.weight [N, K], with name.bias [N]."""
-        packed = self.pack([self.weight(f"{name}.weight", shape)])
-        return Linear(packed, self.vector(f"{name}.bias", shape[0]) if bias else None)
-
     def vector(self, name: str, length: int) -> F32:
         """A small f32 vector: norm gains, biases."""
         return formats.vector(self._take(name, (length,)))
 
-    def rms_norm(self, name: str, length: int, eps: float) -> RMSNorm:
-        return RMSNorm(self.vector(f"{name}.weight", length), eps)
+    def pack(self, weights: Sequence[Weight], gated: bool = False) -> PackedWeight:
+        """Stack and pack; layouts may differ."""
+        packed = self.backend.pack(weights, gated)
+        self.nbytes += packed.nbytes
+        return packed
 
-    def _stored_name(self, name: str) -> str:
+    # -- layers ----------------------------------------------------------------------------------
+
+    def linear(
+        self,
+        name: str,
+        shape: tuple[int, int],
+        bias: bool = False,
+        order: Order | None = None,
+        transposed: bool = False,
+    ) -> Linear:
+        """The projection name.weight [N, K], with name.bias [N]; order rearranges the rows of both."""
+        packed = self.pack([self.weight(f"{name}.weight", shape, order, transposed)])
+        return Linear(packed, self._bias(name, shape[0], order) if bias else None)
+
+    def stacked(
+        self, parts: Sequence[tuple[str, int, Order | None]], width: int, bias: bool = False
+    ) -> Linear:
+        """Several projections of one input as one: each (name, rows, order), stacked in this order."""
+        packed = self.pack([self.weight(f"{name}.weight", (rows, width), o) for name, rows, o in parts])
+        if not bias:
+            return Linear(packed)
+        return Linear(packed, np.concatenate([self._bias(name, rows, o) for name, rows, o in parts]))
+
+    def gated(self, gate: str, up: str, shape: tuple[int, int], bias: bool = False) -> Linear:
+        """A gate and an up projection, each of this shape, as one gated weight."""
+        packed = self.pack([self.weight(f"{name}.weight", shape) for name in (gate, up)], gated=True)
+        if not bias:
+            return Linear(packed)
+        return Linear(packed, np.concatenate([self._bias(name, shape[0], None) for name in (gate, up)]))
+
+    def fused_gated(self, name: str, shape: tuple[int, int]) -> Linear:
+        """The same from one matrix [2 N, K], gate rows first; shape is (N, K)."""
+        rows = shape[0]
+        both = self.weight(f"{name}.weight", (2 * rows, shape[1]))
+        return Linear(self.pack([both.rows(slice(rows)), both.rows(slice(rows, 2 * rows))], gated=True))
+
+    def rms_norm(self, name: str, length: int, eps: float, unit: bool = False) -> RMSNorm:
+        """unit: stored as w of a gain 1 + w."""
+        gain = self.vector(f"{name}.weight", length)
+        return RMSNorm(gain + np.float32(1) if unit else gain, eps)
+
+    def layer_norm(self, name: str, length: int, eps: float, bias: bool = True) -> LayerNorm:
+        gain = self.vector(f"{name}.weight", length)
+        return LayerNorm(gain, self.vector(f"{name}.bias", length) if bias else None, eps)
+
+    def table(self, name: str, shape: tuple[int, int]) -> PackedWeight:
+        """An embedding [vocab, K]."""
+        return self.pack([self.weight(f"{name}.weight", shape)])
+
+    def head(self, name: str, table: PackedWeight, tied: bool) -> Linear:
+        """The head, of the embedding's shape: the embedding itself where tied."""
+        if not tied:
+            return self.linear(name, table.shape)
+        if self.has(f"{name}.weight"):
+            self._take(f"{name}.weight", table.shape)  # a copy; transformers leaves it aside too
+        return Linear(table)
+
+    def rotary(self, rope: RopeConfig | None, max_position: int) -> Rotary | None:
+        """Tables as long as what will be served; factors from the file's own tensors (GGUF)."""
+        if rope is None:
+            return None
+        scaling, half = dict(rope.scaling), rope.dim // 2
+        if self.kind == "gguf":
+            for stored, key in (
+                ("rope_freqs.weight", "factors"),
+                ("rope_factors_long.weight", "long_factor"),
+                ("rope_factors_short.weight", "short_factor"),
+            ):
+                if stored in self._checkpoint.tensors:
+                    scaling[key] = formats.vector(self._take(stored, (half,), stored))
+            if "long_factor" in scaling:
+                scaling["rope_type"] = "longrope"  # converters leave it unsaid
+        positions = min(max_position, self._context or max_position)
+        return rotary_tables(rope.dim, rope.theta, positions, scaling, rope.interleaved)
+
+    def finish(self, ignored: Sequence[str] = ()) -> None:
+        """Raise if the file holds tensors that nobody took: its config says less than it holds.
+
+        ignored: patterns of names that may stay behind.
+        """
+        for name in self._checkpoint.tensors:
+            if name not in self._taken and not any(fnmatchcase(name, p) for p in (*_UNUSED, *ignored)):
+                raise CheckpointError(
+                    f"tensor {name!r} is in the file, but the model that its config describes has no such "
+                    "tensor: config and tensors contradict each other"
+                )
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def _bias(self, name: str, length: int, order: Order | None) -> F32:
+        bias = self.vector(f"{name}.bias", length)
+        return bias if order is None else bias[order]
+
+    def _find(self, name: str) -> tuple[str, int | None]:
+        """The file's name of a tensor, and which slice of it ours is (None: all of it)."""
         if self._checkpoint.kind == "hf":
-            return name
-        parts = name.split(".")
-        layer = next((p for p in parts if p.isdigit()), "")
-        key = ".".join("{i}" if p.isdigit() else p for p in parts)
-        if key not in self._names:
+            bare = name.split(".", 1)[1]  # a base model is saved without its head's prefix
+            tensors = self._checkpoint.tensors
+            return (bare if name not in tensors and bare in tensors else name), None
+        numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
+        key = re.sub(r"\.\d+\.", ".{i}.", name, count=1)
+        key = re.sub(r"\.\d+\.", ".{e}.", key, count=1)
+        stem, _, last = key.rpartition(".")
+        stored = self._names.get(key)
+        if stored is None and stem in self._names:
+            stored = f"{self._names[stem]}.{last}"
+        if stored is None:
             raise CheckpointError(f"the family has no {self._checkpoint.kind} name for tensor {name!r}")
-        return self._names[key].replace("{i}", layer)
+        if numbers:
+            stored = stored.replace("{i}", numbers[0])
+        return stored, int(numbers[1]) if len(numbers) > 1 else None
 
-    def _take(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        stored = self._stored_name(name)
+    def _take(self, name: str, shape: tuple[int, ...], stored: str | None = None) -> StoredTensor:
+        stored, slice_ = (stored, None) if stored is not None else self._find(name)
         tensor = self._checkpoint.tensors.get(stored)
         if tensor is None:
             raise CheckpointError(f"tensor {stored!r} is missing (expected shape {list(shape)})")
+        whole = tuple(tensor.shape)
+        if slice_ is not None and len(whole) == len(shape) + 1 and slice_ < whole[0]:
+            data = tensor.data.reshape(whole[0], -1)[slice_]
+            tensor = StoredTensor(f"{stored}[{slice_}]", whole[1:], tensor.format, data, tensor.release)
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"tensor {stored!r} has shape {list(tensor.shape)}, expected {list(shape)}")
-        self._taken += 1
+        self._taken.add(stored)
         if self._progress is not None:
-            self._progress(self._taken, len(self._checkpoint.tensors))
+            self._progress(len(self._taken), len(self._checkpoint.tensors))
         return tensor
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    backend: Backend,
+    dtype: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
+    context: int | None = None,
+) -> tuple[Model, int]:
+    """The checkpoint's model and the bytes of its packed weights; arguments as in Loader.
+
+    Raises:
+        CheckpointError: an unknown architecture, or config and tensors do not make a whole model.
+    """
+    family = family_of(checkpoint)
+    names = family.names if checkpoint.kind == "gguf" else {}
+    loader = Loader(checkpoint, backend, names, dtype, progress, context)
+    model = family.build(family.config(checkpoint), loader)
+    loader.finish(family.ignored)
+    return model, loader.nbytes

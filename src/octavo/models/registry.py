@@ -16,7 +16,7 @@ from octavo.kernels.ops import Inputs, KVCache, KVSpec, Ops, Tensor
 if TYPE_CHECKING:
     from octavo.models.loader import Loader
 
-_NOT_FAMILIES = {"config", "loader", "registry"}
+_NOT_FAMILIES = {"config", "loader", "parts", "registry"}
 
 
 class Model(Protocol):
@@ -40,9 +40,13 @@ class Family:
 
     Attributes:
         hf: values of config.json's "model_type"; gguf: values of general.architecture.
-        names: our tensor names (transformers') -> GGUF's, with {i} for the layer.
+        names: our tensor names (transformers') -> GGUF's, with {i} for the layer and {e} for the
+            expert; a name without its last part stands for all tensors of that module.
         config: (checkpoint) -> the family's config; build: (config, loader) -> Model.
-        tiny_config: arguments of a transformers config for tests, small enough for a laptop.
+        tiny_config: variant -> arguments of a transformers config, small enough for a test; with
+            "model_type" where it is not hf[0]. Every way through build() needs a variant.
+        ignored: patterns of tensors that a file may hold and nobody needs.
+        matches: whether a checkpoint of that architecture is ours, where several families share one.
     """
 
     name: str
@@ -51,15 +55,29 @@ class Family:
     names: Mapping[str, str]
     config: Callable[[Checkpoint], Any]
     build: Callable[[Any, Loader], Model]
-    tiny_config: Callable[[], dict[str, Any]]
+    tiny_config: Callable[[], Mapping[str, Mapping[str, Any]]]
+    ignored: tuple[str, ...] = ()
+    matches: Callable[[Checkpoint], bool] = lambda checkpoint: True
 
 
 @cache
+def family_names() -> tuple[str, ...]:
+    """Names of the files beside this one that declare a family."""
+    path = importlib.import_module("octavo.models").__path__
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(path) if m.name not in _NOT_FAMILIES))
+
+
+def family(name: str) -> Family:
+    """The family that models/<name>.py declares."""
+    found = getattr(importlib.import_module(f"octavo.models.{name}"), "FAMILY", None)
+    if not isinstance(found, Family):
+        raise TypeError(f"octavo/models/{name}.py declares no FAMILY")
+    return found
+
+
 def families() -> tuple[Family, ...]:
-    """All families, found by looking at the files beside this one."""
-    package = importlib.import_module("octavo.models")
-    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in _NOT_FAMILIES)
-    return tuple(importlib.import_module(f"octavo.models.{name}").FAMILY for name in names)
+    """All families."""
+    return tuple(family(name) for name in family_names())
 
 
 def family_of(checkpoint: Checkpoint) -> Family:
@@ -68,10 +86,12 @@ def family_of(checkpoint: Checkpoint) -> Family:
     Raises:
         CheckpointError: no family knows its architecture; the message lists those that exist.
     """
-    for family in families():
-        if checkpoint.architecture in (family.gguf if checkpoint.kind == "gguf" else family.hf):
-            return family
-    known = sorted(n for f in families() for n in (f.gguf if checkpoint.kind == "gguf" else f.hf))
-    raise CheckpointError(
-        f"architecture {checkpoint.architecture!r} is not supported (supported: {', '.join(known)})"
-    )
+    wanted = checkpoint.architecture
+    # Most files are called as what they read, so that one import is enough.
+    for name in sorted(family_names(), key=lambda name: name != wanted):
+        found = family(name)
+        known = found.gguf if checkpoint.kind == "gguf" else found.hf
+        if wanted in known and found.matches(checkpoint):
+            return found
+    all_known = sorted({n for f in families() for n in (f.gguf if checkpoint.kind == "gguf" else f.hf)})
+    raise CheckpointError(f"architecture {wanted!r} is not supported (supported: {', '.join(all_known)})")

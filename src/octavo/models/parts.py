@@ -1,0 +1,181 @@
+"""Pieces that families share: how Llama's descendants name and shape their layers, and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVCache, KVSpec, Ops, Rotary, Tensor
+from octavo.layers.attention import Attention
+from octavo.layers.decoder import Block, DecoderLayer, DecoderStack
+from octavo.layers.linear import Linear
+from octavo.layers.mlp import MLP, GatedMLP, PlainMLP
+from octavo.models.config import DecoderConfig
+from octavo.models.loader import Loader, Order
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.layers.{i}.input_layernorm": "blk.{i}.attn_norm",
+    "model.layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+    "model.layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+    "model.layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
+    "model.layers.{i}.self_attn.o_proj": "blk.{i}.attn_output",
+    "model.layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+    "model.layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+    "model.layers.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
+    "model.layers.{i}.mlp.gate_proj": "blk.{i}.ffn_gate",
+    "model.layers.{i}.mlp.up_proj": "blk.{i}.ffn_up",
+    "model.layers.{i}.mlp.down_proj": "blk.{i}.ffn_down",
+}
+"""transformers' names in Llama and its descendants -> GGUF's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecoderModel:
+    """A decoder-only model (models.registry.Model); each layer's attention says what it keeps."""
+
+    stack: DecoderStack
+    max_position: int
+
+    @property
+    def vocab_size(self) -> int:
+        return self.stack.head.weight.shape[0]
+
+    def kv_specs(self, dtype: str) -> Sequence[KVSpec]:
+        specs = [layer.attention.spec for layer in self.stack.layers]
+        return [KVSpec(s.num_kv_heads, s.head_dim, s.v_head_dim, dtype) for s in specs]
+
+    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+        return self.stack(ops, inputs, kv)
+
+
+def llama_model(c: DecoderConfig, load: Loader, layers: Sequence[Block]) -> DecoderModel:
+    """Llama's embedding, final norm and head around the layers."""
+    table = load.table("model.embed_tokens", (c.vocab_size, c.hidden_size))
+    stack = DecoderStack(
+        table=table,
+        layers=layers,
+        norm=load.rms_norm("model.norm", c.hidden_size, c.norm_eps, c.unit_norm),
+        head=load.head("lm_head", table, c.tie_word_embeddings),
+        embed_scale=c.embed_scale,
+        logit_softcap=c.logit_softcap,
+    )
+    return DecoderModel(stack, c.max_position)
+
+
+def llama_layer(
+    c: DecoderConfig,
+    load: Loader,
+    i: int,
+    rotary: Rotary | None,
+    mlp: MLP | None = None,
+    qk_norm: bool = False,
+) -> DecoderLayer:
+    """Layer i of Llama, with another feed-forward layer or norms on q and k where given."""
+    name = f"model.layers.{i}"
+    return DecoderLayer(
+        attention_norm=load.rms_norm(f"{name}.input_layernorm", c.hidden_size, c.norm_eps, c.unit_norm),
+        attention=llama_attention(c, load, i, rotary, qk_norm),
+        mlp_norm=load.rms_norm(f"{name}.post_attention_layernorm", c.hidden_size, c.norm_eps, c.unit_norm),
+        mlp=mlp or gated_mlp(c, load, f"{name}.mlp", c.intermediate_size),
+    )
+
+
+def llama_attention(
+    c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None, qk_norm: bool = False
+) -> Attention:
+    """self_attn of layer i: q, k, v apart, and o; qk_norm: an RMS norm of each head of q and k."""
+    name = f"model.layers.{i}.self_attn"
+    gains: list[F32 | None] = [None, None]
+    if qk_norm:
+        gains = [
+            load.rms_norm(f"{name}.{side}_norm", c.head_dim, c.norm_eps, c.unit_norm).gain for side in "qk"
+        ]
+    return Attention(
+        index=i,
+        qkv=separate_qkv(c, load, name),
+        out=load.linear(f"{name}.o_proj", (c.hidden_size, c.num_heads * c.head_dim), c.out_bias),
+        spec=attention_spec(c, i),
+        rotary=rotary,
+        q_norm=gains[0],
+        k_norm=gains[1],
+        eps=c.norm_eps,
+    )
+
+
+def attention_spec(c: DecoderConfig, layer: int) -> AttentionSpec:
+    return AttentionSpec(
+        num_heads=c.num_heads,
+        num_kv_heads=c.num_kv_heads,
+        head_dim=c.head_dim,
+        v_head_dim=c.head_dim,
+        scale=c.head_dim**-0.5 if c.attention_scale is None else c.attention_scale,
+        window=c.window(layer),
+        softcap=c.softcap,
+    )
+
+
+def separate_qkv(c: DecoderConfig, load: Loader, name: str) -> Linear:
+    """q_proj, k_proj and v_proj of a module, as one."""
+    q_rows, kv_rows = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    q_order = unpermute(c.num_heads, c.head_dim) if c.permuted_qk else None
+    k_order = unpermute(c.num_kv_heads, c.head_dim) if c.permuted_qk else None
+    parts = [
+        (f"{name}.q_proj", q_rows, q_order),
+        (f"{name}.k_proj", kv_rows, k_order),
+        (f"{name}.v_proj", kv_rows, None),
+    ]
+    return load.stacked(parts, c.hidden_size, c.qkv_bias)
+
+
+def gated_mlp(c: DecoderConfig, load: Loader, name: str, width: int) -> GatedMLP:
+    """gate_proj, up_proj and down_proj of a module."""
+    return GatedMLP(
+        load.gated(f"{name}.gate_proj", f"{name}.up_proj", (width, c.hidden_size), c.mlp_bias),
+        load.linear(f"{name}.down_proj", (c.hidden_size, width), c.mlp_bias),
+        c.activation,
+    )
+
+
+def plain_mlp(
+    c: DecoderConfig, load: Loader, up: str, down: str, transposed: bool = False, bias: bool | None = None
+) -> PlainMLP:
+    """Two projections with an activation between them."""
+    bias = c.mlp_bias if bias is None else bias
+    hidden, width = c.hidden_size, c.intermediate_size
+    return PlainMLP(
+        load.linear(up, (width, hidden), bias, transposed=transposed),
+        load.linear(down, (hidden, width), bias, transposed=transposed),
+        c.activation,
+    )
+
+
+def unpermute(heads: int, head_dim: int) -> Order:
+    """Rows of a GGUF llama q or k in transformers' order: pairs (i, i + D/2), stored as (2i, 2i+1)."""
+    rows = np.arange(heads * head_dim).reshape(heads, head_dim // 2, 2)
+    return rows.swapaxes(1, 2).reshape(-1)
+
+
+def ungroup(groups: int, sizes: tuple[int, int, int], head_dim: int) -> Order:
+    """Rows of a fused qkv in the order all q, all k, all v, where each group holds sizes heads of each.
+
+    GPT-NeoX and BLOOM: a group a head, sizes (1, 1, 1). Falcon 40B: a group a KV head.
+    """
+    rows = np.arange(groups * sum(sizes) * head_dim).reshape(groups, sum(sizes), head_dim)
+    ends = np.cumsum(sizes)[:-1]
+    return np.concatenate([side.reshape(-1) for side in np.split(rows, ends, axis=1)])
+
+
+def alibi_slopes(heads: int) -> F32:
+    """ALiBi's slope of each head (Press et al. 2022, section 3): powers of 2^(-8/n), n a power of two.
+
+    Heads beyond the largest power of two take every other slope of the next one.
+    """
+    base = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * (h + 1) / base) for h in range(base)]
+    slopes += [2.0 ** (-4 * (2 * h + 1) / base) for h in range(heads - base)]
+    return np.array(slopes, np.float32)
