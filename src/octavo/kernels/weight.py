@@ -5,11 +5,12 @@ them into what its kernels stream. Nobody downstream of a Weight hears the name 
 
     layout   values [N, K]                          scale [N, K/G]   minimum [N, K/G]
     F32/F16/BF16   the numbers themselves           -                -
-    S8       int8 q, [N, K/32, 32]                  f16 or f32       -
+    S8       int8 q, [N, K/32, 32]                  f16 or f32       f16 or f32, or None
     U4       two 4-bit q a byte, [N, K/32, 16]      f16 or f32       f16 or f32, or None
 
-S8:  w = scale * q.    U4:  w = scale * q + minimum, 0 <= q <= 15; byte j of a block of 32 holds
-element j in its low nibble and element j + 16 in its high one. minimum None means -8 * scale.
+S8:  w = scale * q, + minimum where there is one. G is 32; without minimum it may be 16.
+U4:  w = scale * q + minimum, 0 <= q <= 15, G is 32; byte j of a block of 32 holds element j in its
+low nibble and element j + 16 in its high one. minimum None means -8 * scale.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy.typing as npt
 from octavo.errors import CheckpointError
 
 BLOCK = 32
-"""Elements of K that share a scale in the S8 and U4 layouts, and in activations."""
+"""Elements of K that share a scale in activations, and in the S8 and U4 layouts but for S8 by 16."""
 
 Array = npt.NDArray[np.generic]
 F32Array = npt.NDArray[np.float32]
@@ -78,8 +79,11 @@ class Weight:
                     f"a {self.layout.value} weight needs a multiple of {BLOCK} columns, not {k}"
                 )
             want = (n, k // BLOCK, BLOCK // 2 if self.layout is Layout.U4 else BLOCK)
-            if self.scale is None or self.scale.shape != want[:2]:
+            by_16 = self.layout is Layout.S8 and self.minimum is None
+            if self.scale is None or self.scale.shape not in (want[:2], (n, k // 16) if by_16 else want[:2]):
                 raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its scales")
+            if self.minimum is not None and self.minimum.shape != want[:2]:
+                raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its minima")
         if self.values.shape != want or self.values.dtype != _DTYPES[self.layout]:
             raise CheckpointError(
                 f"a {self.layout.value} weight of shape {self.shape} holds "
@@ -107,6 +111,11 @@ class Weight:
         )
 
     @property
+    def group(self) -> int:
+        """Elements of K that share a scale; 1 for floats."""
+        return 1 if self.scale is None else self.shape[1] // self.scale.shape[1]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of values, scales and minima: what streaming the weight once has to read."""
         return sum(a.nbytes for a in (self.values, self.scale, self.minimum) if a is not None)
@@ -118,7 +127,11 @@ class Weight:
         assert self.scale is not None  # checked in __post_init__
         scale = self.scale.astype(np.float32)[:, :, None]
         if self.layout is Layout.S8:
-            return (self.values.astype(np.float32) * scale).reshape(self.shape)
+            groups = self.values.reshape(*self.scale.shape, self.group)
+            scaled = groups.astype(np.float32) * scale
+            if self.minimum is not None:
+                scaled += self.minimum.astype(np.float32)[:, :, None]
+            return scaled.reshape(self.shape)
         packed = self.values.view(np.uint8)
         nibbles = np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=2)
         if self.minimum is None:
