@@ -1,9 +1,9 @@
 #include "calibrate.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <vector>
 
 #include "memory.h"
 
@@ -14,39 +14,34 @@ double seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-struct Sweep {
-    const uint64_t* data;
-    size_t words;
-    int threads;
-    std::vector<uint64_t> sums;
-};
+constexpr size_t kPiece = size_t{1} << 20;
 
-void sweep(void* argument, int thread) {
-    Sweep& s = *static_cast<Sweep*>(argument);
-    const size_t begin = s.words * thread / s.threads, end = s.words * (thread + 1) / s.threads;
+uint64_t read_piece(const uint64_t* data) {
     uint64_t a = 0, b = 0, c = 0, d = 0;
-    for (size_t i = begin; i + 8 <= end; i += 8) { // one cache line
-        a ^= s.data[i] ^ s.data[i + 1];
-        b ^= s.data[i + 2] ^ s.data[i + 3];
-        c ^= s.data[i + 4] ^ s.data[i + 5];
-        d ^= s.data[i + 6] ^ s.data[i + 7];
-        __builtin_prefetch(s.data + i + 256);
+    for (size_t i = 0; i < kPiece / 8; i += 8) { // one cache line
+        a ^= data[i] ^ data[i + 1];
+        b ^= data[i + 2] ^ data[i + 3];
+        c ^= data[i + 4] ^ data[i + 5];
+        d ^= data[i + 6] ^ data[i + 7];
+        __builtin_prefetch(data + i + 256);
     }
-    s.sums[static_cast<size_t>(thread) * 8] = a ^ b ^ c ^ d;
+    return a ^ b ^ c ^ d;
 }
 
 } // namespace
 
 double read_bandwidth(Pool& pool, size_t bytes, int rounds) {
-    Region region(bytes, true);
-    std::fill_n(region.data(), bytes, uint8_t{1}); // pages that were never written share one zero page
-    Sweep s{reinterpret_cast<const uint64_t*>(region.data()), bytes / 8, pool.size(),
-            std::vector<uint64_t>(static_cast<size_t>(pool.size()) * 8)};
+    const size_t pieces = std::max<size_t>(1, bytes / kPiece);
+    Region region(pieces * kPiece, true);
+    std::fill_n(region.data(), region.size(), uint8_t{1}); // pages never written share one zero page
+    std::atomic<uint64_t> sum{0};                          // so that no read is left out
     double best = 0.0;
     for (int i = 0; i < rounds; i++) {
         const double start = seconds();
-        pool.run(sweep, &s);
-        best = std::max(best, static_cast<double>(bytes) / (seconds() - start));
+        parallel(pool, static_cast<int>(pieces), 4, [&](int piece) {
+            sum += read_piece(reinterpret_cast<const uint64_t*>(region.data() + static_cast<size_t>(piece) * kPiece));
+        });
+        best = std::max(best, static_cast<double>(region.size()) / (seconds() - start));
     }
     return best;
 }

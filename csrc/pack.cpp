@@ -35,7 +35,6 @@ float number_at(const Table& t, int64_t row, int64_t block) {
 }
 
 struct Job {
-    Pool* pool;
     const std::vector<Source>* sources;
     Matrix m;
     uint8_t* data;
@@ -85,13 +84,6 @@ struct Job {
         pack_table(s.scale, nullptr, row, lane, to);
         if (m.minima) pack_table(s.minimum, &s.scale, row, lane, to + table_bytes(m.wide));
     }
-
-    static void run(void* self, int thread) {
-        const Job& job = *static_cast<Job*>(self);
-        const int64_t n = job.m.panels, size = job.pool->size();
-        for (int64_t p = n * thread / size; p < n * (thread + 1) / size; p++)
-            for (int64_t lane = 0; lane < kPanel; lane++) job.pack_lane(p, lane);
-    }
 };
 
 } // namespace
@@ -113,8 +105,10 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     auto piece = arena.take(packed->nbytes);
     packed->owner = piece.owner;
     m.data = piece.data;
-    Job job{&pool, &sources, m, piece.data};
-    pool.run(Job::run, &job);
+    const Job job{&sources, m, piece.data};
+    parallel(pool, static_cast<int>(m.panels), 4, [&job](int panel) {
+        for (int64_t lane = 0; lane < kPanel; lane++) job.pack_lane(panel, lane);
+    });
     return packed;
 }
 

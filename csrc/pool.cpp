@@ -16,6 +16,14 @@ constexpr int kSpins = 1500;
 
 } // namespace
 
+void await_change(std::atomic<int>& word, int old) {
+    for (int i = 0; i < kSpins; i++) {
+        if (word.load(std::memory_order_acquire) != old) return;
+        pause();
+    }
+    word.wait(old, std::memory_order_acquire);
+}
+
 Pool::Pool(int size) : size_(size) {
     for (int i = 1; i < size; i++) threads_.emplace_back([this, i] { work(i); });
 }
@@ -26,50 +34,30 @@ Pool::~Pool() {
     for (auto& thread : threads_) thread.join();
 }
 
-// Spin a little, then sleep until the word differs from old.
-void Pool::await_change(std::atomic<int>& word, int old) {
-    for (int i = 0; i < kSpins; i++) {
-        if (word.load(std::memory_order_acquire) != old) return;
-        pause();
-    }
-    word.wait(old, std::memory_order_acquire);
-}
-
 void Pool::work(int thread) {
-    int seen = 0;
-    for (;;) {
+    for (int seen = 0;;) {
         await_change(started_, seen);
         seen = started_.load(std::memory_order_acquire);
         if (seen < 0) return;
-        job_(argument_, thread);
-        barrier();
+        // First we are inside, then we look whether it is open; run() closes, then looks whether
+        // anybody is inside. In one total order, one of us sees the other.
+        inside_.fetch_add(1, std::memory_order_seq_cst);
+        if (open_.load(std::memory_order_seq_cst)) job_(argument_, thread);
+        if (inside_.fetch_sub(1, std::memory_order_seq_cst) == 1) inside_.notify_all();
     }
 }
 
 void Pool::run(void (*job)(void*, int), void* argument) {
     std::lock_guard lock(turn_);
-    if (size_ > 1) {
-        job_ = job;
-        argument_ = argument;
-        int next = (started_.load(std::memory_order_relaxed) + 1) & 0x3fffffff;
-        started_.store(next, std::memory_order_release);
-        started_.notify_all();
-    }
+    if (size_ == 1) return job(argument, 0);
+    job_ = job;
+    argument_ = argument;
+    open_.store(true, std::memory_order_seq_cst);
+    started_.store((started_.load(std::memory_order_relaxed) + 1) & 0x3fffffff, std::memory_order_release);
+    started_.notify_all();
     job(argument, 0);
-    barrier(); // nobody is in the job any more: its argument may go
-}
-
-void Pool::barrier() {
-    if (size_ == 1) return;
-    // Read before arriving: the last one to arrive changes it.
-    int now = passed_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-        arrived_.store(0, std::memory_order_relaxed);
-        passed_.store((now + 1) & 0x3fffffff, std::memory_order_release);
-        passed_.notify_all();
-        return;
-    }
-    await_change(passed_, now);
+    open_.store(false, std::memory_order_seq_cst);
+    for (int inside; (inside = inside_.load(std::memory_order_seq_cst)) != 0;) await_change(inside_, inside);
 }
 
 } // namespace octavo

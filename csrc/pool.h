@@ -1,4 +1,4 @@
-// A persistent pool: the calling thread and `size - 1` workers run one function together.
+// A persistent pool: the calling thread, and workers that help it.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -7,6 +7,9 @@
 #include <vector>
 
 namespace octavo {
+
+// Spin a little, then sleep until the word differs from old. Whoever changes it must notify.
+void await_change(std::atomic<int>& word, int old);
 
 class Pool {
 public:
@@ -17,26 +20,66 @@ public:
 
     int size() const { return size_; }
 
-    // Call job(argument, thread) for thread 0..size-1 at once; returns when all are done.
-    // Callers take turns.
+    // Call job(argument, 0) here, and job(argument, thread) on those workers that are awake in time;
+    // returns when nobody is in the job any more. Work must be claimed, not dealt out by number: a
+    // worker that the system has put aside must hold up nobody. Callers take turns.
     void run(void (*job)(void*, int), void* argument);
-
-    // Only within a job: wait until every thread of the pool is here.
-    void barrier();
 
 private:
     void work(int thread);
-    static void await_change(std::atomic<int>& word, int old);
 
     const int size_;
     std::mutex turn_;
     void (*job_)(void*, int) = nullptr;
     void* argument_ = nullptr;
     // Each on its own cache line: they are written by different threads at different times.
-    alignas(64) std::atomic<int> started_{0};  // number of the current job; -1: stop
-    alignas(64) std::atomic<int> arrived_{0};  // threads at the current barrier
-    alignas(64) std::atomic<int> passed_{0};   // number of barriers passed
+    alignas(64) std::atomic<int> started_{0}; // number of the current job; -1: stop
+    alignas(64) std::atomic<bool> open_{false};
+    alignas(64) std::atomic<int> inside_{0}; // workers in the job
     std::vector<std::thread> threads_;
 };
+
+// Units 0..n-1, claimed in ranges by whoever is free; finished when all are done.
+class alignas(64) Claims {
+public:
+    void reset() {
+        next_.store(0, std::memory_order_relaxed);
+        done_.store(0, std::memory_order_relaxed);
+    }
+    // The next range of at most `size` units; false when there is none.
+    bool claim(int n, int size, int* begin, int* end) {
+        if (next_.load(std::memory_order_relaxed) >= n) return false;
+        *begin = next_.fetch_add(size, std::memory_order_relaxed);
+        *end = *begin + size < n ? *begin + size : n;
+        return *begin < n;
+    }
+    void finish(int count, int n) {
+        if (done_.fetch_add(count, std::memory_order_acq_rel) + count == n) done_.notify_all();
+    }
+    // Wait until all are done, and see all that was written.
+    void await(int n) {
+        for (int done; (done = done_.load(std::memory_order_acquire)) != n;) await_change(done_, done);
+    }
+
+private:
+    std::atomic<int> next_{0};
+    alignas(64) std::atomic<int> done_{0};
+};
+
+// body(unit) for units 0..n-1, on the whole pool.
+template <class Body> void parallel(Pool& pool, int n, int size, Body body) {
+    struct Job {
+        Body* body;
+        int n, size;
+        Claims claims;
+    } job{&body, n, size, {}};
+    pool.run(
+        [](void* argument, int) {
+            Job& j = *static_cast<Job*>(argument);
+            for (int begin, end; j.claims.claim(j.n, j.size, &begin, &end);)
+                for (int i = begin; i < end; i++) (*j.body)(i);
+        },
+        &job);
+}
 
 } // namespace octavo

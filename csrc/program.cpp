@@ -27,8 +27,9 @@ void Program::check(const BatchView& b) const {
     require(b.sampled_rows <= limits_.sampled, "the batch samples more rows than the program's limit");
     require(b.table_width <= limits_.table_width, "the batch's page tables are wider than the program's limit");
     require(b.query_start[0] == 0 && b.query_start[b.sequences] == b.tokens, "query_start does not span the tokens");
+    for (int64_t s = 0; s < b.sequences; s++)
+        require(b.query_start[s] <= b.query_start[s + 1], "query_start must ascend");
     for (int64_t s = 0; s < b.sequences; s++) {
-        require(b.query_start[s] <= b.query_start[s + 1] && b.query_start[s] >= 0, "query_start must ascend");
         require(b.context_lens[s] >= 0, "a context length is negative");
         for (int64_t t = b.query_start[s]; t < b.query_start[s + 1]; t++)
             require(b.positions[t] >= 0 && b.positions[t] < b.context_lens[s], "a position lies outside its context");
@@ -43,10 +44,10 @@ void Program::replay(const BatchView& batch) {
     const auto stride = static_cast<int64_t>((scratch_bytes_ + 4095) / 4096 * 4096);
     if (!scratch_ && stride) scratch_ = std::make_unique<Region>(static_cast<size_t>(stride) * pool_->size(), false);
     if (claim_count_ != phases_) {
-        claims_ = std::make_unique<Claim[]>(phases_);
+        claims_ = std::make_unique<Claims[]>(phases_);
         claim_count_ = phases_;
     }
-    for (size_t i = 0; i < claim_count_; i++) claims_[i].next.store(0, std::memory_order_relaxed);
+    for (size_t i = 0; i < claim_count_; i++) claims_[i].reset();
     step_ = Step{kernels_, batch, arena_.data(), scratch_ ? scratch_->data() : nullptr, stride, pool_->size(),
                  ++serial_};
     for (auto& op : ops_) op->begin(step_);
@@ -55,28 +56,20 @@ void Program::replay(const BatchView& batch) {
 }
 
 void Program::work(int thread) {
-    const int64_t threads = pool_->size();
+    // A few ranges for each thread, so that one who is slow or put aside does not hold up the rest;
+    // but not many, because streaming likes long ones.
+    const int pieces = pool_->size() == 1 ? 1 : pool_->size() * 4;
     size_t index = 0;
     for (auto& op : ops_) {
         for (int phase = 0; phase < op->phases(); phase++, index++) {
-            const int64_t n = op->units(step_, phase);
-            if (n == 0) continue; // every thread sees the same number
-            if (n == 1) {
-                if (thread == 0) op->run(step_, phase, 0, 1, 0);
-            } else if (threads == 1) {
-                op->run(step_, phase, 0, n, 0);
-            } else {
-                // A thread that was descheduled must not hold up the others for long, so ranges are
-                // claimed, some to each thread; but streaming likes long ones.
-                const int64_t size = op->uneven() ? 1 : std::max<int64_t>(1, n / (threads * 6));
-                auto& next = claims_[index].next;
-                for (;;) {
-                    const int64_t begin = next.fetch_add(size, std::memory_order_relaxed);
-                    if (begin >= n) break;
-                    op->run(step_, phase, begin, std::min(n, begin + size), thread);
-                }
+            const int n = static_cast<int>(op->units(step_, phase)); // every thread sees the same number
+            const int size = op->uneven() ? 1 : std::max(1, n / pieces);
+            Claims& claims = claims_[index];
+            for (int begin, end; claims.claim(n, size, &begin, &end);) {
+                op->run(step_, phase, begin, end, thread);
+                claims.finish(end - begin, n);
             }
-            pool_->barrier();
+            claims.await(n);
         }
     }
 }

@@ -1,6 +1,5 @@
 // A captured forward: ops over static buffers, replayed in one call by the whole pool.
 #pragma once
-#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,15 +42,15 @@ struct Step {
     float* scratch_of(int thread) const { return reinterpret_cast<float*>(scratch + thread * scratch_stride); }
 };
 
-// An op runs in phases; all threads finish a phase before the next begins. A phase is a number of
-// units, shared out among threads in ranges: a unit's result never depends on the sharing.
+// An op runs in phases; a phase is finished before the next begins. It is a number of units, which
+// threads claim in ranges: a unit's result never depends on who computes it, or with which others.
 class Op {
 public:
     virtual ~Op() = default;
     virtual int phases() const { return 1; }
     virtual int64_t units(const Step& step, int phase) const = 0;
     virtual void run(const Step& step, int phase, int64_t begin, int64_t end, int thread) = 0;
-    // Units of unequal length: threads claim them one by one.
+    // Units of unequal length: they are claimed one by one.
     virtual bool uneven() const { return false; }
     virtual size_t scratch_bytes(const Kernels&) const { return 0; }
     // Called before each replay, by one thread.
@@ -91,10 +90,7 @@ private:
     Buffer result_{};
     Step step_{};
     int64_t serial_ = 0;
-    struct alignas(64) Claim {
-        std::atomic<int64_t> next{0};
-    };
-    std::unique_ptr<Claim[]> claims_;
+    std::unique_ptr<Claims[]> claims_; // one a phase
     size_t phases_ = 0, claim_count_ = 0;
 };
 
