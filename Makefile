@@ -28,7 +28,7 @@ PIP      := -m pip --disable-pip-version-check install --quiet
 EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
 FRAME    := pyproject.toml Makefile constraints
 
-.PHONY: help env serve test test-env test-slow test-oracle oracle-env ext lint format bench env-size clean \
+.PHONY: help env serve test test-env test-slow test-oracle oracle-env ext lint format docs bench env-size clean \
 	_env _test-env _oracle-env _build-env _ext
 
 help:
@@ -39,7 +39,7 @@ help:
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
-	@echo "make ext | lint | format | clean"
+	@echo "make ext | lint | format | docs | clean"
 
 # --- environments -------------------------------------------------------------------------------
 
@@ -121,6 +121,9 @@ lint: test-env
 format: test-env
 	@$(TEST) -m ruff check --fix .
 	@$(TEST) -m ruff format .
+
+docs: test-env
+	@$(TEST) scripts/reference_pages.py
 
 bench: env oracle-env
 	@$(RUNTIME) benchmarks/decode.py --peer-python $(ORACLE) $(if $(RESULT),--write)

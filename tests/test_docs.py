@@ -69,6 +69,13 @@ def test_serve_page_names_flags_that_exist() -> None:
     assert named <= set(re.findall(r"--[a-z][a-z-]*", shown))
 
 
+def test_derived_pages_are_current() -> None:
+    """What is listed from registries is what the registries hold: `make docs` writes it."""
+    command = [sys.executable, str(ROOT / "scripts" / "reference_pages.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_python_page_runs(smollm2_path: Path) -> None:
     """Its blocks one after another, as a reader would type them."""
     assert smollm2_path.exists()
