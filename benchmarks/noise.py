@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +99,8 @@ def probabilities(logits: np.ndarray, temperature: float, top_p: float) -> np.nd
         sums = np.take_along_axis(p, order, 1).cumsum(axis=1)
         reached = np.concatenate([np.zeros((len(p), 1), bool), sums[:, :-1] >= top_p], axis=1)
         np.put_along_axis(p, order, np.where(reached, 0, np.take_along_axis(p, order, 1)), 1)
-    return p / p.sum(axis=1, keepdims=True)
+    normalized: np.ndarray = p / p.sum(axis=1, keepdims=True)
+    return normalized
 
 
 def models(path: Path) -> dict[str, np.ndarray]:
@@ -112,7 +112,8 @@ def models(path: Path) -> dict[str, np.ndarray]:
     ids = AutoTokenizer.from_pretrained(**source)(TEXT, return_tensors="pt").input_ids
     result = {}
     with torch.no_grad():
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32).eval()
+        model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+        model.eval()
         output = model(ids, output_hidden_states=True)
         result["target"] = output.logits[0].numpy()
         layers = len(output.hidden_states) - 1
@@ -192,4 +193,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

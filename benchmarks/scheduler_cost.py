@@ -26,9 +26,7 @@ PARAMS = SamplingParams(max_tokens=None)
 
 def request(number: int, prompt: list[int]) -> Request:
     order = (0, number)
-    return Request(
-        f"r{number}", prompt, PARAMS, 0, 0, order, CONTEXT, NO_STOP, NO_STOP, RequestMetrics(0.0)
-    )
+    return Request(f"r{number}", prompt, PARAMS, 0, 0, order, CONTEXT, NO_STOP, NO_STOP, RequestMetrics(0.0))
 
 
 def result_of(plan: StepPlan) -> StepResult:
@@ -70,11 +68,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
     steps = parser.parse_args().steps
-    print(f"{'running':>8} {'prompt':>7} {'schedule':>9} {'update':>9} {'sum':>9}  (microseconds a step, median)")
+    print("microseconds a step, median")
+    print(f"{'running':>8} {'prompt':>7} {'schedule':>9} {'update':>9} {'sum':>9}")
     for running in (1, 32, 256):
         for with_prompt in (False, True):
             plan, update = scenario(running, with_prompt, steps)
-            print(f"{running:8d} {'yes' if with_prompt else 'no':>7} {plan:9.1f} {update:9.1f} {plan + update:9.1f}")
+            prompt = "yes" if with_prompt else "no"
+            print(f"{running:8d} {prompt:>7} {plan:9.1f} {update:9.1f} {plan + update:9.1f}")
 
 
 if __name__ == "__main__":

@@ -28,12 +28,16 @@ def test_short(path: Path) -> None:
     if not name_of(path).startswith(KERNELS):
         assert len(text.splitlines()) <= MAX_FILE_LINES
     long = [
-        f"{node.name} ({(node.end_lineno or 0) - node.lineno + 1} lines)"
+        f"{node.name} ({body_lines(node)} lines)"
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and (node.end_lineno or 0) - node.lineno + 1 > MAX_FUNCTION_LINES
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and body_lines(node) > MAX_FUNCTION_LINES
     ]
     assert not long, ", ".join(long)
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of the body, docstring included; a signature that declares options may be long."""
+    return (node.end_lineno or 0) - node.body[0].lineno + 1
 
 
 @pytest.mark.parametrize("path", python_files(), ids=name_of)
