@@ -39,7 +39,7 @@ def save(arguments: dict[str, Any], folder: Path) -> Path:
             if parameter.ndim == 1:  # gains (of 1, or of 0 where 1 is added) and biases
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
             elif (parameter.ndim == 2 and "embed" in name) or "wte" in name:
-                torch.nn.init.normal_(parameter, std=0.5)
+                torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
             else:  # wide enough that logits differ and attention looks somewhere
                 torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[-1] ** -0.5)
     model.save_pretrained(folder)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.errors import CheckpointError
@@ -94,6 +94,11 @@ class DecoderConfig:
             raise CheckpointError(
                 f"sliding windows must be positive, not {min(w or 1 for w in self.windows)}"
             )
+
+    @classmethod
+    def of(cls, config: DecoderConfig, **more: Any) -> Self:
+        """A family's own config: these numbers and more."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(config)}, **more)
 
     def window(self, layer: int) -> int | None:
         return self.windows[layer] if self.windows else None
@@ -198,7 +203,7 @@ def read_hf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
     heads, hidden = read.integer("num_attention_heads"), read.integer("hidden_size")
     head_dim = read.integer("head_dim", hidden // max(heads, 1))
     max_position = read.integer("max_position_embeddings", 2048)
-    fields: dict[str, Any] = {
+    found: dict[str, Any] = {
         "vocab_size": read.integer("vocab_size"),
         "hidden_size": hidden,
         "num_layers": read.integer("num_hidden_layers"),
@@ -209,14 +214,14 @@ def read_hf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
         "tie_word_embeddings": read.flag("tie_word_embeddings"),
     }
     if "intermediate_size" not in changes:
-        fields["intermediate_size"] = read.integer("intermediate_size")
+        found["intermediate_size"] = read.integer("intermediate_size")
     if "activation" not in changes:
-        fields["activation"] = read.activation("hidden_act", "silu")
+        found["activation"] = read.activation("hidden_act", "silu")
     if "norm_eps" not in changes:
-        fields["norm_eps"] = read.number("rms_norm_eps", 1e-6)
+        found["norm_eps"] = read.number("rms_norm_eps", 1e-6)
     if "rope" not in changes:
-        fields["rope"] = read.rope(head_dim, max_position)
-    return DecoderConfig(**{**fields, **changes})
+        found["rope"] = read.rope(head_dim, max_position)
+    return DecoderConfig(**{**found, **changes})
 
 
 def read_gguf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
@@ -227,7 +232,7 @@ def read_gguf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
     max_position = read.integer("context_length")
     eps = read.number("attention.layer_norm_rms_epsilon", read.number("attention.layer_norm_epsilon", 0.0))
     tokens = checkpoint.config.get("tokenizer.ggml.tokens", ())
-    fields: dict[str, Any] = {
+    found: dict[str, Any] = {
         "vocab_size": read.integer("vocab_size", len(tokens)),
         "hidden_size": hidden,
         "num_layers": read.integer("block_count"),
@@ -239,10 +244,10 @@ def read_gguf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
         "tie_word_embeddings": "output.weight" not in checkpoint.tensors,
     }
     if "intermediate_size" not in changes:
-        fields["intermediate_size"] = read.integer("feed_forward_length")
+        found["intermediate_size"] = read.integer("feed_forward_length")
     if "rope" not in changes:
-        fields["rope"] = gguf_rope(checkpoint, head_dim, max_position)
-    return DecoderConfig(**{**fields, **changes})
+        found["rope"] = gguf_rope(checkpoint, head_dim, max_position)
+    return DecoderConfig(**{**found, **changes})
 
 
 def gguf_rope(checkpoint: Checkpoint, head_dim: int, max_position: int) -> RopeConfig:

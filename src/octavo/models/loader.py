@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import ml_dtypes
@@ -217,7 +218,9 @@ class Loader:
         whole = tuple(tensor.shape)
         if slice_ is not None and len(whole) == len(shape) + 1 and slice_ < whole[0]:
             data = tensor.data.reshape(whole[0], -1)[slice_]
-            tensor = StoredTensor(f"{stored}[{slice_}]", whole[1:], tensor.format, data, tensor.release)
+            tensor = replace(tensor, shape=whole[1:], data=data)
+        if tuple(tensor.shape) != shape and [d for d in tensor.shape if d > 1] == [d for d in shape if d > 1]:
+            tensor = replace(tensor, shape=shape)  # GGUF drops a dimension of 1, or keeps it
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"tensor {stored!r} has shape {list(tensor.shape)}, expected {list(shape)}")
         self._taken.add(stored)

@@ -41,7 +41,7 @@ def k_scales(blocks: npt.NDArray[Any]) -> tuple[F32Array, F32Array]:
 
 
 def k_nibbles(q: npt.NDArray[Any]) -> U8:
-    """[N, B, 128] bytes of Q4_K or Q5_K -> [N, B, 8, 32]: 32 low nibbles, then the 32 high ones, four times."""
+    """[N, B, 128] bytes of Q4_K or Q5_K -> [N, B, 8, 32]: of each 32, the low nibbles, then the high."""
     chunks = q.reshape(*q.shape[:2], 4, 1, 32)
     both = np.concatenate([chunks & np.uint8(15), chunks >> np.uint8(4)], axis=3)
     return both.reshape(*q.shape[:2], 8, 32)

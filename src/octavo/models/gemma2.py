@@ -1,0 +1,107 @@
+"""Gemma 2: norms before and after each sublayer, soft caps, every other layer local (Gemma team 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.checkpoints.base import Checkpoint
+from octavo.kernels.ops import Rotary
+from octavo.layers.decoder import DecoderLayer
+from octavo.models.config import DecoderConfig, Reader
+from octavo.models.gemma import gemma_config
+from octavo.models.loader import Loader
+from octavo.models.parts import GGUF_NAMES, DecoderModel, gated_mlp, llama_attention, llama_model
+from octavo.models.registry import Family
+
+NAMES = GGUF_NAMES | {
+    "model.layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
+    "model.layers.{i}.pre_feedforward_layernorm": "blk.{i}.ffn_norm",
+    "model.layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
+}
+
+
+def config_of(checkpoint: Checkpoint) -> DecoderConfig:
+    read = Reader.of(checkpoint)
+    if checkpoint.kind == "gguf":
+        layers = read.integer("block_count")
+        return gemma_config(
+            checkpoint,
+            windows=gguf_windows(read, layers, 2),
+            attention_scale=gguf_scale(read, largest=layers == 46),
+            softcap=read.optional_number("attn_logit_softcapping"),
+            logit_softcap=read.optional_number("final_logit_softcapping"),
+        )
+    layers = read.integer("num_hidden_layers")
+    return gemma_config(
+        checkpoint,
+        windows=read.windows(layers, tuple(i % 2 == 0 for i in range(layers))),
+        attention_scale=read.number("query_pre_attn_scalar", 256) ** -0.5,
+        softcap=read.optional_number("attn_logit_softcapping"),
+        logit_softcap=read.optional_number("final_logit_softcapping"),
+    )
+
+
+def gguf_windows(read: Reader, layers: int, period: int) -> tuple[int | None, ...]:
+    """GGUF says the window alone: the last layer of each period is global, the others are local."""
+    window = read.integer("attention.sliding_window", 4096)
+    return tuple(None if (i + 1) % period == 0 else window for i in range(layers))
+
+
+def gguf_scale(read: Reader, largest: bool) -> float:
+    """GGUF leaves query_pre_attn_scalar out: it is the head's width but in the 27B models."""
+    width = read.integer("embedding_length") // read.integer("attention.head_count")
+    return (width if largest else read.integer("attention.key_length")) ** -0.5
+
+
+def build(c: DecoderConfig, load: Loader) -> DecoderModel:
+    rotary = load.rotary(c.rope, c.max_position)
+    return llama_model(c, load, [gemma_layer(c, load, i, rotary) for i in range(c.num_layers)])
+
+
+def gemma_layer(
+    c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None, qk_norm: bool = False
+) -> DecoderLayer:
+    name = f"model.layers.{i}"
+    before, after, before_mlp, after_mlp = (
+        load.rms_norm(f"{name}.{norm}_layernorm", c.hidden_size, c.norm_eps, c.unit_norm)
+        for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward")
+    )
+    return DecoderLayer(
+        attention_norm=before,
+        attention=llama_attention(c, load, i, rotary, qk_norm),
+        mlp_norm=before_mlp,
+        mlp=gated_mlp(c, load, f"{name}.mlp", c.intermediate_size),
+        attention_post_norm=after,
+        mlp_post_norm=after_mlp,
+    )
+
+
+def tiny_config() -> Mapping[str, Mapping[str, Any]]:
+    base = {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 256,
+        "sliding_window": 24,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 3.0,
+    }
+    uncapped = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+    return {"capped": base, "uncapped": base | uncapped}
+
+
+FAMILY = Family(
+    name="gemma2",
+    hf=("gemma2",),
+    gguf=("gemma2",),
+    names=NAMES,
+    config=config_of,
+    build=build,
+    tiny_config=tiny_config,
+)

@@ -1,0 +1,102 @@
+"""Gemma 3, text: five local layers to a global one, each with its own rotation, q and k normed (2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.checkpoints.base import Checkpoint
+from octavo.models.config import DecoderConfig, Reader, RopeConfig
+from octavo.models.gemma import gemma_config
+from octavo.models.gemma2 import NAMES, gemma_layer, gguf_scale, gguf_windows
+from octavo.models.loader import Loader
+from octavo.models.parts import DecoderModel, llama_model
+from octavo.models.registry import Family
+
+PERIOD = 6
+"""Every so manieth layer is global, unless the file says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemma3Config(DecoderConfig):
+    """local_rope: the rotation of layers with a window; rope is that of the others."""
+
+    local_rope: RopeConfig
+
+
+def config_of(checkpoint: Checkpoint) -> Gemma3Config:
+    read = Reader.of(checkpoint)
+    return _from_gguf(checkpoint, read) if checkpoint.kind == "gguf" else _from_hf(checkpoint, read)
+
+
+def _from_hf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
+    layers, period = read.integer("num_hidden_layers"), read.integer("sliding_window_pattern", PERIOD)
+    head_dim, longest = read.integer("head_dim", 256), read.integer("max_position_embeddings", 131072)
+    read.refuse("attn_logit_softcapping", ())
+    config = gemma_config(
+        checkpoint,
+        head_dim=head_dim,
+        windows=read.windows(layers, tuple((i + 1) % period != 0 for i in range(layers))),
+        rope=read.rope(head_dim, longest, 1_000_000.0, "full_attention"),
+        attention_scale=read.number("query_pre_attn_scalar", 256) ** -0.5,
+        logit_softcap=read.optional_number("final_logit_softcapping"),
+    )
+    if "sliding_attention" in read.get("rope_parameters", {}):
+        local = read.rope(head_dim, longest, kind="sliding_attention")
+    else:
+        local = RopeConfig(read.number("rope_local_base_freq", 10000.0), head_dim, {})
+    return Gemma3Config.of(config, local_rope=local)
+
+
+def _from_gguf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
+    layers, head_dim = read.integer("block_count"), read.integer("attention.key_length")
+    config = gemma_config(
+        checkpoint,
+        windows=gguf_windows(read, layers, read.integer("attention.sliding_window_pattern", PERIOD)),
+        attention_scale=gguf_scale(read, largest=layers == 62),
+        logit_softcap=read.optional_number("final_logit_softcapping"),
+    )
+    return Gemma3Config.of(
+        config, local_rope=RopeConfig(read.number("rope.freq_base_swa", 10000.0), head_dim, {})
+    )
+
+
+def build(c: Gemma3Config, load: Loader) -> DecoderModel:
+    everywhere, nearby = load.rotary(c.rope, c.max_position), load.rotary(c.local_rope, c.max_position)
+    layers = [
+        gemma_layer(c, load, i, everywhere if c.window(i) is None else nearby, qk_norm=True)
+        for i in range(c.num_layers)
+    ]
+    return llama_model(c, load, layers)
+
+
+def tiny_config() -> Mapping[str, Mapping[str, Any]]:
+    base = {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 7,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "max_position_embeddings": 256,
+        "sliding_window": 24,
+        "query_pre_attn_scalar": 24,
+    }
+    scaled = {
+        "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    }
+    return {"plain": base, "scaled": base | {"rope_parameters": scaled, "final_logit_softcapping": 3.0}}
+
+
+FAMILY = Family(
+    name="gemma3_text",
+    hf=("gemma3_text",),
+    gguf=("gemma3",),
+    names=NAMES,
+    config=config_of,
+    build=build,
+    tiny_config=tiny_config,
+)

@@ -1,0 +1,71 @@
+"""Mixtral: Mistral whose feed-forward layers are mixtures of experts (Jiang et al. 2024).
+
+GGUF files of it call themselves llama, and have an expert count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.checkpoints.base import Checkpoint
+from octavo.models.config import Reader, read_gguf, read_hf
+from octavo.models.loader import Loader
+from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_layer, llama_model
+from octavo.models.parts_moe import MoEConfig, moe
+from octavo.models.registry import Family
+
+_MLP = "model.layers.{i}.block_sparse_moe"
+NAMES = GGUF_NAMES | {
+    f"{_MLP}.gate": "blk.{i}.ffn_gate_inp",
+    f"{_MLP}.experts.{{e}}.w1": "blk.{i}.ffn_gate_exps",
+    f"{_MLP}.experts.{{e}}.w3": "blk.{i}.ffn_up_exps",
+    f"{_MLP}.experts.{{e}}.w2": "blk.{i}.ffn_down_exps",
+}
+
+
+def config_of(checkpoint: Checkpoint) -> MoEConfig:
+    read = Reader.of(checkpoint)
+    if checkpoint.kind == "gguf":
+        config = read_gguf(checkpoint, permuted_qk=True)
+        experts, chosen = read.integer("expert_count"), read.integer("expert_used_count")
+    else:
+        config = read_hf(checkpoint, windows=read.windows(read.integer("num_hidden_layers")))
+        experts, chosen = read.integer("num_local_experts", 8), read.integer("num_experts_per_tok", 2)
+    return MoEConfig.of(
+        config, num_experts=experts, top_k=chosen, expert_size=config.intermediate_size, renormalize=True
+    )
+
+
+def build(c: MoEConfig, load: Loader) -> DecoderModel:
+    rotary = load.rotary(c.rope, c.max_position)
+    layers = [
+        llama_layer(c, load, i, rotary, moe(c, load, _MLP.format(i=i), ("w1", "w3", "w2")))
+        for i in range(c.num_layers)
+    ]
+    return llama_model(c, load, layers)
+
+
+def tiny_config() -> Mapping[str, Mapping[str, Any]]:
+    base = {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+    } | {"num_local_experts": 5, "num_experts_per_tok": 2}
+    return {"plain": base, "window": base | {"sliding_window": 24}}
+
+
+FAMILY = Family(
+    name="mixtral",
+    hf=("mixtral",),
+    gguf=("llama",),
+    names=NAMES,
+    config=config_of,
+    build=build,
+    tiny_config=tiny_config,
+    matches=lambda checkpoint: checkpoint.kind == "hf" or bool(checkpoint.config.get("llama.expert_count")),
+)

@@ -1,0 +1,66 @@
+"""OLMo 2: Llama with norms after the sublayers alone, and on all of q and k (OLMo team 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from octavo.checkpoints.base import Checkpoint
+from octavo.kernels.ops import Rotary
+from octavo.layers.decoder import DecoderLayer
+from octavo.models.config import DecoderConfig, Reader, read_hf
+from octavo.models.loader import Loader
+from octavo.models.parts import DecoderModel, gated_mlp, llama_attention, llama_model
+from octavo.models.registry import Family
+
+
+def config_of(checkpoint: Checkpoint) -> DecoderConfig:
+    bias = Reader.of(checkpoint).flag("attention_bias")
+    return read_hf(checkpoint, qkv_bias=bias, out_bias=bias)
+
+
+def build(c: DecoderConfig, load: Loader) -> DecoderModel:
+    rotary = load.rotary(c.rope, c.max_position)
+    return llama_model(c, load, [_layer(c, load, i, rotary) for i in range(c.num_layers)])
+
+
+def _layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> DecoderLayer:
+    name = f"model.layers.{i}"
+    attention = replace(
+        llama_attention(c, load, i, rotary),
+        q_norm=load.vector(f"{name}.self_attn.q_norm.weight", c.num_heads * c.head_dim),
+        k_norm=load.vector(f"{name}.self_attn.k_norm.weight", c.num_kv_heads * c.head_dim),
+    )
+    return DecoderLayer(
+        attention_norm=None,
+        attention=attention,
+        mlp_norm=None,
+        mlp=gated_mlp(c, load, f"{name}.mlp", c.intermediate_size),
+        attention_post_norm=load.rms_norm(f"{name}.post_attention_layernorm", c.hidden_size, c.norm_eps),
+        mlp_post_norm=load.rms_norm(f"{name}.post_feedforward_layernorm", c.hidden_size, c.norm_eps),
+    )
+
+
+def tiny_config() -> Mapping[str, Mapping[str, Any]]:
+    base = {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+    }
+    return {"plain": base, "biased": base | {"attention_bias": True, "num_key_value_heads": 4}}
+
+
+FAMILY = Family(
+    name="olmo2",
+    hf=("olmo2",),
+    gguf=(),
+    names={},
+    config=config_of,
+    build=build,
+    tiny_config=tiny_config,
+)

@@ -1,0 +1,67 @@
+"""Mixture-of-experts layers, as Mixtral, Qwen and DeepSeek store them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.layers.mlp import GatedMLP
+from octavo.layers.moe import MoE
+from octavo.models.config import DecoderConfig
+from octavo.models.loader import Loader
+from octavo.models.parts import gated_mlp
+
+MOE_NAMES = {
+    "model.layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
+    "model.layers.{i}.mlp.experts.{e}.gate_proj": "blk.{i}.ffn_gate_exps",
+    "model.layers.{i}.mlp.experts.{e}.up_proj": "blk.{i}.ffn_up_exps",
+    "model.layers.{i}.mlp.experts.{e}.down_proj": "blk.{i}.ffn_down_exps",
+    "model.layers.{i}.mlp.shared_expert.gate_proj": "blk.{i}.ffn_gate_shexp",
+    "model.layers.{i}.mlp.shared_expert.up_proj": "blk.{i}.ffn_up_shexp",
+    "model.layers.{i}.mlp.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
+    "model.layers.{i}.mlp.shared_expert_gate": "blk.{i}.ffn_gate_inp_shexp",
+}
+"""transformers' names -> GGUF's, where all experts of a layer are one tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoEConfig(DecoderConfig):
+    """A decoder some of whose layers are mixtures.
+
+    Attributes:
+        expert_size: an expert's inner width; intermediate_size is that of the other layers.
+        renormalize: the chosen experts' shares sum to 1.
+        shared_size: inner width of the expert that every token takes; 0: there is none.
+        dense_layers: layers without experts.
+    """
+
+    num_experts: int
+    top_k: int
+    expert_size: int
+    renormalize: bool
+    shared_size: int = 0
+    dense_layers: frozenset[int] = frozenset()
+
+
+def moe(
+    c: MoEConfig,
+    load: Loader,
+    name: str,
+    projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> MoE:
+    """Router and experts of a module; with shared_size, a gated shared expert."""
+    gate, up, down = projections
+    inner, outer = (c.expert_size, c.hidden_size), (c.hidden_size, c.expert_size)
+    experts = [f"{name}.experts.{e}" for e in range(c.num_experts)]
+    shared: GatedMLP | None = None
+    if c.shared_size:
+        shared = gated_mlp(c, load, f"{name}.shared_expert", c.shared_size)
+    return MoE(
+        router=load.linear(f"{name}.gate", (c.num_experts, c.hidden_size)),
+        gate_up=[load.gated(f"{e}.{gate}", f"{e}.{up}", inner).weight for e in experts],
+        down=[load.linear(f"{e}.{down}", outer).weight for e in experts],
+        top_k=c.top_k,
+        activation=c.activation,
+        renormalize=c.renormalize,
+        shared=shared,
+        shared_gate=load.linear(f"{name}.shared_expert_gate", (1, c.hidden_size)) if c.shared_size else None,
+    )

@@ -1,0 +1,92 @@
+"""Phi-3: Llama with fused projections, a window, and LongRoPE in the long versions (Abdin et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.checkpoints.base import Checkpoint
+from octavo.kernels.ops import Rotary
+from octavo.layers.attention import Attention
+from octavo.layers.decoder import DecoderLayer
+from octavo.layers.mlp import GatedMLP
+from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.loader import Loader
+from octavo.models.parts import GGUF_NAMES, DecoderModel, attention_spec, llama_model
+from octavo.models.registry import Family
+
+NAMES = GGUF_NAMES | {
+    "model.layers.{i}.self_attn.qkv_proj": "blk.{i}.attn_qkv",
+    "model.layers.{i}.mlp.gate_up_proj": "blk.{i}.ffn_up",
+}
+
+
+def config_of(checkpoint: Checkpoint) -> DecoderConfig:
+    read = Reader.of(checkpoint)
+    if checkpoint.kind == "gguf":
+        window = read.get("attention.sliding_window") or None
+        return read_gguf(checkpoint, windows=(window,) * read.integer("block_count") if window else ())
+    return read_hf(checkpoint, windows=read.windows(read.integer("num_hidden_layers")))
+
+
+def build(c: DecoderConfig, load: Loader) -> DecoderModel:
+    rotary = load.rotary(c.rope, c.max_position)
+    return llama_model(c, load, [_layer(c, load, i, rotary) for i in range(c.num_layers)])
+
+
+def _layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> DecoderLayer:
+    name, hidden = f"model.layers.{i}", c.hidden_size
+    q_rows, kv_rows = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    return DecoderLayer(
+        attention_norm=load.rms_norm(f"{name}.input_layernorm", hidden, c.norm_eps),
+        attention=Attention(
+            index=i,
+            qkv=load.linear(f"{name}.self_attn.qkv_proj", (q_rows + 2 * kv_rows, hidden)),
+            out=load.linear(f"{name}.self_attn.o_proj", (hidden, q_rows)),
+            spec=attention_spec(c, i),
+            rotary=rotary,
+        ),
+        mlp_norm=load.rms_norm(f"{name}.post_attention_layernorm", hidden, c.norm_eps),
+        mlp=GatedMLP(
+            load.fused_gated(f"{name}.mlp.gate_up_proj", (c.intermediate_size, hidden)),
+            load.linear(f"{name}.mlp.down_proj", (hidden, c.intermediate_size)),
+            c.activation,
+        ),
+    )
+
+
+def tiny_config() -> Mapping[str, Mapping[str, Any]]:
+    base = {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "original_max_position_embeddings": 256,
+        "pad_token_id": 0,
+    }
+    long = {
+        "original_max_position_embeddings": 32,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.75,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+            "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 6.0],
+            "original_max_position_embeddings": 32,
+        },
+    }
+    return {"window": base | {"sliding_window": 24}, "long": base | long}
+
+
+FAMILY = Family(
+    name="phi3",
+    hf=("phi3",),
+    gguf=("phi3",),
+    names=NAMES,
+    config=config_of,
+    build=build,
+    tiny_config=tiny_config,
+)

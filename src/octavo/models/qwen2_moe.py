@@ -1,0 +1,85 @@
+"""Qwen2-MoE: Qwen2 with many small experts, and one beside them whose share a sigmoid sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.checkpoints.base import Checkpoint
+from octavo.models.config import Reader, read_gguf, read_hf
+from octavo.models.loader import Loader
+from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_layer, llama_model
+from octavo.models.parts_moe import MOE_NAMES, MoEConfig, moe
+from octavo.models.registry import Family
+
+
+def config_of(checkpoint: Checkpoint) -> MoEConfig:
+    read = Reader.of(checkpoint)
+    if checkpoint.kind == "gguf":
+        return MoEConfig.of(
+            read_gguf(checkpoint, qkv_bias=True),
+            num_experts=read.integer("expert_count"),
+            top_k=read.integer("expert_used_count"),
+            expert_size=read.integer("expert_feed_forward_length"),
+            renormalize=False,
+            shared_size=read.integer("expert_shared_feed_forward_length"),
+        )
+    layers = read.integer("num_hidden_layers")
+    # Where layer_types is missing: every other layer below max_window_layers.
+    slides = tuple(i % 2 == 0 and i < read.integer("max_window_layers", 28) for i in range(layers))
+    windows = read.windows(layers, slides) if read.flag("use_sliding_window") else ()
+    return MoEConfig.of(
+        read_hf(checkpoint, qkv_bias=read.flag("qkv_bias", True), windows=windows),
+        num_experts=read.integer("num_experts", 60),
+        top_k=read.integer("num_experts_per_tok", 4),
+        expert_size=read.integer("moe_intermediate_size"),
+        renormalize=read.flag("norm_topk_prob"),
+        shared_size=read.integer("shared_expert_intermediate_size"),
+        dense_layers=dense_layers(read, layers),
+    )
+
+
+def dense_layers(read: Reader, layers: int) -> frozenset[int]:
+    """Layers without experts: those of mlp_only_layers, and all but each decoder_sparse_step-th."""
+    step, listed = read.integer("decoder_sparse_step", 1), read.get("mlp_only_layers", [])
+    return frozenset(i for i in range(layers) if i in listed or (i + 1) % step)
+
+
+def build(c: MoEConfig, load: Loader, qk_norm: bool = False) -> DecoderModel:
+    rotary = load.rotary(c.rope, c.max_position)
+    layers = []
+    for i in range(c.num_layers):
+        mlp = None if i in c.dense_layers else moe(c, load, f"model.layers.{i}.mlp")
+        layers.append(llama_layer(c, load, i, rotary, mlp, qk_norm))
+    return llama_model(c, load, layers)
+
+
+def tiny_config() -> Mapping[str, Mapping[str, Any]]:
+    base = {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+    } | {
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 80,
+    }
+    window = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 3}
+    sparse = {"norm_topk_prob": True, "decoder_sparse_step": 2, "num_hidden_layers": 4}
+    return {"plain": base, "window": base | window, "sparse": base | sparse}
+
+
+FAMILY = Family(
+    name="qwen2_moe",
+    hf=("qwen2_moe",),
+    gguf=("qwen2moe",),
+    names=GGUF_NAMES | MOE_NAMES,
+    config=config_of,
+    build=build,
+    tiny_config=tiny_config,
+)
