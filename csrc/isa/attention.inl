@@ -2,10 +2,12 @@
 //
 // The unit of everything is a block of 32 positions, counted from position 0, whatever the page size.
 // For one query row, in this order: scores (one chain of fused multiply-adds over the head's
-// dimensions each), the block's maximum, exponentials, their sum, the rescaling of o, and one chain
-// over the block's positions for each element of o. 8 blocks make a split; splits start from nothing
-// and are merged in order. Neither the number of rows nor the pieces of work change any of that, and
-// positions that a row does not see take no part in it.
+// dimensions each), the block's maximum if it exceeds those before, exponentials, their sums by lane,
+// the rescaling of o, and one chain over the block's positions for each element of o. 8 blocks make a
+// split; splits start from nothing and are merged in order. Neither the number of rows nor the pieces
+// of work change any of that, and positions that a row does not see take no part in it.
+//
+// Scores are kept times log2(e), so that 2^x takes the place of e^x.
 
 // Registers: ROWS query rows by COLUMNS vectors, plus operands. attention_shape gives both.
 template <int R, int NV> SIMD void score_columns(const float* q, const float* k, int64_t d, float* s) {
@@ -95,13 +97,14 @@ struct Attend {
     float* total; // [rows][dvp] of the splits before
     float* k;     // [d][32]
     float* v;     // [32][dvp]
-    float *m, *l, *total_m, *total_l, *alpha;     // [rows]
+    float* l;                                     // [rows][16] sums by lane of the current split
+    float *m, *total_m, *total_l, *alpha;         // [rows]
     float *k_scale, *v_scale, *low, *high;        // [32] int8 scales; [rows] visible range (as int32)
 };
 
 int64_t attention_scratch(int64_t rows, int64_t d, int64_t dv) {
     const int64_t dvp = padded(dv), r = padded(rows);
-    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 7 * r + 2 * kRescale + 64) * 4;
+    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 22 * r + 2 * kRescale + 64) * 4;
 }
 
 Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t dv) {
@@ -115,7 +118,7 @@ Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t
     w.k = at, at += d * kRescale;
     w.v = at, at += kRescale * dvp;
     w.m = at, at += r;
-    w.l = at, at += r;
+    w.l = at, at += 16 * r;
     w.total_m = at, at += r;
     w.total_l = at, at += r;
     w.alpha = at, at += r;
@@ -172,29 +175,33 @@ void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block
 }
 
 // Scores to weights for one row of which positions [from, to) of the block are seen; updates m and l,
-// leaves the factor of o in alpha.
-void soften(const AttentionArgs& a, Attend& w, int64_t r, int64_t head, int64_t distance, int from, int to) {
+// leaves the factor of o in alpha. distance: from the query to the block's first position.
+SIMD void soften(const AttentionArgs& a, Attend& w, int64_t r, int64_t head, int64_t distance, int from, int to) {
     float* s = w.s + r * kRescale;
-    F lane = to_float(loadi(kLanes));
     F x[2] = {load(s), load(s + 16)};
+    if (a.kv.type == KVType::S8) x[0] = x[0] * load(w.k_scale), x[1] = x[1] * load(w.k_scale + 16);
+    const F lane = to_float(loadi(kLanes));
     for (int i = 0; i < 2; i++) {
-        if (a.kv.type == KVType::S8) x[i] = x[i] * load(w.k_scale + 16 * i);
-        if (a.softcap != 0.0f) x[i] = set1(a.softcap) * tanh(x[i] / set1(a.softcap));
-        if (a.slopes) x[i] = fma(set1(a.slopes[head]), lane + set1((float)(distance + 16 * i)), x[i]);
+        if (a.softcap != 0.0f) x[i] = set1(a.softcap * kLog2e) * tanh(x[i] / set1(a.softcap));
+        if (a.slopes) x[i] = fma(set1(a.slopes[head] * kLog2e), lane + set1((float)(distance + 16 * i)), x[i]);
         if (from > 0 || to < kRescale) {
             const F at = lane + set1((float)(16 * i));
             const M seen = both(less(set1((float)from - 0.5f), at), less(at, set1((float)to - 0.5f)));
             x[i] = select(seen, x[i], set1(-__builtin_inff()));
         }
     }
-    const float top = rmax(max(x[0], x[1])), before = w.m[r];
-    const float now = top > before ? top : before;
-    const float base = now == -__builtin_inff() ? 0.0f : now;
-    const F p0 = exp_negative(x[0] - set1(base)), p1 = exp_negative(x[1] - set1(base));
-    const float alpha = now == before ? 1.0f : exp_negative(before - base);
+    const float before = w.m[r];
+    const F larger = max(x[0], x[1]);
+    float now = before, alpha = 1.0f;
+    if (any(less(set1(before), larger))) { // seldom, after the first blocks
+        now = rmax(larger);
+        alpha = exp2_negative(before - now);
+        w.m[r] = now;
+    }
+    const F base = set1(now == -__builtin_inff() ? 0.0f : now);
+    const F p0 = exp2_negative(x[0] - base), p1 = exp2_negative(x[1] - base);
     w.alpha[r] = alpha;
-    w.m[r] = now;
-    w.l[r] = w.l[r] * alpha + rsum(p0 + p1);
+    store(w.l + 16 * r, fma(load(w.l + 16 * r), set1(alpha), p0 + p1));
     if (a.kv.type == KVType::S8) { // v = v_scale * int8: the scale goes to the weight
         store(s, p0 * load(w.v_scale));
         store(s + 16, p1 * load(w.v_scale + 16));
@@ -208,8 +215,8 @@ void soften(const AttentionArgs& a, Attend& w, int64_t r, int64_t head, int64_t 
 void merge_row(float* total, float* total_m, float* total_l, const float* o, float m, float l, int64_t dvp) {
     if (m == -__builtin_inff() && l == 0.0f) return; // nothing of this split was seen
     const float now = m > *total_m ? m : *total_m;
-    const float old_factor = *total_m == -__builtin_inff() ? 0.0f : exp_negative(*total_m - now);
-    const float new_factor = m == now ? 1.0f : exp_negative(m - now);
+    const float old_factor = *total_m == -__builtin_inff() ? 0.0f : exp2_negative(*total_m - now);
+    const float new_factor = m == now ? 1.0f : exp2_negative(m - now);
     for (int64_t i = 0; i < dvp; i += 16)
         store(total + i, fma(load(o + i), set1(new_factor), load(total + i) * set1(old_factor)));
     *total_l = *total_l * old_factor + l * new_factor;
@@ -219,9 +226,9 @@ void merge_row(float* total, float* total_m, float* total_l, const float* o, flo
 void write_row(const float* total, float m, float l, const float* sink, int64_t dv, float* y) {
     float factor = 1.0f;
     if (sink) { // one more logit, whose value is nothing
-        const float now = *sink > m ? *sink : m;
-        factor = exp_negative(m - now);
-        l = l * factor + exp_negative(*sink - now);
+        const float log_sink = *sink * kLog2e, now = log_sink > m ? log_sink : m;
+        factor = exp2_negative(m - now);
+        l = l * factor + exp2_negative(log_sink - now);
     }
     for (int64_t i = 0; i < dv; i += 16) {
         const F x = load(total + i) * set1(factor) / set1(l);
@@ -261,13 +268,14 @@ void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t blo
 // Queries scaled into panels, and what each row may see: [low, high).
 void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) {
     const Tiles tiles = split_tiles(w.rows, ROWS);
+    const float factor = a.softcap != 0.0f ? a.scale : a.scale * kLog2e;
     for (int64_t t = 0; t < tiles.count; t++) {
         const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
         for (int64_t i = 0; i < c; i++) {
             const int64_t r = first_row + i, token = item.t0 + r / w.group;
             const float* q = a.q + (token * a.heads + item.head * w.group + r % w.group) * w.d;
             float* panel = w.q + first_row * w.d + i;
-            for (int64_t j = 0; j < w.d; j++) panel[j * c] = q[j] * a.scale;
+            for (int64_t j = 0; j < w.d; j++) panel[j * c] = q[j] * factor;
             const int64_t position = a.positions[token], start = position - a.window + 1;
             ((int32_t*)w.high)[r] = (int32_t)(position + 1);
             ((int32_t*)w.low)[r] = (int32_t)(a.window && start > 0 ? start : 0);
@@ -290,7 +298,8 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
     __builtin_memset(w.total, 0, rows * w.dvp * 4);
     for (int64_t split = item.c0; split < item.c1; split++) {
         __builtin_memset(w.o, 0, rows * w.dvp * 4);
-        for (int64_t r = 0; r < rows; r++) w.m[r] = -__builtin_inff(), w.l[r] = 0.0f;
+        __builtin_memset(w.l, 0, rows * 64);
+        for (int64_t r = 0; r < rows; r++) w.m[r] = -__builtin_inff();
         for (int64_t block = split * kSplit; block < (split + 1) * kSplit && block < to; block += kRescale) {
             if (block + kRescale <= from) continue;
             const int64_t end = block + kRescale < to ? block + kRescale : to;
@@ -298,13 +307,14 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
             attend_block(a, item, block, w);
         }
         for (int64_t r = 0; r < rows; r++) {
+            const float l = rsum(load(w.l + 16 * r));
             if (item.partial) {
                 float* p = item.partial + (r * item.splits + split - item.first_split) * (w.dvp + 16);
                 __builtin_memcpy(p, w.o + r * w.dvp, w.dvp * 4);
                 p[w.dvp] = w.m[r];
-                p[w.dvp + 1] = w.l[r];
+                p[w.dvp + 1] = l;
             } else
-                merge_row(w.total + r * w.dvp, w.total_m + r, w.total_l + r, w.o + r * w.dvp, w.m[r], w.l[r], w.dvp);
+                merge_row(w.total + r * w.dvp, w.total_m + r, w.total_l + r, w.o + r * w.dvp, w.m[r], l, w.dvp);
         }
     }
     if (item.partial) return;

@@ -20,12 +20,17 @@ SIMD F exp_reduced(F x, F* n) {
     return fma(p, r * r, r) + set1(1.0f);
 }
 
-// e^x for x <= 0; below -87.3, where f32 has only denormals left, 0.
-SIMD F exp_negative(F x) {
-    const F lowest = set1(-87.33f);
-    F n, p = exp_reduced(max(lowest, x), &n);
-    F y = p * from_bits(shl<23>(addi(to_int(n), seti(127))));
-    return select(less(x, lowest), zero(), y);
+// 2^x for x <= 0; below -126, where f32 has only denormals left, 0.
+SIMD F exp2_negative(F x) {
+    const F lowest = set1(-126.0f);
+    const F bounded = max(lowest, x), n = round_even(bounded), r = bounded - n;
+    F p = fma(set1(1.546144746e-4f), r, set1(1.339086735e-3f));
+    p = fma(p, r, set1(9.618056670e-3f));
+    p = fma(p, r, set1(5.550357104e-2f));
+    p = fma(p, r, set1(2.402265092e-1f));
+    p = fma(p, r, set1(6.931471880e-1f));
+    p = fma(p, r, set1(1.0f));
+    return select(less(x, lowest), zero(), p * from_bits(shl<23>(addi(to_int(n), seti(127)))));
 }
 
 // e^x; 0 below -87.3, 2.4e38 above 88.3 (callers divide by it or by 1 plus it).
@@ -36,9 +41,9 @@ SIMD F exp(F x) {
     return select(less(x, lowest), zero(), y);
 }
 
-SIMD float exp_negative(float x) {
+SIMD float exp2_negative(float x) {
     float lanes[16];
-    store(lanes, exp_negative(set1(x)));
+    store(lanes, exp2_negative(set1(x)));
     return lanes[0];
 }
 

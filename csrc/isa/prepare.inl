@@ -1,56 +1,87 @@
 // Activations to panels: norm, then rounding to int8 per block of 32 (or a plain copy for floats).
 
-// Round a block of 32 (x0, x1) to q = round_half_even(x / d), d = max|x| / 127.
-// A NaN or an infinity in the block makes d NaN, and through it every output of the row.
-SIMD float quantize_block(F x0, F x1, I* q0, I* q1) {
-    // As integers, |NaN| > |inf| > every |x|: one maximum finds both.
-    const int32_t top = rmaxi(maxi(bits(abs(x0)), bits(abs(x1))));
-    *q0 = *q1 = seti(0);
-    if (top >= 0x7f800000) return __builtin_nanf("");
-    float largest;
-    __builtin_memcpy(&largest, &top, 4);
-    const float d = largest / 127.0f;
-    if (d == 0.0f) return 0.0f;
-    F t0 = x0 * set1(1.0f / d), t1 = x1 * set1(1.0f / d);
+struct Block { F x0, x1; }; // 32 elements
+
+SIMD Block load_block(const PrepareArgs& a, const float* x, int64_t i, Affine s) {
+    Block b = {load(x + i), load(x + i + 16)};
+    if (a.norm == NormKind::None) return b;
+    F b0, b1;
+    if (a.bias) b0 = load(a.bias + i), b1 = load(a.bias + i + 16);
+    b.x0 = normalized(b.x0, load(a.gain + i), a.bias ? &b0 : nullptr, s, a.norm);
+    b.x1 = normalized(b.x1, load(a.gain + i + 16), a.bias ? &b1 : nullptr, s, a.norm);
+    return b;
+}
+
+// q = round_half_even(x / d) for a block whose largest |x| is d * 127; q 0 where d is 0 or NaN.
+SIMD void round_block(Block b, float d, float inverse, I* q0, I* q1) {
+    F t0 = b.x0 * set1(inverse), t1 = b.x1 * set1(inverse);
     F r0 = round_even(t0), r1 = round_even(t1);
-    // The product is within 3e-5 of the quotient, so only near a half can they round differently,
-    // and where 1 / d overflows. Then divide, as the specification does.
-    if (__builtin_expect(any(less(set1(0.4999f), max(abs(t0 - r0), abs(t1 - r1)))) || d < 1e-37f, 0)) {
-        r0 = round_even(x0 / set1(d));
-        r1 = round_even(x1 / set1(d));
+    // The product is within 3e-5 of the quotient, so only near a half can they round differently, and
+    // where 1 / d overflows. Then divide, as the specification does.
+    if (__builtin_expect(any(less(set1(0.4999f), max(abs(t0 - r0), abs(t1 - r1)))) || !(d > 1e-37f), 0)) {
+        const bool usable = d > 0.0f; // neither 0 nor NaN
+        r0 = usable ? round_even(b.x0 / set1(d)) : zero();
+        r1 = usable ? round_even(b.x1 / set1(d)) : zero();
     }
     *q0 = to_int(r0);
     *q1 = to_int(r1);
-    return d;
+}
+
+// Round count <= 4 blocks to q = round_half_even(x / d), d = max|x| / 127. A NaN or an infinity in a
+// block makes its d NaN, and through it every output of the row. Four at once share the reductions.
+SIMD void quantize_blocks(const Block* b, int count, int64_t c, int8_t* q, float* d, float* u, int32_t* sum,
+                          int32_t offset) {
+    I top[4], total[4];
+    for (int i = 0; i < 4; i++) {
+        const Block& x = b[i < count ? i : 0];
+        // As integers, |NaN| > |inf| > every |x|: one maximum finds both.
+        top[i] = maxi(bits(abs(x.x0)), bits(abs(x.x1)));
+    }
+    alignas(16) int32_t tops[4], totals[4];
+    float scale[4], inverse[4];
+    rmaxi4(tops, top);
+    for (int i = 0; i < 4; i++) {
+        float largest;
+        __builtin_memcpy(&largest, &tops[i], 4);
+        scale[i] = tops[i] >= 0x7f800000 ? __builtin_nanf("") : largest / 127.0f;
+        inverse[i] = 1.0f / scale[i];
+    }
+    for (int i = 0; i < 4; i++) {
+        I q0, q1;
+        round_block(b[i < count ? i : 0], scale[i], inverse[i], &q0, &q1);
+        total[i] = addi(q0, q1);
+        if (i >= count) continue;
+        int8_t* to = q + i * 32 * c;
+        if (c == 1) {
+            store_s8(to, q0);
+            store_s8(to + 16, q1);
+        } else {
+            alignas(32) int32_t quads[8];
+            store_s8((int8_t*)quads, q0);
+            store_s8((int8_t*)quads + 16, q1);
+            for (int j = 0; j < 8; j++) __builtin_memcpy(to + j * c * 4, quads + j, 4);
+        }
+    }
+    rsumi4(totals, total);
+    for (int i = 0; i < count; i++) {
+        d[i * c] = scale[i];
+        u[i * c] = scale[i] * (float)totals[i];
+        sum[i * c] = totals[i] * offset;
+    }
 }
 
 void prepare_quantized(const PrepareArgs& a, int64_t token, int64_t start, int64_t c) {
     const float* x = a.x + (a.rows ? a.rows[token] : token) * a.to.k;
     const int64_t k = a.to.k, blocks = k / kBlock, m = token - start;
     const Affine s = row_statistics(x, k, a.norm, a.eps);
-    int8_t* q = a.to.q + start * k;
-    float* d = a.to.d + start * blocks + m;
-    float* u = a.to.u + start * blocks + m;
-    int32_t* sum = a.to.sum + start * blocks + m;
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t i = b * kBlock;
-        F x0 = load(x + i), x1 = load(x + i + 16);
-        if (a.norm != NormKind::None) {
-            F b0, b1;
-            if (a.bias) b0 = load(a.bias + i), b1 = load(a.bias + i + 16);
-            x0 = normalized(x0, load(a.gain + i), a.bias ? &b0 : nullptr, s, a.norm);
-            x1 = normalized(x1, load(a.gain + i + 16), a.bias ? &b1 : nullptr, s, a.norm);
-        }
-        I q0, q1;
-        const float scale = quantize_block(x0, x1, &q0, &q1);
-        const int32_t total = rsumi(addi(q0, q1));
-        alignas(32) int8_t bytes[32];
-        store_s8(bytes, q0);
-        store_s8(bytes + 16, q1);
-        for (int j = 0; j < 8; j++) __builtin_memcpy(q + ((b * 8 + j) * c + m) * 4, bytes + 4 * j, 4);
-        d[b * c] = scale;
-        u[b * c] = scale * (float)total;
-        sum[b * c] = total * a.to.offset;
+    int8_t* q = a.to.q + start * k + m * 4;
+    const int64_t at = start * blocks + m;
+    for (int64_t block = 0; block < blocks; block += 4) {
+        const int count = blocks - block < 4 ? (int)(blocks - block) : 4;
+        Block b[4];
+        for (int i = 0; i < count; i++) b[i] = load_block(a, x, (block + i) * kBlock, s);
+        const int64_t to = at + block * c;
+        quantize_blocks(b, count, c, q + block * 32 * c, a.to.d + to, a.to.u + to, a.to.sum + to, a.to.offset);
     }
 }
 

@@ -111,7 +111,7 @@ void softmax_row(const float* x, float* p, int64_t count) {
     float top = x[0];
     for (int64_t i = 1; i < count; i++) top = x[i] > top ? x[i] : top;
     float sum = 0.0f;
-    for (int64_t i = 0; i < count; i++) sum += p[i] = exp_negative(x[i] - top);
+    for (int64_t i = 0; i < count; i++) sum += p[i] = exp2_negative((x[i] - top) * kLog2e);
     for (int64_t i = 0; i < count; i++) p[i] /= sum;
 }
 

@@ -82,6 +82,11 @@ SIMD int32_t rsumi(I x) {
     return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
 }
 
+// Four reductions at once, to out[0..3].
+SIMD __m256i half0(I x) { return x.a; }
+SIMD __m256i half1(I x) { return x.b; }
+#include "reduce4.inl"
+
 SIMD V vzero() { return _mm256_setzero_ps(); }
 SIMD V vset1(float x) { return _mm256_set1_ps(x); }
 SIMD V vload(const float* p) { return _mm256_loadu_ps(p); }

@@ -51,6 +51,11 @@ SIMD float rmax(F x) {
 SIMD int32_t rmaxi(I x) { return _mm512_reduce_max_epi32(x); }
 SIMD int32_t rsumi(I x) { return _mm512_reduce_add_epi32(x); }
 
+// Four reductions at once, to out[0..3].
+SIMD __m256i half0(I x) { return _mm512_castsi512_si256(x); }
+SIMD __m256i half1(I x) { return _mm512_extracti64x4_epi64(x, 1); }
+#include "reduce4.inl"
+
 SIMD F load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 SIMD F load_bf16(const uint16_t* p) {
     return from_bits(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));

@@ -57,6 +57,9 @@ SIMD float rmax(F x) { float r = x[0]; for (int i = 1; i < 16; i++) r = x[i] > r
 SIMD int32_t rmaxi(I x) { int32_t r = x[0]; for (int i = 1; i < 16; i++) r = x[i] > r ? x[i] : r; return r; }
 SIMD int32_t rsumi(I x) { int32_t r = 0; for (int i = 0; i < 16; i++) r += x[i]; return r; }
 
+SIMD void rmaxi4(int32_t* out, const I* x) { for (int i = 0; i < 4; i++) out[i] = rmaxi(x[i]); }
+SIMD void rsumi4(int32_t* out, const I* x) { for (int i = 0; i < 4; i++) out[i] = rsumi(x[i]); }
+
 SIMD F widen_f16_bits(I h) {
     I magnitude = shl<13>(andi(h, seti(0x7fff)));
     F x = from_bits(magnitude) * set1(0x1p112f); // moves the exponent's bias, denormals included
