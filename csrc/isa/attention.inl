@@ -58,6 +58,69 @@ template <int R> __attribute__((noinline)) void weigh(const float* p, const floa
     for (; c < dvp; c += VW) weigh_columns<R, 1>(p, v + c, dvp, from, to, alpha, o + c);
 }
 
+// Where few rows share a block, widening it first costs more than it saves: these read the pages. A
+// block is two halves of 16 positions, which may lie in two pages; `next` is what the block after this
+// one will read, asked for while this one is computed.
+template <class T> struct Halves {
+    const T* at[2];
+    const T* next[2];
+    int64_t stride; // elements from one row to the next
+};
+
+template <int R, class T>
+__attribute__((noinline)) void scores_direct(const float* q, Halves<T> k, int64_t d, float* s) {
+    enum { H = 16 / VW };
+    V z[R][2 * H];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < 2 * H; j++) z[r][j] = vzero();
+    for (int64_t i = 0; i < d; i++, q += R) {
+        V b[R];
+        UNROLL for (int r = 0; r < R; r++) b[r] = vset1(q[r]);
+        UNROLL for (int half = 0; half < 2; half++) {
+            const int64_t at = i * k.stride;
+            prefetch(k.next[half] + at);
+            UNROLL for (int j = 0; j < H; j++) {
+                const V column = vload_as(k.at[half] + at + j * VW);
+                UNROLL for (int r = 0; r < R; r++) z[r][half * H + j] = vfma(column, b[r], z[r][half * H + j]);
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < 2 * H; j++) vstore(s + r * kRescale + j * VW, z[r][j]);
+}
+
+template <int R, int NV, class T>
+SIMD void weigh_direct_columns(const float* p, const Halves<T>& v, int64_t c, int64_t dvp, int from, int to,
+                               const float* alpha, float* o) {
+    V z[R][NV];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < NV; j++) z[r][j] = vmul(vload(o + c + r * dvp + j * VW), vset1(alpha[r]));
+    for (int half = 0; half < 2; half++) {
+        const int low = from > 16 * half ? from : 16 * half, high = to < 16 * half + 16 ? to : 16 * half + 16;
+        const T* row = v.at[half] + (low - 16 * half) * v.stride + c;
+        const T* next = v.next[half] + (low - 16 * half) * v.stride + c;
+        for (int i = low; i < high; i++, row += v.stride, next += v.stride) {
+            prefetch(next);
+            V b[R];
+            UNROLL for (int r = 0; r < R; r++) b[r] = vset1(p[r * kRescale + i]);
+            UNROLL for (int j = 0; j < NV; j++) {
+                const V x = vload_as(row + j * VW);
+                UNROLL for (int r = 0; r < R; r++) z[r][j] = vfma(x, b[r], z[r][j]);
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < NV; j++) vstore(o + c + r * dvp + j * VW, z[r][j]);
+}
+
+template <int R, class T>
+__attribute__((noinline)) void weigh_direct(const float* p, Halves<T> v, int64_t dvp, int from, int to,
+                                            const float* alpha, float* o) {
+    int64_t c = 0;
+    for (; c + 4 * VW <= dvp; c += 4 * VW) weigh_direct_columns<R, 4>(p, v, c, dvp, from, to, alpha, o);
+    for (; c < dvp; c += VW) weigh_direct_columns<R, 1>(p, v, c, dvp, from, to, alpha, o);
+}
+
 #define ROW_CASES CASE(1) CASE(2) CASE(3) CASE(4) ROW_CASES_ABOVE_4
 #if ROWS > 4
 #define ROW_CASES_ABOVE_4 CASE(5) CASE(6) ROW_CASES_ABOVE_6
@@ -86,11 +149,35 @@ void any_weigh(int64_t rows, const float* p, const float* v, int64_t dvp, int fr
     }
 }
 
+#if DIRECT_ROWS > 3
+#define DIRECT_CASES CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#else
+#define DIRECT_CASES CASE(1) CASE(2) CASE(3)
+#endif
+template <class T> void any_scores_direct(int64_t rows, const float* q, const Halves<T>& k, int64_t d, float* s) {
+    switch (rows) {
+#define CASE(R) case R: return scores_direct<R>(q, k, d, s);
+    DIRECT_CASES
+#undef CASE
+    }
+}
+template <class T>
+void any_weigh_direct(int64_t rows, const float* p, const Halves<T>& v, int64_t dvp, int from, int to,
+                      const float* alpha, float* o) {
+    switch (rows) {
+#define CASE(R) case R: return weigh_direct<R>(p, v, dvp, from, to, alpha, o);
+    DIRECT_CASES
+#undef CASE
+    }
+}
+
 int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 
 // Scratch of one item; every array is 64-byte aligned.
 struct Attend {
     int64_t rows, group, d, dv, dvp;
+    bool direct;  // blocks are read from the pages, not widened first
+    int64_t most; // rows of a tile
     float* q;     // panels [d][rows of the tile], scaled
     float* s;     // [rows][32] scores, then weights
     float* o;     // [rows][dvp] of the current split
@@ -109,8 +196,8 @@ int64_t attention_scratch(int64_t rows, int64_t d, int64_t dv) {
 
 Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t dv) {
     const int64_t dvp = padded(dv), r = padded(rows);
-    Attend w{rows, group, d, dv, dvp, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
-             nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+    Attend w;
+    w.rows = rows, w.group = group, w.d = d, w.dv = dv, w.dvp = dvp;
     w.q = at, at += r * d;
     w.s = at, at += r * kRescale;
     w.o = at, at += r * dvp;
@@ -237,10 +324,28 @@ void write_row(const float* total, float m, float l, const float* sink, int64_t 
     }
 }
 
-void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, Attend& w) {
+// How a block's products are computed: from widened copies in scratch, or from the pages.
+struct Widened {
+    const Attend& w;
+    void scores(int64_t rows, const float* q, float* s) const { any_scores(rows, q, w.k, w.d, s); }
+    void weigh(int64_t rows, const float* p, int from, int to, const float* alpha, float* o) const {
+        any_weigh(rows, p, w.v, w.dvp, from, to, alpha, o);
+    }
+};
+template <class T> struct Direct {
+    const Attend& w;
+    Halves<T> k, v;
+    void scores(int64_t rows, const float* q, float* s) const { any_scores_direct(rows, q, k, w.d, s); }
+    void weigh(int64_t rows, const float* p, int from, int to, const float* alpha, float* o) const {
+        any_weigh_direct(rows, p, v, w.dvp, from, to, alpha, o);
+    }
+};
+
+template <class Products>
+void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, Attend& w, const Products& products) {
     const auto* low = (const int32_t*)w.low;
     const auto* high = (const int32_t*)w.high;
-    const Tiles tiles = split_tiles(w.rows, ROWS);
+    const Tiles tiles = split_tiles(w.rows, w.most);
     for (int64_t t = 0; t < tiles.count; t++) {
         const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
         bool seen = false, whole = true;
@@ -249,7 +354,7 @@ void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t blo
             whole &= high[r] >= block + kRescale && low[r] <= block;
         }
         if (!seen) continue;
-        any_scores(c, w.q + first_row * w.d, w.k, w.d, w.s + first_row * kRescale);
+        products.scores(c, w.q + first_row * w.d, w.s + first_row * kRescale);
         for (int64_t r = first_row; r < first_row + c; r++) {
             const int64_t token = item.t0 + r / w.group, head = item.head * w.group + r % w.group;
             const int64_t from = low[r] > block ? low[r] - block : 0;
@@ -257,17 +362,58 @@ void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t blo
             if (from >= to) continue;
             soften(a, w, r, head, block - a.positions[token], (int)from, (int)to);
             if (!whole)
-                any_weigh(1, w.s + r * kRescale, w.v, w.dvp, (int)from, (int)to, w.alpha + r, w.o + r * w.dvp);
+                products.weigh(1, w.s + r * kRescale, (int)from, (int)to, w.alpha + r, w.o + r * w.dvp);
         }
         if (whole)
-            any_weigh(c, w.s + first_row * kRescale, w.v, w.dvp, 0, kRescale, w.alpha + first_row,
-                      w.o + first_row * w.dvp);
+            products.weigh(c, w.s + first_row * kRescale, 0, kRescale, w.alpha + first_row, w.o + first_row * w.dvp);
     }
+}
+
+// Where the two halves of a block lie. Halves past the context are given the first one: what is read
+// there is masked.
+template <class T> void find_halves(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end,
+                                    const T* (&k)[2], const T* (&v)[2]) {
+    const KVView& kv = a.kv;
+    const int32_t* table = a.page_tables + item.sequence * a.table_width;
+    for (int half = 0; half < 2; half++) {
+        const int64_t position = block + 16 * half;
+        if (position >= end) {
+            k[half] = k[0], v[half] = v[0];
+            continue;
+        }
+        const uint8_t* page = kv.base + table[position / kv.page_size] * kv.page_stride;
+        const int64_t offset = position % kv.page_size;
+        k[half] = (const T*)(page + kv.k_at) + item.head * kv.d * kv.page_size + offset;
+        v[half] = (const T*)(page + kv.v_at) + (item.head * kv.page_size + offset) * kv.dv;
+    }
+}
+
+void copy_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
+    const KVView& kv = a.kv;
+    const int32_t* table = a.page_tables + item.sequence * a.table_width;
+    for (int64_t j = block; j < end && j < block + kRescale; j += 16) { // pages are multiples of 16 here
+        const uint8_t* page = kv.base + table[j / kv.page_size] * kv.page_stride;
+        const int64_t row = item.head * kv.page_size + j % kv.page_size;
+        __builtin_memcpy(w.k_scale + (j - block), (const float*)(page + kv.ks_at) + row, 64);
+        __builtin_memcpy(w.v_scale + (j - block), (const float*)(page + kv.vs_at) + row, 64);
+    }
+}
+
+template <class T>
+void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
+    Direct<T> products{w, {}, {}};
+    find_halves(a, item, block, end, products.k.at, products.v.at);
+    const int64_t after = block + kRescale < end ? block + kRescale : block;
+    find_halves(a, item, after, end, products.k.next, products.v.next);
+    products.k.stride = a.kv.page_size;
+    products.v.stride = a.kv.dv;
+    if (a.kv.type == KVType::S8) copy_scales(a, item, block, end, w);
+    attend_block(a, item, block, w, products);
 }
 
 // Queries scaled into panels, and what each row may see: [low, high).
 void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) {
-    const Tiles tiles = split_tiles(w.rows, ROWS);
+    const Tiles tiles = split_tiles(w.rows, w.most);
     const float factor = a.softcap != 0.0f ? a.scale : a.scale * kLog2e;
     for (int64_t t = 0; t < tiles.count; t++) {
         const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
@@ -283,9 +429,27 @@ void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) 
     }
 }
 
+// One block of positions, of which [from, to) are seen by some row.
+void attend_positions(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t from, int64_t to,
+                      Attend& w) {
+    if (!w.direct) {
+        const int64_t end = block + kRescale < to ? block + kRescale : to;
+        load_block(a, item, block, block > from ? block : from, end, w);
+        return attend_block(a, item, block, w, Widened{w});
+    }
+    switch (a.kv.type) {
+    case KVType::F32: return attend_directly<float>(a, item, block, to, w);
+    case KVType::F16: return attend_directly<F16Element>(a, item, block, to, w);
+    case KVType::BF16: return attend_directly<BF16Element>(a, item, block, to, w);
+    case KVType::S8: return attend_directly<S8Element>(a, item, block, to, w);
+    }
+}
+
 void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch) {
     const int64_t group = a.heads / a.kv.heads, rows = (item.t1 - item.t0) * group;
     Attend w = layout_scratch(scratch, rows, group, a.kv.d, a.kv.dv);
+    w.direct = rows <= 2 * DIRECT_ROWS && a.kv.page_size % 16 == 0 && a.kv.dv % 16 == 0;
+    w.most = w.direct ? DIRECT_ROWS : ROWS;
     load_queries(a, item, w);
     int64_t from = INT32_MAX, to = 0;
     for (int64_t r = 0; r < rows; r++) {
@@ -302,9 +466,7 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
         for (int64_t r = 0; r < rows; r++) w.m[r] = -__builtin_inff();
         for (int64_t block = split * kSplit; block < (split + 1) * kSplit && block < to; block += kRescale) {
             if (block + kRescale <= from) continue;
-            const int64_t end = block + kRescale < to ? block + kRescale : to;
-            load_block(a, item, block, block > from ? block : from, end, w);
-            attend_block(a, item, block, w);
+            attend_positions(a, item, block, from, to, w);
         }
         for (int64_t r = 0; r < rows; r++) {
             const float l = rsum(load(w.l + 16 * r));

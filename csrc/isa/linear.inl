@@ -25,12 +25,6 @@ template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel,
     }
 }
 
-SIMD V vload_weight(const float* p) { return vload(p); }
-struct F16Element { uint16_t bits; };
-struct BF16Element { uint16_t bits; };
-SIMD V vload_weight(const F16Element* p) { return vload_f16((const uint16_t*)p); }
-SIMD V vload_weight(const BF16Element* p) { return vload_bf16((const uint16_t*)p); }
-
 // One fused multiply-add chain per output, k ascending.
 template <int C, class T> __attribute__((noinline)) void float_panel(const T* w, const float* x, int64_t k, float* out) {
     V z[C][16 / VW];
@@ -38,7 +32,7 @@ template <int C, class T> __attribute__((noinline)) void float_panel(const T* w,
         UNROLL for (int j = 0; j < 16 / VW; j++) z[m][j] = vzero();
     for (int64_t i = 0; i < k; i++, w += 16, x += C) {
         V row[16 / VW];
-        UNROLL for (int j = 0; j < 16 / VW; j++) row[j] = vload_weight(w + j * VW);
+        UNROLL for (int j = 0; j < 16 / VW; j++) row[j] = vload_as(w + j * VW);
         UNROLL for (int m = 0; m < C; m++) {
             const V b = vset1(x[m]);
             UNROLL for (int j = 0; j < 16 / VW; j++) z[m][j] = vfma(row[j], b, z[m][j]);
