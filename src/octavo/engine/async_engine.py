@@ -234,7 +234,8 @@ class AsyncEngine:
         self._idle = asyncio.Event()
         with self._wake:
             self._loop, self._waking = loop, False
-        for request_id in self._streams:
+        for request_id, stream in self._streams.items():
+            stream.news = asyncio.Event()  # nobody waits any more; the old one belongs to the old loop
             self._outputs.discard(request_id)
             self._send(_Abort(request_id))
         self._wake_loop()
