@@ -41,6 +41,6 @@ def save(arguments: dict[str, Any], folder: Path) -> Path:
             elif (parameter.ndim == 2 and "embed" in name) or "wte" in name:
                 torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
             else:  # wide enough that logits differ and attention looks somewhere
-                torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[-1] ** -0.5)
+                torch.nn.init.normal_(parameter, std=2.0 * parameter.shape[-1] ** -0.5)
     model.save_pretrained(folder)
     return folder

@@ -49,7 +49,9 @@ def transformers_model(folder: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    # The default, SDPA, leaves soft caps out; Falcon's "eager" adds ALiBi twice.
+    kind = "sdpa" if "falcon" in folder.name else "eager"
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=kind)
 
 
 @cache
@@ -78,15 +80,16 @@ def test_greedy_text_equals_transformers(name: str, variant: str, backend: str, 
     That is its own greedy text by induction, in one forward pass instead of 64.
     """
     folder = tiny_folder(name, variant)
-    ours = greedy(loaded(folder, backend), backend_called(backend), IDS, 64)
+    ours, rows = greedy(loaded(folder, backend), backend_called(backend), IDS, 64)
     theirs = truth(folder, (*IDS, *ours))[LENGTH - 1 : -1]
+    assert np.abs(rows - theirs).max() <= 1e-4 * np.abs(theirs).max()
     behind = theirs.max(axis=1) - theirs[np.arange(64), ours]
     assert (behind <= 1e-5 * np.abs(theirs).max()).all()  # above 0 only for a tie
     assert len(set(ours)) > 1  # not one word again and again, which anybody could write
 
 
 @every_variant
-@pytest.mark.parametrize(("chunks", "page_size"), [([1] * 70, 16), ([7] * 10, 5), ([16, 17, 31, 6], 1)])
+@pytest.mark.parametrize(("chunks", "page_size"), [([7] * 10, 5), ([16, 17, 31, 1, 5], 1)])
 def test_chunked_equals_whole(
     name: str, variant: str, backend: str, chunks: list[int], page_size: int, tiny_folder: Folders
 ) -> None:

@@ -74,11 +74,12 @@ def logits(
     )
 
 
-def greedy(model: Model, backend: Backend, ids: Sequence[int], count: int) -> list[int]:
-    """count tokens after ids, each the likeliest."""
+def greedy(model: Model, backend: Backend, ids: Sequence[int], count: int) -> tuple[list[int], F32]:
+    """count tokens after ids, each the likeliest, and the logits [count, vocab] they were taken from."""
     sequence = Sequences(model, backend, [len(ids) + count])
-    out, given = list[int](), ids
+    out, rows, given = list[int](), list[F32](), ids
     while len(out) < count:
-        out.append(int(sequence.logits({0: given})[0][-1].argmax()))
+        rows.append(sequence.logits({0: given})[0][-1])
+        out.append(int(rows[-1].argmax()))
         given = out[-1:]
-    return out
+    return out, np.array(rows)

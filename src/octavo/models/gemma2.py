@@ -51,7 +51,8 @@ def gguf_windows(read: Reader, layers: int, period: int) -> tuple[int | None, ..
 def gguf_scale(read: Reader, largest: bool) -> float:
     """GGUF leaves query_pre_attn_scalar out: it is the head's width but in the 27B models."""
     width = read.integer("embedding_length") // read.integer("attention.head_count")
-    return (width if largest else read.integer("attention.key_length")) ** -0.5
+    scale: float = (width if largest else read.integer("attention.key_length")) ** -0.5
+    return scale
 
 
 def build(c: DecoderConfig, load: Loader) -> DecoderModel:

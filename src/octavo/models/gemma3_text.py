@@ -88,7 +88,8 @@ def tiny_config() -> Mapping[str, Mapping[str, Any]]:
         "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
     }
-    return {"plain": base, "scaled": base | {"rope_parameters": scaled, "final_logit_softcapping": 3.0}}
+    untied = {"tie_word_embeddings": False, "final_logit_softcapping": 3.0}
+    return {"plain": base, "scaled": base | untied | {"rope_parameters": scaled}}
 
 
 FAMILY = Family(

@@ -1,0 +1,98 @@
+"""BLOOM: ALiBi instead of positions, a norm on the embedding, qkv grouped by head (BigScience 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from octavo.checkpoints.base import Checkpoint
+from octavo.kernels.ops import Activation
+from octavo.layers.attention import Attention
+from octavo.layers.decoder import DecoderLayer, DecoderStack
+from octavo.models.config import DecoderConfig, Reader, read_gguf
+from octavo.models.loader import Loader
+from octavo.models.parts import DecoderModel, alibi_slopes, attention_spec, plain_mlp, ungroup
+from octavo.models.registry import Family
+
+NAMES = {
+    "transformer.word_embeddings": "token_embd",
+    "transformer.word_embeddings_layernorm": "token_embd_norm",
+    "transformer.ln_f": "output_norm",
+    "lm_head": "output",
+    "transformer.h.{i}.input_layernorm": "blk.{i}.attn_norm",
+    "transformer.h.{i}.self_attention.query_key_value": "blk.{i}.attn_qkv",
+    "transformer.h.{i}.self_attention.dense": "blk.{i}.attn_output",
+    "transformer.h.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
+    "transformer.h.{i}.mlp.dense_h_to_4h": "blk.{i}.ffn_up",
+    "transformer.h.{i}.mlp.dense_4h_to_h": "blk.{i}.ffn_down",
+}
+
+
+def config_of(checkpoint: Checkpoint) -> DecoderConfig:
+    if checkpoint.kind == "gguf":
+        return read_gguf(checkpoint, rope=None, activation=Activation.GELU_TANH)
+    read = Reader.of(checkpoint)
+    read.refuse("apply_residual_connection_post_layernorm", (False,))
+    hidden = read.integer("hidden_size", read.get("n_embed"))
+    heads = read.integer("n_head", read.get("num_attention_heads"))
+    return DecoderConfig(
+        vocab_size=read.integer("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_layers=read.integer("n_layer", read.get("num_hidden_layers")),
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=hidden // max(heads, 1),
+        max_position=read.integer("seq_length", 2048),  # trained on; ALiBi itself has no end
+        norm_eps=read.number("layer_norm_epsilon", 1e-5),
+        activation=Activation.GELU_TANH,
+        tie_word_embeddings=read.flag("tie_word_embeddings", True),
+    )
+
+
+def build(c: DecoderConfig, load: Loader) -> DecoderModel:
+    table = load.table("transformer.word_embeddings", (c.vocab_size, c.hidden_size))
+    stack = DecoderStack(
+        table=table,
+        embed_norm=load.layer_norm("transformer.word_embeddings_layernorm", c.hidden_size, c.norm_eps),
+        layers=[_layer(c, load, i) for i in range(c.num_layers)],
+        norm=load.layer_norm("transformer.ln_f", c.hidden_size, c.norm_eps),
+        head=load.head("lm_head", table, c.tie_word_embeddings),
+    )
+    return DecoderModel(stack, c.max_position)
+
+
+def _layer(c: DecoderConfig, load: Loader, i: int) -> DecoderLayer:
+    name, hidden = f"transformer.h.{i}", c.hidden_size
+    # GGUF files hold all q, all k, all v already.
+    order = ungroup(c.num_heads, (1, 1, 1), c.head_dim) if load.kind == "hf" else None
+    qkv = load.linear(f"{name}.self_attention.query_key_value", (3 * hidden, hidden), True, order)
+    return DecoderLayer(
+        attention_norm=load.layer_norm(f"{name}.input_layernorm", hidden, c.norm_eps),
+        attention=Attention(
+            index=i,
+            qkv=qkv,
+            out=load.linear(f"{name}.self_attention.dense", (hidden, hidden), True),
+            spec=replace(attention_spec(c, i), alibi_slopes=alibi_slopes(c.num_heads)),
+            rotary=None,
+        ),
+        mlp_norm=load.layer_norm(f"{name}.post_attention_layernorm", hidden, c.norm_eps),
+        mlp=plain_mlp(c, load, f"{name}.mlp.dense_h_to_4h", f"{name}.mlp.dense_4h_to_h", bias=True),
+    )
+
+
+def tiny_config() -> Mapping[str, Mapping[str, Any]]:
+    base = {"vocab_size": 160, "hidden_size": 96, "n_layer": 3, "n_head": 4}
+    return {"plain": base, "six_heads": base | {"n_head": 6}}
+
+
+FAMILY = Family(
+    name="bloom",
+    hf=("bloom",),
+    gguf=("bloom",),
+    names=NAMES,
+    config=config_of,
+    build=build,
+    tiny_config=tiny_config,
+)

@@ -1,0 +1,100 @@
+"""GPT-NeoX and Pythia: partial rotation, attention and MLP side by side (Black et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.checkpoints.base import Checkpoint
+from octavo.kernels.ops import Rotary
+from octavo.layers.attention import Attention
+from octavo.layers.decoder import Block, DecoderLayer, DecoderStack, ParallelLayer
+from octavo.models.config import DecoderConfig, Reader, RopeConfig, read_hf
+from octavo.models.loader import Loader
+from octavo.models.parts import DecoderModel, attention_spec, plain_mlp, ungroup
+from octavo.models.registry import Family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeoXConfig(DecoderConfig):
+    """parallel: attention and MLP read the same x (use_parallel_residual)."""
+
+    parallel: bool
+
+
+def config_of(checkpoint: Checkpoint) -> NeoXConfig:
+    read = Reader.of(checkpoint)
+    hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads")
+    head_dim, longest = hidden // max(heads, 1), read.integer("max_position_embeddings", 2048)
+    rope = read.rope(head_dim, longest, read.number("rotary_emb_base", 10000.0))
+    if read.get("rotary_pct") is not None:  # as it was called before partial_rotary_factor
+        rope = RopeConfig(rope.theta, int(head_dim * read.number("rotary_pct")), rope.scaling)
+    bias = read.flag("attention_bias", True)
+    config = read_hf(
+        checkpoint,
+        activation=read.activation("hidden_act", "gelu"),
+        norm_eps=read.number("layer_norm_eps", 1e-5),
+        num_kv_heads=heads,
+        head_dim=head_dim,
+        rope=rope,
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+    return NeoXConfig.of(config, parallel=read.flag("use_parallel_residual", True))
+
+
+def build(c: NeoXConfig, load: Loader) -> DecoderModel:
+    rotary = load.rotary(c.rope, c.max_position)
+    table = load.table("gpt_neox.embed_in", (c.vocab_size, c.hidden_size))
+    stack = DecoderStack(
+        table=table,
+        layers=[_layer(c, load, i, rotary) for i in range(c.num_layers)],
+        norm=load.layer_norm("gpt_neox.final_layer_norm", c.hidden_size, c.norm_eps),
+        head=load.head("embed_out", table, c.tie_word_embeddings),
+    )
+    return DecoderModel(stack, c.max_position)
+
+
+def _layer(c: NeoXConfig, load: Loader, i: int, rotary: Rotary | None) -> Block:
+    name, hidden = f"gpt_neox.layers.{i}", c.hidden_size
+    order = ungroup(c.num_heads, (1, 1, 1), c.head_dim)
+    qkv = load.linear(f"{name}.attention.query_key_value", (3 * hidden, hidden), c.qkv_bias, order)
+    block = ParallelLayer if c.parallel else DecoderLayer
+    return block(
+        attention_norm=load.layer_norm(f"{name}.input_layernorm", hidden, c.norm_eps),
+        attention=Attention(
+            index=i,
+            qkv=qkv,
+            out=load.linear(f"{name}.attention.dense", (hidden, hidden), c.out_bias),
+            spec=attention_spec(c, i),
+            rotary=rotary,
+        ),
+        mlp_norm=load.layer_norm(f"{name}.post_attention_layernorm", hidden, c.norm_eps),
+        mlp=plain_mlp(c, load, f"{name}.mlp.dense_h_to_4h", f"{name}.mlp.dense_4h_to_h", bias=True),
+    )
+
+
+def tiny_config() -> Mapping[str, Mapping[str, Any]]:
+    base = {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 256,
+    }
+    serial = {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"}
+    return {"parallel": base, "serial": base | serial}
+
+
+FAMILY = Family(
+    name="gpt_neox",
+    hf=("gpt_neox",),
+    gguf=(),
+    names={},
+    config=config_of,
+    build=build,
+    tiny_config=tiny_config,
+    ignored=("*.attention.bias", "*.attention.masked_bias"),
+)

@@ -1,0 +1,115 @@
+"""OPT: learned positions from 2 on, ReLU, and in the 350M norms after and a narrower embedding (2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.checkpoints.base import Checkpoint
+from octavo.layers.attention import Attention
+from octavo.layers.decoder import Block, DecoderLayer, DecoderStack, PostNormLayer
+from octavo.layers.norm import LayerNorm
+from octavo.models.config import DecoderConfig, Reader, read_hf
+from octavo.models.loader import Loader
+from octavo.models.parts import DecoderModel, attention_spec, plain_mlp, separate_qkv
+from octavo.models.registry import Family
+
+POSITION_OFFSET = 2
+"""The table begins with two rows that were for padding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OPTConfig(DecoderConfig):
+    """norm_first: norms before the sublayers, and one before the head. word_size: of the embedding."""
+
+    norm_first: bool
+    final_norm: bool
+    word_size: int
+
+
+def config_of(checkpoint: Checkpoint) -> OPTConfig:
+    read = Reader.of(checkpoint)
+    read.refuse("layer_norm_elementwise_affine", (True,))
+    bias = read.flag("enable_bias", True)
+    config = read_hf(
+        checkpoint,
+        intermediate_size=read.integer("ffn_dim"),
+        activation=read.activation("activation_function", "relu"),
+        norm_eps=1e-5,
+        rope=None,
+        tie_word_embeddings=read.flag("tie_word_embeddings", True),
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=bias,
+    )
+    first = read.flag("do_layer_norm_before", True)
+    return OPTConfig.of(
+        config,
+        norm_first=first,
+        final_norm=first and not read.flag("_remove_final_layer_norm"),
+        word_size=read.integer("word_embed_proj_dim", config.hidden_size),
+    )
+
+
+def build(c: OPTConfig, load: Loader) -> DecoderModel:
+    name, hidden = "model.decoder", c.hidden_size
+    table = load.table(f"{name}.embed_tokens", (c.vocab_size, c.word_size))
+    narrow = c.word_size != hidden
+    stack = DecoderStack(
+        table=table,
+        layers=[_layer(c, load, i) for i in range(c.num_layers)],
+        norm=load.layer_norm(f"{name}.final_layer_norm", hidden, c.norm_eps) if c.final_norm else None,
+        head=load.head("lm_head", table, c.tie_word_embeddings),
+        positions=load.table(f"{name}.embed_positions", (c.max_position + POSITION_OFFSET, hidden)),
+        position_offset=POSITION_OFFSET,
+        project_in=load.linear(f"{name}.project_in", (hidden, c.word_size)) if narrow else None,
+        project_out=load.linear(f"{name}.project_out", (c.word_size, hidden)) if narrow else None,
+    )
+    return DecoderModel(stack, c.max_position)
+
+
+def _layer(c: OPTConfig, load: Loader, i: int) -> Block:
+    name, hidden = f"model.decoder.layers.{i}", c.hidden_size
+
+    def norm(which: str) -> LayerNorm:
+        return load.layer_norm(f"{name}.{which}", hidden, c.norm_eps)
+
+    block = DecoderLayer if c.norm_first else PostNormLayer
+    return block(
+        attention_norm=norm("self_attn_layer_norm"),
+        attention=Attention(
+            index=i,
+            qkv=separate_qkv(c, load, f"{name}.self_attn"),
+            out=load.linear(f"{name}.self_attn.out_proj", (hidden, hidden), c.out_bias),
+            spec=attention_spec(c, i),
+            rotary=None,
+        ),
+        mlp_norm=norm("final_layer_norm"),
+        mlp=plain_mlp(c, load, f"{name}.fc1", f"{name}.fc2"),
+    )
+
+
+def tiny_config() -> Mapping[str, Mapping[str, Any]]:
+    base = {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "ffn_dim": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 256,
+        "word_embed_proj_dim": 64,
+    }
+    post = {"do_layer_norm_before": False, "word_embed_proj_dim": 32, "enable_bias": False}
+    return {"pre": base, "post": base | post}
+
+
+FAMILY = Family(
+    name="opt",
+    hf=("opt",),
+    gguf=(),
+    names={},
+    config=config_of,
+    build=build,
+    tiny_config=tiny_config,
+)
