@@ -69,6 +69,16 @@ def test_greedy_text_is_transformers(smollm2_llm: Callable[..., LLM], backend: s
     assert ties <= 2  # near-ties this close are rare; more of them would be something else
 
 
+def test_prompt_logits_are_transformers(backend: str, oracle: Any) -> None:
+    """Every position of one prompt made of all, within 1e-3 of the largest logit."""
+    exact = load(EngineConfig("smollm2", backend=backend, dtype="float32", max_model_len=256))
+    ids = exact.tokenizer.encode(" ".join(PROMPTS))
+    ours = logits_of(exact.model, exact.backend, ids, [len(ids)])
+    with torch.no_grad():
+        theirs = oracle(torch.tensor([ids])).logits[0].numpy()
+    assert np.abs(ours - theirs).max() <= 1e-3 * np.abs(theirs).max()
+
+
 def test_logprobs_are_transformers(smollm2_llm: Callable[..., LLM], backend: str, oracle: Any) -> None:
     llm = smollm2_llm(backend=backend, dtype="float32", max_model_len=256, max_num_seqs=20)
     params = SamplingParams(temperature=1.3, top_p=0.9, seed=5, max_tokens=12, logprobs=5, ignore_eos=True)
