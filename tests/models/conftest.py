@@ -26,6 +26,12 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
     return make
 
 
+@pytest.fixture(scope="session")
+def save_tiny() -> Callable[[dict[str, Any], Path], Path]:
+    """(arguments of a config, folder) -> the folder, with a random model in it."""
+    return save
+
+
 def save(arguments: dict[str, Any], folder: Path) -> Path:
     """Random weights, all of them: a bias that is left out or a gain applied twice must show."""
     import torch
