@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from octavo.engine.core import EngineCore, EngineStats
 from octavo.engine_args import EngineArgs
 from octavo.errors import UnsupportedError
 from octavo.params import RequestOutput, SamplingParams
-from octavo.prompts import Prompt, chat_ids, output_processor, prompt_ids
+from octavo.prompts import Prompt, chat_ids, output_processor, prompt_ids, truncated
+from octavo.sampling.compiler import ConstraintCompiler
 
 if TYPE_CHECKING:
     from octavo.tokenizer import Tokenizer
@@ -49,6 +51,7 @@ class AsyncLLM:
             rng=None if seed is None else random.Random(seed),
         )
         self._engine = AsyncEngine(core, output_processor(loaded.tokenizer))
+        self._compiler = ConstraintCompiler(loaded.tokenizer)
         self._engine.start()
 
     @classmethod
@@ -60,7 +63,7 @@ class AsyncLLM:
         """
         return cls(load(args.config, progress))
 
-    def generate(
+    async def generate(
         self,
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
@@ -76,14 +79,18 @@ class AsyncLLM:
             OverloadedError: too many requests are waiting.
         """
         text, ids = prompt_ids(prompt, self.tokenizer)
-        return self._engine.generate(
+        params = await self._compiler.compile_async(sampling_params or SamplingParams())
+        stream = self._engine.generate(
             request_id or uuid.uuid4().hex,
-            ids,
-            sampling_params or SamplingParams(),
+            truncated(ids, params),
+            params,
             prompt=text,
             priority=priority,
             cache_salt=cache_salt,
         )
+        async with aclosing(stream):
+            async for output in stream:
+                yield output
 
     async def abort(self, request_id: str) -> None:
         """End a request within one step."""

@@ -14,7 +14,8 @@ from octavo.engine.output import OutputProcessor
 from octavo.engine_args import AsyncEngineArgs, EngineArgs
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
 from octavo.params import RequestOutput, SamplingParams
-from octavo.prompts import Prompt, as_list, chat_ids, output_processor, prompt_ids
+from octavo.prompts import Prompt, as_list, chat_ids, output_processor, prompt_ids, truncated
+from octavo.sampling.compiler import ConstraintCompiler
 
 if TYPE_CHECKING:
     from octavo.tokenizer import Tokenizer
@@ -48,6 +49,7 @@ class LLM:
             rng=None if seed is None else random.Random(seed),
         )
         self._outputs: OutputProcessor = output_processor(loaded.tokenizer)
+        self._compiler = ConstraintCompiler(loaded.tokenizer)
         self._next_id = 0
 
     def generate(
@@ -116,6 +118,8 @@ class LLM:
             raise InvalidRequestError(
                 f"{len(prompts)} prompts came with {len(params)} sampling_params", "sampling_params"
             )
+        params = [self._compiler.compile(wish) for wish in params]
+        prompts = [(text, truncated(ids, wish)) for (text, ids), wish in zip(prompts, params, strict=True)]
         for (_, ids), wish in zip(prompts, params, strict=True):
             self._core.check(ids, wish)
         queue = [

@@ -15,6 +15,8 @@ MAX_LOGPROBS = 20
 MAX_N = 128
 MAX_STOP_STRINGS = 64
 MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 256
 SEED_MASK = (1 << 64) - 1
 
 
@@ -24,6 +26,45 @@ class RequestOutputKind(Enum):
     CUMULATIVE = 0
     DELTA = 1
     FINAL_ONLY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutputsParams:
+    """What shape an answer must have; exactly one of these is set.
+
+    Attributes:
+        json: a JSON schema, as an object or as text.
+        regex: the whole answer matches it.
+        choice: the answer is one of these strings.
+        grammar: Lark or GBNF text; the rule `start` (GBNF: `root`) is the whole answer.
+        json_object: any JSON object.
+        structural_tag: {"type": "structural_tag", "structures": [{"begin", "schema", "end"}],
+            "triggers": [...]}: free text in which a trigger begins a part with a schema.
+    """
+
+    json: str | Mapping[str, Any] | bool | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.json_object is False:
+            object.__setattr__(self, "json_object", None)
+        kinds = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) is not None]
+        if len(kinds) != 1:
+            given = " and ".join(kinds) or "none"
+            raise InvalidRequestError(
+                "structured_outputs takes exactly one of json, regex, choice, grammar, json_object, "
+                f"structural_tag; {given} given",
+                "structured_outputs",
+            )
+
+    @property
+    def kind(self) -> str:
+        """The name of the one that is set."""
+        return next(f.name for f in dataclasses.fields(self) if getattr(self, f.name) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +81,12 @@ class SamplingParams:
         seed: 64 bits; None draws 64 random bits, returned as RequestOutput.seed.
         max_tokens: upper bound of generated tokens; None fills the context that is left.
         logprobs: None, or how many likeliest tokens to report beside the drawn one (0: only it).
+        prompt_logprobs: the same for the prompt's tokens, from the second on.
+        allowed_token_ids: no other token is drawn (stop tokens must be among them to be drawn).
+        bad_words: texts that the answer never holds, however they are cut into tokens.
+        structured_outputs: the shape that the answer must have.
+        truncate_prompt_tokens: keep only so many of the prompt's last tokens.
+        constraints: bad_words and structured_outputs as the sampler needs them; LLM fills this in.
     """
 
     n: int = 1
@@ -63,10 +110,12 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
-    structured_outputs: Any = None
+    structured_outputs: StructuredOutputsParams | None = None
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] = ()
+    truncate_prompt_tokens: int | None = None
+    constraints: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__  # the dataclass is frozen; this is its constructor
@@ -75,10 +124,15 @@ class SamplingParams:
         set_(self, "bad_words", tuple(self.bad_words or ()))
         if self.logit_bias is not None:
             set_(self, "logit_bias", _logit_bias(self.logit_bias))
+        if self.allowed_token_ids is not None:
+            set_(self, "allowed_token_ids", tuple(self.allowed_token_ids))
+        if isinstance(self.structured_outputs, Mapping):
+            set_(self, "structured_outputs", StructuredOutputsParams(**self.structured_outputs))
         if self.top_k == -1:
             set_(self, "top_k", 0)
         self._check_numbers()
         self._check_lists()
+        self._check_structured()
         self._check_supported()
 
     def _check_numbers(self) -> None:
@@ -99,6 +153,10 @@ class SamplingParams:
                 )
         if self.logprobs is not None:
             _integer(self, "logprobs", 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            _integer(self, "prompt_logprobs", 0, MAX_LOGPROBS)
+        if self.truncate_prompt_tokens is not None:
+            _integer(self, "truncate_prompt_tokens", 1, 2**31 - 1)
         if self.seed is not None:
             _integer(self, "seed", -(2**63), SEED_MASK)
 
@@ -112,12 +170,33 @@ class SamplingParams:
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=True", "stop")
 
+        allowed = self.allowed_token_ids
+        if allowed is not None and not (allowed and all(_is_int(i) and i >= 0 for i in allowed)):
+            raise InvalidRequestError(
+                "allowed_token_ids must hold token ids, at least one", "allowed_token_ids"
+            )
+        words = self.bad_words
+        if len(words) > MAX_BAD_WORDS:
+            raise InvalidRequestError(f"bad_words takes at most {MAX_BAD_WORDS} words", "bad_words")
+        if not all(isinstance(w, str) and 0 < len(w) <= MAX_BAD_WORD_CHARS for w in words):
+            raise InvalidRequestError(
+                f"bad_words must hold strings of 1 to {MAX_BAD_WORD_CHARS} characters", "bad_words"
+            )
+
+    def _check_structured(self) -> None:
+        wanted = self.structured_outputs
+        if wanted is None:
+            return
+        if not isinstance(wanted, StructuredOutputsParams):
+            raise InvalidRequestError(
+                "structured_outputs must be a StructuredOutputsParams", "structured_outputs"
+            )
+        if self.ignore_eos:
+            raise InvalidRequestError("ignore_eos contradicts structured_outputs: leave it out", "ignore_eos")
+        if self.min_tokens:
+            raise InvalidRequestError("min_tokens contradicts structured_outputs: leave it out", "min_tokens")
+
     def _check_supported(self) -> None:
-        for name in ("prompt_logprobs", "structured_outputs", "allowed_token_ids"):
-            if getattr(self, name) is not None:
-                raise UnsupportedError(f"{name} is not supported yet", name)
-        if self.bad_words:
-            raise UnsupportedError("bad_words is not supported yet", "bad_words")
         if not self.spaces_between_special_tokens:
             raise UnsupportedError(
                 "spaces_between_special_tokens=False is not supported yet", "spaces_between_special_tokens"
@@ -223,14 +302,19 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """What a caller gets for one prompt. seed is the one that was used, given or drawn."""
+    """What a caller gets for one prompt. seed is the one that was used, given or drawn.
+
+    Attributes:
+        prompt_logprobs: per token of the prompt its logprob and the likeliest ones', None for the
+            first token; None as a whole where not asked for, or not known yet.
+    """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool
-    prompt_logprobs: None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     metrics: RequestMetrics | None = None
     num_cached_tokens: int = 0
     seed: int = 0

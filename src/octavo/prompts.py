@@ -40,6 +40,11 @@ def prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[i
     raise InvalidRequestError("a prompt must be text or token ids", "prompt")
 
 
+def truncated(ids: list[int], params: SamplingParams) -> list[int]:
+    """The prompt's last tokens, where params keep only so many."""
+    return ids if params.truncate_prompt_tokens is None else ids[-params.truncate_prompt_tokens :]
+
+
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many, as a list: [1, 2] is one prompt of two ids, [[1, 2]] a list of one."""
     if isinstance(prompts, (str, Mapping)):

@@ -57,7 +57,27 @@ BAD_SHARED: list[tuple[dict[str, Any], str, str]] = [
     ({"user": 3}, "user", "a string"),
     ({"tempereture": 1}, "tempereture", "did you mean 'temperature'?"),
     ({"x" * 1000: 1}, "x" * 64, "unknown field"),
-    ({"best_of": 3}, "best_of", "not supported yet"),
+    ({"bad_words": [""]}, "bad_words", "1 to 256 characters"),
+    ({"bad_words": 5}, "bad_words", "list of strings"),
+    ({"allowed_token_ids": []}, "allowed_token_ids", "at least one"),
+    ({"allowed_token_ids": [257]}, "allowed_token_ids", "token 257"),
+    ({"allowed_token_ids": ["a"]}, "allowed_token_ids", "an integer"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "from 1"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", "from 0 to 20"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream: false"),
+    ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
+    ({"structured_outputs": {"x": 1}}, "structured_outputs", "unknown field"),
+    ({"structured_outputs": {"regex": "(["}}, "structured_outputs", "structured_outputs"),
+    ({"guided_regex": "(["}, "guided_regex", "guided_regex"),
+    ({"guided_json": {"wat": 1}}, "guided_json", "'wat'"),
+    ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "exclude each other"),
+    ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "contradicts"),
+    ({"guided_choice": ["a"], "min_tokens": 2}, "min_tokens", "contradicts"),
+    ({"response_format": 5}, "response_format", "type must be"),
+    ({"response_format": {"type": "xml"}}, "response_format", "type must be"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "with a schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}}, "response_format", "object"),
+    ({"response_format": {"type": "json_object", "x": 1}}, "response_format", "response_format.x"),
     ({"use_beam_search": True}, "use_beam_search", "not supported yet"),
 ]
 BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
@@ -75,8 +95,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
     ({"max_completion_tokens": 0}, "max_completion_tokens", "from 1"),
     ({"tools": [{"type": "function"}]}, "tools", "not supported yet"),
     ({"tool_choice": "required"}, "tool_choice", "not supported yet"),
-    ({"response_format": {"type": "json_object"}}, "response_format", 'other than {"type": "text"}'),
-    ({"structured_outputs": {"json": {}}}, "structured_outputs", "not supported yet"),
+    ({"best_of": 3}, "best_of", "not supported yet"),
     ({"chat_template": "{{ 1 }}"}, "chat_template", "--chat-template"),
     ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs", "'messages'"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", "exclude"),
@@ -97,7 +116,11 @@ BAD_TEXT: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": None}, "prompt", "is required"),
     ({"logprobs": 21}, "logprobs", "from 0 to 20"),
     ({"logprobs": True}, "logprobs", "an integer"),
-    ({"echo": True, "logprobs": 1}, "echo", "not supported yet"),
+    ({"echo": True, "logprobs": 1, "stream": True, "n": 2}, "echo", "needs n: 1"),
+    ({"best_of": 1, "n": 2}, "best_of", "below n"),
+    ({"best_of": 2, "stream": True}, "best_of", "stream: false"),
+    ({"best_of": 1000}, "n", "from 1 to 128"),
+    ({"max_tokens": 0, "echo": True, "stream": True}, "max_tokens", "stream: false"),
     ({"suffix": "x"}, "suffix", "not supported yet"),
     ({"max_completion_tokens": 3}, "max_completion_tokens", "unknown field"),
 ]
@@ -134,7 +157,7 @@ def test_every_field_not_obeyed_is_refused_by_name(app: FastAPI, path: str, name
     model = ChatRequest if path == CHAT else CompletionRequest
     if name in model.model_fields:
         assert path == TEXT
-        assert name in ("echo", "add_special_tokens")  # obeyed here, refused in chat
+        assert name in ("echo", "add_special_tokens", "best_of")  # obeyed here, refused in chat
         return
     body = {"messages": HI} if path == CHAT else {"prompt": "a"}
     check(app, path, {**body, name: {"some": "thing"}}, name, "not")

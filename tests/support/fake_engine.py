@@ -17,6 +17,7 @@ from octavo.params import (
     RequestOutputKind,
     SamplingParams,
 )
+from octavo.sampling.compiler import ConstraintCompiler
 from octavo.tokenizer.messages import plain_messages
 
 EOS = 256
@@ -26,6 +27,7 @@ class FakeTokenizer:
     """Token i is the byte i; 256 is the special end of text."""
 
     vocab_size = 257
+    stop_token_ids = (EOS,)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
@@ -94,6 +96,7 @@ class FakeEngine:
     shut: bool = False
     most_at_once: int = 0
     counts: FakeStats = field(default_factory=FakeStats)
+    compiler: ConstraintCompiler = field(default_factory=lambda: ConstraintCompiler(FakeTokenizer()))
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
@@ -139,6 +142,7 @@ class FakeEngine:
         self.calls.append(Call(request_id, ids, sampling_params, priority, cache_salt))
         if self.refuse is not None:
             raise self.refuse
+        await self.compiler.compile_async(sampling_params)
         if not ids:
             raise InvalidRequestError("the prompt is empty", "prompt")
         done = False
@@ -174,11 +178,14 @@ class FakeEngine:
             times.first_token_time = times.first_token_time or now
             times.last_token_time = times.finished_time = now
             finished = all(row.output.finished for row in rows)
+            scores = None
+            if params.prompt_logprobs is not None:
+                scores = [None, *({token: Logprob(-0.25, 1, "p")} for token in prompt[1:])]
             if delta or finished:
                 outputs = [row.output for row in rows if row.output.token_ids or not delta]
                 seed = 77 if params.seed is None else params.seed
                 yield RequestOutput(
-                    request_id or "r", None, prompt, outputs, finished, None, times, len(prompt) // 2, seed
+                    request_id or "r", None, prompt, outputs, finished, scores, times, len(prompt) // 2, seed
                 )
             sent += 1
 

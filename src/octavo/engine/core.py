@@ -108,6 +108,10 @@ class EngineCore:
                 f"the prompt has {length} tokens; max_model_len {limit} leaves room for at most {limit - 1}",
                 "prompt",
             )
+        if (params.bad_words or params.structured_outputs is not None) and not params.constraints:
+            raise InvalidRequestError(
+                "bad_words and structured_outputs need a tokenizer: use LLM or AsyncLLM", "structured_outputs"
+            )
         vocab = self._vocab_size
         if vocab is None:
             if min(token_ids) < 0:
@@ -119,6 +123,11 @@ class EngineCore:
         if params.logit_bias and max(params.logit_bias) >= vocab:
             raise InvalidRequestError(
                 f"logit_bias names token {max(params.logit_bias)}, the vocabulary has {vocab}", "logit_bias"
+            )
+        if params.allowed_token_ids and max(params.allowed_token_ids) >= vocab:
+            raise InvalidRequestError(
+                f"allowed_token_ids names token {max(params.allowed_token_ids)}, the vocabulary has {vocab}",
+                "allowed_token_ids",
             )
 
     def add_request(

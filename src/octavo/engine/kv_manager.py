@@ -63,7 +63,7 @@ class KVManager:
 
     def cached_tokens(self, request: Request) -> int:
         """How many tokens of the request begin() would find in the cache."""
-        if not self.caching:
+        if not self.caching or request.scores_prompt:
             return 0
         return self.cache.matched_tokens(request.token_ids[:-1], request.cache_salt)
 
@@ -90,7 +90,8 @@ class KVManager:
     def _find(self, request: Request) -> tuple[Node | None, list[int]]:
         if not self.caching:
             return None, []
-        return self.cache.match(request.token_ids[:-1], request.cache_salt)
+        known = [] if request.scores_prompt else request.token_ids[:-1]
+        return self.cache.match(known, request.cache_salt)
 
     def grow(self, request: Request, num_tokens: int) -> tuple[int, ...] | None:
         """Append pages to the table until it covers num_tokens slots.

@@ -107,15 +107,7 @@ class Completion:
         if self.logprobs is None or token.logprob is None:
             return
         self.cumulative_logprob += token.logprob
-
-        def entry(token_id: int, logprob: float, rank: int) -> Logprob:
-            return Logprob(logprob, rank, None if decode is None else decode(token_id))
-
-        entries = {token.token_id: entry(token.token_id, token.logprob, token.rank)}
-        for rank, (token_id, logprob) in enumerate(token.top, 1):
-            if token_id != token.token_id:
-                entries[token_id] = entry(token_id, logprob, rank)
-        self.logprobs.append(entries)
+        self.logprobs.append(entries_of(token, decode))
 
     def _add_text(self, delta: str) -> bool:
         """True: a stop string ended the completion."""
@@ -148,6 +140,19 @@ class Completion:
         )
 
 
+def entries_of(token: SampledToken, decode: TokenDecoder | None) -> dict[int, Logprob]:
+    """A token's logprob and the likeliest ones', by id; the token itself comes first."""
+
+    def entry(token_id: int, logprob: float, rank: int) -> Logprob:
+        return Logprob(logprob, rank, None if decode is None else decode(token_id))
+
+    entries = {token.token_id: entry(token.token_id, token.logprob or 0.0, token.rank)}
+    for rank, (token_id, logprob) in enumerate(token.top, 1):
+        if token_id != token.token_id:
+            entries[token_id] = entry(token_id, logprob, rank)
+    return entries
+
+
 class RequestRecord:
     """What is known about one request id: its prompt and its n completions."""
 
@@ -166,6 +171,15 @@ class RequestRecord:
         self.completions = completions
         self.seed = 0
         self.num_cached_tokens = 0
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        if params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None] * len(self.prompt_token_ids)
+
+    def add_prompt(self, start: int, tokens: Sequence[SampledToken], decode: TokenDecoder | None) -> None:
+        """Logprobs of the prompt's tokens from position start on."""
+        if self.prompt_logprobs is not None:
+            for position, token in enumerate(tokens, start):
+                self.prompt_logprobs[position] = entries_of(token, decode)
 
     @property
     def finished(self) -> bool:
@@ -189,6 +203,7 @@ class RequestRecord:
             metrics=self._metrics(),
             num_cached_tokens=self.num_cached_tokens,
             seed=self.seed,
+            prompt_logprobs=self.prompt_logprobs,
         )
 
     def _metrics(self) -> RequestMetrics | None:
@@ -281,6 +296,9 @@ class OutputProcessor:
         for update in updates:
             record = self._records.get(update.request_id)
             if record is None:
+                continue
+            if update.prompt_logprobs is not None:
+                record.add_prompt(*update.prompt_logprobs, self._decode_token)
                 continue
             completion = record.completions[update.index]
             if completion.finish_reason is not None:

@@ -84,12 +84,15 @@ class StepResult:
         tokens: row -> tokens in order; every RowStep with sample=True is here or in errors.
         errors: row -> one-line message; the request of that row ends, the others go on.
         drafts: row -> proposed continuation of its tokens, for the row's next step to verify.
+        prompt_logprobs: row -> (position of the first, the prompt's own tokens from there on with
+            their logprobs), for rows whose params ask for them.
     """
 
     step_id: int
     tokens: dict[int, tuple[SampledToken, ...]]
     errors: dict[int, str]
     drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, tuple[int, tuple[SampledToken, ...]]] = field(default_factory=dict)
 
 
 class Handle(Protocol):

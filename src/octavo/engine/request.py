@@ -91,6 +91,11 @@ class Request:
         return self.state is RequestState.FINISHED
 
     @property
+    def scores_prompt(self) -> bool:
+        """The logprobs of the prompt are wanted, so all of it is computed, cached or not."""
+        return self.index == 0 and self.params.prompt_logprobs is not None
+
+    @property
     def priority(self) -> int:
         return self.order[0]
 
@@ -131,6 +136,7 @@ class RequestUpdate:
         finish_reason: None while it goes on; "stop", "length", "abort" or "error".
         stop_reason: the caller's stop token that ended it; for "error" the message.
         metrics: to be read only; the engine goes on writing it until the end.
+        prompt_logprobs: position of the first, and tokens of the prompt with their logprobs.
     """
 
     request_id: str
@@ -140,6 +146,7 @@ class RequestUpdate:
     stop_reason: int | str | None
     num_cached_tokens: int
     metrics: RequestMetrics
+    prompt_logprobs: tuple[int, Sequence[SampledToken]] | None = None
 
 
 def update_of(request: Request, tokens: Sequence[SampledToken] = ()) -> RequestUpdate:

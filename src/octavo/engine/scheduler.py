@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from dataclasses import replace
 
 from octavo.config import SchedulerConfig
 from octavo.engine.budget import TokenBudget
@@ -224,6 +225,9 @@ class Scheduler:
                 continue
             if request.metrics.num_preemptions == preemptions:
                 self._confirm(request, step, tokens, result)
+            scores = result.prompt_logprobs.get(step.row) if result.prompt_logprobs else None
+            if scores is not None:
+                updates.append(replace(update_of(request), prompt_logprobs=scores))
             if step.sample:
                 request.num_in_flight -= 1
                 drafts = result.drafts.get(step.row, ()) if result.drafts else ()

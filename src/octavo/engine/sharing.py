@@ -32,6 +32,8 @@ class PrefixesInProgress:
 
     def worth_waiting(self, request: Request) -> bool:
         """Whether the request should wait for one that is computing a prefix of its tokens."""
+        if request.scores_prompt:
+            return False  # it computes all of its prompt itself
         leader = request.waits_for
         if leader is not None:
             if leader.state is RequestState.RUNNING and leader.num_computed_tokens < request.waits_until:

@@ -11,10 +11,13 @@ from octavo.kernels.batch import ForwardBatch
 from octavo.runtime.states import RequestStates
 
 
-def gather_batch(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatch:
+def gather_batch(steps: Sequence[RowStep], states: RequestStates, every: bool = False) -> ForwardBatch:
     """The batch of these steps, in their order.
 
     Sampled are the last tokens of the steps that ask for it: drafts come with their own rule.
+
+    Args:
+        every: the logits after every token are wanted.
     """
     rows = np.array([s.row for s in steps], np.int32)
     start = np.array([s.start for s in steps], np.int32)
@@ -31,6 +34,7 @@ def gather_batch(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatc
     page_size = states.page_size
     page = states.pages[row_of, positions // page_size]
     sampled = np.array([i for i, s in enumerate(steps) if s.sample], np.int32)
+    last = query_start[1:][sampled] - np.int32(1)
     context = start + count
     width = -(-int(context.max(initial=1)) // page_size)
     return ForwardBatch(
@@ -40,5 +44,5 @@ def gather_batch(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatc
         query_start=query_start,
         context_lens=context,
         page_tables=np.ascontiguousarray(states.pages[rows, :width]),
-        sampled=query_start[1:][sampled] - np.int32(1),
+        sampled=np.arange(total, dtype=np.int32) if every else last,
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 from octavo.engine.plan import SampledToken, StepPlan, StepResult
 from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Tensor
 from octavo.models.registry import Model
 from octavo.runtime.batch import gather_batch
+from octavo.runtime.scores import PromptScores
 from octavo.runtime.states import RequestStates
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError, Sampler
@@ -30,8 +32,10 @@ class ModelRunner:
     A step, in order:
     1. Freed rows forget, new rows start.
     2. Page tables grow; pages are copied.
-    3. The batch is gathered and the Program replayed: logits [R, vocab].
-    4. The sampler draws a token for every row that asked; each is appended to its row.
+    3. Prompts whose logprobs are wanted are computed and scored by themselves (PromptScores).
+    4. The batch is gathered and the Program replayed: logits [R, vocab]. Beside it the masks of rows
+       with grammars are computed: both leave the interpreter to others.
+    5. The sampler draws a token for every row that asked; each is appended to its row.
 
     A row whose logits are not finite fails alone (StepResult.errors).
     """
@@ -53,6 +57,8 @@ class ModelRunner:
             return model.forward(ops, inputs, kv)
 
         self._program = backend.capture(forward, limits)
+        self._scores = PromptScores(self._program, limits.max_sampled, states)
+        self._beside = ThreadPoolExecutor(1, "masks")  # its thread starts with its first use
 
     def submit(self, plan: StepPlan) -> Done:
         return Done(self.execute(plan))
@@ -60,24 +66,33 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         for row in plan.freed_rows:
             self._samplings.remove(row)
+            self._scores.remove(row)
         for new in plan.new_rows:
             self._states.start(new)
+            self._scores.add(new)
             self._samplings.add(
                 new.row, new.params, new.seed, new.sample_index, new.token_ids, new.num_prompt_tokens
             )
         for step in plan.steps:
             self._states.grow(step)
         self._kv.copy_pages(plan.copies)
-        if not plan.steps:
-            return StepResult(plan.step_id, {}, {})
-        batch = gather_batch(plan.steps, self._states)
-        logits = self._program.replay(batch)
-        rows = [s.row for s in plan.steps if s.sample]
-        if not rows:
-            return StepResult(plan.step_id, {}, {})
-        positions = [s.start + s.count for s in plan.steps if s.sample]
-        drawn = self._sampler.sample(logits, self._samplings.batch(rows, positions))
-        return self._keep(plan.step_id, rows, drawn)
+        steps, scores = self._scores.run(plan.steps)
+        rows = [s.row for s in steps if s.sample]
+        positions = [s.start + s.count for s in steps if s.sample]
+        if not steps:
+            return StepResult(plan.step_id, {}, {}, prompt_logprobs=scores)
+        batch = gather_batch(steps, self._states)
+        if rows and self._samplings.constrained:
+            masks = self._beside.submit(self._samplings.batch, rows, positions)
+            logits = self._program.replay(batch)
+            wanted = masks.result()
+        else:
+            logits = self._program.replay(batch)
+            if not rows:
+                return StepResult(plan.step_id, {}, {}, prompt_logprobs=scores)
+            wanted = self._samplings.batch(rows, positions)
+        result = self._keep(plan.step_id, rows, self._sampler.sample(logits, wanted))
+        return replace(result, prompt_logprobs=scores) if scores else result
 
     def _keep(self, step_id: int, rows: list[int], drawn: Sequence[SampledToken | RowError]) -> StepResult:
         tokens: dict[int, tuple[SampledToken, ...]] = {}

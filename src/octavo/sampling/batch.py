@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 F32 = npt.NDArray[np.float32]
+U32 = npt.NDArray[np.uint32]
 
 # One record per row: what SamplingRows keeps and what native code reads (C layout, aligned).
 ROW = np.dtype(
@@ -76,6 +77,9 @@ class SamplingBatch:
         bias: logit_bias; values are added to the logits.
         banned: tokens that must not come yet (min_tokens); values are unused.
         seen: rows with penalties: every token of prompt and output; values count it in the output.
+        mask [R, ceil(V / 32)] uint32: bit t % 32 of word t // 32 is set where token t may be drawn
+            (allowed_token_ids, bad_words, grammars); None: no row has such limits.
+        errors: index into the batch -> why this row's limits cannot be followed any further.
     """
 
     rows: npt.NDArray[Any]
@@ -83,6 +87,8 @@ class SamplingBatch:
     bias: TokenLists
     banned: TokenLists
     seen: TokenLists
+    mask: U32 | None = None
+    errors: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -90,4 +96,4 @@ class SamplingBatch:
     @property
     def edits(self) -> bool:
         """Whether any row's logits are changed before the draw."""
-        return not (self.bias.empty and self.banned.empty and self.seen.empty)
+        return not (self.bias.empty and self.banned.empty and self.seen.empty and self.mask is None)

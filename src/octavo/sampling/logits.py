@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from octavo.sampling.batch import F32, SamplingBatch
+from octavo.sampling.batch import F32, U32, SamplingBatch
 from octavo.sampling.distribution import CHUNK, Ids, total
 
 Mask = npt.NDArray[np.bool_]
 
+_ALL = np.uint32(0xFFFFFFFF)
 _BIN_SHIFT = np.uint32(19)  # leaves exponent and 4 bits: 16 bins to a factor of 2
 
 
@@ -21,7 +22,7 @@ def edit(logits: F32, batch: SamplingBatch, row: int) -> F32:
     """The row's logits [V] after everything that changes single tokens, in this order:
 
     1. logit_bias is added.
-    2. Banned tokens (stop ids before min_tokens) become -inf.
+    2. Banned tokens (stop ids before min_tokens) and those outside the row's mask become -inf.
     3. repetition_penalty r, on every token of prompt and output: z > 0 becomes z / r, else z * r.
     4. frequency_penalty f and presence_penalty p, on every token of the output, seen count times:
        z - f * count - p.
@@ -31,11 +32,16 @@ def edit(logits: F32, batch: SamplingBatch, row: int) -> F32:
     bias_tokens, bias = batch.bias.row(row)
     banned, _ = batch.banned.row(row)
     seen, counts = batch.seen.row(row)
-    if not (len(bias_tokens) or len(banned) or len(seen)):
+    mask = None if batch.mask is None else batch.mask[row]
+    if mask is not None and (mask == _ALL).all():
+        mask = None
+    if not (len(bias_tokens) or len(banned) or len(seen) or mask is not None):
         return logits
     edited = logits.copy()
     edited[bias_tokens] += bias
     edited[banned] = -np.inf
+    if mask is not None:
+        edited[~allowed(mask, len(edited))] = -np.inf
     if len(seen):
         params = batch.rows[row]
         repetition = params["repetition_penalty"]
@@ -45,6 +51,12 @@ def edit(logits: F32, batch: SamplingBatch, row: int) -> F32:
         values -= params["presence_penalty"] * (counts > 0)
         edited[seen] = values
     return edited
+
+
+def allowed(mask: U32, vocab_size: int) -> Mask:
+    """A packed mask [ceil(V / 32)] as one bool per token [V]."""
+    words = mask.astype("<u4", copy=False)
+    return np.unpackbits(words.view(np.uint8), count=vocab_size, bitorder="little").view(np.bool_)
 
 
 def keep(weights: F32, min_p: float, top_k: int, top_p: float) -> Ids | None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from octavo.errors import InvalidRequestError
 from octavo.params import SEED_MASK, SamplingParams
-from octavo.sampling.batch import F32, I32, ROW, SamplingBatch, TokenLists
+from octavo.sampling.batch import F32, I32, ROW, U32, SamplingBatch, TokenLists
+from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, Matcher, full_mask
 
 
 class TokenCounts:
@@ -80,6 +81,7 @@ class SamplingRows:
         self._bias: dict[int, tuple[I32, F32]] = {}
         self._banned: dict[int, tuple[I32, F32]] = {}
         self._counts: dict[int, TokenCounts] = {}
+        self._matchers: dict[int, list[Matcher]] = {}
 
     def add(
         self,
@@ -118,6 +120,12 @@ class SamplingRows:
         if params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty:
             prompt, output = token_ids[:num_prompt_tokens], token_ids[num_prompt_tokens:]
             self._counts[row] = TokenCounts(prompt, output, self._vocab_size)
+        constraints: list[Constraint] = list(params.constraints)
+        if params.allowed_token_ids is not None:
+            constraints.append(AllowedTokens(params.allowed_token_ids))
+        if constraints:
+            output = list(token_ids[num_prompt_tokens:])
+            self._matchers[row] = [constraint.start(output) for constraint in constraints]
 
     def _bias_lists(self, params: SamplingParams) -> tuple[I32, F32]:
         bias = params.logit_bias or {}
@@ -132,11 +140,35 @@ class SamplingRows:
         self._bias.pop(row, None)
         self._banned.pop(row, None)
         self._counts.pop(row, None)
+        self._matchers.pop(row, None)
+
+    @property
+    def constrained(self) -> bool:
+        """Whether any row has a mask to be computed: batch() is then worth a thread of its own."""
+        return bool(self._matchers)
 
     def append(self, row: int, token_ids: Sequence[int]) -> None:
         """These tokens are now the row's own output."""
         if row in self._counts:
             self._counts[row].append(token_ids)
+        for matcher in self._matchers.get(row, ()):
+            matcher.append(token_ids)
+
+    def _masks(
+        self, rows: Sequence[int], drafts: Sequence[Sequence[int]]
+    ) -> tuple[U32 | None, dict[int, str]]:
+        """(mask [R, ceil(V / 32)] or None, errors by index) of a batch."""
+        errors: dict[int, str] = {}
+        if not any(row in self._matchers for row in rows):
+            return None, errors
+        mask = full_mask(len(rows), self._vocab_size)
+        for index, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
+            try:
+                for matcher in self._matchers.get(row, ()):
+                    matcher.restrict(mask[index], draft)
+            except ConstraintError as error:
+                errors[index] = str(error)
+        return mask, errors
 
     def batch(
         self,
@@ -156,6 +188,7 @@ class SamplingRows:
         gathered = self._rows[np.asarray(rows, np.intp)]
         early = where < gathered["min_position"]
         drafts: Sequence[Sequence[int]] = [()] * len(rows) if ahead is None else ahead
+        mask, errors = self._masks(rows, drafts)
         return SamplingBatch(
             rows=gathered,
             positions=where,
@@ -169,4 +202,6 @@ class SamplingRows:
                     for row, draft in zip(rows, drafts, strict=True)
                 ]
             ),
+            mask=mask,
+            errors=errors,
         )

@@ -29,8 +29,9 @@ class Sampler:
     For a row with logits z [V], in this order:
 
     1. A NaN or +inf in z, or no finite value: the row is a RowError. -inf is a masked token.
-    2. z' = z edited (logits.edit): logit_bias, then banned stop ids, then the repetition penalty,
-       then the frequency and presence penalties. If no finite value is left: a RowError.
+    2. z' = z edited (logits.edit): logit_bias, then banned stop ids and the row's mask, then the
+       repetition penalty, then the frequency and presence penalties. If no finite value is left, or
+       the batch has an error for the row: a RowError.
     3. temperature 0 (in f32): the token is argmax z', of equals the lowest id. Go to 8.
     4. Weights w = exp((z' - max z') / temperature), in f32.
     5. Kept tokens (logits.keep): min_p, then top_k, then top_p, each on what is left.
@@ -63,7 +64,9 @@ class Sampler:
         drawn: list[SampledToken | RowError] = []
         for row, token in enumerate(best.tolist()):
             result: int | RowError = token
-            if not greedy[row] or batch.edits or not math.isfinite(peaks[row]):
+            if row in batch.errors:
+                result = RowError(batch.errors[row])
+            elif not greedy[row] or batch.edits or not math.isfinite(peaks[row]):
                 result = _draw(logits[row], batch, row, noise)
             drawn.append(_report(result, logits[row], batch.rows[row]))
         return drawn
@@ -101,7 +104,7 @@ def _checked(logits: F32, batch: SamplingBatch, row: int) -> F32 | RowError:
 
 def _not_finite(peak: np.float32) -> RowError:
     if np.isneginf(peak):
-        return RowError("no token is allowed: every logit is -inf after bias and min_tokens")
+        return RowError("no token is allowed: every logit is -inf after bias, min_tokens and the limits")
     return RowError(f"the model's logits hold {'NaN' if np.isnan(peak) else 'infinity'}")
 
 
@@ -131,13 +134,16 @@ def _report(result: int | RowError, logits: F32, params: npt.NDArray[Any]) -> Sa
     if isinstance(result, RowError):
         return result
     count = int(params["num_logprobs"])
-    if count < 0:
-        return SampledToken(result)
+    return SampledToken(result) if count < 0 else score(result, logits, count)
+
+
+def score(token: int, logits: F32, count: int) -> SampledToken:
+    """The token with its log-probability under logits [V], and the `count` likeliest ones (step 8)."""
     normalizer = log_sum_exp(logits)
-    value = logits[result]
-    rank = 1 + int((logits > value).sum()) + int((logits[:result] == value).sum())
+    value = logits[token]
+    rank = 1 + int((logits > value).sum()) + int((logits[:token] == value).sum())
     top = tuple((int(i), float(logits[i]) - normalizer) for i in _best(logits, count))
-    return SampledToken(result, float(value) - normalizer, rank, top)
+    return SampledToken(token, float(value) - normalizer, rank, top)
 
 
 def _best(logits: F32, count: int) -> Ids:

@@ -18,10 +18,13 @@ from octavo.server.errors import ApiError, to_api_error
 from octavo.server.limits import Doors
 from octavo.server.metrics import Metrics
 from octavo.server.openai import chat, completions, models, tokens
-from octavo.server.openai.protocol import StreamOptions
+from octavo.server.openai.protocol import StreamOptions, StructuredOutputs
 from octavo.server.state import ServerSettings, ServerState
 
 ROUTERS = (system.router, models.router, chat.router, completions.router, tokens.router)
+
+PARTS = (StreamOptions, StructuredOutputs)
+"""Models inside the bodies that endpoints parse by hand."""
 
 
 def create_app(engine: ServedEngine | None, settings: ServerSettings | None = None) -> FastAPI:
@@ -72,6 +75,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         components = schema.setdefault("components", {}).setdefault("schemas", {})
-        components["StreamOptions"] = StreamOptions.model_json_schema()
+        for model in PARTS:
+            components[model.__name__] = model.model_json_schema()
         app.openapi_schema = schema
     return app.openapi_schema

@@ -23,7 +23,7 @@ from octavo.server.openai.common import (
     off_loop,
     usage,
 )
-from octavo.server.openai.logprobs import chat_logprobs
+from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.protocol import ChatRequest, parse
 from octavo.server.openai.stream import ChunkHead, chunks
 from octavo.server.sse import Answer, ErrorMapper, EventStream
@@ -93,7 +93,7 @@ async def render(engine: ServedEngine, body: ChatRequest, size: int) -> list[int
 
 def _names(body: ChatRequest) -> dict[str, str]:
     """What the engine calls otherwise than this request did."""
-    names = {"prompt": "messages", "logprobs": "top_logprobs"}
+    names = {"prompt": "messages", "logprobs": "top_logprobs", "structured_outputs": body.structured_field}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     return names
@@ -112,6 +112,8 @@ async def _answer(generation: Generation, body: ChatRequest) -> bytes:
     }
     if body.return_token_ids:
         answer["prompt_token_ids"] = output.prompt_token_ids
+    if body.prompt_logprobs is not None:
+        answer["prompt_logprobs"] = prompt_logprobs(output)
     return dumps(answer).encode()
 
 

@@ -61,11 +61,18 @@ def make_generation(
     """
     engine = state.served(body.model)
     vocab_size = engine.tokenizer.vocab_size
+    if params.truncate_prompt_tokens is not None:
+        prompts = [prompt[-params.truncate_prompt_tokens :] for prompt in prompts]
     for prompt in prompts:
         check_prompt(prompt, engine, vocab_size, prompt_field)
     if params.logit_bias and max(params.logit_bias) >= vocab_size:
         raise InvalidRequestError(
             f"logit_bias names token {max(params.logit_bias)}; the model has {vocab_size}", "logit_bias"
+        )
+    if params.allowed_token_ids and max(params.allowed_token_ids) >= vocab_size:
+        raise InvalidRequestError(
+            f"allowed_token_ids names token {max(params.allowed_token_ids)}; the model has {vocab_size}",
+            "allowed_token_ids",
         )
     salt = state.cache_salt(body.cache_salt, bearer_token(request.scope["headers"]))
     return Generation(engine, state.metrics, request_id, prompts, params, body.priority, salt)

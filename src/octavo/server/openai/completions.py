@@ -23,7 +23,7 @@ from octavo.server.openai.common import (
     off_loop,
     usage,
 )
-from octavo.server.openai.logprobs import CompletionLogprobs
+from octavo.server.openai.logprobs import CompletionLogprobs, join, prompt_logprobs
 from octavo.server.openai.protocol import CompletionRequest, parse
 from octavo.server.openai.stream import ChunkHead, chunks
 from octavo.server.sse import Answer, EventStream
@@ -53,8 +53,9 @@ async def completions(request: Request) -> Response:
     prompts = [await _encode(engine, prompt, body.add_special_tokens) for prompt in given]
     request_id = new_id("cmpl")
     generation = make_generation(request, state, body, request_id, prompts, params, "prompt")
-    texts = _echo(engine, given) if body.echo else [""] * len(given)
-    to_error = error_mapper({})
+    whole = params.truncate_prompt_tokens is None
+    texts = _echo(engine, given if whole else generation.prompts) if body.echo else [""] * len(given)
+    to_error = error_mapper({"structured_outputs": body.structured_field})
     headers = {"x-request-id": request_id}
     if body.stream:
         head = ChunkHead(request_id, "text_completion", now(), engine.served_model_name)
@@ -86,7 +87,7 @@ async def _answer(generation: Generation, body: CompletionRequest, texts: Sequen
     outputs = await generation.final()
     choices: list[dict[str, Any]] = []
     for text, output in zip(texts, outputs, strict=True):
-        for completion in output.outputs:
+        for completion in _chosen(body, output):
             choice = _choice(generation.engine, body, text, output, completion)
             choices.append({"index": len(choices), **choice})
             if len(outputs) > 1:
@@ -104,6 +105,17 @@ async def _answer(generation: Generation, body: CompletionRequest, texts: Sequen
     return dumps(answer).encode()
 
 
+def _chosen(body: CompletionRequest, output: RequestOutput) -> list[CompletionOutput]:
+    """With best_of the n likeliest completions per token, best first; otherwise all."""
+    if len(output.outputs) <= body.n:
+        return output.outputs
+
+    def per_token(completion: CompletionOutput) -> float:
+        return -(completion.cumulative_logprob or 0.0) / max(len(completion.token_ids), 1)
+
+    return sorted(output.outputs, key=per_token)[: body.n]
+
+
 def _choice(
     engine: ServedEngine,
     body: CompletionRequest,
@@ -112,8 +124,13 @@ def _choice(
     completion: CompletionOutput,
 ) -> dict[str, Any]:
     logprobs = None
-    if completion.logprobs is not None:
-        logprobs = _logprobs(engine, body).add(completion.token_ids, completion.logprobs)
+    if body.max_tokens == 0:  # one token had to be generated, and was not asked for
+        completion = CompletionOutput(completion.index, logprobs=[], finish_reason="length")
+    if completion.logprobs is not None and body.logprobs is not None:
+        writer = _logprobs(engine, body)
+        logprobs = _echoed(writer, output, prefix) if body.echo else None
+        answer = writer.add(completion.token_ids, completion.logprobs)
+        logprobs = answer if logprobs is None else join(logprobs, answer)
     choice: dict[str, Any] = {
         "text": prefix + completion.text,
         "logprobs": logprobs,
@@ -122,7 +139,14 @@ def _choice(
     }
     if body.return_token_ids:
         choice |= {"token_ids": completion.token_ids, "prompt_token_ids": output.prompt_token_ids}
+    if body.prompt_logprobs is not None:
+        choice["prompt_logprobs"] = prompt_logprobs(output)
     return choice
+
+
+def _echoed(writer: CompletionLogprobs, output: RequestOutput, text: str) -> dict[str, Any]:
+    known = output.prompt_logprobs or [None] * len(output.prompt_token_ids)
+    return writer.echo(output.prompt_token_ids, known, text)
 
 
 class _TextFields:
@@ -142,7 +166,9 @@ class _TextFields:
         if new.logprobs is not None:
             key = (prompt, new.index)
             writer = self._logprobs.setdefault(key, _logprobs(self._engine, body))
-            logprobs = dumps(writer.add(new.token_ids, new.logprobs))
+            lists = _echoed(writer, output, self._texts[prompt]) if first and body.echo else None
+            added = writer.add(new.token_ids, new.logprobs)
+            logprobs = dumps(added if lists is None else join(lists, added))
         extra = ""
         if new.finish_reason is not None:
             extra += f',"stop_reason":{dumps(new.stop_reason)}'

@@ -14,9 +14,7 @@ from octavo.server.errors import short
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "add_special_tokens": (False,),
-    "allowed_token_ids": (),
     "audio": (),
-    "bad_words": ([],),
     "best_of": (),
     "chat_template": (),
     "documents": ([],),
@@ -24,11 +22,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "early_stopping": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "guided_choice": (),
     "guided_decoding_backend": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "guided_whitespace_pattern": (),
     "kv_transfer_params": (),
     "length_penalty": (1.0,),
@@ -40,18 +34,14 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "prediction": (),
     "prompt_cache_key": (),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "return_tokens_as_token_ids": (False,),
     "service_tier": ("auto", "default"),
     "spaces_between_special_tokens": (True,),
     "store": (False,),
-    "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "verbosity": ("medium",),
     "watermark": (False,),
@@ -87,8 +77,6 @@ def drop_neutral(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any
 
 
 def _unsupported(name: str) -> str:
-    if name == "response_format":
-        return 'response_format other than {"type": "text"} is not supported yet'
     if name == "best_of":
         return "best_of other than n is not supported yet"
     if name == "chat_template":

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo.params import Logprob
+from octavo.params import Logprob, RequestOutput
 from octavo.server.engine import ServedTokenizer
 
 Entry = Mapping[int, Logprob]
@@ -29,6 +29,19 @@ def _chat_token(tokenizer: ServedTokenizer, token_id: int, logprob: float) -> di
     data = tokenizer.token_bytes(token_id)
     text = data.decode("utf-8", errors="replace")
     return {"token": text, "logprob": finite(logprob), "bytes": list(data)}
+
+
+def prompt_logprobs(output: RequestOutput) -> list[dict[str, Any] | None]:
+    """vLLM's list: per token of the prompt {id: {"logprob", "rank", "decoded_token"}}, None for the first."""
+    return [
+        None
+        if entry is None
+        else {
+            str(i): {"logprob": finite(one.logprob), "rank": one.rank, "decoded_token": one.decoded_token}
+            for i, one in entry.items()
+        }
+        for entry in output.prompt_logprobs or []
+    ]
 
 
 def finite(logprob: float) -> float:
@@ -56,20 +69,41 @@ class CompletionLogprobs:
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
+    def echo(self, token_ids: Sequence[int], entries: Sequence[Entry | None], text: str) -> dict[str, Any]:
+        """The lists for the prompt, echoed as text; the first token has no logprob.
+
+        A special token that the encoding put in front of the text takes no place in it.
+        """
+        added = 0
+        if token_ids and self._tokenizer.is_special(token_ids[0]):
+            added = int(not text.encode().startswith(self._tokenizer.token_bytes(token_ids[0])))
+        first = self._lists(token_ids[:added], entries[:added], False)
+        rest = self._lists(token_ids[added:], entries[added:], True)
+        return join(first, rest)
+
     def add(self, token_ids: Sequence[int], entries: Sequence[Entry]) -> dict[str, Any]:
         """The four lists for these tokens, which follow those of the calls before."""
+        return self._lists(token_ids, entries, not self._skip_special)
+
+    def _lists(
+        self, token_ids: Sequence[int], entries: Sequence[Entry | None], special_shows: bool
+    ) -> dict[str, Any]:
         offsets: list[int] = []
         for token_id in token_ids:
             offsets.append(self._offset)
-            if not (self._skip_special and self._tokenizer.is_special(token_id)):
+            if special_shows or not self._tokenizer.is_special(token_id):
                 self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
         return {
             "tokens": [self._name(token_id) for token_id in token_ids],
             "token_logprobs": [
-                finite(entry[token_id].logprob) for token_id, entry in zip(token_ids, entries, strict=True)
+                None if entry is None else finite(entry[token_id].logprob)
+                for token_id, entry in zip(token_ids, entries, strict=True)
             ],
             "top_logprobs": [
-                {self._name(i): finite(value) for i, value in best(entry, self._top)} for entry in entries
+                None
+                if entry is None
+                else {self._name(i): finite(value) for i, value in best(entry, self._top)}
+                for entry in entries
             ],
             "text_offset": offsets,
         }
@@ -81,3 +115,8 @@ class CompletionLogprobs:
             return data.decode()
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def join(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Two dicts of lists, end to end."""
+    return {name: values + other[name] for name, values in one.items()}

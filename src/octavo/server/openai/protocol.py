@@ -12,6 +12,7 @@ from octavo.errors import InvalidRequestError
 from octavo.params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
 from octavo.server.errors import ApiError
 from octavo.server.openai.fields import drop_neutral
+from octavo.server.openai.structured import structured
 
 
 def _strings(value: Any) -> list[str]:
@@ -67,6 +68,12 @@ _PROMPT_SCHEMA = {
 }
 _STOP_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
+RESPONSE_FORMAT_SCHEMA = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {"type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]}},
+}
+
 Messages = Annotated[list[Any], Field(json_schema_extra=_MESSAGES_SCHEMA)]
 Prompts = Annotated[Any, BeforeValidator(_prompts), Field(json_schema_extra=_PROMPT_SCHEMA)]
 Stops = Annotated[Any, BeforeValidator(_strings), Field(json_schema_extra=_STOP_SCHEMA)]
@@ -83,6 +90,17 @@ class StreamOptions(Strict):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+
+
+class StructuredOutputs(Strict):
+    """Exactly one of these: see octavo.params.StructuredOutputsParams."""
+
+    json_: dict[str, Any] | str | bool | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: dict[str, Any] | str | None = None
 
 
 class GenerationRequest(Strict):
@@ -112,6 +130,16 @@ class GenerationRequest(Strict):
     cache_salt: str | None = None
     return_token_ids: bool = False
     user: str | None = None
+    bad_words: Stops = ()
+    allowed_token_ids: list[int] | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    response_format: Annotated[Any, Field(json_schema_extra=RESPONSE_FORMAT_SCHEMA)] = None
 
     @property
     def include_usage(self) -> bool:
@@ -121,10 +149,21 @@ class GenerationRequest(Strict):
     def continuous_usage(self) -> bool:
         return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
-    def params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+    @property
+    def structured_field(self) -> str:
+        """What this request calls its structured outputs."""
+        return structured(self)[0]
+
+    def params(
+        self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None = None
+    ) -> SamplingParams:
         """SamplingParams of this request; its own checks give the errors for values out of range."""
         if self.stream_options is not None and not self.stream:
             raise InvalidRequestError("stream_options needs stream: true", "stream_options")
+        if self.prompt_logprobs is not None:
+            if self.stream:
+                raise InvalidRequestError("prompt_logprobs needs stream: false", "prompt_logprobs")
+            prompt_logprobs = max(self.prompt_logprobs, prompt_logprobs or 0)
         return SamplingParams(
             n=self.n,
             temperature=self.temperature,
@@ -145,6 +184,11 @@ class GenerationRequest(Strict):
             max_tokens=max_tokens,
             logprobs=logprobs,
             skip_special_tokens=self.skip_special_tokens,
+            bad_words=self.bad_words,
+            allowed_token_ids=self.allowed_token_ids,
+            prompt_logprobs=prompt_logprobs,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+            structured_outputs=structured(self)[1],
             output_kind=RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY,
         )
 
@@ -186,6 +230,7 @@ class CompletionRequest(GenerationRequest):
     echo: bool = False
     add_special_tokens: bool = True
     logprobs: int | None = None
+    best_of: int | None = None
 
     def sampling_params(self) -> SamplingParams:
         """SamplingParams of this request.
@@ -193,9 +238,21 @@ class CompletionRequest(GenerationRequest):
         Raises:
             InvalidRequestError: a value is out of range, or two contradict each other.
         """
-        if self.echo and self.logprobs is not None:
-            raise InvalidRequestError("echo together with logprobs is not supported yet", "echo")
-        return self.params(16 if self.max_tokens is None else self.max_tokens, self.logprobs)
+        if self.echo and self.logprobs is not None and self.stream and self.n > 1:
+            raise InvalidRequestError("echo with logprobs in a stream needs n: 1", "echo")
+        count = self.best_of
+        if count is not None and count < self.n:
+            raise InvalidRequestError(f"best_of {count} is below n {self.n}", "best_of")
+        if count is not None and count > self.n and self.stream:
+            raise InvalidRequestError("best_of above n needs stream: false", "best_of")
+        if self.max_tokens == 0 and self.echo and self.stream:
+            raise InvalidRequestError("max_tokens: 0 needs stream: false", "max_tokens")
+        limit = 16 if self.max_tokens is None else max(self.max_tokens, 1 if self.echo else 0)
+        params = self.params(limit, self.logprobs, self.logprobs if self.echo else None)
+        if count is not None and count > self.n:
+            # Which is best is told by the logprobs of all.
+            params = params.replace(n=count, logprobs=self.logprobs or 0)
+        return params
 
 
 class TokenizeRequest(Strict):

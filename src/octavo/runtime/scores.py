@@ -1,0 +1,74 @@
+"""PromptScores: the logprobs of a prompt's own tokens, for requests that ask for them.
+
+A step samples few rows, and the logits' buffer is made for these. A prompt that is to be scored is
+therefore computed in pieces of that size, each a batch of its own whose every row is read:
+
+    the step     [ start ............ num_prompt - 1 | ... end )
+    here          pieces of max_sampled, all scored    left to the step's own batch
+
+How a prompt is cut does not change a bit of what it computes, so nobody else notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from octavo.engine.plan import NewRow, RowStep, SampledToken
+from octavo.kernels.ops import Program
+from octavo.runtime.batch import gather_batch
+from octavo.runtime.states import RequestStates
+from octavo.sampling.sampler import score
+
+Scores = dict[int, tuple[int, tuple[SampledToken, ...]]]
+
+
+class PromptScores:
+    """Knows the rows whose prompts are scored.
+
+    Args:
+        piece: tokens of one batch, all of whose logits fit.
+    """
+
+    def __init__(self, program: Program, piece: int, states: RequestStates) -> None:
+        self._program, self._piece, self._states = program, piece, states
+        self._wanted: dict[int, tuple[int, int]] = {}  # row -> (likeliest tokens to report, last position)
+
+    def add(self, new: NewRow) -> None:
+        """A request enters a row. Of its n completions the first one brings the prompt's scores."""
+        self.remove(new.row)
+        if new.params.prompt_logprobs is not None and new.sample_index == 0:
+            self._wanted[new.row] = (new.params.prompt_logprobs, new.num_prompt_tokens - 1)
+
+    def remove(self, row: int) -> None:
+        self._wanted.pop(row, None)
+
+    def run(self, steps: Sequence[RowStep]) -> tuple[Sequence[RowStep], Scores]:
+        """Compute and score prompts.
+
+        Returns:
+            What is left of the steps, and per row (position of the first, scored tokens).
+        """
+        if not any(step.row in self._wanted for step in steps):
+            return steps, {}
+        left: list[RowStep] = []
+        scores: Scores = {}
+        for step in steps:
+            count, last = self._wanted.get(step.row, (0, 0))
+            end = min(step.start + step.count, last)
+            if end > step.start:
+                scores[step.row] = (step.start + 1, self._score(step, end, count))
+                step = replace(step, start=end, count=step.start + step.count - end, pages=())
+            if step.count > 0:
+                left.append(step)
+        return left, scores
+
+    def _score(self, step: RowStep, end: int, count: int) -> tuple[SampledToken, ...]:
+        """Compute [step.start, end); each position tells of the token after it."""
+        scored: list[SampledToken] = []
+        for start in range(step.start, end, self._piece):
+            piece = RowStep(step.row, start, min(self._piece, end - start), (), False)
+            logits = self._program.replay(gather_batch([piece], self._states, every=True))
+            following = self._states.tokens[step.row, start + 1 : start + 1 + piece.count].tolist()
+            scored += [score(token, row, count) for token, row in zip(following, logits, strict=True)]
+        return tuple(scored)

@@ -1,0 +1,79 @@
+"""Constraints: which tokens a row may draw next, as bits that every constraint may only clear.
+
+A Constraint is compiled once per request and shared by its n rows; each row starts a Matcher of its
+own, which follows the row's output. Drafts are looked ahead at, and leave no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from octavo.sampling.batch import U32
+
+ALL = np.uint32(0xFFFFFFFF)
+
+
+class ConstraintError(Exception):
+    """The constraint cannot be followed any further; a one-line message. Ends the row's request."""
+
+
+class Matcher(Protocol):
+    """One row's place in a constraint."""
+
+    def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
+        """Clear the bits of tokens that must not follow the output and the draft tokens `ahead`.
+
+        After drafts that the constraint itself forbids the mask may be anything: such a draft is
+        never accepted, so nothing is drawn behind it.
+
+        Raises:
+            ConstraintError: nothing is known about what may follow.
+        """
+        ...
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """These tokens are now the row's output."""
+        ...
+
+
+class Constraint(Protocol):
+    """What a request asks for, compiled."""
+
+    def start(self, output: Sequence[int]) -> Matcher:
+        """A matcher for a row that has generated output already (after a preemption)."""
+        ...
+
+
+def full_mask(rows: int, vocab_size: int) -> U32:
+    """[rows, ceil(V / 32)] with all bits set, those beyond the vocabulary too."""
+    return np.full((rows, -(-vocab_size // 32)), ALL, np.uint32)
+
+
+def mask_of(tokens: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]], words: int) -> U32:
+    """[words] with the bits of these tokens set; tokens beyond the words are left out."""
+    bits = np.zeros(words * 32, np.uint8)
+    ids = np.asarray(tokens, np.int64)
+    bits[ids[ids < len(bits)]] = 1
+    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32, copy=False)
+
+
+class AllowedTokens:
+    """allowed_token_ids: nothing else is drawn. Constraint and matcher in one, as it has no state."""
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        self._token_ids = tuple(token_ids)
+        self._mask = np.zeros(0, np.uint32)
+
+    def start(self, output: Sequence[int]) -> AllowedTokens:
+        return self
+
+    def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
+        if len(self._mask) != len(mask):
+            self._mask = mask_of(self._token_ids, len(mask))
+        mask &= self._mask
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        pass

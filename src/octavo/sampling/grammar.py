@@ -1,0 +1,135 @@
+"""Grammars on llguidance: compiled once, followed by each row, as masks over the vocabulary.
+
+llguidance reads a grammar (Lark, regular expressions, JSON schemas) and knows for every state which
+tokens may come next, an end token only where the grammar may end. Its own limits bound the work of
+compiling and of every mask, so a hostile grammar ends as an error and not as a stalled engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import InvalidRequestError
+from octavo.sampling.batch import U32
+from octavo.sampling.constraints import ConstraintError, full_mask
+
+# Units are llguidance's: 50 and 14 units of lexer fuel, or 20 Earley items, take about a microsecond.
+LIMITS: dict[str, Any] = {
+    "initial_lexer_fuel": 5_000_000,
+    "step_lexer_fuel": 500_000,
+    "step_max_items": 100_000,
+    "max_items_in_row": 4_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 500_000,
+    "verbose_errors": False,
+}
+
+
+class GrammarVocabulary:
+    """The model's tokens as llguidance wants them: made once, some 0.1 s for 50,000 tokens.
+
+    Args:
+        tokens: bytes by id. special: ids that no text can produce. ends: ids that end an answer.
+        encode: text to ids, for grammars' own texts.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        special: Sequence[int],
+        ends: Sequence[int],
+        encode: Callable[[str], list[int]],
+    ) -> None:
+        import llguidance
+
+        if not ends:
+            raise InvalidRequestError(
+                "this model has no end token, which structured outputs need", "structured_outputs"
+            )
+        wrapped: Any = _Wrapped(tokens, special, ends[0], encode)
+        self.tokenizer = llguidance.LLTokenizer(wrapped, n_vocab=len(tokens), eos_token=list(ends))
+        self.limits = llguidance.LLParserLimits(**LIMITS)
+
+
+class _Wrapped:
+    """The attributes that LLTokenizer reads."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id: int | None = None
+
+    def __init__(
+        self, tokens: Sequence[bytes], special: Sequence[int], end: int, encode: Callable[[str], list[int]]
+    ) -> None:
+        self.tokens, self.special_token_ids, self.eos_token_id = list(tokens), list(special), end
+        self._encode = encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text if isinstance(text, str) else text.decode("utf-8", errors="replace"))
+
+
+class Grammar:
+    """A compiled grammar: a constraint (see constraints.Constraint).
+
+    Args:
+        source: in llguidance's format (grammar_source.py makes it).
+        param: which field of the request to name when it is wrong.
+
+    Raises:
+        InvalidRequestError: it does not parse, exceeds the limits, or allows nothing at all.
+    """
+
+    def __init__(self, source: str, vocabulary: GrammarVocabulary, param: str) -> None:
+        import llguidance
+
+        self._words = -(-vocabulary.tokenizer.vocab_size // 32)
+        self._prototype = llguidance.LLMatcher(
+            vocabulary.tokenizer, source, log_level=0, limits=vocabulary.limits
+        )
+        problem = self._prototype.get_error() or "; ".join(self._prototype.get_grammar_warnings())
+        if problem:
+            raise InvalidRequestError(f"{param}: {_one_line(problem)}", param)
+        # The first mask tells whether anything may come, and builds what later masks share.
+        mask = full_mask(1, vocabulary.tokenizer.vocab_size)[0]
+        try:
+            self.start(()).restrict(mask)
+        except ConstraintError as error:
+            raise InvalidRequestError(f"{param}: {error}", param) from None
+        if not mask.any():
+            raise InvalidRequestError(f"{param} allows no answer at all", param)
+
+    def start(self, output: Sequence[int]) -> GrammarMatcher:
+        matcher = GrammarMatcher(self._prototype.deep_copy(), self._words)
+        if output:
+            matcher.append(output)
+        return matcher
+
+
+class GrammarMatcher:
+    """One row's place in a grammar."""
+
+    def __init__(self, matcher: Any, words: int) -> None:
+        self._matcher = matcher
+        self._own = np.zeros(words, np.uint32)
+
+    def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
+        taken = self._matcher.try_consume_tokens(list(ahead)) if ahead else 0
+        if taken == len(ahead):
+            self._matcher.unsafe_compute_mask_ptr(self._own.ctypes.data, self._own.nbytes)
+            mask[: len(self._own)] &= self._own
+            mask[len(self._own) :] = 0  # tokens beyond the tokenizer's are padding
+        if taken:
+            self._matcher.rollback(taken)
+        if self._matcher.is_error():
+            raise ConstraintError(f"the grammar failed: {_one_line(self._matcher.get_error())}")
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        # A token that the grammar forbids leaves an error, which the next restrict() reports.
+        self._matcher.consume_tokens(list(token_ids))
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."

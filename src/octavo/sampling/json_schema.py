@@ -1,0 +1,176 @@
+"""JSON schemas (draft 2020-12) made simple for llguidance, or refused by keyword: never weakened.
+
+llguidance follows type, properties, items, bounds and patterns exactly, but not what combines schemas.
+So those are worked out here. A place in the answer has to satisfy a *conjunction*: a set of subschemas,
+some of them negated. It is expanded into alternatives that combine nothing any more (json_schema_cases):
+
+    {allOf: [A, {anyOf: [B, C]}], not: D}   ->   A and B and not D,   or   A and C and not D
+
+each of one JSON type, whose members are conjunctions again. A conjunction is written out once, under a
+name of its own, so recursive schemas end: there are finitely many sets of subschemas.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.sampling.json_schema_case import Case, Conjunction
+from octavo.sampling.json_schema_cases import Cases
+from octavo.sampling.json_schema_refs import PARAM, Schemas
+
+MAX_DEFINITIONS = 2_000
+
+SUPPORTED = frozenset(
+    [
+        "$anchor",
+        "$comment",
+        "$defs",
+        "$id",
+        "$ref",
+        "$schema",
+        "additionalProperties",
+        "allOf",
+        "anyOf",
+        "const",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "default",
+        "definitions",
+        "dependentRequired",
+        "dependentSchemas",
+        "deprecated",
+        "description",
+        "else",
+        "enum",
+        "examples",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "format",
+        "if",
+        "items",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "maximum",
+        "minContains",
+        "minItems",
+        "minLength",
+        "minProperties",
+        "minimum",
+        "multipleOf",
+        "not",
+        "oneOf",
+        "pattern",
+        "patternProperties",
+        "prefixItems",
+        "properties",
+        "readOnly",
+        "required",
+        "then",
+        "title",
+        "type",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "uniqueItems",
+        "contains",
+        "maxContains",
+        "propertyNames",
+        "writeOnly",
+    ]
+)
+"""Keywords that are understood. Some of them only in part: then the error says which part is missing."""
+
+
+def normalize(schema: Any) -> Any:
+    """An equivalent schema that llguidance follows exactly.
+
+    Raises:
+        UnsupportedError: a keyword, or a use of one, that cannot be followed.
+        InvalidRequestError: not a JSON schema, nothing can satisfy it, or it is too large.
+    """
+    writer = _Writer(Schemas(schema, SUPPORTED))
+    root = writer.place(frozenset({(0, True)}))
+    if root is False:
+        raise InvalidRequestError("nothing can satisfy this JSON schema", PARAM)
+    if root is True:
+        return {}
+    if writer.definitions:
+        return {**root, "$defs": writer.definitions}
+    return root
+
+
+class _Writer:
+    """Writes conjunctions as plain schemas; those met again, under a name in $defs."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._cases = Cases(schemas)
+        self.definitions: dict[str, Any] = {}
+        self._names: dict[Conjunction, str] = {}
+
+    def place(self, conjunction: Conjunction) -> Any:
+        """The schema for a place: True, False, a small schema, or a reference."""
+        if not conjunction:
+            return True
+        cases = self._cases.of(conjunction)
+        if not cases:
+            return False
+        if self._cases.is_everything(cases):
+            return True
+        if all(case.is_leaf for case in cases):
+            return self._any_of(cases)
+        name = self._names.get(conjunction)
+        if name is None:
+            name = self._names[conjunction] = f"s{len(self._names)}"
+            if len(self._names) > MAX_DEFINITIONS:
+                raise UnsupportedError("the JSON schema is too large when written out", PARAM)
+            self.definitions[name] = self._any_of(cases)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _any_of(self, cases: list[Case]) -> Any:
+        written = [schema for schema in map(self._case, cases) if schema is not False]
+        if not written:
+            return False
+        return written[0] if len(written) == 1 else {"anyOf": written}
+
+    def _case(self, case: Case) -> Any:
+        if case.values is not None:
+            return {"enum": case.values}
+        schema: dict[str, Any] = {"type": case.type, **case.bounds}
+        if case.type == "array":
+            return self._array(case, schema)
+        if case.type == "object":
+            return self._object(case, schema)
+        return schema
+
+    def _array(self, case: Case, schema: dict[str, Any]) -> Any:
+        prefix = [self.place(item) for item in case.prefix]
+        items = self.place(case.items)
+        most = case.bounds.get("maxItems")
+        if False in prefix:  # the array ends before what cannot be
+            at = prefix.index(False)
+            prefix, items = prefix[:at], False
+        if items is False:
+            most = len(prefix) if most is None else min(most, len(prefix))
+            schema["maxItems"] = most
+        if most is not None and most < schema.get("minItems", 0):
+            return False
+        if prefix:
+            schema["prefixItems"] = prefix
+        schema["items"] = items
+        return schema
+
+    def _object(self, case: Case, schema: dict[str, Any]) -> Any:
+        written = {name: self.place(member) for name, member in case.properties.items()}
+        if any(written.get(name) is False for name in case.required):
+            return False
+        patterns = {pattern: self.place(member) for pattern, member in case.patterns.items()}
+        if patterns:
+            schema["patternProperties"] = patterns
+        if written:
+            schema["properties"] = written
+        if case.required:
+            schema["required"] = [name for name in written if name in case.required]
+        schema["additionalProperties"] = self.place(case.additional)
+        return schema

@@ -1,0 +1,302 @@
+"""From a conjunction of subschemas to its cases: alternatives of one JSON type each.
+
+1. *Literals.* $ref, allOf, anyOf, oneOf, not, if/then/else and the dependent keywords are multiplied
+   out into lists of literals: (subschema, keyword, wanted or not). oneOf [A, B] is (A and not B) or
+   (B and not A). A negated subschema is the union of its negated keywords.
+2. *Types.* Each list is tried with each JSON type; literals of other types hold by themselves.
+3. *Merging.* What is left of one type is merged: bounds to the tightest, members to conjunctions.
+4. *Values.* const and enum become lists of values, filtered by all other literals (json_schema_value).
+
+What has no exact counterpart is refused by keyword, but only where a case depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.sampling.json_schema_case import Case, Conjunction
+from octavo.sampling.json_schema_members import merge_array, merge_objects
+from octavo.sampling.json_schema_refs import PARAM, Schemas
+from octavo.sampling.json_schema_value import check_number, holds, type_of
+
+MAX_CASES = 128
+TYPES = ("null", "boolean", "number", "string", "array", "object")
+
+Literal = tuple[int, str, bool]
+
+_KIND = {
+    "multipleOf": "number", "maximum": "number", "exclusiveMaximum": "number", "minimum": "number",
+    "exclusiveMinimum": "number", "maxLength": "string", "minLength": "string", "pattern": "string",
+    "format": "string", "maxItems": "array", "minItems": "array", "uniqueItems": "array",
+    "contains": "array", "prefixItems": "array", "items": "array", "unevaluatedItems": "array",
+    "maxProperties": "object", "minProperties": "object", "required": "object", "properties": "object",
+    "patternProperties": "object", "additionalProperties": "object", "propertyNames": "object",
+    "unevaluatedProperties": "object", "dependentRequired": "object",
+}  # fmt: skip
+FORMATS = frozenset(
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"]
+)
+_COMBINES = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired")
+
+
+class Cases:
+    """Cases of conjunctions, each worked out once."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+        self._known: dict[Conjunction, list[Case]] = {}
+
+    def of(self, conjunction: Conjunction) -> list[Case]:
+        """The cases; none: nothing satisfies it.
+
+        Raises:
+            UnsupportedError: it depends on something that cannot be followed.
+        """
+        found = self._known.get(conjunction)
+        if found is None:
+            found = self._known[conjunction] = list(self._find(conjunction))
+            if len(found) > MAX_CASES:
+                raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
+        return found
+
+    def is_everything(self, cases: list[Case]) -> bool:
+        return {case.type for case in cases if case.is_free} >= set(TYPES)
+
+    def _find(self, conjunction: Conjunction) -> Iterator[Case]:
+        for literals in self._expand(sorted(conjunction), frozenset()):
+            values = self._values(literals)
+            if values is not None:
+                if values:
+                    yield Case("enum", values=values)
+                continue
+            for kind in TYPES:
+                if (case := self._merge(kind, literals)) is not None:
+                    yield case
+
+    # --- 1. multiplying out -------------------------------------------------------------------------
+
+    def _expand(self, todo: list[tuple[int, bool]], seen: frozenset[tuple[int, bool]]) -> list[list[Literal]]:
+        """Lists of literals whose union is the conjunction of all in todo."""
+        result: list[list[Literal]] = [[]]
+        for number, wanted in todo:
+            if (number, wanted) in seen:
+                continue  # a $ref that leads back to itself adds nothing
+            branches = self._branches(number, wanted, seen | {(number, wanted)})
+            result = [a + b for a, b in product(result, branches)]
+            if len(result) > MAX_CASES:
+                raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
+        return result
+
+    def _branches(self, number: int, wanted: bool, seen: frozenset[tuple[int, bool]]) -> list[list[Literal]]:
+        schema = self._schemas[number]
+        if isinstance(schema, bool):
+            return [[]] if schema is wanted else []
+        plain: list[Literal] = [
+            (number, k, wanted) for k in schema if k in _KIND or k in ("type", "const", "enum")
+        ]
+        plain = [literal for literal in plain if literal[1] != "dependentRequired"]
+        groups = [self._combined(number, keyword, wanted, seen) for keyword in _COMBINES if keyword in schema]
+        if not wanted:
+            union = [[literal] for literal in plain if not self._holds_always(literal)]
+            return union + [branch for group in groups for branch in group]
+        result = [plain]
+        for group in groups:
+            result = [a + b for a, b in product(result, group)]
+        return result
+
+    def _holds_always(self, literal: Literal) -> bool:
+        """Keywords that say nothing by themselves, so that their negation is empty."""
+        number, keyword, _ = literal
+        value = self._schemas[number][keyword]
+        return (keyword == "uniqueItems" and value is False) or keyword == "format"
+
+    def _combined(
+        self, number: int, keyword: str, wanted: bool, seen: frozenset[tuple[int, bool]]
+    ) -> list[list[Literal]]:
+        """One combining keyword as a union of lists of literals."""
+        schema, ids = self._schemas[number], self._schemas.number
+        value = schema[keyword]
+
+        def all_of(*parts: tuple[int, bool]) -> list[list[Literal]]:
+            return self._expand(list(parts), seen)
+
+        def union(*lists: list[list[Literal]]) -> list[list[Literal]]:
+            return [one for each in lists for one in each]
+
+        match keyword:
+            case "$ref":
+                return all_of((self._schemas.target(number, value), wanted))
+            case "not":
+                return all_of((ids(value), not wanted))
+            case "allOf" | "anyOf":
+                parts = [(ids(part), wanted) for part in value]
+                if (keyword == "allOf") is wanted:
+                    return all_of(*parts)
+                return union(*(all_of(part) for part in parts))
+            case "oneOf":
+                return self._one_of([ids(part) for part in value], wanted, seen)
+            case "if":
+                then, other = ids(schema.get("then", True)), ids(schema.get("else", True))
+                test = ids(value)
+                return union(all_of((test, True), (then, wanted)), all_of((test, False), (other, wanted)))
+            case _:
+                return self._dependent(number, keyword, wanted, seen)
+
+    def _one_of(
+        self, parts: list[int], wanted: bool, seen: frozenset[tuple[int, bool]]
+    ) -> list[list[Literal]]:
+        if not wanted:
+            raise UnsupportedError("JSON schema keyword 'not' with 'oneOf' inside is not supported", PARAM)
+        result: list[list[Literal]] = []
+        for chosen in parts:
+            others = [other for other in parts if other is not chosen]
+            if parts.count(chosen) > 1:
+                continue
+            overlapping = [o for o in others if not self._disjoint(chosen, o)]
+            result += self._expand([(chosen, True), *((o, False) for o in overlapping)], seen)
+        return result
+
+    def _disjoint(self, one: int, other: int) -> bool:
+        try:
+            return not self.of(frozenset({(one, True), (other, True)}))
+        except UnsupportedError:
+            return False
+
+    def _dependent(
+        self, number: int, keyword: str, wanted: bool, seen: frozenset[tuple[int, bool]]
+    ) -> list[list[Literal]]:
+        """dependentRequired, dependentSchemas: for each name, it is absent or its demand holds."""
+        if not wanted:
+            raise UnsupportedError(
+                f"JSON schema keyword 'not' with {keyword!r} inside is not supported", PARAM
+            )
+        result: list[list[Literal]] = [[]]
+        for name, demand in self._schemas[number][keyword].items():
+            absent = self._schemas.synthetic({"properties": {name: False}})
+            needed = [name, *(demand if keyword == "dependentRequired" else ())]
+            present = [(self._schemas.synthetic({"type": "object", "required": needed}), True)]
+            if keyword == "dependentSchemas":
+                present.append((self._schemas.number(demand), True))
+            branches = self._expand([(absent, True)], seen) + self._expand(present, seen)
+            result = [a + b for a, b in product(result, branches)]
+        return result
+
+    # --- 4. values ----------------------------------------------------------------------------------
+
+    def _values(self, literals: list[Literal]) -> list[Any] | None:
+        """The values that const and enum leave, or None where there is neither."""
+        values: list[Any] | None = None
+        for number, keyword, wanted in literals:
+            if keyword in ("const", "enum") and wanted:
+                given = self._schemas[number][keyword]
+                if keyword == "enum" and not isinstance(given, list):
+                    raise InvalidRequestError("enum must be a list", PARAM)
+                values = given if keyword == "enum" else [given]
+                break
+        if values is None:
+            return None
+        return [v for v in values if all(holds(self._schemas, v, *literal) for literal in literals)]
+
+    # --- 2 and 3. types and merging -----------------------------------------------------------------
+
+    def _merge(self, kind: str, literals: list[Literal]) -> Case | None:
+        """The case of one type, or None: no value of this type will do."""
+        case = Case(kind)
+        objects: list[int] = []
+        for number, keyword, wanted in literals:
+            schema = self._schemas[number]
+            if keyword == "type":
+                if not self._allow_type(case, schema["type"], wanted):
+                    return None
+            elif keyword in ("const", "enum"):  # negated: wanted ones were dealt with
+                if not self._exclude(case, [schema["const"]] if keyword == "const" else schema["enum"]):
+                    return None
+            elif _KIND[keyword] != kind:
+                if not wanted:
+                    return None  # a keyword of another type holds here, so it cannot be violated
+            elif not wanted:
+                if not self._negated(case, number, keyword):
+                    return None
+            elif kind == "array" or kind == "object":
+                if number not in objects:
+                    objects.append(number)
+            else:
+                case.tighten(keyword, schema[keyword])
+        for number in objects:
+            if kind == "array":
+                merge_array(self._schemas, case, number)
+        if kind == "object":
+            merge_objects(self._schemas, case, objects)
+        impossible = (self._schemas.number(False), True)
+        if any(impossible in case.properties.get(name, ()) for name in case.required):
+            return None
+        return case if case.bounds_possible else None
+
+    def _allow_type(self, case: Case, types: Any, wanted: bool) -> bool:
+        names = [types] if isinstance(types, str) else types
+        if not isinstance(names, list) or not all(n in (*TYPES, "integer") for n in names):
+            raise InvalidRequestError(f"type {str(types)[:60]!r} is not a JSON type", PARAM)
+        if case.type in ("number", "integer"):
+            if "number" in names:
+                return wanted
+            if "integer" in names:
+                if not wanted:
+                    raise UnsupportedError("JSON schema: 'not' with type integer is not supported", PARAM)
+                case.type = "integer"
+                return True
+            return not wanted
+        return (case.type in names) is wanted
+
+    def _exclude(self, case: Case, values: list[Any]) -> bool:
+        same = [
+            value
+            for value in values
+            if type_of(value) == case.type or (case.type == "integer" and type_of(value) == "number")
+        ]
+        if not same:
+            return True
+        if case.type == "null":
+            return False
+        if case.type == "boolean":
+            left = [v for v in (case.values or [True, False]) if v not in same]
+            case.values = left
+            return bool(left)
+        raise UnsupportedError(
+            "JSON schema keyword 'not' with 'const' or 'enum' inside is not supported", PARAM
+        )
+
+    def _negated(self, case: Case, number: int, keyword: str) -> bool:
+        """Violate one keyword of the case's own type."""
+        schema = self._schemas[number]
+        value = schema[keyword]
+        opposite = {
+            "minimum": ("exclusiveMaximum", 0), "maximum": ("exclusiveMinimum", 0),
+            "exclusiveMinimum": ("maximum", 0), "exclusiveMaximum": ("minimum", 0),
+            "minLength": ("maxLength", -1), "maxLength": ("minLength", 1),
+            "minItems": ("maxItems", -1), "maxItems": ("minItems", 1),
+            "minProperties": ("maxProperties", -1), "maxProperties": ("minProperties", 1),
+        }  # fmt: skip
+        if keyword in opposite:
+            other, step = opposite[keyword]
+            check_number(keyword, value)
+            if value + step < 0 and step:
+                return False
+            case.tighten(other, value + step)
+            return True
+        if keyword == "required" and len(value) == 1:
+            case.properties[value[0]] = case.properties.get(value[0], frozenset()) | {
+                (self._schemas.number(False), True)
+            }
+            return True
+        if keyword == "required" and not value:
+            return False
+        if keyword == "properties" and len(value) <= 1:
+            for name, part in value.items():
+                case.required[name] = None
+                own = (self._schemas.number(part), False)
+                case.properties[name] = case.properties.get(name, frozenset()) | {own}
+            return bool(value)
+        raise UnsupportedError(f"JSON schema keyword 'not' with {keyword!r} inside is not supported", PARAM)

@@ -1,0 +1,149 @@
+"""The subschemas of a JSON schema by number, and what their $refs mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+
+PARAM = "structured_outputs"
+MAX_DEPTH = 64
+MAX_SUBSCHEMAS = 5_000
+
+DIALECTS = ("https://json-schema.org/", "http://json-schema.org/")
+
+# Where subschemas stand: in the keyword itself, in a list, in an object by name.
+SINGLE = ("additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
+          "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
+LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+
+
+class Schemas:
+    """Numbers every subschema; 0 is the whole.
+
+    Raises:
+        InvalidRequestError: something that is no schema. UnsupportedError: an unknown keyword.
+    """
+
+    def __init__(self, schema: Any, supported: frozenset[str]) -> None:
+        self._supported = supported
+        self._nodes: list[Any] = []
+        self._bases: list[str] = []
+        self._number: dict[int, int] = {}  # by identity: the schema is ours while we work on it
+        self._places: dict[str, int] = {}  # absolute URI with anchor -> number
+        self._add(schema, "", 0)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._nodes[number]
+
+    def number(self, schema: Any) -> int:
+        """The number of a subschema that stands in one."""
+        if isinstance(schema, bool):
+            return self._plain(schema)
+        return self._number[id(schema)]
+
+    def synthetic(self, schema: Any, base: int = 0) -> int:
+        """A number for a schema that does not stand in the whole (its parts may)."""
+        self._nodes.append(schema)
+        self._bases.append(self._bases[base])
+        self._number[id(schema)] = len(self._nodes) - 1
+        return len(self._nodes) - 1
+
+    def _plain(self, value: bool) -> int:
+        key = "true" if value else "false"
+        if key not in self._places:
+            self._nodes.append(value)
+            self._bases.append("")
+            self._places[key] = len(self._nodes) - 1
+        return self._places[key]
+
+    def target(self, number: int, reference: Any) -> int:
+        """The subschema that a $ref in subschema `number` means."""
+        if not isinstance(reference, str):
+            raise InvalidRequestError("$ref must be a string", PARAM)
+        uri = urljoin(self._bases[number], reference)
+        document, _, fragment = uri.partition("#")
+        if not fragment.startswith("/") and fragment:
+            found = self._places.get(f"{document}#{fragment}")
+        else:
+            found = self._places.get(document)
+            if found is not None and fragment:
+                found = self._pointer(found, fragment)
+        if found is None:
+            raise UnsupportedError(f"$ref {reference[:100]!r} does not point into the schema", PARAM)
+        return found
+
+    def _pointer(self, start: int, pointer: str) -> int | None:
+        node = self._nodes[start]
+        for part in pointer.split("/")[1:]:
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(node, Mapping) and key in node:
+                node = node[key]
+            elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
+                node = node[int(key)]
+            else:
+                return None
+        if isinstance(node, bool):
+            return self._plain(node)
+        return self._number.get(id(node))
+
+    def _add(self, schema: Any, base: str, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise InvalidRequestError(f"the JSON schema is nested deeper than {MAX_DEPTH}", PARAM)
+        if len(self._nodes) > MAX_SUBSCHEMAS:
+            raise InvalidRequestError(f"the JSON schema has more than {MAX_SUBSCHEMAS} parts", PARAM)
+        if isinstance(schema, bool):
+            if not self._nodes:
+                self._nodes.append(schema)
+                self._bases.append(base)
+            return
+        if not isinstance(schema, Mapping):
+            raise InvalidRequestError(
+                f"a JSON schema must be an object or a boolean, not {_name(schema)}", PARAM
+            )
+        for keyword in schema:
+            if keyword not in self._supported:
+                raise UnsupportedError(f"JSON schema keyword {str(keyword)[:60]!r} is not supported", PARAM)
+        dialect = schema.get("$schema", DIALECTS[0])
+        if not (isinstance(dialect, str) and dialect.startswith(DIALECTS)):
+            raise UnsupportedError(f"$schema {str(dialect)[:80]!r} is not a dialect that is supported", PARAM)
+        if isinstance(schema.get("$id"), str):
+            base = urljoin(base, schema["$id"]).partition("#")[0]
+        number = len(self._nodes)
+        self._nodes.append(schema)
+        self._bases.append(base)
+        self._number[id(schema)] = number
+        if number == 0 or "$id" in schema:
+            self._places.setdefault(base, number)
+            if number == 0:
+                self._places.setdefault("", number)
+        if isinstance(schema.get("$anchor"), str):
+            self._places[f"{base}#{schema['$anchor']}"] = number
+        for part in _parts(schema):
+            self._add(part, base, depth + 1)
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for keyword in SINGLE:
+        if keyword in schema:
+            yield schema[keyword]
+    for keyword in LISTS:
+        if keyword in schema:
+            parts = schema[keyword]
+            if not isinstance(parts, Sequence) or isinstance(parts, str) or not parts:
+                raise InvalidRequestError(f"{keyword} must be a non-empty list of schemas", PARAM)
+            yield from parts
+    for keyword in MAPS:
+        if keyword in schema:
+            named = schema[keyword]
+            if not isinstance(named, Mapping):
+                raise InvalidRequestError(f"{keyword} must be an object of schemas", PARAM)
+            yield from named.values()
+
+
+def _name(value: Any) -> str:
+    names = {str: "a string", int: "a number", float: "a number", list: "a list"}
+    return "null" if value is None else names.get(type(value), "something else")

@@ -1,0 +1,219 @@
+"""Whether a given JSON value satisfies a keyword: for const and enum, whose values are at hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+
+if TYPE_CHECKING:
+    from octavo.sampling.json_schema_refs import Schemas
+
+PARAM = "structured_outputs"
+
+
+def type_of(value: Any) -> str:
+    """The JSON type of a value."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (int, float)):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+def equal(one: Any, other: Any) -> bool:
+    """JSON's equality: 1 is 1.0, but true is not 1."""
+    if type_of(one) != type_of(other):
+        return False
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    return bool(one == other)
+
+
+def check_number(keyword: str, value: Any) -> None:
+    """Raise unless the keyword's value is a number it can be."""
+    whole = keyword.startswith(("min", "max")) and keyword not in ("minimum", "maximum")
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or (whole and (value < 0 or value != int(value))) or (keyword == "multipleOf" and value <= 0):
+        raise InvalidRequestError(
+            f"{keyword} must be a number that it can be, not {str(value)[:40]!r}", PARAM
+        )
+
+
+def holds(schemas: Schemas, value: Any, number: int, keyword: str, wanted: bool) -> bool:
+    """Whether the value satisfies (or, not wanted, violates) one keyword of a subschema."""
+    return _keyword(schemas, value, number, keyword) is wanted
+
+
+def satisfies(schemas: Schemas, value: Any, number: int) -> bool:
+    """Whether the value satisfies a subschema."""
+    schema = schemas[number]
+    if isinstance(schema, bool):
+        return schema
+    return all(_keyword(schemas, value, number, keyword) for keyword in schema)
+
+
+def _keyword(schemas: Schemas, value: Any, number: int, keyword: str) -> bool:
+    schema = schemas[number]
+    given = schema[keyword]
+
+    def sub(part: Any, of: Any = value) -> bool:
+        return satisfies(schemas, of, schemas.number(part))
+
+    match keyword:
+        case "$ref":
+            return satisfies(schemas, value, schemas.target(number, given))
+        case "type":
+            names = [given] if isinstance(given, str) else given
+            kind = type_of(value)
+            return kind in names or (kind == "number" and "integer" in names and value == int(value))
+        case "const":
+            return equal(value, given)
+        case "enum":
+            return any(equal(value, each) for each in given)
+        case "allOf":
+            return all(map(sub, given))
+        case "anyOf":
+            return any(map(sub, given))
+        case "oneOf":
+            return sum(map(sub, given)) == 1
+        case "not":
+            return not sub(given)
+        case "if":
+            return sub(schema.get("then", True) if sub(given) else schema.get("else", True))
+    if isinstance(value, dict):
+        return _object(schemas, value, schema, keyword, sub)
+    if isinstance(value, list):
+        return _array(value, schema, keyword, sub)
+    if isinstance(value, str):
+        return _string(value, given, keyword)
+    if type_of(value) == "number":
+        return _number(value, given, keyword)
+    return True
+
+
+def _number(value: float, given: Any, keyword: str) -> bool:
+    match keyword:
+        case "minimum":
+            return bool(value >= given)
+        case "maximum":
+            return bool(value <= given)
+        case "exclusiveMinimum":
+            return bool(value > given)
+        case "exclusiveMaximum":
+            return bool(value < given)
+        case "multipleOf":
+            from fractions import Fraction
+
+            return (Fraction(str(value)) / Fraction(str(given))).denominator == 1
+    return True
+
+
+def _string(value: str, given: Any, keyword: str) -> bool:
+    match keyword:
+        case "minLength":
+            return bool(len(value) >= given)
+        case "maxLength":
+            return bool(len(value) <= given)
+        case "pattern":
+            return matches_pattern(given, value)
+    return True
+
+
+def _array(value: list[Any], schema: Any, keyword: str, sub: Any) -> bool:
+    given = schema[keyword]
+    prefix = schema.get("prefixItems", [])
+    match keyword:
+        case "minItems":
+            return bool(len(value) >= given)
+        case "maxItems":
+            return bool(len(value) <= given)
+        case "uniqueItems":
+            return not given or not any(equal(a, b) for i, a in enumerate(value) for b in value[:i])
+        case "prefixItems":
+            return all(sub(part, item) for part, item in zip(given, value, strict=False))
+        case "items":
+            return all(sub(given, item) for item in value[len(prefix) :])
+        case "contains":
+            count = sum(bool(sub(given, item)) for item in value)
+            return bool(schema.get("minContains", 1) <= count <= schema.get("maxContains", count))
+        case "unevaluatedItems":
+            _refuse(keyword)
+    return True
+
+
+def _object(schemas: Schemas, value: dict[str, Any], schema: Any, keyword: str, sub: Any) -> bool:
+    given = schema[keyword]
+    match keyword:
+        case "minProperties":
+            return bool(len(value) >= given)
+        case "maxProperties":
+            return bool(len(value) <= given)
+        case "required":
+            return all(name in value for name in given)
+        case "properties":
+            return all(sub(part, value[name]) for name, part in given.items() if name in value)
+        case "patternProperties":
+            return all(
+                sub(part, item)
+                for p, part in given.items()
+                for n, item in value.items()
+                if matches_pattern(p, n)
+            )
+        case "additionalProperties":
+            return all(sub(given, value[name]) for name in _others(value, schema))
+        case "propertyNames":
+            return all(sub(given, name) for name in value)
+        case "dependentRequired":
+            return all(n in value for name, needed in given.items() if name in value for n in needed)
+        case "dependentSchemas":
+            return all(sub(part) for name, part in given.items() if name in value)
+        case "unevaluatedProperties":
+            _refuse(keyword)
+    return True
+
+
+def _others(value: dict[str, Any], schema: Any) -> Iterable[str]:
+    patterns = schema.get("patternProperties", {})
+    for name in value:
+        if name not in schema.get("properties", {}) and not any(matches_pattern(p, name) for p in patterns):
+            yield name
+
+
+def _refuse(keyword: str) -> None:
+    raise UnsupportedError(f"JSON schema keyword {keyword!r} beside const or enum is not supported", PARAM)
+
+
+def matches_pattern(pattern: str, text: str) -> bool:
+    """Whether the pattern is found in the text. In linear time, by llguidance's own expressions."""
+    matcher = _pattern(pattern).deep_copy()
+    return bool(matcher.consume_tokens(list(json.dumps(text, ensure_ascii=False).encode()))) and bool(
+        matcher.is_accepting()
+    )
+
+
+@lru_cache(maxsize=64)
+def _pattern(pattern: str) -> Any:
+    import llguidance
+
+    source = llguidance.LLMatcher.grammar_from_json_schema({"type": "string", "pattern": pattern})
+    matcher = llguidance.LLMatcher(_bytes_tokenizer(), source, log_level=0)
+    if matcher.is_error():
+        raise InvalidRequestError(f"pattern {pattern[:60]!r}: {matcher.get_error()[:200]}", PARAM)
+    return matcher
+
+
+@lru_cache(maxsize=1)
+def _bytes_tokenizer() -> Any:
+    from octavo.sampling.grammar import GrammarVocabulary
+
+    tokens = [bytes([byte]) for byte in range(256)] + [b"<end>"]
+    return GrammarVocabulary(tokens, [256], [256], lambda text: list(text.encode())).tokenizer

@@ -1,0 +1,87 @@
+"""What requests forbid and demand, with the real model: grammars, bad words, prompts' logprobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import jsonschema
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.errors import InvalidRequestError
+from octavo.params import StructuredOutputsParams
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 5}, "maxItems": 2},
+    },
+    "required": ["name", "tags"],
+    "additionalProperties": False,
+}
+TEXT = "The capital of France is Paris. The capital of Germany is Berlin. " * 6
+
+
+@pytest.fixture(scope="module")
+def llm(smollm2_llm: Callable[..., LLM]) -> LLM:
+    return smollm2_llm(max_model_len=256, max_num_seqs=20)
+
+
+def test_json_at_high_temperature_is_valid(llm: LLM) -> None:
+    params = SamplingParams(
+        n=16, max_tokens=120, temperature=1.5, seed=3, structured_outputs=StructuredOutputsParams(json=SCHEMA)
+    )
+    (output,) = llm.chat([{"role": "user", "content": "Describe a dog as JSON."}], params)
+    for completion in output.outputs:
+        assert completion.finish_reason == "stop"
+        jsonschema.validate(json.loads(completion.text), SCHEMA)
+
+
+def test_rows_with_and_without_grammars_share_a_batch(llm: LLM) -> None:
+    plain = SamplingParams(temperature=0, max_tokens=6)
+    choice = plain.replace(structured_outputs=StructuredOutputsParams(choice=["Rome", "Oslo"]))
+    prompt = "The capital of France is"
+    first, second, third = llm.generate([prompt] * 3, [plain, choice, plain.replace(bad_words=["Paris"])])
+    assert "Paris" in first.outputs[0].text
+    assert second.outputs[0].text in ("Rome", "Oslo")
+    assert "Paris" not in third.outputs[0].text
+
+
+def test_prompt_logprobs_are_those_of_generating_it(llm: LLM) -> None:
+    """Scoring a text and drawing it token by token give the same bits, whatever the cache holds."""
+    drawn = llm.generate("Once", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, logprobs=1))[0]
+    ids = drawn.prompt_token_ids + drawn.outputs[0].token_ids
+    params = SamplingParams(max_tokens=1, prompt_logprobs=1)
+    for _ in range(2):  # the second time all of it is in the prefix cache
+        scored = llm.generate({"prompt_token_ids": ids}, params)[0]
+        assert scored.num_cached_tokens == 0
+        assert scored.prompt_logprobs is not None
+        assert scored.prompt_logprobs[0] is None
+        assert drawn.outputs[0].logprobs == scored.prompt_logprobs[len(drawn.prompt_token_ids) :]
+
+
+def test_prompts_are_scored_beside_other_requests(llm: LLM) -> None:
+    """Pieces, n > 1, neighbours: the same logprobs as alone."""
+    params = SamplingParams(max_tokens=4, temperature=0, prompt_logprobs=0)
+    alone = llm.generate(TEXT, params)[0]
+    together = llm.generate([TEXT, "Hello", TEXT], [params.replace(n=3), SamplingParams(), params])
+    assert alone.prompt_logprobs == together[0].prompt_logprobs == together[2].prompt_logprobs
+    assert together[1].prompt_logprobs is None
+    plain = llm.generate(TEXT, params.replace(prompt_logprobs=None))[0]
+    assert alone.outputs[0].token_ids == plain.outputs[0].token_ids
+
+
+def test_a_prompt_is_cut_from_the_left(llm: LLM) -> None:
+    output = llm.generate(
+        {"prompt_token_ids": list(range(10, 30))}, SamplingParams(truncate_prompt_tokens=3)
+    )[0]
+    assert output.prompt_token_ids == [27, 28, 29]
+
+
+def test_a_bad_grammar_starts_nothing(llm: LLM) -> None:
+    wrong = SamplingParams(structured_outputs=StructuredOutputsParams(regex="(["))
+    with pytest.raises(InvalidRequestError, match="structured_outputs"):
+        llm.generate(["a", "b"], [SamplingParams(), wrong])
+    assert llm.get_metrics().waiting == 0

@@ -1,0 +1,111 @@
+"""allowed_token_ids and bad_words: masks, and what they do to a draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.errors import InvalidRequestError
+from octavo.params import SamplingParams
+from octavo.sampling import ConstraintCompiler, RowError, Sampler, SamplingRows
+from octavo.sampling.bad_words import BadWords, Vocabulary
+from octavo.sampling.constraints import full_mask, mask_of
+from octavo.sampling.logits import allowed
+from support.grammars import ByteTokenizer
+
+VOCAB = 70
+
+
+def test_a_mask_holds_a_bit_per_token() -> None:
+    mask = mask_of([0, 31, 32, 69, 500], 3)
+    assert mask.tolist() == [1 | 1 << 31, 1, 1 << 5]
+    assert np.flatnonzero(allowed(mask, VOCAB)).tolist() == [0, 31, 32, 69]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_only_allowed_tokens_are_drawn(temperature: float) -> None:
+    rows = SamplingRows(2, VOCAB)
+    params = SamplingParams(temperature=temperature, allowed_token_ids=[3, 64])
+    rows.add(0, params, 1, 0, [1], 1)
+    rows.add(1, SamplingParams(temperature=0), 1, 0, [1], 1)
+    logits = np.zeros((2, VOCAB), np.float32)
+    logits[:, 40] = 50
+    logits[:, 64] = 20
+    for position in range(1, 20):
+        first, second = Sampler().sample(logits, rows.batch([0, 1], [position] * 2))
+        assert not isinstance(first, RowError)
+        assert not isinstance(second, RowError)
+        assert first.token_id == 64
+        assert second.token_id == 40  # its neighbour's mask is not its own
+
+
+def test_a_row_whose_tokens_are_all_masked_fails_alone() -> None:
+    rows = SamplingRows(2, VOCAB)
+    rows.add(0, SamplingParams(allowed_token_ids=[69]), 1, 0, [1], 1)
+    rows.add(1, SamplingParams(temperature=0), 1, 0, [1], 1)
+    logits = np.zeros((2, VOCAB), np.float32)
+    logits[0, 69] = -np.inf
+    first, second = Sampler().sample(logits, rows.batch([0, 1], [1, 1]))
+    assert isinstance(first, RowError)
+    assert "no token is allowed" in first.message
+    assert not isinstance(second, RowError)
+
+
+TOKENS = [b"a", b"b", b"ab", b"ba", b"aab", b"bb", b"c", b"", "é".encode(), b"\xc3", b"\xa9"]
+WORDS = st.lists(st.text("abcé", min_size=1, max_size=5), min_size=1, max_size=3)
+
+
+@given(words=WORDS, prefer=st.lists(st.integers(0, len(TOKENS) - 1), max_size=40), drafts=st.integers(0, 3))
+def test_no_bad_word_appears_however_it_is_cut(words: list[str], prefer: list[int], drafts: int) -> None:
+    """A token is refused exactly if it would complete a word: the mask is neither weaker nor stronger."""
+    constraint = BadWords(words, Vocabulary(TOKENS))
+    matcher = constraint.start([])
+    output: list[int] = []
+    bad = [word.encode() for word in words]
+    for wish in prefer:
+        mask = full_mask(1, len(TOKENS))[0]
+        ahead = output[len(output) - drafts :] if drafts and len(output) >= drafts else []
+        own = output[: len(output) - len(ahead)]
+        constraint.start(own).restrict(mask, ahead)  # looking ahead is the same as having written
+        direct = full_mask(1, len(TOKENS))[0]
+        matcher.restrict(direct)
+        assert mask.tolist() == direct.tolist()
+        may = allowed(mask, len(TOKENS))
+        text = b"".join(TOKENS[i] for i in output)
+        for token, added in enumerate(TOKENS):
+            completes = any(word in text + added for word in bad) and bool(added)
+            assert bool(may[token]) is not completes
+        if may[wish]:
+            output.append(wish)
+            matcher.append([wish])
+
+
+def test_bad_words_need_a_compiler_and_get_one() -> None:
+    compiler = ConstraintCompiler(ByteTokenizer())
+    params = compiler.compile(SamplingParams(bad_words=["bad"]))
+    mask = full_mask(1, 260)[0]
+    params.constraints[0].start(list(b"ba")).restrict(mask)
+    banned = set(np.flatnonzero(~allowed(mask, 260)).tolist())
+    assert banned == {258, ord("d")}
+    assert compiler.compile(params) is params
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("bad_words", [""]),
+        ("bad_words", ["x" * 300]),
+        ("bad_words", ["x"] * 300),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [-1]),
+        ("allowed_token_ids", [True]),
+        ("prompt_logprobs", 21),
+        ("truncate_prompt_tokens", 0),
+    ],
+)
+def test_bad_values_are_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequestError, match=field) as caught:
+        SamplingParams(**{field: value})  # type: ignore[arg-type]
+    assert caught.value.param == field

@@ -1,0 +1,250 @@
+"""Structured outputs: what each kind allows, where it may end, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
+from octavo.params import SamplingParams, StructuredOutputsParams
+from octavo.sampling import ConstraintCompiler, RowError, Sampler, SamplingRows, compiler
+from octavo.sampling.constraints import ConstraintError, full_mask
+from octavo.sampling.logits import allowed
+from support.grammars import END, VOCAB, ByteTokenizer, accepts, compiled, next_tokens
+
+TAG = {"structures": [{"begin": "<f=", "schema": {"type": "integer"}, "end": ">"}], "triggers": ["<f"]}
+
+
+@pytest.fixture(scope="module")
+def make() -> ConstraintCompiler:
+    return ConstraintCompiler(ByteTokenizer())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        ({"regex": "[ab]{2,3}"}, ["ab", "bbb"], ["a", "abab", "c", "ab "]),
+        ({"choice": ["yes", "no", 'it "is"']}, ["yes", 'it "is"'], ["ye", "yesno", "maybe"]),
+        ({"grammar": 'start: "a" /[0-9]+/ "b"'}, ["a1b", "a123b"], ["ab", "a1"]),
+        ({"grammar": 'root ::= "a" [0-9]+ "b"'}, ["a1b"], ["ab", "a1bb"]),
+        ({"json_object": True}, ["{}", '{"a": [1, null]}'], ["[]", "1", '{"a":}', "{} "]),
+        ({"json": {"type": "integer", "minimum": 3}}, ["3", "17"], ["2", "3.5", '"3"']),
+        ({"json": '{"enum": ["x", 1]}'}, ['"x"', "1"], ['"y"', "11"]),
+        ({"structural_tag": TAG}, ["plain", "a <f=12> b", "<f=1><f=2>"], ["a <f=x>", "<f", "<f=1"]),
+    ],
+)
+def test_each_kind_allows_what_it_says(
+    make: ConstraintCompiler, wanted: dict[str, Any], right: list[str], wrong: list[str]
+) -> None:
+    constraint = compiled(make, **wanted)
+    assert [text for text in right if not accepts(constraint, text)] == []
+    assert [text for text in wrong if accepts(constraint, text)] == []
+
+
+def test_all_end_tokens_and_only_where_the_grammar_may_end(make: ConstraintCompiler) -> None:
+    constraint = compiled(make, regex="ab?")
+    assert next_tokens(constraint, []) == {ord("a")}
+    assert next_tokens(constraint, [*b"a"]) == {ord("b"), END, END + 1}
+    assert next_tokens(constraint, [*b"ab"]) == {END, END + 1}
+
+
+def test_control_tokens_and_padding_are_never_allowed(make: ConstraintCompiler) -> None:
+    constraint = compiled(make, regex="(.|\n)*")
+    wide = full_mask(1, VOCAB + 100)[0]  # logits padded beyond the tokenizer's vocabulary
+    constraint.start([]).restrict(wide)
+    may = allowed(wide, VOCAB + 100)
+    assert not may[VOCAB:].any()
+    assert not may[259]
+    assert may[258]
+
+
+def test_drafts_are_looked_ahead_at_and_rolled_back(make: ConstraintCompiler) -> None:
+    constraint = compiled(make, regex="abcd")
+    matcher = constraint.start([*b"a"])
+    for ahead, expected in (([], "b"), ([*b"b"], "c"), ([*b"bc"], "d"), ([], "b")):
+        mask = full_mask(1, VOCAB)[0]
+        matcher.restrict(mask, ahead)
+        assert np.flatnonzero(allowed(mask, VOCAB)).tolist() == [ord(expected)]
+    matcher.restrict(full_mask(1, VOCAB)[0], [*b"x"])  # a wrong draft harms nobody
+    mask = full_mask(1, VOCAB)[0]
+    matcher.restrict(mask)
+    assert np.flatnonzero(allowed(mask, VOCAB)).tolist() == [ord("b")]
+
+
+def test_a_matcher_that_starts_late_continues(make: ConstraintCompiler) -> None:
+    constraint = compiled(make, json={"type": "array", "items": {"type": "boolean"}, "maxItems": 2})
+    text = b"[true,fal"
+    early = constraint.start([])
+    early.append([*text])
+    masks = full_mask(2, VOCAB)
+    early.restrict(masks[0])
+    constraint.start([*text]).restrict(masks[1])
+    assert masks[0].tolist() == masks[1].tolist()
+
+
+def test_a_token_against_the_grammar_fails_the_row_alone(make: ConstraintCompiler) -> None:
+    params = make.compile(SamplingParams(structured_outputs=StructuredOutputsParams(regex="ab")))
+    rows = SamplingRows(2, VOCAB, (END,))
+    rows.add(0, params, 1, 0, [1, *b"x"], 1)
+    rows.add(1, params, 1, 0, [1], 1)
+    batch = rows.batch([0, 1], [2, 1])
+    assert list(batch.errors) == [0]
+    first, second = Sampler().sample(np.zeros((2, VOCAB), np.float32), batch)
+    assert isinstance(first, RowError)
+    assert not isinstance(second, RowError)
+    assert second.token_id == ord("a")
+
+
+def test_a_random_model_writes_valid_json(make: ConstraintCompiler) -> None:
+    """Every allowed token leads to a whole answer: walks through the masks always parse and validate."""
+    import jsonschema
+
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 5},
+            "tags": {"type": "array", "items": {"enum": ["x", "y"]}, "maxItems": 3},
+            "n": {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": -5, "maximum": 5}]},
+        },
+        "required": ["name", "tags"],
+        "additionalProperties": False,
+    }
+    constraint = compiled(make, json=schema)
+    draw = random.Random(1)
+    for _ in range(40):
+        matcher, output = constraint.start([]), []
+        for _ in range(2000):
+            mask = full_mask(1, VOCAB)[0]
+            matcher.restrict(mask)
+            token = draw.choice(np.flatnonzero(allowed(mask, VOCAB)).tolist())
+            if token in (END, END + 1):
+                break
+            output.append(token)
+            matcher.append([token])
+        text = b"".join(b"bad" if t == 258 else bytes([t]) for t in output)
+        jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        ({"regex": "(["}, "structured_outputs"),
+        ({"regex": "x" * 20_000}, "at most 10000"),
+        ({"choice": []}, "choice"),
+        ({"choice": ["a"] * 3000}, "choice"),
+        ({"choice": [1]}, "choice"),
+        ({"grammar": "start: x"}, "structured_outputs"),
+        ({"grammar": " "}, "Lark or GBNF"),
+        ({"json": "{"}, "not JSON"),
+        ({"json": {"type": "integer", "wat": 1}}, "'wat' is not supported"),
+        ({"json": {"type": "robot"}}, "not a JSON type"),
+        ({"json": {"minimum": "a"}}, "minimum"),
+        ({"json": {"uniqueItems": True}}, "uniqueItems"),
+        ({"json": {"$ref": "https://example.com/s"}}, "does not point into"),
+        ({"json": {"$schema": "urn:x"}}, "dialect"),
+        ({"json": False}, "nothing can satisfy"),
+        ({"json": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "nothing can satisfy"),
+        ({"json": {"anyOf": []}}, "non-empty list"),
+        ({"structural_tag": {"structures": []}}, "structural_tag"),
+        ({"structural_tag": {"structures": [{"begin": "x"}], "triggers": ["y"]}}, "no trigger"),
+        ({"structural_tag": {"structures": [5], "triggers": ["y"]}}, "structural_tag"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_one_line(
+    make: ConstraintCompiler, wanted: dict[str, Any], text: str
+) -> None:
+    with pytest.raises((InvalidRequestError, UnsupportedError), match=text) as caught:
+        compiled(make, **wanted)
+    assert caught.value.param == "structured_outputs"
+    assert "\n" not in str(caught.value)
+
+
+def deep(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        deep(100),
+        deep(10_000),
+        {"allOf": [{"anyOf": [{"minimum": i}, {"maxLength": i}]} for i in range(20)]},
+        {"properties": {str(i): {"type": "string"} for i in range(6000)}},
+        {"oneOf": [{"properties": {str(i): {"minimum": j} for i in range(30)}} for j in range(30)]},
+        {"type": "string", "pattern": "(a|aa)+$" * 3000},
+    ],
+    ids=["deep", "very deep", "exponential", "wide", "overlapping", "long pattern"],
+)
+def test_hostile_schemas_end_as_errors(make: ConstraintCompiler, schema: dict[str, Any]) -> None:
+    with pytest.raises(OctavoError):
+        compiled(make, json=schema)
+
+
+def test_recursive_schemas_are_followed(make: ConstraintCompiler) -> None:
+    tree = {
+        "type": "object",
+        "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}},
+        "additionalProperties": False,
+    }
+    constraint = compiled(make, json=tree)
+    assert accepts(constraint, '{"left": {"right": {}}}')
+    assert not accepts(constraint, '{"left": {"middle": {}}}')
+
+
+def test_exactly_one_kind_is_asked_for() -> None:
+    with pytest.raises(InvalidRequestError, match="regex and choice given"):
+        StructuredOutputsParams(regex="a", choice=["b"])
+    with pytest.raises(InvalidRequestError, match="none given"):
+        StructuredOutputsParams()
+
+
+@pytest.mark.parametrize("other", [{"ignore_eos": True}, {"min_tokens": 3}])
+def test_what_contradicts_a_grammar_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="contradicts structured_outputs"):
+        SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"), **other)
+
+
+def test_equal_grammars_are_compiled_once(make: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compiled(make, json={"type": "integer"})
+    assert compiled(make, json={"type": "integer"}) is first
+    monkeypatch.setattr(compiler, "CACHED", 2)
+    compiled(make, regex="q")
+    compiled(make, regex="r")
+    assert compiled(make, json={"type": "integer"}) is not first
+
+
+def test_compiling_leaves_the_loop_free(make: ConstraintCompiler) -> None:
+    async def both() -> tuple[SamplingParams, int]:
+        properties = {f"p{i}": {"type": "string", "maxLength": i} for i in range(300)}
+        wish = SamplingParams(structured_outputs=StructuredOutputsParams(json={"properties": properties}))
+        work = asyncio.ensure_future(make.compile_async(wish))
+        turns = 0
+        while not work.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return work.result(), turns
+
+    params, turns = asyncio.run(both())
+    assert len(params.constraints) == 1
+    assert turns > 10
+
+
+def test_errors_of_the_pool_reach_the_caller(make: ConstraintCompiler) -> None:
+    wish = SamplingParams(structured_outputs=StructuredOutputsParams(regex="(["))
+    with pytest.raises(InvalidRequestError):
+        asyncio.run(make.compile_async(wish))
+
+
+def test_a_stopped_matcher_reports_what_it_is_fed(make: ConstraintCompiler) -> None:
+    matcher = compiled(make, regex="a").start([*b"a"])
+    matcher.append([*b"b"])
+    with pytest.raises(ConstraintError, match="grammar failed"):
+        matcher.restrict(full_mask(1, VOCAB)[0])

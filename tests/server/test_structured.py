@@ -1,0 +1,108 @@
+"""How requests ask for the shape of an answer, and what reaches the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from octavo.params import StructuredOutputsParams
+from support.asgi import post
+from support.fake_engine import FakeEngine
+
+CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})
+TEXT = ("/v1/completions", {"prompt": "Hi"})
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(("path", "body"), [CHAT, TEXT], ids=["chat", "text"])
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, {"json": SCHEMA}),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": SCHEMA, "strict": True},
+                }
+            },
+            {"json": SCHEMA},
+        ),
+        ({"guided_json": SCHEMA}, {"json": SCHEMA}),
+        ({"guided_regex": "a+"}, {"regex": "a+"}),
+        ({"guided_choice": ["a", "b"]}, {"choice": ["a", "b"]}),
+        ({"guided_grammar": 'start: "a"'}, {"grammar": 'start: "a"'}),
+        ({"structured_outputs": {"regex": "a+"}}, {"regex": "a+"}),
+        ({"structured_outputs": {"json": SCHEMA}}, {"json": SCHEMA}),
+        ({"structured_outputs": {"json_object": True}}, {"json_object": True}),
+    ],
+)
+def test_every_name_of_it_reaches_the_engine(
+    app: FastAPI, engine: FakeEngine, path: str, body: dict[str, Any], field: dict[str, Any], expected: Any
+) -> None:
+    reply = post(app, path, body | field)
+    assert reply.status == 200, reply.body
+    wanted = None if expected is None else StructuredOutputsParams(**expected)
+    assert engine.calls[0].params.structured_outputs == wanted
+
+
+def test_small_fields_reach_the_engine(app: FastAPI, engine: FakeEngine) -> None:
+    fields = {"bad_words": ["no"], "allowed_token_ids": [72, 256], "truncate_prompt_tokens": 3}
+    assert post(app, "/v1/completions", {"prompt": "abcdef", **fields}).status == 200
+    call = engine.calls[0]
+    assert call.prompt == list(b"def")
+    assert call.params.bad_words == ("no",)
+    assert call.params.allowed_token_ids == (72, 256)
+
+
+def test_a_prompt_that_is_cut_may_be_longer_than_the_context(app: FastAPI, engine: FakeEngine) -> None:
+    reply = post(
+        app, "/v1/completions", {"prompt": "x" * 500 + "yz", "truncate_prompt_tokens": 2, "echo": True}
+    )
+    assert reply.json()["choices"][0]["text"] == "yzHello"
+
+
+def test_prompt_logprobs_in_both_endpoints(app: FastAPI) -> None:
+    expected = [None, {"98": {"logprob": -0.25, "rank": 1, "decoded_token": "p"}}]
+    answer = post(app, "/v1/completions", {"prompt": "ab", "prompt_logprobs": 0}).json()
+    assert answer["choices"][0]["prompt_logprobs"] == expected
+    answer = post(app, CHAT[0], CHAT[1] | {"prompt_logprobs": 0}).json()
+    assert answer["prompt_logprobs"][0] is None
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_with_logprobs_gives_the_prompts(app: FastAPI, engine: FakeEngine, stream: bool) -> None:
+    body = {"prompt": "né", "echo": True, "logprobs": 0, "max_tokens": 2}
+    lists: dict[str, list[Any]] = {}
+    if stream:
+        for event in post(app, "/v1/completions", body | {"stream": True}).events():
+            for name, values in event["choices"][0]["logprobs"].items():
+                lists.setdefault(name, []).extend(values)
+    else:
+        lists = post(app, "/v1/completions", body).json()["choices"][0]["logprobs"]
+    assert lists["tokens"] == ["n", "bytes:\\xc3", "bytes:\\xa9", "H", "e"]
+    assert lists["token_logprobs"] == [None, -0.25, -0.25, -0.5, -0.5]
+    assert lists["text_offset"] == [0, 1, 1, 2, 3]
+    assert lists["top_logprobs"][0] is None
+
+
+def test_no_tokens_at_all_but_the_prompts_logprobs(app: FastAPI) -> None:
+    body = {"prompt": "ab", "echo": True, "logprobs": 1, "max_tokens": 0}
+    choice = post(app, "/v1/completions", body).json()["choices"][0]
+    assert choice["text"] == "ab"
+    assert choice["logprobs"]["token_logprobs"] == [None, -0.25]
+    assert choice["finish_reason"] == "length"
+
+
+def test_best_of_asks_for_all_and_returns_the_best(app: FastAPI, engine: FakeEngine) -> None:
+    answer = post(app, "/v1/completions", {"prompt": "a", "best_of": 3, "n": 1}).json()
+    assert engine.calls[0].params.n == 3
+    assert engine.calls[0].params.logprobs == 0
+    assert [choice["index"] for choice in answer["choices"]] == [0]
+    assert answer["choices"][0]["logprobs"] is None
+    assert answer["usage"]["completion_tokens"] == 6 + 7 + 7
