@@ -43,8 +43,8 @@ def models_page() -> str:
     lines += ["", "GGUF files may hold any of them, a different one for each tensor."]
     lines += ["", "## Aliases", "", row(("alias", "file", "MB", "from the package")), row(["---"] * 4)]
     for alias, source in ALIASES.items():
-        package = f"`{source.package}` {source.version}"
-        lines.append(row((f"`{alias}`", Path(source.member).name, f"{source.size / 1e6:.0f}", package)))
+        package = ", ".join(f"`{part.package}` {part.version}" for part in source.parts)
+        lines.append(row((f"`{alias}`", source.file_name, f"{source.size / 1e6:.0f}", package)))
     return "\n".join([*lines, ""])
 
 

