@@ -51,8 +51,8 @@ def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weigh
         raise ValueError("a gated weight is made of two weights of one shape, gate and up")
     if len({w.shape[1] for w in weights}) != 1:
         raise CheckpointError("only weights of one width can be stacked")
-    sources = list(weights)
-    if gated and weights[0].layout is not weights[1].layout:
+    sources = [w if _streamed(w) else Weight.dense(w.dequantize()) for w in weights]
+    if gated and sources[0].layout is not sources[1].layout:
         sources = [Weight.dense(w.dequantize()) for w in weights]  # must be interleaved: one layout
     parts = []
     for _, group in groupby(sources, key=lambda w: w.layout):
@@ -61,6 +61,11 @@ def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weigh
         if w.release is not None:
             w.release()
     return CpuWeight(parts, gated)
+
+
+def _streamed(w: Weight) -> bool:
+    """Whether kernels read this form; int8 by 16 (Q6_K) or with minima (Q5_K) is widened to f32."""
+    return w.layout is not Layout.S8 or (w.group == 32 and w.minimum is None)
 
 
 def _pack_part(
