@@ -14,7 +14,6 @@ from octavo.config import EngineConfig, SchedulerConfig
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.core import EngineCore, EngineStats
 from octavo.engine_args import EngineArgs
-from octavo.errors import UnsupportedError
 from octavo.params import RequestOutput, SamplingParams
 from octavo.prompts import Prompt, chat_ids, output_processor, prompt_ids, truncated
 from octavo.sampling.compiler import ConstraintCompiler
@@ -110,16 +109,20 @@ class AsyncLLM:
         **kwargs: Any,
     ) -> list[int]:
         """Token ids of a conversation under the model's chat template."""
-        if tools:
-            raise UnsupportedError("tools are not supported yet", "tools")
         return chat_ids(
             self.chat_template,
             self.tokenizer,
             messages,
+            tools=tools,
             add_generation_prompt=add_generation_prompt and not continue_final_message,
             continue_final_message=continue_final_message,
             **kwargs,
         )[1]
+
+    @property
+    def template(self) -> str | None:
+        """The chat template's source, or None."""
+        return self.chat_template.source
 
     def stats(self) -> EngineStats:
         """Counters since start and the state of now."""

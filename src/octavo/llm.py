@@ -12,7 +12,7 @@ from octavo.async_llm import AsyncLLM, AsyncLLMEngine
 from octavo.engine.core import EngineCore, EngineStats
 from octavo.engine.output import OutputProcessor
 from octavo.engine_args import AsyncEngineArgs, EngineArgs
-from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
+from octavo.errors import InvalidRequestError, OctavoError
 from octavo.params import RequestOutput, SamplingParams
 from octavo.prompts import Prompt, as_list, chat_ids, output_processor, prompt_ids, truncated
 from octavo.sampling.compiler import ConstraintCompiler
@@ -82,7 +82,12 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation or several, under the model's chat template."""
+        """Answer one conversation or several, under the model's chat template.
+
+        Args:
+            tools: functions that the model may call, as OpenAI spells them. Its calls are part of the
+                text, in the model's own format.
+        """
         if not messages:
             raise InvalidRequestError("messages is empty", "messages")
         several = not isinstance(messages[0], Mapping)
@@ -100,8 +105,6 @@ class LLM:
         return self._chat_ids(messages, options)[1]
 
     def _chat_ids(self, messages: Any, options: dict[str, Any]) -> tuple[str | None, list[int]]:
-        if options.pop("tools", None):
-            raise UnsupportedError("tools are not supported yet", "tools")
         return chat_ids(self._loaded.template, self._loaded.tokenizer, messages, **options)
 
     def _run(

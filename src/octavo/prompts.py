@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,11 +57,52 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def chat_ids(
-    template: ChatTemplate, tokenizer: Tokenizer, messages: Any, **kwargs: Any
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    messages: Any,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **kwargs: Any,
 ) -> tuple[str, list[int]]:
-    """(text, token ids) of a conversation; special tokens are the template's business."""
-    text = template.render(messages, **kwargs)
+    """(text, token ids) of a conversation; special tokens are the template's business.
+
+    A template that knows nothing of tools gets them as a system message, and calls as plain text.
+    """
+    if "tools" not in (template.source or ""):
+        messages, tools = _tools_as_text(messages, tools), None
+    text = template.render(messages, tools=tools, **kwargs)
     return text, tokenizer.encode(text, add_special_tokens=False)
+
+
+def _tools_as_text(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> Any:
+    """The messages with tools, their calls and results written out in the Hermes format."""
+    if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
+        return messages  # the template's room says what is wrong with them
+    plain = [_message_as_text(message) for message in messages]
+    if not tools:
+        return plain
+    text = (
+        "You can call these functions, given as JSON schemas:\n"
+        + "\n".join(json.dumps(dict(tool)) for tool in tools)
+        + "\nTo call one, answer with its name and arguments in this form:\n"
+        + '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
+    )
+    if plain and plain[0].get("role") in ("system", "developer") and isinstance(plain[0].get("content"), str):
+        return [{**plain[0], "content": f"{plain[0]['content']}\n\n{text}"}, *plain[1:]]
+    return [{"role": "system", "content": text}, *plain]
+
+
+def _message_as_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls, content = message.get("tool_calls"), message.get("content")
+    if isinstance(calls, list) and calls and isinstance(content, (str, type(None))):
+        written = [
+            f"<tool_call>\n{json.dumps(call.get('function'))}\n</tool_call>"
+            for call in calls
+            if isinstance(call, Mapping)
+        ]
+        return {**message, "content": "\n".join([*filter(None, [content]), *written])}
+    if message.get("role") == "tool" and isinstance(content, str):
+        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    return dict(message)
 
 
 def output_processor(tokenizer: Tokenizer) -> OutputProcessor:

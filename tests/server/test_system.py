@@ -174,7 +174,7 @@ def test_openapi_describes_what_is_served(app: FastAPI) -> None:
     body = document["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["messages"]
     assert {"temperature", "top_k", "max_completion_tokens"} <= set(body["properties"])
-    assert "tools" not in body["properties"]
+    assert "best_of" not in body["properties"]
     references = re.findall(r'"#/components/schemas/(\w+)"', get(app, "/openapi.json").body.decode())
     assert references
     assert set(references) <= set(document["components"]["schemas"])

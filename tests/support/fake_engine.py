@@ -92,6 +92,7 @@ class FakeEngine:
     ended: list[str | None] = field(default_factory=list)
     aborted: list[str | None] = field(default_factory=list)
     rendered: list[dict[str, Any]] = field(default_factory=list)
+    template: str | None = None
     draining: bool = False
     shut: bool = False
     most_at_once: int = 0
@@ -112,7 +113,12 @@ class FakeEngine:
     ) -> list[int]:
         plain = plain_messages(messages)
         self.rendered.append(
-            {"add": add_generation_prompt, "continue": continue_final_message, "kwargs": kwargs}
+            {
+                "add": add_generation_prompt,
+                "continue": continue_final_message,
+                "kwargs": kwargs,
+                **({"tools": tools} if tools else {}),
+            }
         )
         text = "".join(f"{message['role']}:{message['content']}\n" for message in plain)
         return self.encode(text + ("assistant:" if add_generation_prompt else ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.errors import InvalidRequestError
-from octavo.params import CompletionOutput, RequestOutput
+from octavo.params import CompletionOutput, RequestOutput, SamplingParams
 from octavo.server.engine import ServedEngine
 from octavo.server.generation import Generation
 from octavo.server.openai.common import (
@@ -26,8 +27,12 @@ from octavo.server.openai.common import (
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.protocol import ChatRequest, parse
 from octavo.server.openai.stream import ChunkHead, chunks
+from octavo.server.openai.structured import structured
+from octavo.server.openai.tool_use import AnswerReader, ToolUse, tool_use
 from octavo.server.sse import Answer, ErrorMapper, EventStream
 from octavo.server.state import state_of
+from octavo.server.tools import Format, format_for
+from octavo.server.tools.reasoning import END, START, ReasoningSplitter
 
 router = APIRouter()
 
@@ -49,24 +54,53 @@ async def chat_completions(request: Request) -> Response:
 async def _respond(request: Request, body: ChatRequest, size: int, to_error: ErrorMapper) -> Response:
     state = state_of(request)
     engine = state.served(body.model)
-    params = body.sampling_params()
-    prompt = await render(engine, body, size)
+    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+    form = format_for(engine.template, state.settings.tool_call_parser)
+    params = use.constrain(body.sampling_params(), form)
+    prompt = await render(engine, body, size, use)
+    readers = Readers(engine, use, form, params, prompt)
     request_id = new_id("chatcmpl")
     generation = make_generation(request, state, body, request_id, [prompt], params, "messages")
     headers = {"x-request-id": request_id}
     if body.stream:
         head = ChunkHead(request_id, "chat.completion.chunk", now(), engine.served_model_name)
-        fields = _DeltaFields(engine, body)
+        fields = _DeltaFields(engine, body, readers)
         events = chunks(generation, head, fields, body.include_usage, body.continuous_usage)
         return EventStream(events, to_error, headers)
-    return Answer(lambda: _answer(generation, body), to_error, headers)
+    return Answer(lambda: _answer(generation, body, readers), to_error, headers)
 
 
-async def render(engine: ServedEngine, body: ChatRequest, size: int) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Makes a reader for each answer to one request."""
+
+    engine: ServedEngine
+    use: ToolUse
+    form: Format
+    params: SamplingParams
+    prompt: list[int]
+
+    def new(self) -> AnswerReader:
+        splitter = None
+        wanted = self.params.structured_outputs
+        reasons = END in (self.engine.template or "")
+        if reasons and (wanted is None or wanted.kind == "structural_tag"):
+            end = self.engine.tokenizer.decode(self.prompt[-8:], skip_special_tokens=False)
+            splitter = ReasoningSplitter(end.rstrip().endswith(START))
+        return AnswerReader(splitter, self.use.parser(self.form))
+
+    def finish_reason(self, reason: str | None, reader: AnswerReader) -> str | None:
+        """OpenAI's: tool_calls where the model chose to call."""
+        calls = reader.num_calls > 0 and not self.use.named
+        return "tool_calls" if reason == "stop" and calls else reason
+
+
+async def render(engine: ServedEngine, body: ChatRequest, size: int, use: ToolUse | None = None) -> list[int]:
     """The conversation as token ids.
 
     Args:
         size: characters of it, about.
+        use: the tools that may be called.
 
     Raises:
         InvalidRequestError: bad messages, or the template refuses them.
@@ -84,6 +118,7 @@ async def render(engine: ServedEngine, body: ChatRequest, size: int) -> list[int
     call = functools.partial(
         engine.render_chat,
         body.messages,
+        tools=list(use.given) if use is not None and use.given else None,
         add_generation_prompt=add,
         continue_final_message=body.continue_final_message,
         **body.chat_template_kwargs,
@@ -93,13 +128,15 @@ async def render(engine: ServedEngine, body: ChatRequest, size: int) -> list[int
 
 def _names(body: ChatRequest) -> dict[str, str]:
     """What the engine calls otherwise than this request did."""
-    names = {"prompt": "messages", "logprobs": "top_logprobs", "structured_outputs": body.structured_field}
+    form, wanted = structured(body)
+    shape = "tools" if wanted is None and body.tools else form
+    names = {"prompt": "messages", "logprobs": "top_logprobs", "structured_outputs": shape}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     return names
 
 
-async def _answer(generation: Generation, body: ChatRequest) -> bytes:
+async def _answer(generation: Generation, body: ChatRequest, readers: Readers) -> bytes:
     output = (await generation.final())[0]
     answer: dict[str, Any] = {
         "id": generation.request_id,
@@ -107,7 +144,7 @@ async def _answer(generation: Generation, body: ChatRequest) -> bytes:
         "created": now(),
         "model": generation.engine.served_model_name,
         "seed": output.seed,
-        "choices": [_choice(generation.engine, body, completion) for completion in output.outputs],
+        "choices": [_choice(readers, body, completion) for completion in output.outputs],
         "usage": usage([output]),
     }
     if body.return_token_ids:
@@ -117,12 +154,18 @@ async def _answer(generation: Generation, body: ChatRequest) -> bytes:
     return dumps(answer).encode()
 
 
-def _choice(engine: ServedEngine, body: ChatRequest, completion: CompletionOutput) -> dict[str, Any]:
+def _choice(readers: Readers, body: ChatRequest, completion: CompletionOutput) -> dict[str, Any]:
+    reader = readers.new()
+    part = reader.feed(completion.text, last=True)
+    message: dict[str, Any] = {"role": "assistant", "content": None if part.calls else "", "refusal": None}
+    message |= part.members(0)
+    for call in message.get("tool_calls") or ():
+        del call["index"]  # deltas number their calls, messages do not
     choice: dict[str, Any] = {
         "index": completion.index,
-        "message": {"role": "assistant", "content": completion.text, "refusal": None},
-        "logprobs": _logprobs(engine, body, completion),
-        "finish_reason": completion.finish_reason,
+        "message": message,
+        "logprobs": _logprobs(readers.engine, body, completion),
+        "finish_reason": readers.finish_reason(completion.finish_reason, reader),
         "stop_reason": completion.stop_reason,
     }
     if body.return_token_ids:
@@ -139,15 +182,24 @@ def _logprobs(engine: ServedEngine, body: ChatRequest, completion: CompletionOut
 class _DeltaFields:
     """The members of a chat chunk's choice."""
 
-    def __init__(self, engine: ServedEngine, body: ChatRequest) -> None:
-        self._engine, self._body = engine, body
+    def __init__(self, engine: ServedEngine, body: ChatRequest, readers: Readers) -> None:
+        self._engine, self._body, self._make = engine, body, readers
+        self._readers: dict[int, AnswerReader] = {}
 
     def __call__(self, _prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
         body = self._body
+        reader = self._readers.get(new.index)
+        if reader is None:
+            reader = self._readers[new.index] = self._make.new()
+        before = reader.num_calls
+        part = reader.feed(new.text, last=new.finish_reason is not None)
         wanted = body.logprobs or body.return_token_ids or body.continuous_usage
-        if not (new.text or first or new.finish_reason or (wanted and new.token_ids)):
+        if part.empty and not (first or new.finish_reason or (wanted and new.token_ids)):
             return None
-        role = '"role":"assistant",' if first else ""
+        delta: dict[str, Any] = {"role": "assistant"} if first else {}
+        if not part.reasoning and not part.calls:
+            delta["content"] = ""
+        delta |= part.members(before)
         logprobs = dumps(_logprobs(self._engine, body, new)) if body.logprobs else "null"
         extra = ""
         if new.finish_reason is not None:
@@ -156,7 +208,5 @@ class _DeltaFields:
             extra += f',"token_ids":{dumps(new.token_ids)}'
             if first:
                 extra += f',"prompt_token_ids":{dumps(output.prompt_token_ids)}'
-        return (
-            f'"delta":{{{role}"content":{dumps(new.text)}}},"logprobs":{logprobs},'
-            f'"finish_reason":{dumps(new.finish_reason)}{extra}'
-        )
+        reason = self._make.finish_reason(new.finish_reason, reader)
+        return f'"delta":{dumps(delta)},"logprobs":{logprobs},"finish_reason":{dumps(reason)}{extra}'

@@ -68,6 +68,16 @@ _PROMPT_SCHEMA = {
 }
 _STOP_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
+TOOL_CHOICE_SCHEMA = {
+    "anyOf": [
+        {"enum": ["none", "auto", "required"]},
+        {
+            "type": "object",
+            "required": ["type", "function"],
+            "properties": {"type": {"const": "function"}, "function": {"type": "object"}},
+        },
+    ]
+}
 RESPONSE_FORMAT_SCHEMA = {
     "type": "object",
     "required": ["type"],
@@ -203,6 +213,9 @@ class ChatRequest(GenerationRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[Any] = []
+    tool_choice: Annotated[Any, Field(json_schema_extra=TOOL_CHOICE_SCHEMA)] = None
+    parallel_tool_calls: bool = True
 
     def sampling_params(self) -> SamplingParams:
         """SamplingParams of this request.

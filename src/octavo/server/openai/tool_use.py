@@ -1,0 +1,199 @@
+"""What a chat request says about tools, and how its answers are read: reasoning, text, calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.params import SamplingParams, StructuredOutputsParams
+from octavo.server.tools import Call, Format, ToolParser, forced
+from octavo.server.tools.base import Tools, new_call_id
+from octavo.server.tools.reasoning import ReasoningSplitter
+
+MAX_TOOLS = 128
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Checked tools of a request.
+
+    Attributes:
+        given: as the chat template gets them; empty where no tool may be called.
+        tools: parameters' schemas by name: those that may be called.
+        forced: a call must come: its grammar writes it.
+        named: tool_choice names the one tool.
+        strict: arguments must follow their schemas even where a call is the model's own choice.
+    """
+
+    given: tuple[dict[str, Any], ...] = ()
+    tools: Tools = field(default_factory=dict)
+    forced: bool = False
+    named: bool = False
+    strict: frozenset[str] = frozenset()
+    parallel: bool = True
+
+    def constrain(self, params: SamplingParams, form: Format) -> SamplingParams:
+        """The params of a request that may call tools.
+
+        Raises:
+            InvalidRequestError: structured outputs and calls that must come exclude each other.
+        """
+        if not self.tools:
+            return params
+        wanted = None
+        if self.forced:
+            wanted = StructuredOutputsParams(json=forced.schema(self.tools, self.parallel and not self.named))
+        elif self.strict:
+            wanted = _strict(self.tools, self.strict, form)
+        if wanted is not None:
+            if params.structured_outputs is not None:
+                raise InvalidRequestError(
+                    "tool_choice that forces calls, or strict tools, exclude another form of the answer",
+                    "tool_choice",
+                )
+            params = params.replace(structured_outputs=wanted)
+        if form.special and not self.forced:
+            params = params.replace(skip_special_tokens=False)
+        return params
+
+    def parser(self, form: Format) -> ToolParser | None:
+        """A reader of one answer's calls; None: there can be none."""
+        if not self.tools:
+            return None
+        return ToolParser(forced.FORMAT if self.forced else form, self.tools, None if self.parallel else 1)
+
+
+def _strict(tools: Tools, strict: frozenset[str], form: Format) -> StructuredOutputsParams:
+    if form.strict is None:
+        raise UnsupportedError(
+            f"strict tools with tool_choice auto are not supported in the {form.name} format; "
+            "set tool_choice to required",
+            "tools",
+        )
+    structures = []
+    for name, parameters in tools.items():
+        begin, end = form.strict(name)
+        schema = parameters if name in strict else _ANY_OBJECT
+        structures.append({"begin": begin, "schema": schema, "end": end})
+    return StructuredOutputsParams(structural_tag={"structures": structures, "triggers": [form.start[0]]})
+
+
+def tool_use(tools: Sequence[Any], choice: Any, parallel: bool) -> ToolUse:
+    """Check tools and tool_choice.
+
+    Raises:
+        InvalidRequestError: a tool is malformed, or the choice names none of them.
+    """
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequestError(f"tools holds {len(tools)}; at most {MAX_TOOLS} are taken", "tools")
+    schemas: dict[str, dict[str, Any]] = {}
+    strict: set[str] = set()
+    for i, tool in enumerate(tools):
+        function = _function(tool, f"tools[{i}]")
+        name = function["name"]
+        if name in schemas:
+            raise InvalidRequestError(f"tools: two functions are called {name!r}", "tools")
+        schemas[name] = function.get("parameters") or _ANY_OBJECT
+        if function.get("strict"):
+            strict.add(name)
+    given = tuple(dict(tool) for tool in tools)
+    if choice is None:
+        choice = "auto" if schemas else "none"
+    if choice == "none":
+        return ToolUse()
+    if not schemas:
+        raise InvalidRequestError("tool_choice needs tools", "tool_choice")
+    if choice in ("auto", "required"):
+        return ToolUse(given, schemas, choice == "required", False, frozenset(strict), parallel)
+    name = _chosen(choice)
+    if name not in schemas:
+        raise InvalidRequestError(f"tool_choice names {name[:64]!r}, which is not among tools", "tool_choice")
+    return ToolUse(given, {name: schemas[name]}, True, True, frozenset(strict), parallel)
+
+
+def _function(tool: Any, where: str) -> dict[str, Any]:
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    if not isinstance(function, dict):
+        raise InvalidRequestError(f'{where} must be {{"type": "function", "function": {{...}}}}', "tools")
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"{where}.function.name must be 1 to 64 letters, digits, dots, dashes or underscores", "tools"
+        )
+    for key, kind in (("description", str), ("parameters", dict), ("strict", bool)):
+        if function.get(key) is not None and not isinstance(function[key], kind):
+            raise InvalidRequestError(f"{where}.function.{key} is of the wrong type", "tools")
+    return function
+
+
+def _chosen(choice: Any) -> str:
+    function = (
+        choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    )
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise InvalidRequestError(
+            'tool_choice must be none, auto, required, or {"type": "function", "function": {"name": ...}}',
+            "tool_choice",
+        )
+    return name
+
+
+@dataclass(slots=True)
+class AnswerPart:
+    """What a piece of an answer brought."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[tuple[str, Call]] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.reasoning or self.content or self.calls)
+
+    def members(self, first_call: int) -> dict[str, Any]:
+        """Members of a message, or with calls numbered from first_call, of a delta."""
+        found: dict[str, Any] = {}
+        if self.reasoning:
+            found["reasoning_content"] = self.reasoning
+        if self.content:
+            found["content"] = self.content
+        if self.calls:
+            found["tool_calls"] = [
+                {"index": index, "id": i, "type": "function",
+                 "function": {"name": call.name, "arguments": call.arguments}}
+                for index, (i, call) in enumerate(self.calls, first_call)
+            ]  # fmt: skip
+        return found
+
+
+class AnswerReader:
+    """Reads one completion's text: feed() its pieces, the last one with last=True."""
+
+    def __init__(self, splitter: ReasoningSplitter | None, parser: ToolParser | None) -> None:
+        self._splitter, self._parser = splitter, parser
+        self.num_calls = 0
+
+    def feed(self, text: str, last: bool) -> AnswerPart:
+        part = AnswerPart(content=text)
+        if self._splitter is not None:
+            part.reasoning, part.content = self._splitter.feed(text)
+            if last:
+                reasoning, content = self._splitter.finish()
+                part.reasoning += reasoning
+                part.content += content
+        if self._parser is not None:
+            found = self._parser.feed(part.content)
+            part.content, calls = found.text, found.calls
+            if last:
+                end = self._parser.finish()
+                part.content += end.text
+                calls = calls + end.calls
+            part.calls = [(f"call_{new_call_id()}", call) for call in calls]
+            self.num_calls += len(calls)
+        return part

@@ -1,0 +1,212 @@
+"""What the formats share: finding blocks of tool calls in a stream of text.
+
+    text text <start> block <end> text
+    '-------'          |
+     passed on         parsed when complete: a list of calls, or nothing that it could be, then text
+
+1. Text is passed on as soon as it cannot be part of a marker, or white space before a block.
+2. White space around a block that holds calls belongs to nobody, and is dropped.
+3. What is not a call in the end (malformed, or cut off) is text, as it was.
+
+So the pieces joined are the same wherever the stream was cut.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call; arguments are JSON text."""
+
+    name: str
+    arguments: str
+
+
+Tools = Mapping[str, Mapping[str, Any]]
+"""JSON schema of the parameters by the function's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a family of models writes its calls.
+
+    Attributes:
+        start: markers that begin a block. end: what ends it; None: the end of the text.
+        parse: a block's inside to its calls; None: it is no call. Markers are not part of it unless
+            keep_start.
+        only_first: a block can only begin the text.
+        special: the markers are control tokens, so these must be part of the text.
+        signs: found in the chat templates of such models.
+        strict: (name) -> what stands before and after the arguments of a call, for grammars; the
+            former begins with the start marker.
+    """
+
+    name: str
+    start: tuple[str, ...]
+    end: str | None
+    parse: Callable[[str, Tools], list[Call] | None]
+    signs: tuple[str, ...]
+    only_first: bool = False
+    keep_start: bool = False
+    special: bool = False
+    strict: Callable[[str], tuple[str, str]] | None = None
+
+
+@dataclass(slots=True)
+class Part:
+    """What a piece of text brought: text to pass on, and complete calls."""
+
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+class ToolParser:
+    """Follows one completion. feed() its text piece by piece, then finish().
+
+    Args:
+        tools: those that may be called; a call of another one is text.
+        most: so many calls are reported, later ones dropped (parallel_tool_calls: false).
+    """
+
+    def __init__(self, format: Format, tools: Tools, most: int | None = None) -> None:
+        self._format, self._tools, self._most = format, tools, most
+        self._buffer = ""  # not decided yet: white space, part of a marker, or an open block
+        self._inside = ""  # the marker that began the open block
+        self._wrote = False  # some text was passed on
+        self._called = False  # the last thing was a call
+        self.count = 0
+
+    def feed(self, text: str) -> Part:
+        """The next piece."""
+        part = Part()
+        self._buffer += text
+        while self._step(part):
+            pass
+        return part
+
+    def finish(self) -> Part:
+        """The text has ended."""
+        part = Part()
+        if self._inside:
+            if self._format.end is not None or not self._block(self._buffer, part):
+                self._text(self._inside_text(), part)
+        else:
+            self._text("" if self._called and not self._buffer.strip() else self._buffer, part)
+        self._buffer = self._inside = ""
+        return part
+
+    def _step(self, part: Part) -> bool:
+        """Decide about the beginning of the buffer. False: more text is needed."""
+        form = self._format
+        if self._inside:
+            at = -1 if form.end is None else self._buffer.find(form.end)
+            if form.end is None or at < 0:
+                return False
+            block, rest = self._buffer[:at], self._buffer[at + len(form.end) :]
+            if not self._block(block, part):
+                self._buffer = block + form.end
+                self._text(self._inside_text(), part)
+            self._inside, self._buffer = "", rest
+            return bool(rest)
+        found = [(at, -len(mark), mark) for mark in form.start if (at := self._buffer.find(mark)) >= 0]
+        if found and self._may_begin(min(found)[0]):
+            at, _, mark = min(found)
+            before = self._buffer[:at]
+            if before.strip():
+                self._text(before.rstrip(), part)
+                before = before[len(before.rstrip()) :]
+            self._space = before
+            self._inside, self._buffer = mark, self._buffer[at + len(mark) :]
+            return True
+        keep = self._undecided()
+        passed = self._buffer[: len(self._buffer) - keep]
+        self._buffer = self._buffer[len(passed) :]
+        if passed:
+            self._text(passed, part)
+        return False
+
+    _space = ""
+
+    def _may_begin(self, at: int) -> bool:
+        first = not self._wrote and not self._buffer[:at].strip()
+        return first or not self._format.only_first
+
+    def _undecided(self) -> int:
+        """How many characters at the end may yet belong to a marker, or to white space before one."""
+        buffer = self._buffer
+        keep = 0
+        if not (
+            self._format.only_first and (self._wrote or (buffer.strip() and not self._starts(buffer.strip())))
+        ):
+            for mark in self._format.start:
+                for size in range(min(len(mark) - 1, len(buffer)), 0, -1):
+                    if buffer.endswith(mark[:size]):
+                        keep = max(keep, size)
+                        break
+        body = buffer[: len(buffer) - keep]
+        return keep + len(body) - len(body.rstrip())
+
+    def _starts(self, text: str) -> bool:
+        return any(mark.startswith(text) or text.startswith(mark) for mark in self._format.start)
+
+    def _inside_text(self) -> str:
+        return self._space + self._inside + self._buffer
+
+    def _block(self, block: str, part: Part) -> bool:
+        """Report a block's calls. False: it is none."""
+        inner = self._inside + block if self._format.keep_start else block
+        calls = self._format.parse(inner, self._tools)
+        if not calls or any(call.name not in self._tools for call in calls):
+            return False
+        for call in calls:
+            if self._most is None or self.count < self._most:
+                part.calls.append(call)
+                self.count += 1
+        self._called = True
+        return True
+
+    def _text(self, text: str, part: Part) -> None:
+        if self._called and text:
+            text = text.lstrip()
+        if text:
+            part.text += text
+            self._wrote, self._called = True, False
+
+
+def new_call_id() -> str:
+    """An id for a call; letters and digits only, nine of them, which every template takes."""
+    return secrets.token_hex(5)[:9]
+
+
+def loads(text: str) -> Any:
+    """JSON, or None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def call_of(value: Any, *argument_names: str) -> Call | None:
+    """A call from an object with name and arguments (under one of these names)."""
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return None
+    arguments: Any = next((value[name] for name in argument_names if name in value), {})
+    if isinstance(arguments, str):
+        arguments = loads(arguments)
+    return Call(value["name"], dumps(arguments)) if isinstance(arguments, dict) else None
+
+
+def all_or_none(calls: Sequence[Call | None]) -> list[Call] | None:
+    """The calls, if every one is one."""
+    good = [call for call in calls if call is not None]
+    return good if good and len(good) == len(calls) else None
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

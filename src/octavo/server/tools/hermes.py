@@ -1,0 +1,18 @@
+"""Hermes, Qwen 2.5 and 3: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
+
+from __future__ import annotations
+
+import json
+
+from octavo.server.tools.base import Call, Format, Tools, all_or_none, call_of, loads
+
+
+def parse(block: str, tools: Tools) -> list[Call] | None:
+    return all_or_none([call_of(loads(block), "arguments", "parameters")])
+
+
+def strict(name: str) -> tuple[str, str]:
+    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ', "}\n</tool_call>"
+
+
+FORMAT = Format("hermes", ("<tool_call>",), "</tool_call>", parse, ("<tool_call>",), strict=strict)

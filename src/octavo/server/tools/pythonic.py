@@ -1,0 +1,43 @@
+"""Pythonic (Llama 3.2 and 4): the whole answer is a list, [f(a=1), g(b="x")]."""
+
+from __future__ import annotations
+
+import ast
+import json
+
+from octavo.server.tools.base import Call, Format, Tools, all_or_none, dumps
+
+
+def parse(block: str, tools: Tools) -> list[Call] | None:
+    try:
+        tree = ast.parse(block.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return all_or_none([_call(item) for item in tree.elts]) if isinstance(tree, ast.List) else None
+
+
+def _call(node: ast.expr) -> Call | None:
+    if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
+        return None
+    try:
+        name = ast.unparse(node.func)
+        arguments = {str(k.arg): ast.literal_eval(_json_names(k.value)) for k in node.keywords}
+        return Call(name, dumps(arguments))
+    except (ValueError, TypeError, RecursionError, json.JSONDecodeError):
+        return None  # not a literal, or one that JSON does not know
+
+
+class _Names(ast.NodeTransformer):
+    """true, false and null, which models write where they mean Python's."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        known = {"true": True, "false": False, "null": None}
+        return ast.Constant(known[node.id]) if node.id in known else node
+
+
+def _json_names(node: ast.expr) -> ast.expr:
+    changed: ast.expr = _Names().visit(node)
+    return changed
+
+
+FORMAT = Format("pythonic", ("[",), None, parse, ("[func_name1(",), only_first=True, keep_start=True)
