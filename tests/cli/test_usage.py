@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import octavo
+from octavo.checkpoints.hub import ALIASES
 from octavo.cli import _app, main
 from octavo.cli._flags import ENGINE_HELP, SAMPLING_HELP, EngineChoice, engine_flags, flag_of, sampling_flags
 from octavo.config import EngineConfig
@@ -222,4 +223,7 @@ def test_python_m_octavo_is_the_command() -> None:
     result = octavo_command("pull", "no-such-model")
     assert result.returncode == 1
     assert result.stdout == ""
-    assert result.stderr == "octavo: error: unknown model alias 'no-such-model'; there are: smollm2\n"
+    assert (
+        result.stderr
+        == f"octavo: error: unknown model alias 'no-such-model'; there are: {', '.join(ALIASES)}\n"
+    )
