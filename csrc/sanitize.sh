@@ -1,0 +1,32 @@
+#!/bin/sh
+# Build the extension under sanitizers, apart from the one in use, and run the kernels' tests on it.
+#   csrc/sanitize.sh PYTHON [address|thread]...      (default: both)
+# address: AddressSanitizer and UndefinedBehaviorSanitizer. thread: ThreadSanitizer.
+set -eu
+python=$1
+shift
+root=$(cd "$(dirname "$0")/.." && pwd)
+[ $# -gt 0 ] || set -- address thread
+for kind in "$@"; do
+    build=$root/build/sanitize-$kind
+    mkdir -p "$build/src"
+    cp -R "$root/src/octavo" "$build/src/"
+    rm -f "$build"/src/octavo/kernels/_native*.so
+    sanitizers=$kind
+    [ "$kind" = thread ] || sanitizers=address,undefined
+    cmake -S "$root" -B "$build/cmake" -G Ninja -DPython_EXECUTABLE="$python" \
+        -DOCTAVO_SANITIZE=$sanitizers -DOCTAVO_OUTPUT="$build/src/octavo/kernels" >/dev/null
+    cmake --build "$build/cmake"
+    library() { gcc -print-file-name="$1"; }
+    if [ "$kind" = thread ]; then
+        # Without randomized addresses, which some kernels spread wider than the runtime can map.
+        set_up="setarch -R env TSAN_OPTIONS=halt_on_error=1,exitcode=66 LD_PRELOAD=$(library libtsan.so)"
+        tests="tests/kernels/test_cpu_program.py tests/kernels/test_cpu_linear.py tests/kernels/test_cpu_ops.py"
+    else
+        # The interpreter itself leaks; the C++ library must be there before exceptions are intercepted.
+        set_up="env ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(library libasan.so):$(library libstdc++.so.6)"
+        tests="tests/kernels"
+    fi
+    (cd "$root" && PYTHONPATH="$build/src" $set_up "$python" -m pytest -p no:xdist -p no:cacheprovider -q \
+        --deselect tests/kernels/test_reference.py --deselect tests/kernels/test_cpu_spills.py $tests)
+done
