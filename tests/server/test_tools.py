@@ -139,7 +139,7 @@ def test_reasoning_is_a_member_of_its_own(app: FastAPI, engine: FakeEngine, stre
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "name"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "two functions"),
         ({"tools": [TOOLS[1]] * 200}, "tools", "at most 128"),
-        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "among"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "strict": 3}}]}, "tools", "strict"),
         ({"tool_choice": "sometimes"}, "tool_choice", "must be none"),
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "not among"),
         ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),

@@ -13,15 +13,24 @@ from starlette.responses import Response
 import octavo
 from octavo.errors import OctavoError
 from octavo.server import system
+from octavo.server.anthropic import messages
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError, to_api_error
 from octavo.server.limits import Doors
 from octavo.server.metrics import Metrics
-from octavo.server.openai import chat, completions, models, tokens
+from octavo.server.openai import chat, completions, models, responses, tokens
 from octavo.server.openai.protocol import StreamOptions, StructuredOutputs
 from octavo.server.state import ServerSettings, ServerState
 
-ROUTERS = (system.router, models.router, chat.router, completions.router, tokens.router)
+ROUTERS = (
+    system.router,
+    models.router,
+    chat.router,
+    completions.router,
+    responses.router,
+    messages.router,
+    tokens.router,
+)
 
 PARTS = (StreamOptions, StructuredOutputs)
 """Models inside the bodies that endpoints parse by hand."""

@@ -75,17 +75,31 @@ class Answer(Response):
         await run_until_disconnect(receive, answer())
 
 
+def openai_failure(error: ApiError) -> bytes:
+    """How a stream of OpenAI's ends when something went wrong."""
+    return b"data: " + error.body() + b"\n\n" + DONE
+
+
 class EventStream(Response):
     """Server-sent events, already formatted (`data: ...\\n\\n`), ending with `data: [DONE]`.
 
     The status line waits for the first event, so an error before it is a plain HTTP error; a later
     one is sent as an event with the error object, and ends the stream.
+
+    Args:
+        end, failure: other dialects' last events, where all went well and where not.
     """
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], to_error: ErrorMapper, headers: Mapping[str, str]
+        self,
+        events: AsyncGenerator[bytes, None],
+        to_error: ErrorMapper,
+        headers: Mapping[str, str],
+        end: bytes = DONE,
+        failure: Callable[[ApiError], bytes] = openai_failure,
     ) -> None:
         self._events, self._to_error = events, to_error
+        self._end, self._failure = end, failure
         self._start = STREAM_HEADERS + [(k.encode(), v.encode()) for k, v in headers.items()]
         self.background = None
 
@@ -94,7 +108,7 @@ class EventStream(Response):
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
-        end = DONE
+        end = self._end
         try:
             async with aclosing(self._events) as events:
                 async for event in events:
@@ -107,5 +121,5 @@ class EventStream(Response):
             if not started:
                 await failure.response()(scope, receive, send)
                 return
-            end = b"data: " + failure.body() + b"\n\n" + DONE
+            end = self._failure(failure)
         await send({"type": "http.response.body", "body": end, "more_body": False})

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError, model_not_found
 from octavo.server.metrics import Metrics
+from octavo.server.store import ResponseStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class ServerState:
     draining: bool = False
     in_flight: int = 0
     started: int = field(default_factory=lambda: int(time.time()))
+    responses: ResponseStore = field(default_factory=ResponseStore)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def enter(self) -> None:
@@ -104,6 +106,10 @@ class ServerState:
         matches = [hmac.compare_digest(given, key.encode()) for key in keys]
         return any(matches)
 
+    def owner(self, token: str | None) -> str:
+        """Who asks, as far as keys tell: what one has stored is not for another."""
+        return hashlib.sha256((token or "").encode()).hexdigest() if self.settings.api_keys else ""
+
     def cache_salt(self, given: str | None, token: str | None) -> str | None:
         """The prefix cache's namespace: what the caller names, else the caller's key where keys are set.
 
@@ -111,8 +117,7 @@ class ServerState:
         """
         if given is None and not self.settings.api_keys:
             return None
-        owner = hashlib.sha256((token or "").encode()).hexdigest() if self.settings.api_keys else ""
-        return f"{owner}/{given or ''}"
+        return f"{self.owner(token)}/{given or ''}"
 
 
 RETRY = {"retry-after": "1"}
@@ -129,4 +134,6 @@ def bearer_token(headers: dict[bytes, bytes] | list[tuple[bytes, bytes]]) -> str
         if name.lower() == b"authorization":
             scheme, _, token = value.partition(b" ")
             return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else None
+        if name.lower() == b"x-api-key":  # Anthropic's clients
+            return value.strip().decode("latin-1")
     return None

@@ -52,15 +52,9 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def _respond(request: Request, body: ChatRequest, size: int, to_error: ErrorMapper) -> Response:
-    state = state_of(request)
-    engine = state.served(body.model)
-    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
-    form = format_for(engine.template, state.settings.tool_call_parser)
-    params = use.constrain(body.sampling_params(), form)
-    prompt = await render(engine, body, size, use)
-    readers = Readers(engine, use, form, params, prompt)
     request_id = new_id("chatcmpl")
-    generation = make_generation(request, state, body, request_id, [prompt], params, "messages")
+    generation, readers = await prepare(request, body, size, request_id)
+    engine = generation.engine
     headers = {"x-request-id": request_id}
     if body.stream:
         head = ChunkHead(request_id, "chat.completion.chunk", now(), engine.served_model_name)
@@ -68,6 +62,24 @@ async def _respond(request: Request, body: ChatRequest, size: int, to_error: Err
         events = chunks(generation, head, fields, body.include_usage, body.continuous_usage)
         return EventStream(events, to_error, headers)
     return Answer(lambda: _answer(generation, body, readers), to_error, headers)
+
+
+async def prepare(
+    request: Request, body: ChatRequest, size: int, request_id: str
+) -> tuple[Generation, Readers]:
+    """Check a conversation and its tools, and bind them to the engine.
+
+    Raises:
+        InvalidRequestError, ApiError: something in it cannot be served.
+    """
+    state = state_of(request)
+    engine = state.served(body.model)
+    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+    form = format_for(engine.template, state.settings.tool_call_parser)
+    params = use.constrain(body.sampling_params(), form)
+    prompt = await render(engine, body, size, use)
+    generation = make_generation(request, state, body, request_id, [prompt], params, "messages")
+    return generation, Readers(engine, use, form, params, prompt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,13 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.server.errors import short
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
+    "background": (False,),
+    "conversation": (),
+    "include": ([],),
+    "max_tool_calls": (),
+    "reasoning": ({},),
+    "safety_identifier": (),
+    "truncation": ("disabled",),
     "add_special_tokens": (False,),
     "audio": (),
     "best_of": (),

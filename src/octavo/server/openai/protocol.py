@@ -268,6 +268,29 @@ class CompletionRequest(GenerationRequest):
         return params
 
 
+class ResponsesRequest(Strict):
+    """POST /v1/responses."""
+
+    model: str | None = None
+    input: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}]})]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    stream: bool = False
+    max_output_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    tools: list[Any] = []
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    text: dict[str, Any] | None = None
+    metadata: dict[str, Any] = {}
+    cache_salt: str | None = None
+    priority: int = 0
+    user: str | None = None
+
+
 class TokenizeRequest(Strict):
     """POST /tokenize: a prompt, or messages."""
 

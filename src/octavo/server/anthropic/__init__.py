@@ -1,0 +1,1 @@
+"""Anthropic's messages API, as a thin adapter over chat."""

@@ -1,0 +1,148 @@
+"""POST /v1/messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.server.anthropic.protocol import MessagesRequest, as_chat
+from octavo.server.errors import MAX_MESSAGE, ApiError, to_api_error
+from octavo.server.generation import Generation
+from octavo.server.openai.chat import Readers, prepare
+from octavo.server.openai.common import body_schema, dumps, new_id, off_loop
+from octavo.server.openai.items import Item, Items, Totals, parts
+from octavo.server.openai.protocol import parse
+from octavo.server.sse import Answer, EventStream
+
+router = APIRouter()
+
+TYPES = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error",
+         413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
+NAMES = {"prompt": "messages", "stop": "stop_sequences", "structured_outputs": "tools"}
+
+
+class MessagesError(ApiError):
+    """An ApiError in Anthropic's words."""
+
+    def body(self) -> bytes:
+        error = {"type": TYPES.get(self.status, "api_error"), "message": str(self)[:MAX_MESSAGE]}
+        return json.dumps({"type": "error", "error": error}).encode()
+
+
+def to_error(error: BaseException) -> ApiError:
+    """What to tell the client of an exception."""
+    known = to_api_error(error, NAMES)
+    return MessagesError(known.status, str(known), known.type, known.param, known.code, known.headers)
+
+
+def _failure(error: ApiError) -> bytes:
+    return b"event: error\ndata: " + error.body() + b"\n\n"
+
+
+@router.post("/v1/messages", openapi_extra=body_schema(MessagesRequest))
+async def create_message(request: Request) -> Response:
+    """Answer a conversation in content blocks: text, thinking, tool_use."""
+    try:
+        data = await request.body()
+        body = await off_loop(len(data), parse, MessagesRequest, data)
+        name = new_id("msg")
+        generation, readers = await prepare(request, as_chat(body), len(data), name)
+    except Exception as error:
+        return to_error(error).response()
+    made = _Message(generation, readers)
+    headers = {"request-id": name}
+    if body.stream:
+        return EventStream(made.events(), to_error, headers, end=b"", failure=_failure)
+    return Answer(made.whole, to_error, headers)
+
+
+class _Message:
+    """One answer while it is made."""
+
+    def __init__(self, generation: Generation, readers: Readers) -> None:
+        self._generation, self._readers = generation, readers
+        self._items, self._totals = Items(), Totals()
+
+    async def whole(self) -> bytes:
+        """The answer at once."""
+        async with aclosing(parts(self._generation, self._readers, self._totals)) as stream:
+            async for _, part in stream:
+                self._items.add(part)
+        content = [_block(item, whole=True) for item in self._items.items]
+        return dumps({**self._head(), "content": content, **self._end(), "usage": self._usage()}).encode()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as Anthropic's events."""
+        begun, index = False, -1
+        async with aclosing(parts(self._generation, self._readers, self._totals)) as stream:
+            async for _, part in stream:
+                news: list[bytes] = []
+                if not begun:
+                    begun = True
+                    news.append(_event("message_start", message=self._started()))
+                for item, new, piece in self._items.add(part):
+                    if new:
+                        news += [_event("content_block_stop", index=index)] if index >= 0 else []
+                        index += 1
+                        block = _block(item, whole=False)
+                        news.append(_event("content_block_start", index=index, content_block=block))
+                    news.append(_event("content_block_delta", index=index, delta=_delta(item, piece)))
+                if news:
+                    yield b"".join(news)
+        end = [_event("content_block_stop", index=index)] if index >= 0 else []
+        usage = {"output_tokens": self._totals.generated}
+        end.append(_event("message_delta", delta=self._end(), usage=usage))
+        yield b"".join([*end, _event("message_stop")])
+
+    def _head(self) -> dict[str, Any]:
+        model = self._generation.engine.served_model_name
+        return {"id": self._generation.request_id, "type": "message", "role": "assistant", "model": model}
+
+    def _started(self) -> dict[str, Any]:
+        usage = {**self._usage(), "output_tokens": 0}
+        return {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+
+    def _end(self) -> dict[str, Any]:
+        called = any(item.kind == "call" for item in self._items.items)
+        stop = self._totals.stop if isinstance(self._totals.stop, str) else None
+        reason = "stop_sequence" if stop else "tool_use" if called else "end_turn"
+        if self._totals.reason == "length":
+            reason = "max_tokens"
+        return {"stop_reason": reason, "stop_sequence": stop}
+
+    def _usage(self) -> dict[str, Any]:
+        totals = self._totals
+        return {
+            "input_tokens": totals.prompt - totals.cached,
+            "cache_read_input_tokens": totals.cached,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": totals.generated,
+        }
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {dumps({'type': kind, **fields})}\n\n".encode()
+
+
+def _block(item: Item, whole: bool) -> dict[str, Any]:
+    if item.call is not None:
+        given = json.loads(item.call.arguments) if whole else {}
+        return {"type": "tool_use", "id": item.call_id, "name": item.call.name, "input": given}
+    text = item.text if whole else ""
+    if item.kind == "reasoning":
+        return {"type": "thinking", "thinking": text, "signature": ""}
+    return {"type": "text", "text": text}
+
+
+def _delta(item: Item, piece: str) -> dict[str, Any]:
+    if item.call is not None:
+        return {"type": "input_json_delta", "partial_json": piece}
+    if item.kind == "reasoning":
+        return {"type": "thinking_delta", "thinking": piece}
+    return {"type": "text_delta", "text": piece}

@@ -1,0 +1,127 @@
+"""Requests of /v1/messages, and the chat that answers them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.server.openai.protocol import ChatRequest, Strict
+from octavo.server.tools.base import dumps
+
+Message = dict[str, Any]
+
+
+class MessagesRequest(Strict):
+    """POST /v1/messages."""
+
+    model: str | None = None
+    messages: list[Any]
+    max_tokens: int
+    system: str | list[Any] | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop_sequences: list[str] = Field(default_factory=list)
+    stream: bool = False
+    tools: list[Any] = Field(default_factory=list)
+    tool_choice: dict[str, Any] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+def as_chat(body: MessagesRequest) -> ChatRequest:
+    """The chat that answers it.
+
+    Raises:
+        InvalidRequestError, UnsupportedError: a message or tool that is none, or not taken.
+    """
+    messages: list[Message] = []
+    if body.system:
+        messages.append({"role": "system", "content": body.system})
+    for i, message in enumerate(body.messages):
+        if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
+            raise InvalidRequestError(f"messages[{i}].role must be user or assistant", "messages")
+        messages += _messages(message, f"messages[{i}]")
+    prefill = bool(messages) and messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    choice, parallel = _choice(body.tool_choice)
+    return ChatRequest(
+        model=body.model,
+        messages=messages,
+        max_tokens=body.max_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        stop=body.stop_sequences,
+        stream=body.stream,
+        tools=[_tool(tool, i) for i, tool in enumerate(body.tools)],
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+        continue_final_message=prefill,
+    )
+
+
+def _messages(message: Message, where: str) -> list[Message]:
+    """One message of theirs: results of tools become messages of their own."""
+    role, content = message["role"], message.get("content")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    if not isinstance(content, list) or not content:
+        raise InvalidRequestError(f"{where}.content must be a string or a list of blocks", "messages")
+    results: list[Message] = []
+    texts: list[str] = Field(default_factory=list)
+    calls: list[Message] = []
+    for i, block in enumerate(content):
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "text" and isinstance(block.get("text"), str):
+            texts.append(block["text"])
+        elif kind == "tool_use" and role == "assistant":
+            function = {"name": block.get("name"), "arguments": dumps(block.get("input", {}))}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind == "tool_result" and role == "user":
+            found = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _result(block)}
+            results.append(found)
+        elif kind in ("thinking", "redacted_thinking") and role == "assistant":
+            continue  # templates leave out what was thought in earlier turns
+        else:
+            raise UnsupportedError(
+                f"{where}.content[{i}]: blocks of type {str(kind)[:40]!r} are not supported", "messages"
+            )
+    rest: Message = {"role": role, "content": "\n".join(texts)}
+    if calls:
+        rest["tool_calls"] = calls
+    return [*results, rest] if texts or calls else results
+
+
+def _result(block: Message) -> str:
+    content = block.get("content", "")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    if not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in parts):
+        raise UnsupportedError("tool_result: only text is supported", "messages")
+    return "\n".join(part["text"] for part in parts)
+
+
+def _tool(tool: Any, i: int) -> Message:
+    if not isinstance(tool, dict) or tool.get("type", "custom") != "custom":
+        raise UnsupportedError(f"tools[{i}]: only tools with an input_schema are supported", "tools")
+    function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}
+    if isinstance(tool.get("description"), str):
+        function["description"] = tool["description"]
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: Message | None) -> tuple[Any, bool]:
+    """(chat's tool_choice, parallel_tool_calls)."""
+    if choice is None:
+        return None, True
+    parallel = not choice.get("disable_parallel_tool_use", False)
+    match choice.get("type"):
+        case "auto" | "none":
+            return choice["type"], parallel
+        case "any":
+            return "required", parallel
+        case "tool":
+            return {"type": "function", "function": {"name": choice.get("name")}}, parallel
+    raise InvalidRequestError("tool_choice.type must be auto, any, tool or none", "tool_choice")

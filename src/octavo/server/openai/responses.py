@@ -1,0 +1,245 @@
+"""POST /v1/responses, and GET and DELETE of stored ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.errors import InvalidRequestError
+from octavo.server.errors import ApiError
+from octavo.server.generation import Generation
+from octavo.server.openai.chat import Readers, prepare
+from octavo.server.openai.common import body_schema, dumps, error_mapper, new_id, now, off_loop
+from octavo.server.openai.items import Item, Items, Totals, parts
+from octavo.server.openai.protocol import ChatRequest, ResponsesRequest, parse
+from octavo.server.openai.responses_input import as_chat, as_message, input_messages
+from octavo.server.sse import Answer, EventStream
+from octavo.server.state import ServerState, bearer_token, state_of
+from octavo.server.store import Stored
+
+router = APIRouter()
+
+NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens",
+         "response_format": "text", "structured_outputs": "text"}  # fmt: skip
+
+
+@router.post("/v1/responses", openapi_extra=body_schema(ResponsesRequest))
+async def create_response(request: Request) -> Response:
+    """Answer in items: messages, function calls, reasoning. Stored unless `store` is false."""
+    data = await request.body()
+    body = await off_loop(len(data), parse, ResponsesRequest, data)
+    state = state_of(request)
+    to_error = error_mapper(NAMES)
+    try:
+        owner = state.owner(bearer_token(request.scope["headers"]))
+        messages = _earlier(state, owner, body.previous_response_id) + input_messages(body.input)
+        chat = as_chat(body, messages)
+        name = new_id("resp")
+        generation, readers = await prepare(request, chat, len(data), name)
+    except InvalidRequestError as error:
+        raise to_error(error) from None
+    made = _Response(state, owner, body, chat, messages, generation, readers)
+    headers = {"x-request-id": name}
+    if body.stream:
+        return EventStream(made.events(), to_error, headers, end=b"", failure=_failure)
+    return Answer(made.whole, to_error, headers)
+
+
+@router.get("/v1/responses/{name}")
+async def get_response(name: str, request: Request) -> dict[str, Any]:
+    """A stored response."""
+    state = state_of(request)
+    return _stored(state, state.owner(bearer_token(request.scope["headers"])), name).body
+
+
+@router.delete("/v1/responses/{name}")
+async def delete_response(name: str, request: Request) -> dict[str, Any]:
+    """Forget a stored response."""
+    state = state_of(request)
+    owner = state.owner(bearer_token(request.scope["headers"]))
+    _stored(state, owner, name)
+    state.responses.remove(owner, name)
+    return {"id": name, "object": "response.deleted", "deleted": True}
+
+
+def _stored(state: ServerState, owner: str, name: str, param: str | None = None) -> Stored:
+    found = state.responses.get(owner, name)
+    if found is None:
+        message = f"there is no response {name[:100]!r} (any more)"
+        raise ApiError(404, message, "not_found_error", param, "response_not_found")
+    return found
+
+
+def _earlier(state: ServerState, owner: str, name: str | None) -> list[dict[str, Any]]:
+    return [] if name is None else _stored(state, owner, name, "previous_response_id").messages
+
+
+def _failure(error: ApiError) -> bytes:
+    fields = {"type": "error", "message": str(error), "code": error.code, "param": error.param}
+    return b"event: error\ndata: " + dumps(fields).encode() + b"\n\n"
+
+
+class _Response:
+    """One response while it is made."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        owner: str,
+        body: ResponsesRequest,
+        chat: ChatRequest,
+        messages: list[dict[str, Any]],
+        generation: Generation,
+        readers: Readers,
+    ) -> None:
+        self._state, self._owner, self._body, self._messages = state, owner, body, messages
+        self._generation, self._readers, self._chat = generation, readers, chat
+        self._created = now()
+        self._items, self._totals = Items(), Totals()
+        self._ids: dict[int, str] = {}
+        self._sequence = 0
+
+    async def whole(self) -> bytes:
+        """The answer at once."""
+        async with aclosing(parts(self._generation, self._readers, self._totals)) as stream:
+            async for _, part in stream:
+                self._items.add(part)
+        return dumps(self._finish()).encode()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as OpenAI's events."""
+        begun = self._object("in_progress")
+        yield self._event("response.created", response=begun)
+        yield self._event("response.in_progress", response=begun)
+        open_item: Item | None = None
+        async with aclosing(parts(self._generation, self._readers, self._totals)) as stream:
+            async for _, part in stream:
+                news: list[bytes] = []
+                for item, new, piece in self._items.add(part):
+                    if new:
+                        news += self._closed(open_item) + self._opened(item)
+                        open_item = item
+                    news.append(self._delta(item, piece))
+                if news:
+                    yield b"".join(news)
+        yield b"".join(self._closed(open_item))
+        final = self._finish()
+        yield self._event(f"response.{final['status']}", response=final)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        event = {"type": kind, "sequence_number": self._sequence, **fields}
+        self._sequence += 1
+        return f"event: {kind}\ndata: {dumps(event)}\n\n".encode()
+
+    def _place(self, item: Item) -> dict[str, Any]:
+        index = next(i for i, each in enumerate(self._items.items) if each is item)
+        return {"item_id": self._id(index, item), "output_index": index}
+
+    def _id(self, index: int, item: Item) -> str:
+        prefix = {"text": "msg", "call": "fc", "reasoning": "rs"}[item.kind]
+        return self._ids.setdefault(index, new_id(prefix))
+
+    def _opened(self, item: Item) -> list[bytes]:
+        place = self._place(item)
+        empty = Item(item.kind, call_id=item.call_id, call=item.call)
+        written = self._written(place["output_index"], empty, "in_progress")
+        events = [self._event("response.output_item.added", output_index=place["output_index"], item=written)]
+        if item.kind != "call":
+            part = _content(item.kind, "")
+            events.append(self._event("response.content_part.added", **place, content_index=0, part=part))
+        return events
+
+    def _delta(self, item: Item, piece: str) -> bytes:
+        place = self._place(item)
+        if item.kind == "call":
+            return self._event("response.function_call_arguments.delta", **place, delta=piece)
+        kind = "output_text" if item.kind == "text" else "reasoning_text"
+        extra: dict[str, Any] = {"logprobs": []} if item.kind == "text" else {}
+        return self._event(f"response.{kind}.delta", **place, content_index=0, delta=piece, **extra)
+
+    def _closed(self, item: Item | None) -> list[bytes]:
+        if item is None:
+            return []
+        place = self._place(item)
+        if item.kind == "call":
+            assert item.call is not None
+            done = {"arguments": item.call.arguments, "name": item.call.name}
+            events = [self._event("response.function_call_arguments.done", **place, **done)]
+        else:
+            kind = "output_text" if item.kind == "text" else "reasoning_text"
+            extra: dict[str, Any] = {"logprobs": []} if item.kind == "text" else {}
+            part = _content(item.kind, item.text)
+            events = [
+                self._event(f"response.{kind}.done", **place, content_index=0, text=item.text, **extra),
+                self._event("response.content_part.done", **place, content_index=0, part=part),
+            ]
+        index = place["output_index"]
+        written = self._written(index, item, "completed")
+        return [*events, self._event("response.output_item.done", output_index=index, item=written)]
+
+    def _written(self, index: int, item: Item, status: str) -> dict[str, Any]:
+        head = {"id": self._id(index, item), "status": status}
+        if item.kind == "call":
+            assert item.call is not None
+            arguments = item.call.arguments if status == "completed" else ""
+            call = {"call_id": item.call_id, "name": item.call.name, "arguments": arguments}
+            return {"type": "function_call", **head, **call}
+        content = [_content(item.kind, item.text)] if status == "completed" else []
+        if item.kind == "reasoning":
+            return {"type": "reasoning", **head, "summary": [], "content": content}
+        return {"type": "message", **head, "role": "assistant", "content": content}
+
+    def _finish(self) -> dict[str, Any]:
+        cut = self._totals.reason == "length"
+        body = self._object("incomplete" if cut else "completed")
+        if self._body.store:
+            answer = as_message(self._items.items)
+            size = len(dumps(body)) + len(dumps(self._messages))
+            stored = Stored([*self._messages, answer], body, size)
+            self._state.responses.put(self._owner, self._generation.request_id, stored)
+        return body
+
+    def _object(self, status: str) -> dict[str, Any]:
+        body, params, totals = self._body, self._generation.params, self._totals
+        usage = {
+            "input_tokens": totals.prompt,
+            "input_tokens_details": {"cached_tokens": totals.cached},
+            "output_tokens": totals.generated,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": totals.prompt + totals.generated,
+        }
+        return {
+            "id": self._generation.request_id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata,
+            "model": self._generation.engine.served_model_name,
+            "output": [self._written(i, item, "completed") for i, item in enumerate(self._items.items)],
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "previous_response_id": body.previous_response_id,
+            "store": body.store,
+            "temperature": params.temperature,
+            "text": body.text or {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.tools,
+            "top_p": params.top_p,
+            "truncation": "disabled",
+            "usage": None if status == "in_progress" else usage,
+            "user": body.user,
+        }
+
+
+def _content(kind: str, text: str) -> dict[str, Any]:
+    if kind == "reasoning":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -1,0 +1,118 @@
+"""A Responses request as a chat: items to messages, flat tools to chat's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.server.openai.items import Item
+from octavo.server.openai.protocol import ChatRequest, ResponsesRequest
+
+Message = dict[str, Any]
+
+
+def input_messages(given: Any) -> list[Message]:
+    """The messages of `input`: text, or a list of items.
+
+    Raises:
+        InvalidRequestError, UnsupportedError: an item that is none, or of a kind that is not taken.
+    """
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        raise InvalidRequestError("input must be a string or a non-empty list of items", "input")
+    messages: list[Message] = []
+    for i, item in enumerate(given):
+        if not isinstance(item, dict):
+            raise InvalidRequestError(f"input[{i}] must be an object", "input")
+        _add(messages, item, f"input[{i}]")
+    return messages
+
+
+def _add(messages: list[Message], item: dict[str, Any], where: str) -> None:
+    match item.get("type", "message"):
+        case "message":
+            messages.append({"role": item.get("role"), "content": item.get("content")})
+        case "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            if messages and messages[-1]["role"] == "assistant":
+                last = messages[-1]
+                messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", []), call]}
+            else:
+                messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        case "function_call_output":
+            output = item.get("output")
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
+        case "reasoning":
+            pass  # templates leave out what was thought in earlier turns
+        case kind:
+            raise UnsupportedError(f"{where}: items of type {str(kind)[:40]!r} are not supported", "input")
+
+
+def as_message(items: Sequence[Item]) -> Message:
+    """An answer as the assistant's message."""
+    text = "".join(item.text for item in items if item.kind == "text")
+    calls = [
+        {"id": item.call_id, "type": "function",
+         "function": {"name": item.call.name, "arguments": item.call.arguments}}
+        for item in items
+        if item.call is not None
+    ]  # fmt: skip
+    message: Message = {"role": "assistant", "content": text}
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def as_chat(body: ResponsesRequest, messages: Sequence[Message]) -> ChatRequest:
+    """The chat that answers a Responses request.
+
+    Raises:
+        InvalidRequestError: a tool or the format of the text is malformed.
+    """
+    first = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    return ChatRequest(
+        model=body.model,
+        messages=[*first, *messages],
+        max_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        stream=body.stream,
+        seed=body.seed,
+        tools=[_tool(tool, i) for i, tool in enumerate(body.tools)],
+        tool_choice=_choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=_format(body.text),
+        cache_salt=body.cache_salt,
+        priority=body.priority,
+        user=body.user,
+    )
+
+
+def _tool(tool: Any, i: int) -> Any:
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        kind = tool.get("type") if isinstance(tool, dict) else tool
+        raise UnsupportedError(
+            f"tools[{i}] of type {str(kind)[:40]!r} is not supported: only functions", "tools"
+        )
+    names = ("name", "description", "parameters", "strict")
+    return {"type": "function", "function": {n: tool[n] for n in names if tool.get(n) is not None}}
+
+
+def _choice(choice: Any) -> Any:
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return choice
+
+
+def _format(text: Any) -> Any:
+    """`text.format` as chat's response_format."""
+    if text is None:
+        return None
+    given = text.get("format")
+    for name in text:
+        if name != "format" and text[name] is not None:
+            raise InvalidRequestError(f"text.{name[:40]} is not supported", "text")
+    if isinstance(given, dict) and given.get("type") == "json_schema":
+        return {"type": "json_schema", "json_schema": {k: v for k, v in given.items() if k != "type"}}
+    return given

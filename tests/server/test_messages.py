@@ -1,0 +1,110 @@
+"""Anthropic's /v1/messages over the same engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from octavo.server.app import create_app
+from octavo.server.state import ServerSettings
+from support.asgi import post
+from support.fake_engine import FakeEngine
+
+PATH = "/v1/messages"
+HI: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 100}
+TOOLS = [{"name": "now", "description": "The time", "input_schema": {"type": "object"}}]
+CALL = 'Let me see.\n<tool_call>{"name": "now", "arguments": {"a": 1}}</tool_call>'
+
+
+def test_a_text_answer(app: FastAPI, engine: FakeEngine) -> None:
+    body = post(app, PATH, {**HI, "system": "Be kind.", "stop_sequences": ["x"], "top_k": 3}).json()
+    assert (body["type"], body["role"]) == ("message", "assistant")
+    assert body["content"] == [{"type": "text", "text": "Hello"}]
+    assert body["stop_reason"] == "end_turn"
+    usage = body["usage"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == len(engine.calls[0].prompt)
+    assert bytes(engine.calls[0].prompt).decode() == "system:Be kind.\nuser:Hi\nassistant:"
+    assert engine.calls[0].params.stop == ("x",)
+    assert engine.calls[0].params.top_k == 3
+
+
+def test_events_add_up_to_the_whole(app: FastAPI, engine: FakeEngine) -> None:
+    engine.reply, engine.template = "<think>Hm.</think>" + CALL, "</think>"
+    whole = post(app, PATH, {**HI, "tools": TOOLS}).json()
+    assert [b["type"] for b in whole["content"]] == ["thinking", "text", "tool_use"]
+    assert whole["stop_reason"] == "tool_use"
+    blocks: list[dict[str, Any]] = []
+    reply = post(app, PATH, {**HI, "tools": TOOLS, "stream": True})
+    found = [json.loads(b.split("data: ")[1]) for b in reply.body.decode().split("\n\n")[:-1]]
+    for event in found:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(blocks)
+            blocks.append({**event["content_block"], "json": ""})
+        elif event["type"] == "content_block_delta":
+            delta, block = event["delta"], blocks[event["index"]]
+            block["text"] = block.get("text", "") + delta.get("text", "")
+            block["thinking"] = block.get("thinking", "") + delta.get("thinking", "")
+            block["json"] += delta.get("partial_json", "")
+    assert blocks[0]["thinking"] == whole["content"][0]["thinking"] == "Hm."
+    assert blocks[1]["text"] == whole["content"][1]["text"] == "Let me see."
+    assert json.loads(blocks[2]["json"]) == whole["content"][2]["input"] == {"a": 1}
+    kinds = [event["type"] for event in found]
+    assert kinds[0] == "message_start"
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+    assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 3
+    assert found[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_blocks_become_messages(app: FastAPI, engine: FakeEngine) -> None:
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "When?"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "now", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "noon"}]},
+    ]
+    assert post(app, PATH, {**HI, "messages": messages}).status == 200
+    assert bytes(engine.calls[0].prompt).decode() == "user:When?\nassistant:\ntool:noon\nassistant:"
+
+
+def test_a_last_assistant_message_is_continued(app: FastAPI, engine: FakeEngine) -> None:
+    messages = [*HI["messages"], {"role": "assistant", "content": "The answer is ("}]
+    post(app, PATH, {**HI, "messages": messages})
+    assert engine.rendered[0]["continue"] is True
+
+
+def test_any_tool_is_forced_by_a_grammar(app: FastAPI, engine: FakeEngine) -> None:
+    engine.reply = '[{"name": "now", "arguments": {}}]'
+    body = post(app, PATH, {**HI, "tools": TOOLS, "tool_choice": {"type": "any"}}).json()
+    assert engine.calls[0].params.structured_outputs is not None
+    assert body["content"][0]["name"] == "now"
+    assert body["stop_reason"] == "tool_use"
+
+
+def test_its_clients_send_the_key_in_a_header_of_their_own(engine: FakeEngine) -> None:
+    app = create_app(engine, ServerSettings(api_keys=("secret",)))
+    assert post(app, PATH, HI).status == 401
+    assert post(app, PATH, HI, headers={"x-api-key": "secret"}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"max_tokens": None}, "max_tokens is required"),
+        ({"messages": []}, "non-empty"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "'image'"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+        ({"tool_choice": {"type": "x"}}, "tool_choice.type"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
+        ({"temperature": -1}, "temperature"),
+        ({"thinking": {"type": "enabled"}}, "unknown field"),
+    ],
+)
+def test_bad_requests_are_refused_in_its_words(app: FastAPI, fields: dict[str, Any], text: str) -> None:
+    reply = post(app, PATH, {**HI, **fields})
+    assert reply.status == 400
+    assert reply.json()["type"] == "error"
+    assert reply.error["type"] == "invalid_request_error"
+    assert text in reply.error["message"]
