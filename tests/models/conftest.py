@@ -44,9 +44,14 @@ def save(arguments: dict[str, Any], folder: Path) -> Path:
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:  # gains (of 1, or of 0 where 1 is added) and biases
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
+            elif name.endswith("gate.weight"):  # routers: ties of experts are transformers' own affair
+                torch.nn.init.normal_(parameter, std=1.0)
             elif (parameter.ndim == 2 and "embed" in name) or "wte" in name:
                 torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
             else:  # wide enough that logits differ and attention looks somewhere
                 torch.nn.init.normal_(parameter, std=2.0 * parameter.shape[-1] ** -0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(torch.randn(buffer.shape) * 0.1)
     model.save_pretrained(folder)
     return folder

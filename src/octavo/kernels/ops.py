@@ -123,6 +123,7 @@ class AttentionSpec:
         softcap: scores become softcap * tanh(score / softcap).
         alibi_slopes [num_heads]: adds slope * (kv position - query position) to scores.
         sinks [num_heads]: one more logit in each softmax, which takes part in the sum only.
+        latent: V is not stored; it is the first v_head_dim elements of K (KVSpec.latent).
     """
 
     num_heads: int
@@ -134,6 +135,28 @@ class AttentionSpec:
     softcap: float | None = None
     alibi_slopes: F32 | None = None
     sinks: F32 | None = None
+    latent: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routing:
+    """How ops.moe chooses experts where it is not by softmax alone (DeepSeek-V2 and V3).
+
+    Attributes:
+        sigmoid: p = sigmoid(router_logits) instead of softmax.
+        bias [experts]: added to p for the choice of groups and experts, not to the shares.
+        groups, top_groups: experts lie in equal, adjacent groups; only those of the best top_groups
+            may be chosen. A group is as good as the sum of its group_top best experts; ties go to
+            the lower group.
+        scale: factor of the shares, after they were renormalized.
+    """
+
+    sigmoid: bool = False
+    bias: F32 | None = None
+    groups: int = 1
+    top_groups: int = 1
+    group_top: int = 1
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +164,20 @@ class KVSpec:
     """What one layer stores per token: num_kv_heads x (head_dim + v_head_dim) of dtype.
 
     dtype: "f32", "f16", "bf16", or "int8" (symmetric, one f32 scale per token, KV head and side).
+    latent: V is K's first v_head_dim elements and is not stored again (multi-head latent attention).
     """
 
     num_kv_heads: int
     head_dim: int
     v_head_dim: int
     dtype: str
+    latent: bool = False
 
     @property
     def bytes_per_token(self) -> int:
-        values = self.num_kv_heads * (self.head_dim + self.v_head_dim)
+        values = self.num_kv_heads * (self.head_dim + (0 if self.latent else self.v_head_dim))
         if self.dtype == "int8":
-            return values + 2 * 4 * self.num_kv_heads
+            return values + (1 if self.latent else 2) * 4 * self.num_kv_heads
         return values * {"f32": 4, "f16": 2, "bf16": 2}[self.dtype]
 
 
@@ -230,11 +255,19 @@ class Ops(ABC):
         top_k: int,
         activation: Activation,
         renormalize: bool,
+        routing: Routing | None = None,
     ) -> Tensor:
         """Mixture of experts: y[t] = sum over the top_k experts e of p_e down_e(gated_e(x[t])).
 
-        p = softmax(router_logits[t]); ties go to the lower expert; renormalize divides by the sum
-        of the chosen p. Experts are added in ascending order of e.
+        p = softmax(router_logits[t]), or as routing says; ties go to the lower expert; renormalize
+        divides by the sum of the chosen p. Experts are added in ascending order of e.
+        """
+
+    @abstractmethod
+    def head_linear(self, x: Tensor, weights: Sequence[PackedWeight]) -> Tensor:
+        """Each head by its own matrix: y[:, h N : (h + 1) N] = x[:, h K : (h + 1) K] W_h^T.
+
+        weights: one [N, K] for each of x's width / K heads. x is rounded as in linear, per head.
         """
 
     # -- attention -------------------------------------------------------------------------------
@@ -258,6 +291,25 @@ class Ops(ABC):
         head_dim] over all heads of q or k together. rotary None: no rotation.
         Rotation of a pair: (a cos - b sin, b cos + a sin) at the token's position, over the first
         rotary.dim elements of each head. int8 pages: d = max|k| / 127 per token and head.
+        """
+
+    @abstractmethod
+    def latent_append(
+        self,
+        inputs: Inputs,
+        q_latent: Tensor,
+        q_rope: Tensor,
+        latent: Tensor,
+        k_rope: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary: Rotary,
+    ) -> Tensor:
+        """Multi-head latent attention (DeepSeek-AI 2024, section 2.1): store one latent a token.
+
+        Stores k = [latent | rotate(k_rope)] at the tokens' slots as the only KV head, and returns q
+        [T, num_heads * head_dim], for each head [q_latent of it | rotate(q_rope of it)]. latent has
+        spec.v_head_dim elements, k_rope the other spec.head_dim - spec.v_head_dim, all of which rotate.
         """
 
     @abstractmethod

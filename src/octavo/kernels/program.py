@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from octavo.errors import CheckpointError
 from octavo.kernels.ops import (
     F32,
     Activation,
@@ -22,9 +23,12 @@ from octavo.kernels.ops import (
     Ops,
     PackedWeight,
     Rotary,
+    Routing,
     Rows,
     Tensor,
 )
+
+_DEEPSEEK = "DeepSeek's latent attention and routing yet; use --backend reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,10 @@ class Recorder(Ops):
         top_k: int,
         activation: Activation,
         renormalize: bool,
+        routing: Routing | None = None,
     ) -> Tensor:
+        if routing is not None:
+            raise CheckpointError(f"the native kernels do not compute {_DEEPSEEK}")
         return self._call(
             "moe",
             (x, router_logits),
@@ -148,6 +155,22 @@ class Recorder(Ops):
             activation=activation,
             renormalize=renormalize,
         )
+
+    def head_linear(self, x: Tensor, weights: Sequence[PackedWeight]) -> Tensor:
+        raise CheckpointError(f"the native kernels do not compute {_DEEPSEEK}")
+
+    def latent_append(
+        self,
+        inputs: Inputs,
+        q_latent: Tensor,
+        q_rope: Tensor,
+        latent: Tensor,
+        k_rope: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary: Rotary,
+    ) -> Tensor:
+        raise CheckpointError(f"the native kernels do not compute {_DEEPSEEK}")
 
     def rotary_append(
         self,

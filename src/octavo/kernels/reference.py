@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.errors import CapacityError
 from octavo.kernels.batch import ForwardBatch
@@ -28,6 +29,7 @@ from octavo.kernels.ops import (
     Ops,
     PackedWeight,
     Rotary,
+    Routing,
     Rows,
     Tensor,
 )
@@ -35,6 +37,7 @@ from octavo.kernels.reference_kv import ReferenceKVCache, ReferenceKVLayer
 from octavo.kernels.weight import BLOCK, Weight
 
 ROWS = 16
+I64 = npt.NDArray[np.int64]
 
 
 class ReferenceWeight:
@@ -216,13 +219,9 @@ class ReferenceOps(Ops):
         top_k: int,
         activation: Activation,
         renormalize: bool,
+        routing: Routing | None = None,
     ) -> Tensor:
-        shifted = router_logits.ref - router_logits.ref.max(axis=1, keepdims=True)
-        p = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
-        chosen = np.argsort(-p, axis=1, kind="stable")[:, :top_k]  # stable: ties to the lower expert
-        share = np.take_along_axis(p, chosen, axis=1)
-        if renormalize:
-            share = share / share.sum(axis=1, keepdims=True)
+        chosen, share = route(router_logits.ref, top_k, renormalize, routing or Routing())
         y = np.zeros_like(x.ref)
         for e in range(len(gate_up)):
             tokens, place = np.nonzero(chosen == e)
@@ -232,6 +231,14 @@ class ReferenceOps(Ops):
             hidden = self.linear(routed, gate_up[e], activation=activation)
             y[tokens] += share[tokens, place, None] * self.linear(hidden, down[e]).ref
         return Tensor(x.rows, x.width, y)
+
+    def head_linear(self, x: Tensor, weights: Sequence[PackedWeight]) -> Tensor:
+        heads = np.split(x.ref, len(weights), axis=1)
+        parts = [
+            self.linear(Tensor(x.rows, h.shape[1], h), w).ref for h, w in zip(heads, weights, strict=True)
+        ]
+        y = np.concatenate(parts, axis=1)
+        return Tensor(x.rows, y.shape[1], y)
 
     def rotary_append(
         self,
@@ -261,6 +268,28 @@ class ReferenceOps(Ops):
         layer.store(batch.slots, k, v)
         return Tensor(qkv.rows, q_end, np.ascontiguousarray(q.reshape(tokens, q_end)))
 
+    def latent_append(
+        self,
+        inputs: Inputs,
+        q_latent: Tensor,
+        q_rope: Tensor,
+        latent: Tensor,
+        k_rope: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary: Rotary,
+    ) -> Tensor:
+        batch, layer = batch_of(inputs), _layer(kv)
+        tokens = q_latent.ref.shape[0]
+        cos, sin = rotary.cos[batch.positions], rotary.sin[batch.positions]
+        q_rotated, k_rotated = (
+            rotate(side.ref.reshape(tokens, heads, -1), cos, sin, rotary.interleaved)
+            for side, heads in ((q_rope, spec.num_heads), (k_rope, 1))
+        )
+        layer.store(batch.slots, np.concatenate([latent.ref[:, None], k_rotated], axis=2), None)
+        q = np.concatenate([q_latent.ref.reshape(tokens, spec.num_heads, -1), q_rotated], axis=2)
+        return Tensor(q_latent.rows, spec.num_heads * spec.head_dim, q.reshape(tokens, -1))
+
     def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
         batch, layer = batch_of(inputs), _layer(kv)
         y = np.zeros((q.ref.shape[0], spec.num_heads * spec.v_head_dim), np.float32)
@@ -278,6 +307,28 @@ class ReferenceOps(Ops):
 def rms_norm(x: F32, gain: F32, eps: float) -> F32:
     mean_square = np.square(x).mean(axis=-1, keepdims=True)
     return np.asarray(x / np.sqrt(mean_square + np.float32(eps)) * gain, np.float32)
+
+
+def route(logits: F32, top_k: int, renormalize: bool, routing: Routing) -> tuple[I64, F32]:
+    """Chosen experts [T, top_k] and their shares."""
+    if routing.sigmoid:
+        p = sigmoid(logits)
+    else:
+        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p = shifted / shifted.sum(axis=1, keepdims=True)
+    score = p if routing.bias is None else p + routing.bias
+    if routing.top_groups < routing.groups:
+        grouped = score.reshape(len(score), routing.groups, -1)
+        best = -np.sort(-grouped, axis=2)[:, :, : routing.group_top].sum(axis=2)
+        kept = np.argsort(-best, axis=1, kind="stable")[:, : routing.top_groups]
+        allowed = np.zeros(best.shape, bool)
+        np.put_along_axis(allowed, kept, True, axis=1)
+        score = np.where(allowed[:, :, None], grouped, -np.inf).reshape(score.shape)
+    chosen = np.argsort(-score, axis=1, kind="stable")[:, :top_k]  # stable: ties to the lower expert
+    share = np.take_along_axis(p, chosen, axis=1)
+    if renormalize:
+        share = share / share.sum(axis=1, keepdims=True)
+    return chosen, share * np.float32(routing.scale)
 
 
 def norm_heads(x: F32, gain: F32, eps: float) -> F32:

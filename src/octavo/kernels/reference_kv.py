@@ -45,21 +45,31 @@ class _Side:
 
 
 class ReferenceKVLayer:
-    """Both sides of one layer."""
+    """Both sides of one layer; a latent layer's V is the beginning of its K."""
 
     def __init__(self, spec: KVSpec, num_pages: int, page_size: int) -> None:
         self.page_size = page_size
         self.k = _Side(num_pages, spec.num_kv_heads, page_size, spec.head_dim, spec.dtype)
-        self.v = _Side(num_pages, spec.num_kv_heads, page_size, spec.v_head_dim, spec.dtype)
+        self.v_head_dim = spec.v_head_dim
+        self.v: _Side | None = None
+        if not spec.latent:
+            self.v = _Side(num_pages, spec.num_kv_heads, page_size, spec.v_head_dim, spec.dtype)
 
-    def store(self, slots: I32, k: F32, v: F32) -> None:
+    @property
+    def sides(self) -> list[_Side]:
+        return [self.k] if self.v is None else [self.k, self.v]
+
+    def store(self, slots: I32, k: F32, v: F32 | None) -> None:
+        """v is None where the layer is latent."""
         pages, offsets = np.divmod(slots, np.int32(self.page_size))
         self.k.store(pages, offsets, k)
-        self.v.store(pages, offsets, v)
+        if self.v is not None and v is not None:
+            self.v.store(pages, offsets, v)
 
     def load(self, table: I32, length: int) -> tuple[F32, F32]:
         used = table[: -(-length // self.page_size)]
-        return self.k.load(used, length), self.v.load(used, length)
+        k = self.k.load(used, length)
+        return k, k[:, :, : self.v_head_dim] if self.v is None else self.v.load(used, length)
 
 
 class ReferenceKVCache:
@@ -70,9 +80,7 @@ class ReferenceKVCache:
 
     @property
     def nbytes(self) -> int:
-        arrays = [
-            a for la in self._layers for s in (la.k, la.v) for a in (s.pages, s.scales) if a is not None
-        ]
+        arrays = [a for la in self._layers for s in la.sides for a in (s.pages, s.scales) if a is not None]
         return sum(a.nbytes for a in arrays)
 
     def layer(self, index: int) -> ReferenceKVLayer:
@@ -83,7 +91,7 @@ class ReferenceKVCache:
             return
         source, target = (list(side) for side in zip(*pairs, strict=True))
         for layer in self._layers:
-            for side in (layer.k, layer.v):
+            for side in layer.sides:
                 side.pages[target] = side.pages[source]
                 if side.scales is not None:
                     side.scales[target] = side.scales[source]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.kernels.ops import Activation, Ops, PackedWeight, Tensor
+from octavo.kernels.ops import Activation, Ops, PackedWeight, Routing, Tensor
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import GatedMLP
 
@@ -17,6 +17,7 @@ class MoE:
     Attributes:
         router: one row of logits a token, one for each expert.
         gate_up, down: each expert's two weights, gate_up gated.
+        routing: how experts are chosen, where not by softmax alone.
         shared: computed for every token; shared_gate: a row whose sigmoid scales it (Qwen2-MoE).
     """
 
@@ -26,12 +27,15 @@ class MoE:
     top_k: int
     activation: Activation
     renormalize: bool
+    routing: Routing | None = None
     shared: GatedMLP | None = None
     shared_gate: Linear | None = None
 
     def __call__(self, ops: Ops, x: Tensor, residual: Tensor | None = None) -> Tensor:
         logits = self.router(ops, x)
-        y = ops.moe(x, logits, self.gate_up, self.down, self.top_k, self.activation, self.renormalize)
+        y = ops.moe(
+            x, logits, self.gate_up, self.down, self.top_k, self.activation, self.renormalize, self.routing
+        )
         if self.shared is not None and self.shared_gate is not None:
             y = ops.add(y, ops.gate_rows(self.shared(ops, x), self.shared_gate(ops, x)))
         elif self.shared is not None:

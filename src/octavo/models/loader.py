@@ -121,6 +121,13 @@ class Loader:
             return Linear(packed)
         return Linear(packed, np.concatenate([self._bias(name, rows, o) for name, rows, o in parts]))
 
+    def split(self, weight: Weight, rows: Sequence[Order], bias: F32 | None = None) -> list[Linear]:
+        """A weight as several projections, each of some of its rows (and of its bias)."""
+        return [
+            Linear(self.pack([weight.rows(r.reshape(-1))]), None if bias is None else bias[r.reshape(-1)])
+            for r in rows
+        ]
+
     def gated(self, gate: str, up: str, shape: tuple[int, int], bias: bool = False) -> Linear:
         """A gate and an up projection, each of this shape, as one gated weight."""
         packed = self.pack([self.weight(f"{name}.weight", shape) for name in (gate, up)], gated=True)
