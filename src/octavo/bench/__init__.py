@@ -1,0 +1,5 @@
+"""Measuring: workloads, a load generator, the roofline, and benchmark_inference()."""
+
+from octavo.bench.inference import BenchmarkResult, benchmark_inference
+
+__all__ = ["BenchmarkResult", "benchmark_inference"]

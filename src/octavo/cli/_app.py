@@ -1,7 +1,7 @@
 """Finding commands and turning every ending into an exit status.
 
 A command is a file of this folder without a leading underscore; the function of the same name in it
-is what typer calls. Adding a file adds a command.
+is what typer calls; where it is a typer.Typer it is a group of commands. Adding a file adds a command.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ def build(names: Sequence[str]) -> typer.Typer:
 
     for name in names:
         module = importlib.import_module(f"octavo.cli.{name}")
-        app.command(name.replace("_", "-"))(getattr(module, name))
+        command = getattr(module, name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name.replace("_", "-"))
+        else:
+            app.command(name.replace("_", "-"))(command)
     return app
 
 

@@ -1,0 +1,123 @@
+"""This machine's limits, measured with the kernels themselves: a roofline's two slopes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.errors import UnsupportedError
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
+from octavo.kernels.weight import BLOCK, Layout, Weight
+
+TILE_K, TILE_ROWS = 2048, 32
+TILE_BYTES = 256 << 10
+"""Weights of each thread while a tile is measured: they stay in its second-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Measured limits of all threads together.
+
+    Attributes:
+        bandwidth: bytes read from memory a second.
+        tile_rate: MAC/s of the linears' tile for the model's layout; attention_rate: in fp32.
+        clock: cycles a second of one core.
+    """
+
+    isa: str
+    threads: int
+    bandwidth: float
+    tile_rate: float
+    attention_rate: float
+    clock: float
+
+    @property
+    def tile_per_cycle(self) -> float:
+        """MAC a cycle and core."""
+        return self.tile_rate / self.clock / self.threads
+
+
+def calibrate(backend: Backend, bits: float, seconds: float = 0.5) -> Machine:
+    """Measure this machine with the kernels that a model of so many bits a weight runs on.
+
+    Raises:
+        UnsupportedError: the backend has no native kernels.
+    """
+    if backend.name != "cpu":
+        raise UnsupportedError("the roofline needs the native kernels (--backend cpu)", "backend")
+    from octavo.kernels.cpu import CpuBackend
+    from octavo.kernels.cpu_calibrate import clock_rate, read_bandwidth
+
+    assert isinstance(backend, CpuBackend)
+    layout = Layout.U4 if bits < 6.5 else Layout.S8 if bits < 12 else Layout.F32
+    return Machine(
+        backend.isa,
+        backend.threads,
+        read_bandwidth(backend),
+        tile_rate(backend, layout, seconds),
+        tile_rate(backend, Layout.F32, seconds),
+        clock_rate(),
+    )
+
+
+def tile_rate(backend: Backend, layout: Layout, seconds: float = 0.5) -> float:
+    """MAC/s of the linear over weights of this layout that stay in the second-level caches."""
+    per_weight = {Layout.U4: 0.6875, Layout.S8: 1.125, Layout.F32: 4.0}[layout]
+    n = backend.threads * max(int(TILE_BYTES / per_weight / TILE_K) // 16, 1) * 16
+    rng = np.random.default_rng(0)
+    table = backend.pack([Weight.dense(rng.standard_normal((BLOCK, TILE_K), np.float32))])
+    weight = backend.pack([random_weight(rng, layout, n, TILE_K)])
+    repeats = max(int(4e7 / (n * TILE_K * TILE_ROWS)), 1)
+
+    def forward(ops: Ops, inputs: Inputs) -> Tensor:
+        x = ops.embed(inputs, table)
+        y = x
+        for _ in range(repeats):
+            y = ops.linear(x, weight)
+        return y
+
+    program = backend.capture(forward, Limits(TILE_ROWS, 1, 1, TILE_ROWS))
+    batch = _tokens(TILE_ROWS)
+    return repeats * n * TILE_K * TILE_ROWS / best_time(lambda: program.replay(batch), seconds)
+
+
+def random_weight(rng: np.random.Generator, layout: Layout, n: int, k: int) -> Weight:
+    """A matrix [n, k] of random numbers in a layout."""
+    if layout is Layout.F32:
+        return Weight.dense(rng.standard_normal((n, k), np.float32))
+    scale = rng.uniform(0.5, 1.5, (n, k // BLOCK)).astype(np.float16)
+    if layout is Layout.S8:
+        return Weight(layout, (n, k), rng.integers(-127, 128, (n, k // BLOCK, BLOCK), np.int8), scale)
+    values = rng.integers(0, 256, (n, k // BLOCK, BLOCK // 2), np.uint8)
+    return Weight(layout, (n, k), values, scale, (-8 * scale).astype(np.float16))
+
+
+def _tokens(count: int) -> ForwardBatch:
+    """One sequence of count tokens, its last sampled."""
+    line = np.arange(count, dtype=np.int32)
+    return ForwardBatch(
+        token_ids=line % BLOCK,
+        positions=line,
+        slots=line,
+        query_start=np.array([0, count], np.int32),
+        context_lens=np.array([count], np.int32),
+        page_tables=np.zeros((1, count), np.int32),
+        sampled=np.array([count - 1], np.int32),
+    )
+
+
+def best_time(run: Callable[[], object], seconds: float) -> float:
+    """The shortest of as many runs as fit into so many seconds, at least two."""
+    run()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while True:
+        start = time.perf_counter()
+        run()
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now >= end:
+            return best

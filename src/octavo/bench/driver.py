@@ -1,0 +1,130 @@
+"""Driver: an LLM that says how long its steps took. The engine is the one that generate() uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo.assembly import Loaded
+from octavo.errors import OctavoError
+from octavo.llm import LLM
+from octavo.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One step: how long it took, and how many tokens it drew."""
+
+    seconds: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Prompts computed side by side, and the tokens that followed.
+
+    The prompt phase ends with the step in which the last request gets its first token; only steps
+    after it count as decoding.
+
+    Attributes:
+        prompt: the steps of the prompt phase; decode: the others.
+        first_token_s: of each request, in the order of the prompts, from the start of the run.
+        token_ids: what each request drew.
+    """
+
+    prompt_tokens: int
+    prompt: tuple[StepTime, ...]
+    decode: tuple[StepTime, ...]
+    first_token_s: tuple[float, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+
+    @property
+    def prompt_s(self) -> float:
+        return sum(step.seconds for step in self.prompt)
+
+    @property
+    def decode_s(self) -> float:
+        return sum(step.seconds for step in self.decode)
+
+    @property
+    def prompt_rate(self) -> float:
+        """Prompt tokens a second."""
+        return self.prompt_tokens / self.prompt_s
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second of all requests together while none is in its prompt; 0 if no step was so."""
+        return sum(step.tokens for step in self.decode) / self.decode_s if self.decode else 0.0
+
+
+class Driver(LLM):
+    """LLM(model, **options), driven step by step."""
+
+    @property
+    def loaded(self) -> Loaded:
+        """The parts that it is made of."""
+        return self._loaded
+
+    @property
+    def vocab_size(self) -> int:
+        return self._loaded.model.vocab_size
+
+    @property
+    def max_step_tokens(self) -> int:
+        """Tokens that one step computes at most."""
+        return self._loaded.config.max_num_batched_tokens
+
+    def run(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Run:
+        """Compute the prompts and draw new_tokens for each: greedy, end of text ignored.
+
+        Nothing of it is left in the prefix cache that was not there: none of earlier runs is used.
+
+        Raises:
+            InvalidRequestError: a prompt is wrong or too long.
+            OctavoError: a request failed.
+        """
+        self.reset_prefix_cache()
+        params = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
+        names = [f"run-{self._next_id + i}" for i in range(len(prompts))]
+        self._next_id += len(names)
+        for prompt in prompts:
+            self._core.check(prompt, params)
+        try:
+            for name, prompt in zip(names, prompts, strict=True):
+                self._core.add_request(name, prompt, params)
+            return self._drive(names, sum(map(len, prompts)))
+        except BaseException:
+            for name in names:
+                self._core.abort(name)
+            raise
+
+    def _drive(self, names: list[str], prompt_tokens: int) -> Run:
+        """Step until all have ended."""
+        steps: list[StepTime] = []
+        first: dict[str, float] = {}
+        drawn: dict[str, list[int]] = {name: [] for name in names}
+        prompt_steps = 0
+        start = before = time.perf_counter()
+        while self._core.has_unfinished():
+            updates = self._core.step()
+            now = time.perf_counter()
+            tokens = 0
+            for update in updates:
+                if update.finish_reason == "error":
+                    raise OctavoError(f"a request failed: {update.stop_reason}")
+                if update.tokens:
+                    tokens += len(update.tokens)
+                    drawn[update.request_id] += [token.token_id for token in update.tokens]
+                    first.setdefault(update.request_id, now - start)
+            steps.append(StepTime(now - before, tokens))
+            before = now
+            if not prompt_steps and len(first) == len(names):
+                prompt_steps = len(steps)
+        return Run(
+            prompt_tokens,
+            tuple(steps[:prompt_steps]),
+            tuple(steps[prompt_steps:]),
+            tuple(first[name] for name in names),
+            tuple(tuple(drawn[name]) for name in names),
+        )

@@ -1,0 +1,279 @@
+"""The load generator: users over HTTP who stream completions from an OpenAI-compatible server.
+
+It speaks HTTP/1.1 itself over asyncio streams, because what it costs is taken from the engine beside
+it, and it counts what it costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from octavo.bench.stats import percentile
+from octavo.errors import InvalidRequestError, OctavoError
+
+MAX_LINE = 1 << 20
+"""Bytes of one line of a response; a server that sends a longer one is cut off."""
+
+
+class RefusedError(OctavoError):
+    """The server answered a request with an error."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """One request's answer; times in seconds from its sending.
+
+    Attributes:
+        tokens: completion tokens, as the server counts them.
+        gaps: between one arrival of text and the next.
+        error: why it failed, or None.
+    """
+
+    tokens: int = 0
+    first_s: float = 0.0
+    total_s: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What a load saw. Rates are tokens a second, times milliseconds.
+
+    Attributes:
+        seconds: from the first request's sending to the last one's end.
+        cpu_seconds: of this process meanwhile; cpu_share: of the machine's usable cores.
+        errors: what went wrong, and how often.
+    """
+
+    users: int
+    requests: int
+    failed: int
+    output_tokens: int
+    seconds: float
+    output_rate: float
+    ttft_p50: float
+    ttft_p99: float
+    gap_p50: float
+    gap_p99: float
+    latency_p50: float
+    latency_p99: float
+    cpu_seconds: float
+    cpu_share: float
+    errors: dict[str, int]
+
+
+async def load(
+    url: str,
+    prompts: Sequence[Sequence[int]],
+    users: int,
+    max_tokens: int,
+    cores: int,
+    *,
+    model: str | None = None,
+    api_key: str | None = None,
+    request_timeout_s: float = 300.0,
+    timeout_s: float = 1800.0,
+) -> LoadResult:
+    """Send each prompt once; every user sends its next one when the last has been answered.
+
+    Args:
+        url: of the server, http://host:port, without /v1.
+        cores: that cpu_share counts against.
+        model: None asks the server which one it has.
+        timeout_s: after this nothing is sent any more and what runs is given up.
+
+    Raises:
+        InvalidRequestError: the URL is none, or there is nothing to send.
+        OctavoError: the server does not answer.
+    """
+    if users < 1 or not prompts:
+        raise InvalidRequestError("a load needs at least one user and one prompt")
+    client = Client(url, api_key)
+    name = model or await client.first_model()
+    waiting = list(reversed(prompts))
+    replies: list[Reply] = []
+
+    async def user() -> None:
+        while waiting:
+            replies.append(await client.complete(name, waiting.pop(), max_tokens, request_timeout_s))
+
+    before, start = _cpu_seconds(), time.perf_counter()
+    tasks = [asyncio.create_task(user()) for _ in range(min(users, len(prompts)))]
+    _, late = await asyncio.wait(tasks, timeout=timeout_s)
+    for task in late:
+        task.cancel()
+    for answer in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(answer, Exception):
+            raise answer
+    seconds = time.perf_counter() - start
+    unanswered = [Reply(error="not answered in time") for _ in range(len(prompts) - len(replies))]
+    return summary(users, replies + unanswered, seconds, _cpu_seconds() - before, cores)
+
+
+def summary(
+    users: int, replies: Sequence[Reply], seconds: float, cpu_seconds: float, cores: int
+) -> LoadResult:
+    """The figures of some replies."""
+    good = [reply for reply in replies if reply.error is None]
+    errors: dict[str, int] = {}
+    for reply in replies:
+        if reply.error is not None:
+            errors[reply.error] = errors.get(reply.error, 0) + 1
+    tokens = sum(reply.tokens for reply in good)
+
+    def ms(values: Sequence[float], share: float) -> float:
+        return round(1e3 * percentile(values, share), 2) if values else 0.0
+
+    first, total = [r.first_s for r in good], [r.total_s for r in good]
+    gaps = [gap for reply in good for gap in reply.gaps]
+    return LoadResult(
+        users=users,
+        requests=len(replies),
+        failed=len(replies) - len(good),
+        output_tokens=tokens,
+        seconds=round(seconds, 4),
+        output_rate=round(tokens / seconds, 2),
+        ttft_p50=ms(first, 0.5),
+        ttft_p99=ms(first, 0.99),
+        gap_p50=ms(gaps, 0.5),
+        gap_p99=ms(gaps, 0.99),
+        latency_p50=ms(total, 0.5),
+        latency_p99=ms(total, 0.99),
+        cpu_seconds=round(cpu_seconds, 4),
+        cpu_share=round(cpu_seconds / seconds / cores, 4),
+        errors=errors,
+    )
+
+
+class Client:
+    """Just enough HTTP for one server: a connection a request, streamed answers read line by line."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+        if parts.scheme != "http" or not parts.hostname:
+            raise InvalidRequestError(f"{url!r} is no http:// address of a server")
+        self._host, self._port = parts.hostname, parts.port or 80
+        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+        self._head = f"Host: {parts.netloc}\r\nConnection: close\r\n{key}"
+
+    async def first_model(self) -> str:
+        """The name of the model that the server lists first."""
+        answer = b""
+        async with aclosing(self._lines("GET", "/v1/models", b"")) as lines:
+            async for line in lines:
+                answer += line
+        try:
+            return str(json.loads(answer)["data"][0]["id"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise OctavoError("the server lists no models: name one") from None
+
+    async def complete(self, model: str, prompt: Sequence[int], max_tokens: int, timeout_s: float) -> Reply:
+        """Stream one completion of exactly max_tokens; whatever fails is the reply's error."""
+        body = {
+            "model": model,
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        reply = Reply()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._stream(json.dumps(body).encode(), reply)
+        except TimeoutError:
+            reply.error = "timed out"
+        except OctavoError as error:
+            reply.error = str(error)
+        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            reply.error = f"broken answer: {type(error).__name__}"
+        return reply
+
+    async def _stream(self, body: bytes, reply: Reply) -> None:
+        start = last = time.perf_counter()
+        ended = False
+        async with aclosing(self._lines("POST", "/v1/completions", body)) as lines:
+            async for line in lines:
+                if not line.startswith(b"data: "):
+                    continue
+                if line.startswith(b"data: [DONE]"):
+                    ended = True
+                    break
+                if b'"usage":{' in line or b'"usage": {' in line:
+                    reply.tokens = int(json.loads(line[6:])["usage"]["completion_tokens"])
+                    continue
+                if line.startswith(b'data: {"error"'):
+                    raise RefusedError("the stream ended with an error")
+                now = time.perf_counter()
+                if reply.first_s:
+                    reply.gaps.append(now - last)
+                else:
+                    reply.first_s = now - start
+                last = now
+        if not ended:
+            raise RefusedError("the stream ended early")
+        reply.total_s = last - start
+
+    async def _lines(self, method: str, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
+        """Send a request and yield the lines of the answer's body.
+
+        Raises:
+            RefusedError: the status is no 200.
+        """
+        try:
+            reader, writer = await asyncio.open_connection(self._host, self._port, limit=MAX_LINE)
+        except OSError as error:
+            raise OctavoError(f"no answer from {self._host}:{self._port}: {error}") from None
+        try:
+            writer.write(
+                f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}Content-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            rest = b""
+            async for block in _blocks(reader, await _chunked(reader)):
+                *lines, rest = (rest + block).split(b"\n")
+                for line in lines:
+                    yield line
+            if rest:
+                yield rest
+        finally:
+            writer.close()
+
+
+async def _chunked(reader: asyncio.StreamReader) -> bool:
+    """Read the status and the headers; whether the body comes in chunks."""
+    words = (await reader.readline()).split(b" ", 2)
+    chunked = False
+    while (line := await reader.readline()) not in (b"\r\n", b""):
+        if line.lower().startswith(b"transfer-encoding:"):
+            chunked = b"chunked" in line.lower()
+    if len(words) < 2 or words[1] != b"200":
+        raise RefusedError(f"HTTP {words[1].decode()}" if len(words) > 1 else "no HTTP answer")
+    return chunked
+
+
+async def _blocks(reader: asyncio.StreamReader, chunked: bool) -> AsyncIterator[bytes]:
+    """The body, as it arrives."""
+    if not chunked:
+        while block := await reader.read(1 << 16):
+            yield block
+        return
+    while size := int((await reader.readline()).split(b";")[0], 16):
+        yield await reader.readexactly(size)
+        await reader.readexactly(2)  # the line's end after a chunk
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,239 @@
+"""The roofline: how fast this machine could run a model, from measured limits (Williams et al. 2009).
+
+bytes a step = what the linears and the head read, as the file stores it + sum(context) x KV bytes
+MACs a step  = tokens x linears + sampled rows x head, and apart from these the attention's
+least time   = max(bytes / bandwidth, MACs / tile rate + attention's MACs / its rate)
+
+The work is counted from the recorded program of the model, so any family is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from octavo.bench.calibrate import Machine
+from octavo.bench.driver import Driver, Run
+from octavo.bench.workload import random_prompts
+from octavo.checkpoints.base import Checkpoint
+from octavo.kernels.ops import Backend, Inputs, PackedWeight, Rows
+from octavo.kernels.program import Call, Recorder
+from octavo.models.registry import Model
+
+DECODE_PROMPT = 16
+"""Tokens of the prompts that decoding is measured after: short, so that weights are what is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least time of some work.
+
+    Attributes:
+        memory_s: of its bytes alone; compute_s: of its arithmetic alone.
+    """
+
+    memory_s: float
+    compute_s: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.memory_s, self.compute_s)
+
+    @property
+    def limit(self) -> str:
+        """What the work waits for: "memory" or "compute"."""
+        return "memory" if self.memory_s >= self.compute_s else "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a model costs.
+
+    Attributes:
+        linear_macs: of a token in all layers, of its own experts only; head_macs: of a sampled row.
+        weight_bytes: read by every step, counted as the file stores them.
+        expert_bytes: of all experts; expert_share: the part of them that one token reads.
+        kv_bytes: of a token in all layers.
+        attention: (MACs per query and visible position, window or None) of each layer.
+        bits: stored bits of a weight, scales included.
+    """
+
+    linear_macs: int
+    head_macs: int
+    weight_bytes: int
+    kv_bytes: int
+    attention: tuple[tuple[int, int | None], ...]
+    bits: float
+    expert_bytes: int = 0
+    expert_share: float = 0.0
+
+    def decode(self, machine: Machine, batch: int, context: int) -> Bound:
+        """A step that draws one token for each of batch sequences of context tokens."""
+        attention = batch * sum(macs * min(context, window or context) for macs, window in self.attention)
+        share = _visible_share(self.attention, context)
+        moved = self.step_bytes(batch) + batch * context * share * self.kv_bytes
+        macs = batch * (self.linear_macs + self.head_macs)
+        return Bound(moved / machine.bandwidth, macs / machine.tile_rate + attention / machine.attention_rate)
+
+    def prompt(self, machine: Machine, length: int, chunk: int) -> Bound:
+        """A prompt of length tokens and its first new token, computed chunk tokens at a time."""
+        attention = 0
+        for macs, window in self.attention:
+            reach = min(length, window or length)  # position p sees min(p + 1, reach)
+            attention += macs * (reach * (reach + 1) // 2 + (length - reach) * reach)
+        moved = -(-length // chunk) * self.step_bytes(min(length, chunk)) + length * self.kv_bytes
+        macs = length * self.linear_macs + self.head_macs
+        return Bound(moved / machine.bandwidth, macs / machine.tile_rate + attention / machine.attention_rate)
+
+    def step_bytes(self, tokens: int) -> float:
+        """Bytes of weights that a step of so many tokens reads, experts chosen without overlap."""
+        return self.weight_bytes + self.expert_bytes * min(1.0, tokens * self.expert_share)
+
+    def ridge(self, machine: Machine) -> float:
+        """The batch at which a step over short contexts turns from memory to compute."""
+        macs = self.linear_macs + self.head_macs
+        return self.step_bytes(1) / machine.bandwidth / (macs / machine.tile_rate)
+
+
+def _visible_share(layers: Sequence[tuple[int, int | None]], context: int) -> float:
+    """Which part of the KV a query reads: layers with a window read only that."""
+    if not layers or not context:
+        return 1.0
+    return sum(min(context, window or context) for _, window in layers) / (context * len(layers))
+
+
+def work_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: str) -> Work:
+    """Count a loaded model's work from its recorded program.
+
+    Args:
+        kv_dtype: as KVSpec names it: "f16", "int8".
+    """
+    specs = model.kv_specs(kv_dtype)
+    recorder = Recorder()
+    model.forward(recorder, Inputs(), backend.kv_cache(specs, 1, 1))
+    macs = dict.fromkeys(Rows, 0)
+    dense: dict[int, PackedWeight] = {}
+    experts: dict[int, PackedWeight] = {}
+    attention, share = [], 0.0
+    for call in recorder.calls:
+        rows, args = recorder.buffers[call.output].rows, call.args
+        if call.name == "linear":
+            dense[id(args["weight"])] = args["weight"]
+            macs[rows] += _elements([args["weight"]])
+        elif call.name == "moe":
+            every = [*args["gate_up"], *args["down"]]
+            experts |= {id(weight): weight for weight in every}
+            share = args["top_k"] / len(args["down"])
+            macs[rows] += round(share * _elements(every))
+        elif call.name == "attention":
+            spec = args["spec"]
+            attention.append((spec.num_heads * (spec.head_dim + spec.v_head_dim), spec.window))
+    total = _file_bytes(checkpoint, recorder.calls, dense)
+    packed = sum(weight.nbytes for weight in (dense | experts).values())
+    of_experts = round(total * sum(weight.nbytes for weight in experts.values()) / packed)
+    return Work(
+        macs[Rows.TOKENS],
+        macs[Rows.SAMPLED],
+        total - of_experts,
+        sum(spec.bytes_per_token for spec in specs),
+        tuple(attention),
+        8 * packed / _elements(list((dense | experts).values())),
+        of_experts,
+        share,
+    )
+
+
+def _elements(weights: Sequence[PackedWeight]) -> int:
+    return sum(weight.shape[0] * weight.shape[1] for weight in weights)
+
+
+def _file_bytes(checkpoint: Checkpoint, calls: Sequence[Call], streamed: Mapping[int, PackedWeight]) -> int:
+    """Bytes of the file's tensors without the tables that are only looked up."""
+    tables = {id(c.args["table"]): c.args["table"] for c in calls if c.name.startswith("embed")}
+    looked_up = [table.shape for key, table in tables.items() if key not in streamed]
+    total = 0
+    for name, tensor in checkpoint.tensors.items():
+        if tuple(tensor.shape) in looked_up and not any(word in name for word in ("output", "head")):
+            looked_up.remove(tuple(tensor.shape))
+            continue
+        total += tensor.data.nbytes
+    return total
+
+
+# --- beside what is measured --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One measured piece of work beside its bound.
+
+    Attributes:
+        work: "prompt" or "decode".
+        size: tokens of the prompt, or sequences decoding.
+        context: mean tokens that a query saw.
+        rate: tokens a second, the median.
+        share: least time over the measured one, 0..1.
+        bandwidth_share: bytes that had to be read over the time, as a part of the bandwidth.
+    """
+
+    work: str
+    size: int
+    context: int
+    rate: float
+    bound_rate: float
+    share: float
+    limit: str
+    bandwidth_share: float
+
+
+def measure(
+    driver: Driver,
+    work: Work,
+    machine: Machine,
+    prompts: Sequence[int],
+    batches: Sequence[int],
+    new_tokens: int = 32,
+    repeat: int = 3,
+) -> list[Line]:
+    """Run prompts of these lengths and decode at these batches; medians over the repetitions."""
+    return [
+        *(_prompt_line(driver, work, machine, length, repeat) for length in prompts),
+        *(_decode_line(driver, work, machine, batch, new_tokens, repeat) for batch in batches),
+    ]
+
+
+def _prompt_line(driver: Driver, work: Work, machine: Machine, length: int, repeat: int) -> Line:
+    runs = _runs(driver, 1, length, 1, repeat)
+    seconds = statistics.median(run.prompt_s for run in runs)
+    bound = work.prompt(machine, length, driver.max_step_tokens)
+    return _line("prompt", length, length // 2, length, seconds, bound)
+
+
+def _decode_line(
+    driver: Driver, work: Work, machine: Machine, batch: int, new_tokens: int, repeat: int
+) -> Line:
+    runs = _runs(driver, batch, DECODE_PROMPT, new_tokens, repeat)
+    # Only steps in which everybody drew: with long prompts some start earlier and end earlier.
+    seconds = statistics.median(s.seconds for run in runs for s in run.decode if s.tokens == batch)
+    context = DECODE_PROMPT + new_tokens // 2
+    return _line("decode", batch, context, batch, seconds, work.decode(machine, batch, context))
+
+
+def _runs(driver: Driver, count: int, length: int, new_tokens: int, repeat: int) -> list[Run]:
+    vocab = driver.vocab_size
+    runs = [driver.run(random_prompts(count, length, vocab, seed), new_tokens) for seed in range(repeat + 1)]
+    return runs[1:]  # the first warmed up
+
+
+def _line(work: str, size: int, context: int, tokens: int, seconds: float, bound: Bound) -> Line:
+    return Line(
+        work,
+        size,
+        context,
+        tokens / seconds,
+        tokens / bound.seconds,
+        bound.seconds / seconds,
+        bound.limit,
+        bound.memory_s / seconds,
+    )

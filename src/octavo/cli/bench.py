@@ -1,0 +1,178 @@
+"""octavo bench: how fast a model is here, how fast it could be, and what a server stands."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from octavo.cli._flags import EngineChoice, engine_flags
+from octavo.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from octavo.bench.calibrate import Machine
+    from octavo.bench.driver import Driver
+    from octavo.bench.roofline import Line, Work
+
+DEFAULT = "inference"
+JSON_FLAG = typer.Option(False, "--json", help="Print one JSON object.")
+
+
+class DefaultGroup(TyperGroup):
+    """A group whose words may leave the command out: `octavo bench smollm2`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = [DEFAULT, *args]
+        return list(super().parse_args(ctx, args))
+
+
+bench = typer.Typer(
+    cls=DefaultGroup,
+    help=f"Measure. Without a command: {DEFAULT}. All take --json; see octavo bench COMMAND --help.",
+    rich_markup_mode=None,
+)
+
+
+@bench.command(DEFAULT)
+@engine_flags(leave_out=("seed", "served_model_name", "enable_prefix_caching", "chat_template"))
+def inference(
+    engine: EngineChoice,
+    prompt_tokens: int = typer.Option(128, "--prompt-tokens", help="Length of the prompts.", min=1),
+    max_tokens: int = typer.Option(64, "--max-tokens", "-n", help="Tokens to generate after each.", min=2),
+    batch_sizes: str = typer.Option("1,4,16,32", "--batch-sizes", help="Prompts at once, each in turn."),
+    num_runs: int = typer.Option(3, "--num-runs", help="Repetitions; printed are medians.", min=1),
+    as_json: bool = JSON_FLAG,
+) -> int:
+    """Load time, prefill and decode, throughput by batch size, time to first token, memory."""
+    from octavo.bench.sweep import sweep
+
+    sizes = numbers(batch_sizes, "--batch-sizes")
+    driver = load(engine, max(sizes), as_json)
+    result = sweep(driver, prompt_tokens, max_tokens, sizes, num_runs)
+    if as_json:
+        print(json.dumps({"model": engine.model, **dataclasses.asdict(result)}))
+        return 0
+    first = result.batches[0]
+    print(
+        f"{engine.model}: loaded in {result.load_s:.2f} s, prompts of {prompt_tokens} and {max_tokens} new "
+        f"tokens\nprefill {first.prefill_ms:.1f} ms, then {first.tpot:.2f} ms a token; at the peak "
+        f"{result.memory_gb:.2f} GB resident, {result.weights_gb:.2f} GB of it weights\n"
+    )
+    print(line("batch", "prompt tok/s", "decode tok/s", "TTFT ms", "TPOT ms", "latency ms"))
+    for row in result.batches:
+        values = (row.prompt_rate, row.decode_rate, row.ttft, row.tpot, row.latency)
+        print(line(row.batch, *(f"{value:.1f}" for value in values)))
+    return 0
+
+
+@bench.command()
+@engine_flags(leave_out=("seed", "served_model_name", "enable_prefix_caching", "chat_template"))
+def roofline(
+    engine: EngineChoice,
+    prompt_tokens: str = typer.Option("128,512", "--prompt-tokens", help="Lengths of prompts."),
+    batch_sizes: str = typer.Option("1,2,4,8,16,32", "--batch-sizes", help="Sequences that decode at once."),
+    num_runs: int = typer.Option(3, "--num-runs", help="Repetitions; printed are medians.", min=1),
+    as_json: bool = JSON_FLAG,
+) -> int:
+    """Measured speed beside what this machine's bandwidth and arithmetic allow."""
+    from octavo.bench.calibrate import calibrate
+    from octavo.bench.roofline import measure, work_of
+    from octavo.checkpoints import open_checkpoint
+
+    sizes, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(prompt_tokens, "--prompt-tokens")
+    driver = load(engine, max(sizes), as_json)
+    loaded = driver.loaded
+    checkpoint = open_checkpoint(loaded.path)
+    work = work_of(loaded.model, loaded.backend, checkpoint, loaded.user.kv_dtype)
+    machine = calibrate(loaded.backend, work.bits)
+    lines = measure(driver, work, machine, lengths, sizes, repeat=num_runs)
+    if as_json:
+        facts = {"machine": dataclasses.asdict(machine), "work": dataclasses.asdict(work)}
+        rows = [dataclasses.asdict(each) for each in lines]
+        print(json.dumps({"model": engine.model, **facts, "ridge": work.ridge(machine), "lines": rows}))
+    else:
+        print_roofline(engine.model, machine, work, lines)
+    return 0
+
+
+def print_roofline(model: str, machine: Machine, work: Work, lines: Sequence[Line]) -> None:
+    print(
+        f"{machine.isa}, {machine.threads} threads at {machine.clock / 1e9:.2f} GHz: "
+        f"{machine.bandwidth / 1e9:.1f} GB/s read, tile {machine.tile_rate / 1e9:.0f} GMAC/s "
+        f"({machine.tile_per_cycle:.1f} a cycle and core), fp32 {machine.attention_rate / 1e9:.0f} GMAC/s"
+    )
+    print(
+        f"{model}: {work.step_bytes(1) / 1e6:.1f} MB of the file read by a step, "
+        f"{(work.linear_macs + work.head_macs) / 1e6:.0f} M MACs a token, {work.kv_bytes} bytes of KV a "
+        f"token; memory and compute meet at batch {work.ridge(machine):.1f}\n"
+    )
+    print(line("work", "size", "tok/s", "bound", "share", "limit", "bandwidth"))
+    for row in lines:
+        rates = (f"{row.rate:.1f}", f"{row.bound_rate:.1f}", f"{row.share:.0%}")
+        print(line(row.work, row.size, *rates, row.limit, f"{row.bandwidth_share:.0%}"))
+
+
+@bench.command(name="load")
+def load_server(
+    url: str = typer.Argument(..., help="The server, http://host:port"),
+    users: int = typer.Option(32, "--users", help="Users who each wait for one answer at a time.", min=1),
+    requests: int = typer.Option(96, "--requests", help="Requests in all.", min=1),
+    prompt_tokens: int = typer.Option(130, "--prompt-tokens", help="Length of the prompts.", min=1),
+    max_tokens: int = typer.Option(64, "--max-tokens", "-n", help="Tokens to ask for.", min=1),
+    model: str = typer.Option("", "--served-model-name", help="The model's name; the server's first."),
+    api_key: str = typer.Option("", "--api-key", help="Sent with every request."),
+    vocab_size: int = typer.Option(32_000, "--vocab-size", help="Prompts are random ids below this.", min=2),
+    seed: int = typer.Option(0, "--seed", help="Other prompts."),
+    request_timeout: float = typer.Option(300.0, "--request-timeout", help="Seconds for an answer.", min=0.0),
+    timeout: float = typer.Option(1800.0, "--timeout", help="Seconds for everything.", min=0.0),
+    as_json: bool = JSON_FLAG,
+) -> int:
+    """Put load on any server of the OpenAI API: streamed completions of random prompts."""
+    from octavo.bench.load import load as run
+    from octavo.bench.workload import random_prompts
+    from octavo.runtime.hardware import usable_threads
+
+    prompts = random_prompts(requests, prompt_tokens, vocab_size, seed)
+    result = asyncio.run(
+        run(
+            url, prompts, users, max_tokens, usable_threads(), model=model or None, api_key=api_key or None,
+            request_timeout_s=request_timeout, timeout_s=timeout,
+        )
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(dataclasses.asdict(result)))
+    else:
+        for name, value in dataclasses.asdict(result).items():
+            print(f"{name:<14} {value}")
+    return 0 if not result.failed else 1
+
+
+def numbers(text: str, flag: str) -> list[int]:
+    """1,8,32 as numbers."""
+    try:
+        values = [int(word) for word in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or min(values) < 1:
+        raise InvalidRequestError(f"{flag} takes positive numbers with commas between, not {text!r}")
+    return values
+
+
+def load(engine: EngineChoice, max_batch: int, quiet: bool) -> Driver:
+    """The engine to measure: no request may find another's prefix."""
+    from octavo.bench.driver import Driver
+    from octavo.cli._load import fetch
+
+    fetch(engine.model, quiet)
+    options = {"max_num_seqs": max_batch, **engine.options, "enable_prefix_caching": False}
+    return Driver(engine.model, **options)
+
+
+def line(*cells: object) -> str:
+    return "".join(f"{cell!s:>14}" for cell in cells)

@@ -1,0 +1,19 @@
+"""What this machine can do, measured by the native kernels: the denominators of a roofline."""
+
+from __future__ import annotations
+
+from octavo.kernels import _native
+from octavo.kernels.cpu import CpuBackend
+
+SWEEP_BYTES = 1 << 28
+"""Far larger than any cache of today's CPUs that a process could claim for itself."""
+
+
+def read_bandwidth(backend: CpuBackend, nbytes: int = SWEEP_BYTES, rounds: int = 8) -> float:
+    """Bytes a second that all threads of the backend read together from memory; best of the rounds."""
+    return _native.read_bandwidth(backend.pool, nbytes, rounds)
+
+
+def clock_rate() -> float:
+    """Cycles a second of one core, now."""
+    return _native.clock_rate()

@@ -1,0 +1,82 @@
+"""octavo bench, as it is typed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from octavo.cli import main
+from octavo.cli.bench import DEFAULT, numbers
+from octavo.errors import InvalidRequestError
+
+SMALL = ["--max-model-len", "128", "--num-pages", "64", "--num-runs", "1"]
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["bench", *words]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+@pytest.mark.parametrize("words", [[], ["smollm2"], [DEFAULT], [DEFAULT, "--model", "smollm2"]])
+def test_the_command_may_be_left_out(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--batch-sizes", "2", "--prompt-tokens", "5", "--max-tokens", "3", "--json"]
+    found = json.loads(output(capsys, *words, *flags, *SMALL))
+    assert (found["model"], found["prompt_tokens"], found["max_tokens"]) == ("smollm2", 5, 3)
+    assert [row["batch"] for row in found["batches"]] == [2]
+    assert found["load_s"] > 0
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "--batch-sizes", "1,2", "--prompt-tokens", "5", "--max-tokens", "2", *SMALL)
+    lines = out.splitlines()
+    assert lines[0].startswith("smollm2: loaded in ")
+    assert [line.split()[0] for line in lines[-3:]] == ["batch", "1", "2"]
+
+
+def test_roofline(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["roofline", "--batch-sizes", "2", "--prompt-tokens", "9", *SMALL]
+    found = json.loads(output(capsys, *words, "--json"))
+    assert found["work"]["head_macs"] == 576 * 49152
+    assert [(row["work"], row["size"]) for row in found["lines"]] == [("prompt", 9), ("decode", 2)]
+    lines = output(capsys, *words).splitlines()
+    assert "GB/s read" in lines[0]
+    assert lines[-1].split()[:2] == ["decode", "2"]
+
+
+@pytest.mark.parametrize("command", [[], ["roofline"], ["load"]])
+def test_each_has_help_and_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *command, "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (["--batch-sizes", "1,x"], 1, "--batch-sizes takes positive numbers with commas between, not '1,x'"),
+        (["roofline", "--prompt-tokens", "0"], 1, "--prompt-tokens takes positive numbers"),
+        (["no-such-model"], 1, "unknown model 'no-such-model'"),
+        (["roofline", "--backend", "reference", "--isa", "avx2"], 1, "isa 'avx2' needs the native kernels"),
+        (["load", "http://127.0.0.1:1"], 1, "no answer from 127.0.0.1:1"),
+        (["load"], 2, "missing argument"),
+        (["--no-such-flag"], 2, "no such option: --no-such-flag"),
+    ],
+)
+def test_errors_are_one_line(
+    words: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("octavo: error: ")
+    assert err.count("\n") == 1
+    assert text in err
+
+
+def test_numbers() -> None:
+    assert numbers("1,8, 32", "--x") == [1, 8, 32]
+    for text in ("", "1,,2", "-1", "0", "1.5"):
+        with pytest.raises(InvalidRequestError, match="--x takes"):
+            numbers(text, "--x")

@@ -1,0 +1,167 @@
+"""Bounds against counting by hand, and the work of models against their files."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.bench.calibrate import Machine, best_time, calibrate, random_weight, tile_rate
+from octavo.bench.driver import Driver
+from octavo.bench.roofline import Work, measure, work_of
+from octavo.checkpoints.gguf import GGUFCheckpoint
+from octavo.errors import UnsupportedError
+from octavo.kernels.ops import Activation, AttentionSpec, Inputs, KVCache, KVSpec, Ops, Tensor
+from octavo.kernels.reference import ReferenceBackend
+from octavo.kernels.select import native_available
+from octavo.kernels.weight import Layout, Weight
+
+MACHINE = Machine("none", 2, bandwidth=1e9, tile_rate=1e10, attention_rate=1e9, clock=1e9)
+
+
+def work(**changes: Any) -> Work:
+    fields: dict[str, Any] = {
+        "linear_macs": 1000, "head_macs": 300, "weight_bytes": 800, "kv_bytes": 10,
+        "attention": ((4, None), (6, 3)), "bits": 4.5,
+    }  # fmt: skip
+    return Work(**{**fields, **changes})
+
+
+def visible(position: int, window: int | None) -> int:
+    """KV positions that a query sees."""
+    return sum(1 for j in range(position + 1) if window is None or j > position - window)
+
+
+@pytest.mark.parametrize("context", [1, 2, 3, 4, 50])
+def test_decode_is_counted_by_hand(context: int) -> None:
+    bound = work().decode(MACHINE, batch=5, context=context)
+    seen = [visible(context - 1, window) for window in (None, 3)]
+    assert bound.compute_s == pytest.approx(5 * 1300 / 1e10 + 5 * (4 * seen[0] + 6 * seen[1]) / 1e9)
+    # Each of the two layers holds half of a token's KV bytes.
+    assert bound.memory_s == pytest.approx((800 + 5 * (5 * seen[0] + 5 * seen[1])) / 1e9)
+    assert bound.seconds == max(bound.memory_s, bound.compute_s)
+    assert bound.limit == ("memory" if bound.memory_s >= bound.compute_s else "compute")
+
+
+@pytest.mark.parametrize(("length", "chunk"), [(1, 8), (2, 8), (7, 8), (8, 8), (20, 8)])
+def test_a_prompt_is_counted_by_hand(length: int, chunk: int) -> None:
+    bound = work().prompt(MACHINE, length, chunk)
+    attention = sum(4 * visible(p, None) + 6 * visible(p, 3) for p in range(length))
+    assert bound.compute_s == pytest.approx((length * 1000 + 300) / 1e10 + attention / 1e9)
+    assert bound.memory_s == pytest.approx((-(-length // chunk) * 800 + length * 10) / 1e9)
+
+
+def test_the_ridge_is_where_both_times_meet() -> None:
+    bare = work(attention=(), kv_bytes=0)
+    batch = bare.ridge(MACHINE)
+    machine = MACHINE
+    assert batch * 1300 / machine.tile_rate == pytest.approx(800 / machine.bandwidth)
+
+
+def test_experts_are_read_as_tokens_ask_for_them() -> None:
+    mixed = work(expert_bytes=1000, expert_share=0.25)
+    assert [mixed.step_bytes(tokens) for tokens in (1, 2, 4, 9)] == [1050, 1300, 1800, 1800]
+
+
+def test_the_real_model_is_its_file(driver: Driver, smollm2: GGUFCheckpoint) -> None:
+    loaded = driver.loaded
+    found = work_of(loaded.model, loaded.backend, smollm2, "f16")
+    hidden, layers, ffn, kv, vocab = 576, 30, 1536, 192, 49152
+    assert found.linear_macs == layers * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * ffn)
+    assert found.head_macs == hidden * vocab
+    assert found.weight_bytes == sum(t.data.nbytes for t in smollm2.tensors.values()), "the head is the table"
+    assert found.kv_bytes == 2 * layers * kv * 2
+    assert found.attention == ((2 * hidden, None),) * layers
+    assert 5.0 < found.bits < 6.5
+
+
+class Mixture:
+    """Embedding, attention, two experts of four, a head of its own."""
+
+    vocab_size, max_position = 64, 8
+    spec = AttentionSpec(1, 1, 32, 32, 1.0, window=4)
+
+    def __init__(self, backend: ReferenceBackend) -> None:
+        def matrix(n: int, k: int = 32) -> Any:
+            return backend.pack([Weight.dense(np.ones((n, k), np.float32))])
+
+        self.table, self.head, self.qkv, self.router = matrix(64), matrix(64), matrix(96), matrix(4)
+        self.up = [
+            backend.pack([Weight.dense(np.ones((48, 32), np.float32))] * 2, gated=True) for _ in range(4)
+        ]
+        self.down = [matrix(32, 48) for _ in range(4)]
+
+    def kv_specs(self, dtype: str) -> list[KVSpec]:
+        return [KVSpec(1, 32, 32, dtype)]
+
+    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+        x = ops.embed(inputs, self.table)
+        layer = kv.layer(0)
+        q = ops.rotary_append(inputs, ops.linear(x, self.qkv), layer, self.spec, None)
+        x = ops.add(x, ops.attention(inputs, q, layer, self.spec))
+        x = ops.moe(x, ops.linear(x, self.router), self.up, self.down, 2, Activation.SILU, True)
+        return ops.linear(ops.gather_rows(inputs, x), self.head)
+
+
+def test_mixtures_and_tables_that_are_only_looked_up() -> None:
+    backend = ReferenceBackend()
+    model = Mixture(backend)
+    expert = 3 * 32 * 48
+    sizes = {"model.embed_tokens.weight": (64, 32), "lm_head.weight": (64, 32), "rest": (100, 32)}
+    experts = {f"expert.{i}": (3 * 48, 32) for i in range(4)}
+    tensors = {
+        name: SimpleNamespace(shape=shape, data=np.zeros(4 * shape[0] * shape[1], np.uint8))
+        for name, shape in {**sizes, **experts}.items()
+    }
+    found = work_of(model, backend, SimpleNamespace(tensors=tensors), "f16")  # type: ignore[arg-type]
+    assert found.linear_macs == (96 + 4) * 32 + 2 * expert
+    assert found.head_macs == 64 * 32
+    assert found.attention == ((64, 4),)
+    assert found.expert_share == 0.5
+    assert found.weight_bytes + found.expert_bytes == 4 * 32 * (64 + 100) + 4 * 4 * expert
+    assert found.expert_bytes == pytest.approx(4 * 4 * expert, rel=0.01)
+
+
+def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> None:
+    loaded = driver.loaded
+    found = work_of(loaded.model, loaded.backend, smollm2, "f16")
+    if not native_available():
+        with pytest.raises(UnsupportedError, match="native kernels"):
+            calibrate(loaded.backend, found.bits)
+        return
+    machine = calibrate(loaded.backend, found.bits, seconds=0.01)
+    assert machine.threads == loaded.backend.threads
+    assert 0 < machine.tile_per_cycle < 1000
+    assert min(machine.bandwidth, machine.attention_rate, machine.clock) > 0
+    lines = measure(driver, found, machine, [20], [1, 3], new_tokens=3, repeat=1)
+    assert [(row.work, row.size, row.context) for row in lines] == [
+        ("prompt", 20, 10), ("decode", 1, 17), ("decode", 3, 17)
+    ]  # fmt: skip
+    for row in lines:
+        assert row.share == pytest.approx(row.rate / row.bound_rate)
+        assert row.limit in ("memory", "compute")
+        assert 0 < row.bandwidth_share <= row.share * 1.000001
+
+
+def test_the_reference_has_no_roofline() -> None:
+    with pytest.raises(UnsupportedError, match="native kernels"):
+        calibrate(ReferenceBackend(), 4.5)
+
+
+def test_a_tile_can_be_timed_anywhere() -> None:
+    assert tile_rate(ReferenceBackend(), Layout.U4, seconds=0.0) > 0
+
+
+def test_random_weights_are_centred() -> None:
+    rng = np.random.default_rng(0)
+    for layout in (Layout.U4, Layout.S8, Layout.F32):
+        w = random_weight(rng, layout, 64, 256).dequantize()
+        assert abs(w.mean()) < 0.2 * w.std()
+
+
+def test_best_time_runs_at_least_twice() -> None:
+    calls: list[int] = []
+    assert best_time(lambda: calls.append(1), 0.0) >= 0.0
+    assert len(calls) == 2
