@@ -14,12 +14,12 @@ import contextlib
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
-from harness import Timing, Worker, report, usable_cores, write
+from engines.base import Timing
+from harness import Worker, python_with, report, usable_cores, write
 
 from octavo.checkpoints.hub import resolve
 
@@ -27,20 +27,14 @@ SMALLEST_VOCABULARY = 32_000
 PAUSE_S = 0.2  # between turns: the other engine's idle threads stop spinning
 
 
-def speeds(timings: Sequence[Timing], prompt_tokens: int, new_tokens: int) -> dict[str, float]:
+def speeds(timings: Sequence[Timing]) -> dict[str, float]:
     """Medians in tok/s, and the spread of the decode speed (highest / lowest)."""
-    decode = [(new_tokens - 1) / t.decode_s for t in timings]
+    decode = [t.decode_rate for t in timings]
     return {
-        "prompt_tok_s": round(statistics.median(prompt_tokens / t.prompt_s for t in timings), 1),
+        "prompt_tok_s": round(statistics.median(t.prompt_rate for t in timings), 1),
         "decode_tok_s": round(statistics.median(decode), 1),
         "decode_spread": round(max(decode) / min(decode), 2),
     }
-
-
-def has_llama_cpp(python: str) -> bool:
-    return (
-        subprocess.run([python, "-c", "import llama_cpp"], capture_output=True, check=False).returncode == 0
-    )
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, object]]:
@@ -48,8 +42,9 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, object]]:
     path = str(resolve(options.model))
     choice = random.Random(0)
     engines = [("octavo", path, sys.executable, options.options)]
-    if options.peer_python and has_llama_cpp(options.peer_python):
-        engines.append(("llama.cpp", options.peer_model or path, options.peer_python, {}))
+    peer = python_with("llama_cpp", options.peer_python)
+    if peer is not None:
+        engines.append(("llama_cpp", options.peer_model or path, peer, {}))
     timings: dict[str, list[Timing]] = {name: [] for name, *_ in engines}
     with contextlib.ExitStack() as stack:
         workers = {
@@ -60,13 +55,10 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, object]]:
             prompt = [choice.randrange(100, SMALLEST_VOCABULARY) for _ in range(options.prompt_tokens)]
             for name, worker in workers.items():
                 time.sleep(PAUSE_S)
-                timing = worker.run(prompt, options.new_tokens)
+                timing = worker.run([prompt], options.new_tokens)
                 if repetition >= 0:
                     timings[name].append(timing)
-        return {
-            name: {**worker.about, **speeds(timings[name], options.prompt_tokens, options.new_tokens)}
-            for name, worker in workers.items()
-        }
+        return {name: {**worker.about, **speeds(timings[name])} for name, worker in workers.items()}
 
 
 def table(engines: dict[str, dict[str, object]], ratios: dict[str, float]) -> str:
@@ -85,7 +77,7 @@ def table(engines: dict[str, dict[str, object]], ratios: dict[str, float]) -> st
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="decode")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has llama_cpp")
+    parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")
     parser.add_argument("--peer-model", help="another file for the peer (its best format)")
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=128)
@@ -99,8 +91,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     engines = measure(options)
     ratios: dict[str, float] = {}
-    if "llama.cpp" in engines:
-        ours, theirs = engines["octavo"], engines["llama.cpp"]
+    if "llama_cpp" in engines:
+        ours, theirs = engines["octavo"], engines["llama_cpp"]
         ratios = {
             kind: round(float(str(ours[f"{kind}_tok_s"])) / float(str(theirs[f"{kind}_tok_s"])), 2)
             for kind in ("prompt", "decode")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
 import platform
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from engines.base import Timing
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 MODEL_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp")
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds of one run: prompt_s up to the first new token, decode_s for the rest."""
-
-    prompt_s: float
-    decode_s: float
 
 
 class Worker:
@@ -43,37 +39,129 @@ class Worker:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         command = [python, str(ROOT / "benchmarks" / "worker.py"), engine, model, "--threads", str(threads)]
+        # A pipe would fill up unread.
+        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(
             [*command, "--options", json.dumps(dict(options or {}))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
         )  # fmt: skip
-        self.about: dict[str, str] = self._read()
+        try:
+            self.about: dict[str, str] = self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, prompts: list[list[int]], new_tokens: int) -> Timing:
+        """Engine.run in that process."""
+        return Timing(**self._ask({"prompts": prompts, "new_tokens": new_tokens}))
+
+    def logits(self, ids: list[int], first: int, out: Path) -> None:
+        """Scorer.logits in that process, written to out (.npy)."""
+        self._ask({"ids": ids, "first": first, "out": str(out)})
+
+    def _ask(self, task: Mapping[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(task) + "\n")
+        self._process.stdin.flush()
+        return self._read()
 
     def _read(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line:
             return json.loads(line)
-        assert self._process.stderr is not None
-        said = self._process.stderr.read().strip().splitlines() or ["no message"]
-        raise RuntimeError(said[-1])
-
-    def run(self, prompt: list[int], new_tokens: int) -> Timing:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"prompt": prompt, "new_tokens": new_tokens}) + "\n")
-        self._process.stdin.flush()
-        return Timing(**self._read())
+        self._process.wait()
+        self._said.seek(0)
+        raise RuntimeError((self._said.read().strip().splitlines() or ["no message"])[-1])
 
     def __enter__(self) -> Worker:
+        return self
+
+    def close(self) -> None:
+        """End the process: its input has ended."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._process.wait()
+        self._said.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Server:
+    """`octavo serve` on a free port of this machine. Use it as a context manager.
+
+    Attributes:
+        url: http://host:port. ready_s: from the process's start to its "ready".
+
+    Raises:
+        RuntimeError: it ended instead of getting ready.
+    """
+
+    def __init__(self, model: str, *flags: str) -> None:
+        command = [sys.executable, "-m", "octavo", "serve", model, "--port", "0", "--json", *flags]
+        start = time.perf_counter()
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = json.loads(line)
+            if event["event"] == "ready":
+                self.ready_s, self.url = time.perf_counter() - start, str(event["url"])
+                return
+        raise RuntimeError(f"octavo serve ended with status {self._process.wait()}")
+
+    def __enter__(self) -> Server:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
-        self._process.wait()
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+
+def put_load(url: str, seed: int, **flags: int) -> dict[str, Any]:
+    """`octavo bench load` in a process of its own: what it saw and what it cost.
+
+    Raises:
+        RuntimeError: a request failed.
+    """
+    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-m", "octavo", "bench", "load", url, "--seed", str(seed), "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"octavo bench load: {done.stderr.strip() or done.stdout.strip()}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def python_with(module: str, wished: str | None = None) -> str | None:
+    """A Python that can import a module: the one wished for, the project's environments, this one.
+
+    Raises:
+        RuntimeError: the one wished for cannot.
+    """
+    places = [ROOT / name / "bin" / "python" for name in (".venv-oracle", ".venv-test", ".venv")]
+    for python in [wished] if wished else [*map(str, filter(Path.exists, places)), sys.executable]:
+        code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+        try:
+            found = subprocess.run([python, "-c", code], capture_output=True, check=False)
+        except OSError as error:
+            raise RuntimeError(f"{python} cannot be run: {error.strerror}") from None
+        if found.returncode == 0:
+            return python
+    if wished:
+        raise RuntimeError(f"{wished} cannot import {module}")
+    return None
 
 
 def usable_cores() -> int:

@@ -1,0 +1,132 @@
+"""Where a decoding step's time goes: native kernels, drawing tokens, and everything else.
+
+    .venv/bin/python benchmarks/host_time.py [--streams 1,32] [--json] [--write]
+
+Kernel time is what Program.replay takes. The host's share is all the rest of a step: scheduling,
+gathering the batch, drawing where that is Python, handing out the tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from harness import report, usable_cores, write
+
+from octavo.bench.driver import Driver
+from octavo.bench.workload import random_prompts
+from octavo.kernels.cpu import CpuBackend
+from octavo.sampling.sampler import Sampler
+
+LIMIT = 0.05
+PROMPT = 16
+
+
+class Stopwatch:
+    """Logs (end, seconds) of every call of what it times."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[float, float]] = []
+
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                end = time.perf_counter()
+                self.log.append((end, end - start))
+
+        return call
+
+    def since(self, moment: float) -> float:
+        """Seconds spent in calls that ended after this moment."""
+        return sum(seconds for end, seconds in self.log if end > moment)
+
+
+class TimedProgram:
+    """A program whose replays are timed."""
+
+    def __init__(self, program: Any, watch: Stopwatch) -> None:
+        self._program = program
+        self.replay = watch.timed(program.replay)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program, name)
+
+
+@contextmanager
+def watched() -> Iterator[tuple[Stopwatch, Stopwatch]]:
+    """(kernels, drawing) of every engine that is made and run inside."""
+    kernels, drawing = Stopwatch(), Stopwatch()
+    capture, sample = CpuBackend.capture, Sampler.sample
+
+    def timed_capture(backend: CpuBackend, *args: Any, **kwargs: Any) -> Any:
+        return TimedProgram(capture(backend, *args, **kwargs), kernels)
+
+    with (
+        mock.patch.object(CpuBackend, "capture", timed_capture),
+        mock.patch.object(Sampler, "sample", drawing.timed(sample)),
+    ):
+        yield kernels, drawing
+
+
+def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
+    """Milliseconds of a step while all streams decode: medians over the repetitions."""
+    rows = []
+    with watched() as (kernels, drawing):
+        driver = Driver(
+            options.model, threads=options.threads, max_num_seqs=streams, enable_prefix_caching=False,
+            **options.options,
+        )  # fmt: skip
+        for repetition in range(options.repeat + 1):
+            prompts = random_prompts(streams, PROMPT, driver.vocab_size, repetition)
+            run = driver.run(prompts, options.new_tokens)
+            began = time.perf_counter() - run.decode_s
+            spent = (run.decode_s, kernels.since(began), drawing.since(began))
+            rows.append([1e3 * seconds / len(run.decode) for seconds in spent])
+    step, kernel, draw = (statistics.median(column) for column in zip(*rows[1:], strict=True))
+    return {
+        "step_ms": round(step, 4),
+        "kernel_ms": round(kernel, 4),
+        "drawing_ms": round(draw, 4),
+        "host_share": round(1 - kernel / step, 4),
+        "host_share_but_drawing": round(1 - (kernel + draw) / step, 4),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="host_time")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--streams", default="1,32")
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--options", type=json.loads, default={}, help='such as {"isa": "avx2"}')
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/host_time-*.json")
+    options = parser.parse_args(arguments)
+    found = {streams: measure(options, int(streams)) for streams in options.streams.split(",")}
+    settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
+    result = report("host_time", sys.argv, {"settings": settings, "limit": LIMIT, "streams": found})
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        print("streams " + "".join(f"{name:>24}" for name in found[options.streams.split(",")[0]]))
+        for streams, each in found.items():
+            print(f"{streams:<8}" + "".join(f"{value:>24}" for value in each.values()))
+        print(f"host_share should stay below {LIMIT}")
+    if options.write:
+        print(f"wrote {write(result)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Octavo beside its peers: python benchmarks/peers."""

@@ -1,0 +1,76 @@
+"""The models that peers are compared on, as each engine wants them. Made once, kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from harness import python_with
+
+from octavo.checkpoints.hub import default_cache_dir, resolve
+
+HERE = Path(__file__).parent
+TINYLLAMA = "tinyllama-1.1b"
+"""The name of the synthetic model; every other name is Octavo's."""
+
+
+def shipped(model: str) -> Path:
+    """The file as it is: pulled, or for the synthetic model written."""
+    if model != TINYLLAMA:
+        return resolve(model)
+    return _made("synthetic.py", "gguf", cache() / f"{TINYLLAMA}.Q4_0.gguf", [])
+
+
+def requantized(model: str, python: str) -> Path:
+    """The same as llama.cpp's Q4_0; what is Q4_0 already stays as it is."""
+    source = shipped(model)
+    if model == TINYLLAMA:
+        return source
+    return _made("requantize.py", "llama_cpp", _cached(source, "Q4_0.gguf"), [str(source)], python)
+
+
+def folder(model: str, python: str) -> Path:
+    """The same as a folder of float32 safetensors, written by transformers."""
+    source = shipped(model)
+    return _made("folder.py", "transformers", _cached(source, "float32"), [str(source)], python)
+
+
+def cache() -> Path:
+    """Where they are kept."""
+    path = default_cache_dir() / "benchmarks"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _cached(source: Path, ending: str) -> Path:
+    """A name that changes when the source does."""
+    status = source.stat()
+    state = f"{source.resolve()} {status.st_size} {status.st_mtime_ns}"
+    return cache() / f"{source.stem}-{hashlib.sha256(state.encode()).hexdigest()[:12]}.{ending}"
+
+
+def _made(script: str, module: str, target: Path, sources: list[str], python: str | None = None) -> Path:
+    """Run the script unless its result is there; a run that is cut short leaves none."""
+    if target.exists():
+        return target
+    python = python_with(module, python)
+    if python is None:
+        raise RuntimeError(f"{script} needs a Python that has {module} (make test-env)")
+    print(f"making {target}", file=sys.stderr)
+    part = target.with_name(f".{os.getpid()}-{target.name}")
+    try:
+        done = subprocess.run(
+            [python, str(HERE / script), *sources, str(part)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{script}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        os.replace(part, target)
+    finally:
+        if part.is_dir():
+            shutil.rmtree(part)
+        part.unlink(missing_ok=True)
+    return target

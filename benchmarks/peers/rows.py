@@ -1,0 +1,85 @@
+"""What is measured, and what of it is asked for: the rows of the table of ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from peers.files import TINYLLAMA
+
+OURS, OURS_INT8 = "octavo", "octavo int8 KV"
+QUICK_DIVISOR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One run: streams prompts of prompt tokens side by side, then new tokens for each.
+
+    Attributes:
+        heavy: takes minutes for the slower peers, which then sit it out.
+    """
+
+    model: str
+    streams: int
+    prompt: int
+    new: int
+    heavy: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.streams} x {self.prompt} + {self.new}"
+
+    def quick(self) -> Shape:
+        """The same in small: shows that it runs, not how fast."""
+        return Shape(
+            self.model,
+            self.streams,
+            max(self.prompt // QUICK_DIVISOR, 4),
+            max(self.new // QUICK_DIVISOR, 4),
+            self.heavy,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One ratio: ours over the fastest of the engines whose names begin with `over`.
+
+    Attributes:
+        shape: key of SHAPES. figure: "prompt" or "decode", tokens a second.
+        least, aim: what the ratio should reach at least, and what would be fine.
+    """
+
+    name: str
+    shape: str
+    figure: str
+    least: float
+    aim: float | None = None
+    ours: str = OURS
+    over: str = "llama.cpp"
+
+
+SHAPES: Mapping[str, Shape] = {
+    "short": Shape("smollm2", 1, 16, 128),
+    "prompt-512": Shape("smollm2", 1, 512, 32),
+    "batch-32": Shape("smollm2", 32, 16, 64),
+    "context-2k": Shape("smollm2", 1, 2048, 64, heavy=True),
+    "context-4k": Shape("smollm2", 1, 4096, 32, heavy=True),
+    "context-8k": Shape("smollm2", 1, 8000, 64, heavy=True),
+    "1b-short": Shape(TINYLLAMA, 1, 16, 64, heavy=True),
+    "1b-prompt-256": Shape(TINYLLAMA, 1, 256, 16, heavy=True),
+    "1b-batch-32": Shape(TINYLLAMA, 32, 16, 32, heavy=True),
+}
+
+ROWS = (
+    Row("SmolLM2, decode, 1 stream", "short", "decode", 1.6),
+    Row("SmolLM2, prompt of 512", "prompt-512", "prompt", 2.5, 3.5),
+    Row("SmolLM2, decode, 32 streams", "batch-32", "decode", 3.3, 4.5),
+    Row("SmolLM2, decode at 2k of context", "context-2k", "decode", 2.5),
+    Row("SmolLM2, decode at 8k of context", "context-8k", "decode", 4.0),
+    Row("SmolLM2, prompt of 4,096", "context-4k", "prompt", 2.5),
+    Row("SmolLM2, prompt of 8,000", "context-8k", "prompt", 2.0),
+    Row("SmolLM2, decode at 8k, int8 KV over f16", "context-8k", "decode", 1.4, None, OURS_INT8, OURS),
+    Row("1.1B, decode, 1 stream", "1b-short", "decode", 1.4, 1.6),
+    Row("1.1B, prompt of 256", "1b-prompt-256", "prompt", 2.2, 3.0),
+    Row("1.1B, decode, 32 streams", "1b-batch-32", "decode", 2.5, 4.0),
+)

@@ -1,0 +1,198 @@
+"""What the scripts of benchmarks/ decide; what they measure is theirs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def script(name: str) -> Any:
+    """A module of benchmarks/ (conftest.py has put the folder on the path)."""
+    return importlib.import_module(name)
+
+
+def test_every_row_has_its_shape_and_engines() -> None:
+    rows, peers = script("peers.rows"), script("peers.__main__")
+    assert {row.shape for row in rows.ROWS} == set(rows.SHAPES)
+    names = {*peers.MODULES, rows.OURS, rows.OURS_INT8}
+    assert {row.ours for row in rows.ROWS} | {row.over for row in rows.ROWS} <= names
+    assert all(row.figure in ("prompt", "decode") for row in rows.ROWS)
+    for shape in rows.SHAPES.values():
+        limit = 2048 if shape.model == script("peers.files").TINYLLAMA else 8192
+        assert shape.prompt + shape.new <= limit
+        assert shape.streams == 1 or shape.streams * shape.prompt <= 512, "prompts fit into one step"
+        assert shape.quick().prompt < shape.prompt
+
+
+def test_a_ratio_counts_against_the_fastest() -> None:
+    def engine(decode: float) -> dict[str, float]:
+        return {"prompt": 1.0, "decode": decode}
+
+    engines = {
+        "octavo": engine(30.0), "octavo int8 KV": engine(45.0), "llama.cpp Q4_0": engine(10.0),
+        "llama.cpp as shipped": engine(12.0), "transformers": engine(99.0),
+    }  # fmt: skip
+    found = script("peers.__main__").ratios({"context-8k": {"engines": engines}})
+    assert [(row["over"], row["ratio"], row["reached"]) for row in found if "decode" in row["row"]] == [
+        ("llama.cpp as shipped", 2.5, False),
+        ("octavo", 1.5, True),
+    ]
+    assert script("peers.__main__").ratios({"short": {"engines": {"octavo": engine(1.0)}}}) == []
+
+
+def test_figures_are_medians() -> None:
+    timing = script("engines.base").Timing
+    found = script("peers.__main__").figures(
+        [timing(100, 1.0, 10, 1.0), timing(100, 2.0, 10, 2.0), timing(100, 4.0, 10, 0.5)]
+    )
+    assert found == {"prompt": 50.0, "prompt_spread": 4.0, "decode": 10.0, "decode_spread": 4.0}
+
+
+def test_slow_peers_sit_out_what_is_heavy() -> None:
+    peers, rows = script("peers.__main__"), script("peers.rows")
+
+    def takes_part(name: str, key: str) -> bool:
+        entry = peers.Entry(name, "x", Path(), "python")
+        return bool(peers.wanted(entry, rows.SHAPES[key], key, rows.ROWS))
+
+    assert takes_part("transformers", "short")
+    assert not takes_part("transformers", "context-8k")
+    assert takes_part("llama.cpp Q4_0", "context-8k")
+    assert takes_part(rows.OURS_INT8, "context-8k")
+    assert not takes_part(rows.OURS_INT8, "context-2k")
+
+
+def test_by_difference_takes_the_first_token_off() -> None:
+    asked: list[int] = []
+    found = script("engines.base").by_difference(asked.append, [[1, 2], [3, 4]], 5)
+    assert asked == [1, 5]
+    assert (found.prompt_tokens, found.decode_tokens) == (4, 8)
+
+
+def test_synthetic_weights_have_unit_gain() -> None:
+    synthetic, gguf = script("peers.synthetic"), importlib.import_module("gguf")
+    packed = synthetic.q4_0(np.random.default_rng(0), 64, 2048)
+    w = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q4_0)
+    assert w.shape == (64, 2048)
+    assert w.std() == pytest.approx(2048**-0.5, rel=0.1)
+    elements = sum(n * k for n, k in synthetic.matrices().values())
+    assert 1.0e9 < elements < 1.2e9
+
+
+class TestWorker:
+    def test_answers_a_line_for_a_line(self, capfd: pytest.CaptureFixture[str]) -> None:
+        harness = script("harness")
+        options = {"max_model_len": 64, "num_pages": 8, "max_num_seqs": 2}
+        with harness.Worker("octavo", "smollm2", 1, options=options) as worker:
+            assert worker.about["engine"] == "octavo"
+            assert "max_num_seqs=2" in worker.about["notes"]
+            timing = worker.run([[300, 301, 302], [400, 401, 402]], 4)
+        assert (timing.prompt_tokens, timing.decode_tokens) == (6, 6)
+        assert min(timing.prompt_rate, timing.decode_rate) > 0
+
+    def test_an_engine_that_does_not_start_says_why(self) -> None:
+        with pytest.raises(RuntimeError, match="unknown model 'nothing'"):
+            script("harness").Worker("octavo", "nothing", 1)
+
+    def test_every_engine_has_a_file(self) -> None:
+        assert set(script("worker").names()) == set(script("peers.__main__").MODULES.values())
+
+
+def test_a_python_is_found_by_what_it_can_import(tmp_path: Path) -> None:
+    harness = script("harness")
+    assert harness.python_with("json") is not None
+    assert harness.python_with("no_such_module_anywhere") is None
+    assert harness.python_with("json", sys.executable) == sys.executable
+    with pytest.raises(RuntimeError, match="cannot import no_such_module_anywhere"):
+        harness.python_with("no_such_module_anywhere", sys.executable)
+    with pytest.raises(RuntimeError, match="cannot be run"):
+        harness.python_with("json", str(tmp_path / "python"))
+
+
+def test_what_a_dead_script_leaves(tmp_path: Path) -> None:
+    files, target = script("peers.files"), tmp_path / "made.gguf"
+    with pytest.raises(RuntimeError, match=r"requantize\.py: "):
+        files._made("requantize.py", "json", target, [str(tmp_path / "missing.gguf")], sys.executable)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--shapes", "short,long"], "there is no long"),
+        (["--engines", "octavo,ik"], "there is no ik"),
+        (["--python", "llama.cpp"], "ENGINE=PATH"),
+    ],
+)
+def test_wrong_words(words: list[str], text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "peers"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+def test_peers_from_end_to_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    peers = script("peers.__main__")
+    monkeypatch.setattr(sys, "argv", ["peers"])
+    words = ["--shapes", "short,batch-32", "--engines", "octavo", "--quick", "--json", "--threads", "1"]
+    assert peers.main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["quick"] is True
+    assert set(found["shapes"]) == {"short", "batch-32"}
+    assert found["shapes"]["batch-32"]["engines"]["octavo"]["decode"] > 0
+    assert found["ratios"] == []
+    assert {"machine", "commit", "command", "date"} <= set(found)
+
+
+def test_quality_of_the_model_beside_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quality = script("quality")
+    monkeypatch.setattr(quality, "python_with", lambda module, wished=None: None)
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog, and the dog does not mind. " * 8)
+    assert quality.main([str(text), "--window", "32", "--windows", "2", "--json", "--threads", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    exact, ours = found["engines"]["float32"], found["engines"]["octavo"]
+    assert found["positions"] == 2 * 15
+    assert (exact["kl"], exact["flips"]) == (0.0, 0)
+    assert 0.0 < ours["kl"] < 0.05
+    assert ours["perplexity"] == pytest.approx(exact["perplexity"], rel=0.1)
+    assert found["ratios"] == {}
+
+
+def test_a_text_too_short_for_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quality = script("quality")
+    monkeypatch.setattr(quality, "python_with", lambda module, wished=None: None)
+    (tmp_path / "text.txt").write_text("short")
+    with pytest.raises(SystemExit, match="has no 512 tokens"):
+        quality.main([str(tmp_path / "text.txt")])
+
+
+def test_host_time_adds_up() -> None:
+    host_time = script("host_time")
+    watch = host_time.Stopwatch()
+    watch.log = [(1.0, 0.5), (2.0, 0.25), (3.0, 0.125)]
+    assert watch.since(1.0) == 0.375
+    assert watch.timed(lambda x: x + 1)(2) == 3
+    assert len(watch.log) == 4
+    program = host_time.TimedProgram(type("P", (), {"replay": lambda self, b: b, "size": 7})(), watch)
+    assert (program.replay(5), program.size, len(watch.log)) == (5, 7, 5)
+
+
+def test_serving_takes_medians_of_numbers() -> None:
+    found = script("serving").summary([{"ratio": 0.9, "errors": {}}, {"ratio": 0.8, "errors": {}}])
+    assert found == {"ratio": 0.85}
