@@ -90,10 +90,9 @@ class DecoderConfig:
             )
         if self.windows and len(self.windows) != self.num_layers:
             raise CheckpointError(f"{len(self.windows)} layer types for {self.num_layers} layers")
-        if any(window is not None and window < 1 for window in self.windows):
-            raise CheckpointError(
-                f"sliding windows must be positive, not {min(w or 1 for w in self.windows)}"
-            )
+        for window in self.windows:
+            if window is not None and window < 1:
+                raise CheckpointError(f"a sliding window must be positive, not {window}")
 
     @classmethod
     def of(cls, config: DecoderConfig, **more: Any) -> Self:
@@ -188,6 +187,8 @@ class Reader:
             unknown = [k for k in kinds if k not in ("full_attention", "sliding_attention")]
             if unknown:
                 raise self.error("layer_types", f"holds {unknown[0]!r}, which is not supported")
+            if len(kinds) != num_layers:
+                raise self.error("layer_types", f"holds {len(kinds)} entries for {num_layers} layers")
             slides = tuple(kind == "sliding_attention" for kind in kinds)
         else:
             slides = default or (True,) * num_layers

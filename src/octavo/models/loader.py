@@ -58,6 +58,7 @@ class Loader:
         self._dense = None if dtype == "auto" else _DENSE[dtype]
         self._progress, self._taken = progress, set[str]()
         self._context = context
+        self._embedding: StoredTensor | None = None
         self.nbytes = 0
 
     @property
@@ -152,6 +153,7 @@ class Loader:
 
     def table(self, name: str, shape: tuple[int, int]) -> PackedWeight:
         """An embedding [vocab, K]."""
+        self._embedding = self._embedding or self._take(f"{name}.weight", shape)
         return self.pack([self.weight(f"{name}.weight", shape)])
 
     def head(self, name: str, table: PackedWeight, tied: bool) -> Linear:
@@ -159,7 +161,12 @@ class Loader:
         if not tied:
             return self.linear(name, table.shape)
         if self.has(f"{name}.weight"):
-            self._take(f"{name}.weight", table.shape)  # a copy; transformers leaves it aside too
+            copy = self._take(f"{name}.weight", table.shape)
+            if self._embedding is None or not np.array_equal(copy.data, self._embedding.data):
+                raise CheckpointError(
+                    f"tie_word_embeddings is true, but tensor {copy.name!r} differs from the embedding: "
+                    "set it to false if the head has its own weights, or remove the tensor"
+                )
         return Linear(table)
 
     def rotary(self, rope: RopeConfig | None, max_position: int) -> Rotary | None:

@@ -94,4 +94,7 @@ def family_of(checkpoint: Checkpoint) -> Family:
         if wanted in known and found.matches(checkpoint):
             return found
     all_known = sorted({n for f in families() for n in (f.gguf if checkpoint.kind == "gguf" else f.hf)})
-    raise CheckpointError(f"architecture {wanted!r} is not supported (supported: {', '.join(all_known)})")
+    code = " and needs code from its own files, which Octavo never runs" * ("auto_map" in checkpoint.config)
+    raise CheckpointError(
+        f"architecture {wanted!r} is not supported{code} (supported: {', '.join(all_known)})"
+    )
