@@ -85,8 +85,14 @@ class EngineChoice:
     options: Mapping[str, Any]
 
 
-def engine_flags(*, leave_out: Iterable[str] = ()) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command MODEL and all engine flags; it gets them as `engine: EngineChoice`."""
+def engine_flags(
+    *, leave_out: Iterable[str] = (), model_argument: bool = True
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command MODEL and all engine flags; it gets them as `engine: EngineChoice`.
+
+    Args:
+        model_argument: False: the command has arguments of its own, and --model alone names the model.
+    """
     names = [name for name in ENGINE_HELP if name not in set(leave_out)]
     flags = [_parameter(name, EngineConfig, ENGINE_HELP[name]) for name in names]
     flags.insert(
@@ -112,6 +118,9 @@ def engine_flags(*, leave_out: Iterable[str] = ()) -> Callable[[Callable[..., in
             annotation=str | None,
         )
     )
+
+    if not model_argument:
+        del flags[0]
 
     def gather(given: dict[str, Any]) -> EngineChoice:
         model, flag = given.pop("model", None), given.pop("model_flag", None)

@@ -47,3 +47,18 @@ def _lines(label: str) -> BytesProgress:
             print(f"{label}: {done // MIB} of {total // MIB} MiB", file=sys.stderr, flush=True)
 
     return callback
+
+
+@contextmanager
+def count_progress(label: str, quiet: bool = False) -> Generator[BytesProgress, None, None]:
+    """The same for (things done, things in all): a bar on a terminal, nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,61 @@
+"""octavo run-batch: answer a file of requests in OpenAI's batch format."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli._flags import EngineChoice, engine_flags
+from octavo.cli._progress import count_progress
+from octavo.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from octavo.async_llm import AsyncLLM
+    from octavo.server.batch import BatchTotals, Progress
+
+MAX_BODY_BYTES = 64 << 20
+
+
+@engine_flags(model_argument=False)
+def run_batch(
+    engine: EngineChoice,
+    source: Annotated[Path, typer.Argument(help="JSONL file of requests.")],
+    target: Annotated[Path, typer.Argument(help="JSONL file of answers; continued if it exists.")],
+    max_concurrent: int = typer.Option(64, "--max-concurrent", help="Requests at once.", min=1),
+    as_json: bool = typer.Option(False, "--json", help="Print the totals as JSON."),
+) -> int:
+    """Answer the requests of a batch file. What the output holds already is not done again."""
+    from octavo.cli._load import fetch, load
+    from octavo.server import batch
+
+    if source.resolve() == target.resolve():
+        raise InvalidRequestError("the requests and the answers are the same file")
+    batch.check(source)
+    batch.answered(target)
+    fetch(engine.model, quiet=as_json)
+    llm = load(engine)
+    try:
+        with count_progress("answering", quiet=as_json) as progress:
+            totals = asyncio.run(_run(llm, source, target, max_concurrent, progress))
+    finally:
+        llm.shutdown()
+    if as_json:
+        print(json.dumps({"done": totals.done, "failed": totals.failed, "skipped": totals.skipped}))
+    else:
+        text = f"{totals.done} answered, {totals.failed} failed, {totals.skipped} answered before"
+        print(text, file=sys.stderr)
+    return 1 if totals.failed else 0
+
+
+async def _run(llm: AsyncLLM, source: Path, target: Path, at_once: int, progress: Progress) -> BatchTotals:
+    from octavo.server import batch
+    from octavo.server.app import create_app
+    from octavo.server.state import ServerSettings
+
+    settings = ServerSettings(max_body_bytes=MAX_BODY_BYTES, max_concurrent_requests=at_once + 1)
+    return await batch.run(create_app(llm, settings), source, target, at_once, progress)

@@ -1,0 +1,127 @@
+"""octavo run-batch: a file of requests becomes a file of answers, once each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.cli import _load, main
+from support.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine(reply="Hello")
+    monkeypatch.setattr(_load, "load", lambda choice, progress=None: fake)
+    monkeypatch.setattr(_load, "fetch", lambda model, quiet=False: None)
+    return fake
+
+
+def line(name: str, url: str = "/v1/completions", **body: Any) -> dict[str, Any]:
+    return {"custom_id": name, "method": "POST", "url": url, "body": {"prompt": "Hi", **body}}
+
+
+def write(path: Path, lines: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    return path
+
+
+def run(source: Path, target: Path) -> int:
+    return main(["run-batch", str(source), str(target), "--model", "m", "--json"])
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    lines = [json.loads(each) for each in path.read_text(encoding="utf-8").splitlines()]
+    assert len({each["custom_id"] for each in lines}) == len(lines)
+    return {each["custom_id"]: each for each in lines}
+
+
+def test_every_endpoint_is_answered(tmp_path: Path, engine: FakeEngine) -> None:
+    hi = {"messages": [{"role": "user", "content": "Hi"}]}
+    lines = [
+        line("text"),
+        {"custom_id": "chat", "method": "POST", "url": "/v1/chat/completions", "body": hi},
+        {"custom_id": "items", "method": "POST", "url": "/v1/responses", "body": {"input": "Hi"}},
+    ]
+    source, target = write(tmp_path / "in", lines), tmp_path / "out"
+    assert run(source, target) == 0
+    answers = read(target)
+    assert answers["text"]["response"]["body"]["choices"][0]["text"] == "Hello"
+    assert answers["chat"]["response"]["body"]["choices"][0]["message"]["content"] == "Hello"
+    assert answers["items"]["response"]["status_code"] == 200
+    assert all(each["error"] is None for each in answers.values())
+    assert engine.shut
+
+
+def test_errors_are_lines_too(tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        line("good"),
+        line("range", temperature=-1),
+        line("stream", stream=True),
+        line("url", url="/health"),
+        {"custom_id": "body", "url": "/v1/completions"},
+    ]
+    source, target = write(tmp_path / "in", lines), tmp_path / "out"
+    assert run(source, target) == 1
+    answers = read(target)
+    assert answers["range"]["response"]["status_code"] == 400
+    assert answers["range"]["response"]["body"]["error"]["param"] == "temperature"
+    for name in ("stream", "url", "body"):
+        assert name in answers[name]["error"]["message"]
+    assert json.loads(capsys.readouterr().out) == {"done": 1, "failed": 4, "skipped": 0}
+
+
+def test_it_goes_on_where_it_was_stopped(tmp_path: Path, engine: FakeEngine) -> None:
+    source, target = write(tmp_path / "in", [line(str(i)) for i in range(6)]), tmp_path / "out"
+    assert run(source, target) == 0
+    whole = target.read_bytes().splitlines(keepends=True)
+    target.write_bytes(b"".join(whole[:3]) + whole[3][:20])  # killed in the middle of a line
+    engine.calls.clear()
+    assert run(source, target) == 0
+    assert len(engine.calls) == 3
+    assert set(read(target)) == {str(i) for i in range(6)}
+    assert target.read_bytes().startswith(b"".join(whole[:3]))
+
+
+def test_many_requests_are_with_the_engine_together(tmp_path: Path, engine: FakeEngine) -> None:
+    engine.delay = 0.001
+    source, target = write(tmp_path / "in", [line(str(i)) for i in range(40)]), tmp_path / "out"
+    args = ["run-batch", str(source), str(target), "--model", "m", "--json", "--max-concurrent", "7"]
+    assert main(args) == 0
+    assert engine.most_at_once == 7
+    assert len(read(target)) == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "line 1 is not JSON"),
+        ("[]", "line 1 has no custom_id"),
+        ('\n{"custom_id": 5}', "line 2 has no custom_id"),
+        ('{"custom_id": "a"}\n{"custom_id": "a"}', "lines 1 and 2 have the same custom_id"),
+    ],
+)
+def test_a_malformed_file_starts_nothing(
+    tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "in").write_text(text)
+    assert run(tmp_path / "in", tmp_path / "out") == 1
+    assert message in capsys.readouterr().err
+    assert not engine.calls
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_no_output_is_left_alone(
+    tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "in", [line("a")])
+    target = tmp_path / "out"
+    target.write_text("my diary\n")
+    assert run(source, target) == 1
+    assert "is no answer of a batch" in capsys.readouterr().err
+    assert target.read_text() == "my diary\n"
+    assert run(source, source) == 1
+    assert run(tmp_path / "nothing", target) == 1
