@@ -213,6 +213,10 @@ def report(name: str, command: list[str], body: Mapping[str, Any]) -> dict[str, 
 def write(result: Mapping[str, Any]) -> Path:
     """Put a result under benchmarks/results and return where."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{result['benchmark']}-{result['date'][:10]}-{result['commit'].rstrip('+')}.json"
+    stem = f"{result['benchmark']}-{result['date'][:10]}-{result['commit'].rstrip('+')}"
+    path, number = RESULTS / f"{stem}.json", 1
+    while path.exists():  # another run of the same commit, with other settings
+        number += 1
+        path = RESULTS / f"{stem}-{number}.json"
     path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return path

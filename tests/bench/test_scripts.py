@@ -196,3 +196,12 @@ def test_host_time_adds_up() -> None:
 def test_serving_takes_medians_of_numbers() -> None:
     found = script("serving").summary([{"ratio": 0.9, "errors": {}}, {"ratio": 0.8, "errors": {}}])
     assert found == {"ratio": 0.85}
+
+
+def test_results_do_not_overwrite_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = script("harness")
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    result = harness.report("x", ["x.py"], {"a": 1})
+    first, second = harness.write(result), harness.write(result)
+    assert first != second
+    assert json.loads(first.read_text()) == json.loads(second.read_text()) == result
