@@ -115,6 +115,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
 def _words(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Tokenizer, ChatTemplate]:
     """The tokenizer and the chat template: the model's own, or what the user gave."""
     from octavo.checkpoints import open_checkpoint
+    from octavo.checkpoints.hub import default_cache_dir
     from octavo.checkpoints.hub import resolve as find
     from octavo.tokenizer import Tokenizer
     from octavo.tokenizer.chat import ChatTemplate
@@ -125,7 +126,7 @@ def _words(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Toke
     if path.is_dir():
         tokenizer = Tokenizer.from_folder(path)
     else:
-        tokenizer = Tokenizer.from_gguf(checkpoint.config)
+        tokenizer = Tokenizer.from_gguf(checkpoint.config, default_cache_dir() / "merges")
     source = tokenizer.chat_template if user.chat_template is None else _template(user.chat_template)
     return tokenizer, ChatTemplate(source, tokenizer.special_tokens)
 

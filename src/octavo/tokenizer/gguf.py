@@ -8,6 +8,7 @@ llama.cpp and transformers do. Source: the GGUF specification, "Tokenizer".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -32,7 +33,7 @@ _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_t
 """What chat templates call a token -> what GGUF calls its id."""
 
 
-def build(metadata: Mapping[str, Any]) -> Tokenizer:
+def build(metadata: Mapping[str, Any], cache: Path | None = None) -> Tokenizer:
     """See Tokenizer.from_gguf."""
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None:
@@ -47,7 +48,7 @@ def build(metadata: Mapping[str, Any]) -> Tokenizer:
             backend, adds_bos = _byte_level(metadata, ids)
         elif kind == "llama":
             scores = _numbers(metadata, "tokenizer.ggml.scores", len(tokens))
-            backend, adds_bos = build_spm(metadata, ids, scores, types), True
+            backend, adds_bos = build_spm(metadata, ids, scores, types, cache), True
         else:
             raise CheckpointError(f"the tokenizer {kind!r} is not supported; supported: gpt2, llama")
         _add_tokens(backend, tokens, types)

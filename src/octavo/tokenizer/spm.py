@@ -7,17 +7,25 @@ whole. Source: SentencePiece, bpe_model.cc.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers
 
 from octavo.tokenizer.token_bytes import SPACE
 
 NORMAL, UNKNOWN, USER_DEFINED = 1, 2, 4
+WORTH_CACHING = 64_000
+"""Words from which on ranking the merges takes longer than reading them."""
 
 
 def merges_from_scores(
@@ -43,14 +51,52 @@ def merges_from_scores(
     return merges
 
 
+def cached_merges(
+    ids: Mapping[str, int], scores: Sequence[float], types: Sequence[int], folder: Path | None
+) -> list[tuple[str, str]]:
+    """merges_from_scores, kept in folder for the next start: a vocabulary of 262k words takes a second.
+
+    A cache that cannot be read or written costs that second, nothing else.
+    """
+    if folder is None or len(ids) < WORTH_CACHING:
+        return merges_from_scores(ids, scores, types)
+    tokens = list(ids)
+    digest = hashlib.sha256("\0".join(tokens).encode())
+    for numbers in (np.array(list(ids.values()), np.int64), np.array(scores), np.array(types)):
+        digest.update(numbers.tobytes())
+    file = folder / f"{digest.hexdigest()}.npy"
+    try:
+        pairs = np.load(file, allow_pickle=False)
+        if pairs.dtype == np.int32 and pairs.shape[1:] == (2,) and pairs.min(initial=0) >= 0:
+            names = np.array(tokens, object)
+            return list(zip(names[pairs[:, 0]].tolist(), names[pairs[:, 1]].tolist(), strict=True))
+    except (OSError, ValueError, EOFError, IndexError):
+        pass  # none yet, or a broken one: made anew below
+    merges = merges_from_scores(ids, scores, types)
+    place = {token: i for i, token in enumerate(tokens)}
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".new", delete=False) as draft:
+            np.save(draft, np.array([(place[a], place[b]) for a, b in merges], np.int32).reshape(-1, 2))
+        os.replace(draft.name, file)
+    return merges
+
+
 def build_spm(
-    metadata: Mapping[str, Any], ids: dict[str, int], scores: Sequence[float], types: Sequence[int]
+    metadata: Mapping[str, Any],
+    ids: dict[str, int],
+    scores: Sequence[float],
+    types: Sequence[int],
+    cache: Path | None = None,
 ) -> tokenizers.Tokenizer:
-    """The backend, without its added tokens. Characters outside the vocabulary fall back to bytes."""
+    """The backend, without its added tokens. Characters outside the vocabulary fall back to bytes.
+
+    cache: a folder where merges are kept from one start to the next.
+    """
     unknown = next((token for token, i in ids.items() if types[i] == UNKNOWN), None)
     model = models.BPE(
         vocab=ids,
-        merges=merges_from_scores(ids, scores, types),
+        merges=cached_merges(ids, scores, types, cache),
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=True,

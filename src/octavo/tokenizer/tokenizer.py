@@ -51,15 +51,18 @@ class Tokenizer:
         self._decoder = TokenDecoder.of(backend)
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+    def from_gguf(cls, metadata: Mapping[str, Any], cache: Path | None = None) -> Tokenizer:
         """Build from GGUF metadata.
+
+        Args:
+            cache: a folder for what takes long to derive (a large SentencePiece vocabulary's merges).
 
         Raises:
             CheckpointError: no tokenizer in there, a broken one, or a kind that is not supported.
         """
         from octavo.tokenizer.gguf import build
 
-        return build(metadata)
+        return build(metadata, cache)
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
