@@ -217,7 +217,7 @@ NB_MODULE(_native, m) {
     m.def("clock_rate", &clock_rate, nb::call_guard<nb::gil_scoped_release>());
     m.def("read_bandwidth", &read_bandwidth, nb::call_guard<nb::gil_scoped_release>());
     m.def("pack", &pack_sources);
-    m.def("activation_bytes", &activation_bytes);
+    m.def("activation_bytes", [](const PackedMatrix& w, int64_t rows) { return activation_bytes(w.view.layout, rows, w.view.k); });
     m.def("moe_workspace", [](const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k,
                               int64_t tokens) { return moe_workspace(moe_spec(gate_up, down, top_k), tokens); });
 
@@ -227,7 +227,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("shape", [](const PackedMatrix& p) { return std::pair(p.view.n, p.view.k); })
         .def_prop_ro("gated", [](const PackedMatrix& p) { return p.view.gated; })
         .def_prop_ro("quantized", [](const PackedMatrix& p) {
-            return p.view.layout == Layout::S8 || p.view.layout == Layout::U4;
+            return is_quantized(p.view.layout);
         })
         .def_ro("nbytes", &PackedMatrix::nbytes);
     nb::class_<KVCache>(m, "KVCache")

@@ -8,8 +8,7 @@
 namespace octavo {
 namespace {
 
-bool quantized(const Matrix& m) { return m.layout == Layout::S8 || m.layout == Layout::U4; }
-int tile_of(const Kernels& k, const Matrix& m) { return quantized(m) ? k.tile_int8 : k.tile_float; }
+int tile_of(const Kernels& k, const Matrix& m) { return is_quantized(m.layout) ? k.tile_int8 : k.tile_float; }
 size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 
 // Workspace: a router row of probabilities per token, the chosen experts and their shares, then per
@@ -34,9 +33,9 @@ Layouts layouts(const MoeSpec& s, int64_t tokens) {
     l.probabilities = take(static_cast<size_t>(tokens * experts) * 4);
     l.experts = take(static_cast<size_t>(rows) * 4);
     l.shares = take(static_cast<size_t>(rows) * 4);
-    l.x = take(activation_bytes(quantized(up), rows, up.k) + slack);
+    l.x = take(activation_bytes(up.layout, rows, up.k) + slack);
     l.hidden = take(static_cast<size_t>(rows * down.k) * 4);
-    l.prepared = take(activation_bytes(quantized(down), rows, down.k) + slack);
+    l.prepared = take(activation_bytes(down.layout, rows, down.k) + slack);
     l.output = take(static_cast<size_t>(rows * down.n) * 4);
     l.total = at;
     return l;
@@ -137,8 +136,8 @@ private:
                         x.count++;
                     }
             if (x.count == 0) continue;
-            x_at += activation_bytes(quantized(up), x.count, up.k);
-            hidden_at += activation_bytes(quantized(down), x.count, down.k);
+            x_at += activation_bytes(up.layout, x.count, up.k);
+            hidden_at += activation_bytes(down.layout, x.count, down.k);
             active_.push_back(x);
         }
     }
@@ -146,7 +145,7 @@ private:
     Activations activations(const Step& s, const Expert& e, bool first) const {
         const Matrix& w = first ? spec_.gate_up[0]->view : spec_.down[0]->view;
         uint8_t* memory = memory_ + (first ? at_.x + e.x_at : at_.prepared + e.hidden_at);
-        return activations_at(memory, quantized(w), e.count, w.k, w.layout, tile_of(*s.kernels, w));
+        return activations_at(memory, w.layout, e.count, w.k, tile_of(*s.kernels, w));
     }
 
     void prepare(const Step& s, bool first, int64_t begin, int64_t end, float* scratch) const {

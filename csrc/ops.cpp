@@ -7,8 +7,7 @@
 namespace octavo {
 namespace {
 
-bool quantized(const Matrix& m) { return m.layout == Layout::S8 || m.layout == Layout::U4; }
-int tile_of(const Kernels& k, const Matrix& m) { return quantized(m) ? k.tile_int8 : k.tile_float; }
+int tile_of(const Kernels& k, const Matrix& m) { return is_quantized(m.layout) ? k.tile_int8 : k.tile_float; }
 
 class Embed : public Op {
 public:
@@ -161,7 +160,7 @@ public:
     void run(const Step& s, int phase, int64_t begin, int64_t end, int thread) override {
         const Matrix& w = spec_.weight->view;
         const int64_t m = s.rows(spec_.x.rows);
-        Activations a = activations_at(s.arena + spec_.prepared, quantized(w), m, w.k, w.layout, tile_of(*s.kernels, w));
+        Activations a = activations_at(s.arena + spec_.prepared, w.layout, m, w.k, tile_of(*s.kernels, w));
         if (phase == 0) {
             const NormOf& n = spec_.norm;
             s.kernels->prepare({s.at(spec_.x), nullptr, a, n.kind, n.gain, n.bias, n.eps}, begin, end,
@@ -178,7 +177,7 @@ public:
 private:
     // One float row is its own panel.
     bool in_place(int64_t m) const {
-        return m == 1 && !quantized(spec_.weight->view) && spec_.norm.kind == NormKind::None;
+        return m == 1 && !is_quantized(spec_.weight->view.layout) && spec_.norm.kind == NormKind::None;
     }
     LinearSpec spec_;
 };

@@ -7,7 +7,6 @@ namespace octavo {
 namespace {
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-bool quantized(Layout layout) { return layout == Layout::S8 || layout == Layout::U4; }
 
 float half_to_float(uint16_t h) {
     const uint32_t magnitude = (h & 0x7fffu) << 13;
@@ -55,14 +54,14 @@ struct Job {
         return r < half ? r + (lane < 8 ? 0 : half) : -1;
     }
 
-    void pack_table(const Table& t, const Table* fallback, int64_t row, int64_t lane, uint8_t* to) const {
-        for (int64_t b = 0; b < m.k / kBlock; b++) {
-            uint8_t* at = to + b * m.block_bytes + lane * (m.wide ? 4 : 2);
-            if (m.wide) {
-                const float x = t.data ? number_at(t, row, b) : -8.0f * number_at(*fallback, row, b);
-                std::memcpy(at, &x, 4);
-            } else std::memcpy(at, t.data + row * t.row_stride + b * t.column_stride, 2);
+    // Entry `block` of a source's table to a lane of a panel's; fallback's times -8 where it has none.
+    void pack_entry(const Table& t, const Table* fallback, int64_t row, int64_t block, int64_t lane, uint8_t* to) const {
+        if (!m.wide) {
+            std::memcpy(to + lane * 2, t.data + row * t.row_stride + block * t.column_stride, 2);
+            return;
         }
+        const float x = t.data ? number_at(t, row, block) : -8.0f * number_at(*fallback, row, block);
+        std::memcpy(to + lane * 4, &x, 4);
     }
 
     void pack_lane(int64_t panel, int64_t lane) const {
@@ -71,18 +70,19 @@ struct Job {
         const Source& s = *find(row);
         uint8_t* to = data + panel * m.panel_bytes;
         const uint8_t* from = s.values + row * s.row_stride;
-        if (!quantized(m.layout)) {
+        if (!is_quantized(m.layout)) {
             const int64_t size = m.layout == Layout::F32 ? 4 : 2;
             for (int64_t k = 0; k < m.k; k++) std::memcpy(to + (k * kPanel + lane) * size, from + k * size, size);
             return;
         }
-        const int64_t quads = m.layout == Layout::S8 ? 8 : 4;
-        for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride)
-            for (int64_t q = 0; q < quads; q++)
-                std::memcpy(to + b * m.block_bytes + (q * kPanel + lane) * 4, from + 4 * q, 4);
-        to += value_bytes(m.layout);
-        pack_table(s.scale, nullptr, row, lane, to);
-        if (m.minima) pack_table(s.minimum, &s.scale, row, lane, to + table_bytes(m.wide));
+        const int64_t quads = value_bytes(m.layout) / (kPanel * 4), scales = scale_tables(m.layout);
+        for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride, to += m.block_bytes) {
+            for (int64_t q = 0; q < quads; q++) std::memcpy(to + (q * kPanel + lane) * 4, from + 4 * q, 4);
+            uint8_t* table = to + value_bytes(m.layout);
+            for (int64_t i = 0; i < scales; i++, table += table_bytes(m.wide))
+                pack_entry(s.scale, nullptr, row, b * scales + i, lane, table);
+            if (m.minima) pack_entry(s.minimum, &s.scale, row, b, lane, table);
+        }
     }
 };
 
@@ -95,12 +95,12 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     if (n == 0 || k <= 0) throw std::invalid_argument("a packed matrix has at least one row and one column");
     if (gated && (sources.size() != 2 || sources[0].rows != sources[1].rows))
         throw std::invalid_argument("a gated weight is made of two weights of one shape, gate and up");
-    if (quantized(layout) && k % kBlock) throw std::invalid_argument("quantized weights need a multiple of 32 columns");
+    if (is_quantized(layout) && k % kBlock) throw std::invalid_argument("quantized weights need a multiple of 32 columns");
     auto packed = std::make_shared<PackedMatrix>();
     Matrix& m = packed->view;
     m = Matrix{nullptr, n, k, gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel, 0, 0, layout, gated, wide, minima};
-    m.block_bytes = value_bytes(layout) + table_bytes(wide) * (1 + minima);
-    m.panel_bytes = quantized(layout) ? k / kBlock * m.block_bytes : k * kPanel * (layout == Layout::F32 ? 4 : 2);
+    m.block_bytes = value_bytes(layout) + table_bytes(wide) * (scale_tables(layout) + minima);
+    m.panel_bytes = is_quantized(layout) ? k / kBlock * m.block_bytes : k * kPanel * (layout == Layout::F32 ? 4 : 2);
     packed->nbytes = static_cast<size_t>(m.panel_bytes * m.panels);
     auto piece = arena.take(packed->nbytes);
     packed->owner = piece.owner;
@@ -112,18 +112,19 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     return packed;
 }
 
-size_t activation_bytes(bool quantized, int64_t m, int64_t k) {
-    if (!quantized) return static_cast<size_t>(round_up(m * k * 4, 64));
-    return static_cast<size_t>(round_up(m * k, 64) + 3 * round_up(m * (k / kBlock) * 4, 64));
+size_t activation_bytes(Layout layout, int64_t m, int64_t k) {
+    if (!is_quantized(layout)) return static_cast<size_t>(round_up(m * k * 4, 64));
+    return static_cast<size_t>(round_up(m * k, 64) + (2 + scale_tables(layout)) * round_up(m * (k / kBlock) * 4, 64));
 }
 
-Activations activations_at(uint8_t* memory, bool quantized, int64_t m, int64_t k, Layout layout, int tile) {
+Activations activations_at(uint8_t* memory, Layout layout, int64_t m, int64_t k, int tile) {
     Activations a{};
     a.m = m;
     a.k = k;
     a.offset = offset_of(layout);
+    a.parts = static_cast<int>(scale_tables(layout));
     a.tiles = split_tiles(m, tile);
-    if (!quantized) {
+    if (!is_quantized(layout)) {
         a.x = reinterpret_cast<float*>(memory);
         return a;
     }

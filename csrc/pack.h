@@ -34,8 +34,9 @@ struct PackedMatrix {
 std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout, const std::vector<Source>& sources,
                                    int64_t k, bool gated, bool wide, bool minima);
 
-// Bytes of Activations for m rows of k elements, and the arrays in memory of that size.
-size_t activation_bytes(bool quantized, int64_t m, int64_t k);
-Activations activations_at(uint8_t* memory, bool quantized, int64_t m, int64_t k, Layout layout, int tile);
+// Bytes of Activations for m rows of k elements, and the arrays in memory of that size,
+// for weights of that layout.
+size_t activation_bytes(Layout layout, int64_t m, int64_t k);
+Activations activations_at(uint8_t* memory, Layout layout, int64_t m, int64_t k, int tile);
 
 } // namespace octavo

@@ -16,7 +16,7 @@ enum : int {
     kMaxTile = 16, // upper bound of the tokens in one activation panel
 };
 
-enum class Layout : int { F32, F16, BF16, S8, U4 };
+enum class Layout : int { F32, F16, BF16, S8, U4, S8By16 };
 enum class Activation : int { None, Silu, Gelu, GeluTanh, Relu };
 enum class KVType : int { F32, F16, BF16, S8 };
 enum class NormKind : int { None, Rms, Layer };
@@ -24,12 +24,13 @@ enum class NormKind : int { None, Rms, Layer };
 // A packed matrix [n, k]: panels of 16 output rows, each contiguous and 64-byte aligned.
 //
 //   float panel   [k][16] elements
-//   S8 panel      [k/32] blocks of  [8 quads][16 rows][4] int8  | [16] scales
+//   S8 panel      [k/32] blocks of  [8 quads][16 rows][4] int8  | [16] scales | [16] minima, if any
+//   S8By16        likewise, with [2][16] scales: one for each half of the block
 //   U4 panel      [k/32] blocks of  [4 quads][16 rows][4] bytes | [16] scales | [16] minima
 //
 // A block's scales lie beside its values, so that a panel is one stream from memory.
 // The low nibbles of U4's quad q are elements 4q..4q+3 of the block, the high ones 16+4q..16+4q+3.
-// Scales and minima are f16, or f32 where `wide`. Without minima, w = scale (q - 8).
+// Scales and minima are f16, or f32 where `wide`. U4 without minima: w = scale (q - 8).
 // gated: rows 0-7 of panel p are gate rows 8p.., rows 8-15 the up rows of the same numbers.
 struct Matrix {
     const uint8_t* data;
@@ -57,7 +58,8 @@ static inline int64_t tile_of(const Tiles& t, int64_t token) {
 
 // Activations as the linear kernels read them, in panels of Tiles (a panel of c tokens from token s):
 //
-//   quantized   q at s*k:  [k/4][c][4] int8;  d, u, sum at s*k/32:  [k/32][c]
+//   quantized   q at s*k:  [k/4][c][4] int8;  d, u at s*k/32:  [k/32][c];  sum at s*k/32*parts:
+//               [k/32][parts][c], a part being what one scale of the weights covers
 //   float       x at s*k:  [k][c]
 //
 // q d is the activation; u = d * (sum of q), which meets a weight's minimum; sum is offset * (sum of
@@ -70,12 +72,17 @@ struct Activations {
     float* x;
     int64_t m, k;
     int32_t offset;
+    int parts; // 1, or 2 for S8By16
     Tiles tiles;
 };
 
-static inline int64_t value_bytes(Layout layout) { return layout == Layout::S8 ? 512 : 256; } // of a block
+static inline bool is_quantized(Layout layout) {
+    return layout == Layout::S8 || layout == Layout::U4 || layout == Layout::S8By16;
+}
+static inline int64_t value_bytes(Layout layout) { return layout == Layout::U4 ? 256 : 512; } // of a block
+static inline int64_t scale_tables(Layout layout) { return layout == Layout::S8By16 ? 2 : 1; } // of a block
 static inline int64_t table_bytes(bool wide) { return wide ? 64 : 32; }
-static inline int32_t offset_of(Layout layout) { return layout == Layout::S8 ? -128 : -8; }
+static inline int32_t offset_of(Layout layout) { return layout == Layout::U4 ? -8 : -128; }
 
 struct PrepareArgs {
     const float* x; // [rows, k]

@@ -15,7 +15,7 @@
 SIMD __m256i quad(const int8_t* q, int i) { return _mm256_set1_epi32(((const int32_t*)q)[i]); }
 
 struct U4 {
-    enum : int64_t { bytes = 256 };
+    enum : int64_t { bytes = 256, parts = 1, quads = 8 };
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
         const __m256i mask = _mm256_set1_epi8(15);
         UNROLL for (int m = 0; m < C; m++) {
@@ -60,8 +60,8 @@ struct U4 {
     }
 };
 
-struct S8 {
-    enum : int64_t { bytes = 512 };
+template <int QUADS> struct S8Quads { // one part
+    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS };
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
 #ifdef VNNI256
         const __m256i flip = _mm256_set1_epi8((char)0x80); // to u8: c starts at -128 * sum of q
@@ -70,7 +70,7 @@ struct S8 {
         const __m256i ones = _mm256_set1_epi16(1);
         UNROLL for (int m = 0; m < C; m++) c[m][0] = c[m][1] = _mm256_setzero_si256();
 #endif
-        UNROLL for (int j = 0; j < 8; j++) {
+        UNROLL for (int j = 0; j < QUADS; j++) {
             const __m256i v0 = _mm256_loadu_si256((const __m256i*)(w + 64 * j));
             const __m256i v1 = _mm256_loadu_si256((const __m256i*)(w + 64 * j + 32));
 #ifdef VNNI256
@@ -96,6 +96,9 @@ struct S8 {
     }
 };
 
+using S8 = S8Quads<8>;
+using S8By16 = S8Quads<4>;
+
 template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int half) {
     return WIDE ? vload((const float*)table + half * 8) : vload_f16((const uint16_t*)table + half * 8);
 }
@@ -104,28 +107,34 @@ template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int half) {
 template <int C, class W, bool WIDE, bool MIN>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
                                          const int32_t* sum, int64_t blocks, float* out) {
-    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (1 + MIN);
+    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (W::parts + MIN);
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
-    for (int64_t b = 0; b < blocks; b++, w += step, q += 32 * C, d += C, u += C, sum += C) {
+    for (int64_t b = 0; b < blocks; b++, w += step, d += C, u += C) {
         if (C == 1) prefetch_block(w, step);
         const uint8_t* scales = w + W::bytes;
-        __m256i c[C][2];
-        W::template dot<C, MIN>(w, q, sum, c);
-        const __m256 s0 = block_scales<WIDE>(scales, 0), s1 = block_scales<WIDE>(scales, 1);
-        __m256 n0, n1;
-        if (MIN) n0 = block_scales<WIDE>(scales + table, 0), n1 = block_scales<WIDE>(scales + table, 1);
-        UNROLL for (int m = 0; m < C; m++) {
-            const __m256 scale = _mm256_set1_ps(d[m]);
-            __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);
-            z0 = vfma(_mm256_cvtepi32_ps(c[m][0]), _mm256_mul_ps(s0, scale), z0);
-            z1 = vfma(_mm256_cvtepi32_ps(c[m][1]), _mm256_mul_ps(s1, scale), z1);
+        UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
+            __m256i c[C][2];
+            W::template dot<C, MIN>(w + part * W::quads * 64, q, sum, c);
+            const __m256 s0 = block_scales<WIDE>(scales + part * table, 0);
+            const __m256 s1 = block_scales<WIDE>(scales + part * table, 1);
+            __m256 n0, n1;
             if (MIN) {
-                const __m256 offset = _mm256_set1_ps(u[m]);
-                z0 = vfma(n0, offset, z0);
-                z1 = vfma(n1, offset, z1);
+                n0 = block_scales<WIDE>(scales + W::parts * table, 0);
+                n1 = block_scales<WIDE>(scales + W::parts * table, 1);
             }
-            vstore(out + 16 * m, z0);
-            vstore(out + 16 * m + 8, z1);
+            UNROLL for (int m = 0; m < C; m++) {
+                const __m256 scale = _mm256_set1_ps(d[m]);
+                __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);
+                z0 = vfma(_mm256_cvtepi32_ps(c[m][0]), _mm256_mul_ps(s0, scale), z0);
+                z1 = vfma(_mm256_cvtepi32_ps(c[m][1]), _mm256_mul_ps(s1, scale), z1);
+                if (MIN) { // never with two parts
+                    const __m256 offset = _mm256_set1_ps(u[m]);
+                    z0 = vfma(n0, offset, z0);
+                    z1 = vfma(n1, offset, z1);
+                }
+                vstore(out + 16 * m, z0);
+                vstore(out + 16 * m + 8, z1);
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ SIMD H quad_elements(const int8_t* q, int odd) {
 SIMD I widen_pairs(H x) { return ((I)x << 16 >> 16) + ((I)x >> 16); }
 
 struct U4 {
-    enum : int64_t { bytes = 256 };
+    enum : int64_t { bytes = 256, parts = 1, quads = 8 };
     // 16 products of at most 15 x 127 fit an int16 lane, so a block is widened once.
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
         H lanes[C] = {};
@@ -31,11 +31,11 @@ struct U4 {
     }
 };
 
-struct S8 {
-    enum : int64_t { bytes = 512 };
+template <int QUADS> struct S8Quads { // one part
+    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t*, I (&c)[C]) {
         for (int m = 0; m < C; m++) c[m] = seti(0);
-        for (int j = 0; j < 8; j++) {
+        for (int j = 0; j < QUADS; j++) {
             H v;
             memcpy(&v, w + 64 * j, 64);
             const H even = (H)((UH)v << 8) >> 8, odd = v >> 8;
@@ -47,6 +47,9 @@ struct S8 {
     }
 };
 
+using S8 = S8Quads<8>;
+using S8By16 = S8Quads<4>;
+
 template <bool WIDE> SIMD F block_scales(const uint8_t* table) {
     return WIDE ? load((const float*)table) : load_f16((const uint16_t*)table);
 }
@@ -54,17 +57,19 @@ template <bool WIDE> SIMD F block_scales(const uint8_t* table) {
 template <int C, class W, bool WIDE, bool MIN>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
                                          const int32_t* sum, int64_t blocks, float* out) {
-    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (1 + MIN);
+    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (W::parts + MIN);
     for (int m = 0; m < C; m++) store(out + 16 * m, zero());
-    for (int64_t b = 0; b < blocks; b++, w += step, q += 32 * C, d += C, u += C, sum += C) {
+    for (int64_t b = 0; b < blocks; b++, w += step, d += C, u += C) {
         const uint8_t* scales = w + W::bytes;
-        I c[C];
-        W::template dot<C, MIN>(w, q, sum, c);
-        const F s = block_scales<WIDE>(scales);
-        for (int m = 0; m < C; m++) {
-            F z = fma(to_float(c[m]), s * set1(d[m]), load(out + 16 * m));
-            if (MIN) z = fma(block_scales<WIDE>(scales + table), set1(u[m]), z);
-            store(out + 16 * m, z);
+        for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
+            I c[C];
+            W::template dot<C, MIN>(w + part * W::quads * 64, q, sum, c);
+            const F s = block_scales<WIDE>(scales + part * table);
+            for (int m = 0; m < C; m++) {
+                F z = fma(to_float(c[m]), s * set1(d[m]), load(out + 16 * m));
+                if (MIN) z = fma(block_scales<WIDE>(scales + W::parts * table), set1(u[m]), z);
+                store(out + 16 * m, z);
+            }
         }
     }
 }

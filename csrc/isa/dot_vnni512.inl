@@ -1,7 +1,7 @@
 // Integer tiles with vpdpbusd on zmm: 16 rows x 4 products a lane; u8 weights by s8 activations.
 
 struct U4 {
-    enum : int64_t { bytes = 256 };
+    enum : int64_t { bytes = 256, parts = 1, quads = 8, shifted = 0 };
     // c[m] += the block's dot products. Nibbles are 0..15 as they are.
     template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
         const __m512i mask = _mm512_set1_epi8(15);
@@ -15,17 +15,20 @@ struct U4 {
     SIMD __m512i quad(const int8_t* q, int i) { return _mm512_set1_epi32(((const int32_t*)q)[i]); }
 };
 
-struct S8 {
-    enum : int64_t { bytes = 512 };
+template <int QUADS> struct S8Quads { // one part
+    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, shifted = 1 };
     // Weights become u8 by flipping the sign bit, that is, adding 128: c starts at -128 * sum of q.
     template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
         const __m512i flip = _mm512_set1_epi8((char)0x80);
-        UNROLL for (int j = 0; j < 8; j++) {
+        UNROLL for (int j = 0; j < QUADS; j++) {
             const __m512i v = _mm512_xor_si512(_mm512_loadu_si512(w + 64 * j), flip);
             UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], v, U4::quad(q, j * C + m));
         }
     }
 };
+
+using S8 = S8Quads<8>;
+using S8By16 = S8Quads<4>;
 
 template <bool WIDE> SIMD __m512 block_scales(const uint8_t* table) {
     return WIDE ? load((const float*)table) : load_f16((const uint16_t*)table);
@@ -34,20 +37,23 @@ template <bool WIDE> SIMD __m512 block_scales(const uint8_t* table) {
 template <int C, class W, bool WIDE, bool MIN>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
                                          const int32_t* sum, int64_t blocks, float* out) {
-    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (1 + MIN);
+    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (W::parts + MIN);
     __m512 z[C];
     UNROLL for (int m = 0; m < C; m++) z[m] = _mm512_setzero_ps();
-    for (int64_t b = 0; b < blocks; b++, w += step, q += 32 * C, d += C, u += C, sum += C) {
+    for (int64_t b = 0; b < blocks; b++, w += step, d += C, u += C) {
         if (C == 1) prefetch_block(w, step);
         const uint8_t* scales = w + W::bytes;
-        __m512i c[C];
-        UNROLL for (int m = 0; m < C; m++) c[m] = MIN ? _mm512_setzero_si512() : _mm512_set1_epi32(sum[m]);
-        W::template dot<C>(w, q, c);
-        const __m512 s = block_scales<WIDE>(scales);
-        UNROLL for (int m = 0; m < C; m++)
-            z[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c[m]), _mm512_mul_ps(s, _mm512_set1_ps(d[m])), z[m]);
+        UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
+            __m512i c[C];
+            UNROLL for (int m = 0; m < C; m++)
+                c[m] = MIN && !W::shifted ? _mm512_setzero_si512() : _mm512_set1_epi32(sum[m]);
+            W::template dot<C>(w + part * W::quads * 64, q, c);
+            const __m512 s = block_scales<WIDE>(scales + part * table);
+            UNROLL for (int m = 0; m < C; m++)
+                z[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c[m]), _mm512_mul_ps(s, _mm512_set1_ps(d[m])), z[m]);
+        }
         if (MIN) {
-            const __m512 n = block_scales<WIDE>(scales + table);
+            const __m512 n = block_scales<WIDE>(scales + W::parts * table);
             UNROLL for (int m = 0; m < C; m++) z[m] = _mm512_fmadd_ps(n, _mm512_set1_ps(u[m]), z[m]);
         }
     }

@@ -2,9 +2,9 @@
 //
 // Per output and block of 32: the integer dot product is exact; then z = fma(dot, scale * d, z) and,
 // with minima, z = fma(minimum, u, z), blocks ascending. Nothing else decides an output's bits, so
-// they depend neither on C nor on who computes the tile.
+// they depend neither on C nor on who computes the tile. (S8By16: two dot products and scales a block.)
 
-// The instruction set's dot_*.inl gives dot_panel<C, U4 or S8, WIDE, MIN>.
+// The instruction set's dot_*.inl gives dot_panel<C, U4 or S8 or S8By16, WIDE, MIN>.
 
 template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, const Activations& a,
                                           int64_t start, float* out) {
@@ -12,17 +12,16 @@ template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel,
     const int8_t* q = a.q + start * w.k;
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
-    const int32_t* sum = a.sum + start * blocks;
-    if (w.layout == Layout::S8) {
-        if (w.wide) dot_panel<C, S8, true, false>(panel, q, d, u, sum, blocks, out);
-        else dot_panel<C, S8, false, false>(panel, q, d, u, sum, blocks, out);
-    } else if (w.minima) {
-        if (w.wide) dot_panel<C, U4, true, true>(panel, q, d, u, sum, blocks, out);
-        else dot_panel<C, U4, false, true>(panel, q, d, u, sum, blocks, out);
-    } else {
-        if (w.wide) dot_panel<C, U4, true, false>(panel, q, d, u, sum, blocks, out);
-        else dot_panel<C, U4, false, false>(panel, q, d, u, sum, blocks, out);
-    }
+    const int32_t* sum = a.sum + start * blocks * a.parts;
+#define PANEL(W, MIN)                                                                 \
+    if (w.wide) dot_panel<C, W, true, MIN>(panel, q, d, u, sum, blocks, out);         \
+    else dot_panel<C, W, false, MIN>(panel, q, d, u, sum, blocks, out)
+    if (w.layout == Layout::S8By16) { PANEL(S8By16, false); }
+    else if (w.layout == Layout::S8 && w.minima) { PANEL(S8, true); }
+    else if (w.layout == Layout::S8) { PANEL(S8, false); }
+    else if (w.minima) { PANEL(U4, true); }
+    else { PANEL(U4, false); }
+#undef PANEL
 }
 
 // One fused multiply-add chain per output, k ascending.

@@ -30,14 +30,14 @@ SIMD void round_block(Block b, float d, float inverse, I* q0, I* q1) {
 // Round count <= 4 blocks to q = round_half_even(x / d), d = max|x| / 127. A NaN or an infinity in a
 // block makes its d NaN, and through it every output of the row. Four at once share the reductions.
 SIMD void quantize_blocks(const Block* b, int count, int64_t c, int8_t* q, float* d, float* u, int32_t* sum,
-                          int32_t offset) {
-    I top[4], total[4];
+                          int32_t offset, int parts) {
+    I top[4], total[4], begun[4];
     for (int i = 0; i < 4; i++) {
         const Block& x = b[i < count ? i : 0];
         // As integers, |NaN| > |inf| > every |x|: one maximum finds both.
         top[i] = maxi(bits(abs(x.x0)), bits(abs(x.x1)));
     }
-    alignas(16) int32_t tops[4], totals[4];
+    alignas(16) int32_t tops[4], totals[4], halves[4];
     float scale[4], inverse[4];
     rmaxi4(tops, top);
     for (int i = 0; i < 4; i++) {
@@ -50,6 +50,7 @@ SIMD void quantize_blocks(const Block* b, int count, int64_t c, int8_t* q, float
         I q0, q1;
         round_block(b[i < count ? i : 0], scale[i], inverse[i], &q0, &q1);
         total[i] = addi(q0, q1);
+        begun[i] = q0;
         if (i >= count) continue;
         int8_t* to = q + i * 32 * c;
         if (c == 1) {
@@ -66,7 +67,13 @@ SIMD void quantize_blocks(const Block* b, int count, int64_t c, int8_t* q, float
     for (int i = 0; i < count; i++) {
         d[i * c] = scale[i];
         u[i * c] = scale[i] * (float)totals[i];
-        sum[i * c] = totals[i] * offset;
+        sum[i * parts * c] = totals[i] * offset;
+    }
+    if (parts == 1) return;
+    rsumi4(halves, begun);
+    for (int i = 0; i < count; i++) {
+        sum[2 * i * c] = halves[i] * offset;
+        sum[(2 * i + 1) * c] = (totals[i] - halves[i]) * offset;
     }
 }
 
@@ -75,13 +82,14 @@ void prepare_quantized(const PrepareArgs& a, int64_t token, int64_t start, int64
     const int64_t k = a.to.k, blocks = k / kBlock, m = token - start;
     const Affine s = row_statistics(x, k, a.norm, a.eps);
     int8_t* q = a.to.q + start * k + m * 4;
-    const int64_t at = start * blocks + m;
+    const int64_t at = start * blocks + m, sums_at = start * blocks * a.to.parts + m;
     for (int64_t block = 0; block < blocks; block += 4) {
         const int count = blocks - block < 4 ? (int)(blocks - block) : 4;
         Block b[4];
         for (int i = 0; i < count; i++) b[i] = load_block(a, x, (block + i) * kBlock, s);
         const int64_t to = at + block * c;
-        quantize_blocks(b, count, c, q + block * 32 * c, a.to.d + to, a.to.u + to, a.to.sum + to, a.to.offset);
+        quantize_blocks(b, count, c, q + block * 32 * c, a.to.d + to, a.to.u + to,
+                        a.to.sum + sums_at + block * a.to.parts * c, a.to.offset, a.to.parts);
     }
 }
 

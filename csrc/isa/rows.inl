@@ -145,9 +145,12 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
         case Layout::F32: y[k] = ((const float*)panel)[at]; break;
         case Layout::F16: y[k] = widen_f16(((const uint16_t*)panel)[at]); break;
         case Layout::BF16: y[k] = widen_bf16(((const uint16_t*)panel)[at]); break;
-        case Layout::S8: {
+        case Layout::S8:
+        case Layout::S8By16: {
             const int8_t q = (int8_t)block[(j / 4 * kPanel + lane) * 4 + j % 4];
-            y[k] = (float)q * table_entry(w, scales, lane);
+            const int64_t half = w.layout == Layout::S8By16 ? j / 16 : 0;
+            y[k] = (float)q * table_entry(w, scales + half * table_bytes(w.wide), lane);
+            if (w.minima) y[k] += table_entry(w, scales + table_bytes(w.wide), lane);
             break;
         }
         case Layout::U4: {

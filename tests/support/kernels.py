@@ -11,7 +11,19 @@ from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import F32, Limits
 from octavo.kernels.weight import Layout, Weight
 
-LAYOUTS = ("f32", "f16", "bf16", "s8", "s8-wide", "u4", "u4-min", "u4-min-wide")
+LAYOUTS = (
+    "f32",
+    "f16",
+    "bf16",
+    "s8",
+    "s8-wide",
+    "s8-min",
+    "s8-by16",
+    "s8-by16-wide",
+    "u4",
+    "u4-min",
+    "u4-min-wide",
+)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> F32:
@@ -27,13 +39,16 @@ def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight
     wide = kind.endswith("wide")
     scale_type = np.dtype(np.float32 if wide else np.float16)
     s8 = kind.startswith("s8")
+    if "by16" in kind:
+        scale = rng.uniform(0.01, 0.1, (n, 2 * blocks)).astype(scale_type)
+        return Weight(Layout.S8, (n, k), rng.integers(-128, 128, (n, blocks, 32)).astype(np.int8), scale)
     block = np.dtype([("d", scale_type), ("m", scale_type), ("q", "i1" if s8 else "u1", (32 if s8 else 16,))])
     stored = np.zeros((n, blocks), block)
     stored["d"] = rng.uniform(0.01, 0.1, (n, blocks))
     stored["m"] = rng.uniform(-0.8, 0.1, (n, blocks))
     if s8:
         stored["q"] = rng.integers(-128, 128, (n, blocks, 32))
-        return Weight(Layout.S8, (n, k), stored["q"], stored["d"])
+        return Weight(Layout.S8, (n, k), stored["q"], stored["d"], stored["m"] if "min" in kind else None)
     stored["q"] = rng.integers(0, 256, (n, blocks, 16))
     return Weight(Layout.U4, (n, k), stored["q"], stored["d"], stored["m"] if "min" in kind else None)
 

@@ -84,8 +84,7 @@ def _workspace(call: Call, buffers: Sequence[Buffer], limits: Limits) -> int:
     """Bytes that the call needs while it runs."""
     if call.name == "linear":
         rows = max_rows(buffers[call.output].rows, limits)
-        k = call.args["weight"].shape[1]
-        return max(int(_native.activation_bytes(p.quantized, rows, k)) for p in parts(call.args["weight"]))
+        return max(_native.activation_bytes(part, rows) for part in parts(call.args["weight"]))
     if call.name == "moe":
         rows = max_rows(buffers[call.output].rows, limits)
         gate_up, down = (_experts(call.args[name]) for name in ("gate_up", "down"))

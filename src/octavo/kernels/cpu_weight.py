@@ -13,6 +13,7 @@ from octavo.kernels import _native
 from octavo.kernels.weight import Array, Layout, Weight
 
 _LAYOUTS = {Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4}
+_S8_BY_16 = 5
 _Table: TypeAlias = tuple[int, int, int, bool]
 _ABSENT: _Table = (0, 0, 0, False)
 
@@ -51,11 +52,11 @@ def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weigh
         raise ValueError("a gated weight is made of two weights of one shape, gate and up")
     if len({w.shape[1] for w in weights}) != 1:
         raise CheckpointError("only weights of one width can be stacked")
-    sources = [w if _streamed(w) else Weight.dense(w.dequantize()) for w in weights]
-    if gated and sources[0].layout is not sources[1].layout:
-        sources = [Weight.dense(w.dequantize()) for w in weights]  # must be interleaved: one layout
+    sources = list(weights)
+    if gated and _form(weights[0]) != _form(weights[1]):
+        sources = [Weight.dense(w.dequantize()) for w in weights]  # must be interleaved: one form
     parts = []
-    for _, group in groupby(sources, key=lambda w: w.layout):
+    for _, group in groupby(sources, key=_form):
         parts.append(_pack_part(pool, arena, list(group), gated))
     for w in weights:
         if w.release is not None:
@@ -63,22 +64,23 @@ def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weigh
     return CpuWeight(parts, gated)
 
 
-def _streamed(w: Weight) -> bool:
-    """Whether kernels read this form; int8 by 16 (Q6_K) or with minima (Q5_K) is widened to f32."""
-    return w.layout is not Layout.S8 or (w.group == 32 and w.minimum is None)
+def _form(w: Weight) -> tuple[int, bool]:
+    """What weights must share to lie in one part: the native layout, and S8's minima."""
+    number = _S8_BY_16 if w.layout is Layout.S8 and w.group == 16 else _LAYOUTS[w.layout]
+    return number, w.layout is Layout.S8 and w.minimum is not None
 
 
 def _pack_part(
     pool: _native.Pool, arena: _native.WeightArena, weights: list[Weight], gated: bool
 ) -> _native.Matrix:
-    layout, k = weights[0].layout, weights[0].shape[1]
-    minima = layout is Layout.U4 and any(w.minimum is not None for w in weights)
+    (layout, _), k = _form(weights[0]), weights[0].shape[1]
+    minima = any(w.minimum is not None for w in weights)
     tables = [t for w in weights for t in (w.scale, w.minimum) if t is not None]
     # Minima of -8 * scale, which some need beside others' own, are exact in f32.
     wide = any(t.dtype == np.float32 for t in tables) or (minima and any(w.minimum is None for w in weights))
     held: list[Array] = []  # copies that must live until the packing is done
     sources = [_source(w, held) for w in weights]
-    return _native.pack(pool, arena, _LAYOUTS[layout], sources, k, gated, wide, minima)
+    return _native.pack(pool, arena, layout, sources, k, gated, wide, minima)
 
 
 def _source(w: Weight, held: list[Array]) -> tuple[int, int, int, int, _Table, _Table]:
