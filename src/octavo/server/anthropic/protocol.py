@@ -69,7 +69,7 @@ def _messages(message: Message, where: str) -> list[Message]:
     if not isinstance(content, list) or not content:
         raise InvalidRequestError(f"{where}.content must be a string or a list of blocks", "messages")
     results: list[Message] = []
-    texts: list[str] = Field(default_factory=list)
+    texts: list[str] = []
     calls: list[Message] = []
     for i, block in enumerate(content):
         kind = block.get("type") if isinstance(block, dict) else None
