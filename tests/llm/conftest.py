@@ -29,3 +29,9 @@ def smollm2_llm() -> Callable[..., LLM]:
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def fastest() -> str:
+    """The native kernels, or what runs where they were not built. For what the reference need not repeat."""
+    return BACKENDS[0]

@@ -43,12 +43,14 @@ def same(ours: CompletionOutput, alone: CompletionOutput, backend: str) -> None:
 
 
 @pytest.fixture
-def llm(smollm2_llm: Callable[..., LLM], backend: str) -> Callable[..., LLM]:
-    # fp32 on the reference: there the promise is 1e-5.
-    precision = {"dtype": "float32"} if backend == "reference" else {}
-    return lambda **options: smollm2_llm(
-        backend=backend, max_model_len=512, max_num_seqs=8, **precision, **options
-    )
+def llm(smollm2_llm: Callable[..., LLM]) -> Callable[..., LLM]:
+    """(backend, options) -> LLM; fp32 on the reference, where the promise is 1e-5."""
+
+    def get(backend: str, **options: object) -> LLM:
+        precision = {"dtype": "float32"} if backend == "reference" else {}
+        return smollm2_llm(backend=backend, max_model_len=512, max_num_seqs=8, **precision, **options)
+
+    return get
 
 
 def alone(llm: LLM, params: SamplingParams, prompt: Any = STORY) -> CompletionOutput:
@@ -58,7 +60,7 @@ def alone(llm: LLM, params: SamplingParams, prompt: Any = STORY) -> CompletionOu
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_alone_is_in_a_batch_of_eight(llm: Callable[..., LLM], backend: str, params: SamplingParams) -> None:
-    engine = llm()
+    engine = llm(backend)
     first = alone(engine, params)
     engine.reset_prefix_cache()
     crowd = engine.generate([STORY, *OTHERS], params)
@@ -69,41 +71,41 @@ def test_alone_is_in_a_batch_of_eight(llm: Callable[..., LLM], backend: str, par
 @pytest.mark.parametrize("budget", [7, 16])
 def test_chunked_is_whole(llm: Callable[..., LLM], backend: str, budget: int) -> None:
     prompt = " ".join([STORY, *OTHERS])
-    whole = alone(llm(), SAMPLED, prompt)
-    chunked = llm(max_num_batched_tokens=budget)
+    whole = alone(llm(backend), SAMPLED, prompt)
+    chunked = llm(backend, max_num_batched_tokens=budget)
     before = chunked.get_metrics().steps
     same(alone(chunked, SAMPLED, prompt), whole, backend)
     length = len(chunked.get_tokenizer().encode(prompt))
     assert chunked.get_metrics().steps - before >= length // budget + 15
 
 
-def test_a_second_equal_prompt_hits_the_cache(llm: Callable[..., LLM], backend: str) -> None:
-    engine = llm()
+def test_a_second_equal_prompt_hits_the_cache(llm: Callable[..., LLM], fastest: str) -> None:
+    engine = llm(fastest)
     engine.reset_prefix_cache()
     prompt = " ".join([STORY, *OTHERS])
     cold = engine.generate([prompt], SAMPLED)[0]
     warm = engine.generate([prompt], SAMPLED)[0]
     assert cold.num_cached_tokens == 0
     assert warm.num_cached_tokens >= 32
-    same(warm.outputs[0], cold.outputs[0], backend)
+    same(warm.outputs[0], cold.outputs[0], fastest)
 
 
-def test_preempted_requests_say_the_same(llm: Callable[..., LLM], backend: str) -> None:
+def test_preempted_requests_say_the_same(llm: Callable[..., LLM], fastest: str) -> None:
     params = SAMPLED.replace(max_tokens=24)
     prompts = [STORY, *OTHERS]
-    calm = [alone(llm(), params, prompt) for prompt in prompts]
-    precision = {"dtype": "float32"} if backend == "reference" else {}
+    calm = [alone(llm(fastest), params, prompt) for prompt in prompts]
+    precision = {"dtype": "float32"} if fastest == "reference" else {}
     tight = LLM(
-        "smollm2", backend=backend, max_model_len=64, max_num_seqs=8, page_size=4, num_pages=30, **precision
+        "smollm2", backend=fastest, max_model_len=64, max_num_seqs=8, page_size=4, num_pages=30, **precision
     )
     outputs = tight.generate(prompts, params)
     assert tight.get_metrics().preemptions > 0
     for output, want in zip(outputs, calm, strict=True):
-        same(output.outputs[0], want, backend)
+        same(output.outputs[0], want, fastest)
 
 
-def test_a_late_request_starts_before_the_first_ends(backend: str) -> None:
-    loaded = load(EngineConfig("smollm2", backend=backend, max_model_len=256, max_num_seqs=4))
+def test_a_late_request_starts_before_the_first_ends(fastest: str) -> None:
+    loaded = load(EngineConfig("smollm2", backend=fastest, max_model_len=256, max_num_seqs=4))
     core = EngineCore(loaded.config, loaded.runner, loaded.tokenizer.stop_token_ids)
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     core.add_request("early", loaded.tokenizer.encode(STORY), params)
@@ -119,8 +121,8 @@ def test_a_late_request_starts_before_the_first_ends(backend: str) -> None:
     assert steps <= 20 + 3 + 1  # they decoded together
 
 
-def test_unseeded_answers_differ_and_can_be_had_again(llm: Callable[..., LLM]) -> None:
-    engine = llm()
+def test_unseeded_answers_differ_and_can_be_had_again(llm: Callable[..., LLM], fastest: str) -> None:
+    engine = llm(fastest)
     params = SamplingParams(temperature=1.0, max_tokens=12, ignore_eos=True)
     outputs = engine.generate([STORY] * 8, params)
     texts = [output.outputs[0].text for output in outputs]
@@ -130,8 +132,8 @@ def test_unseeded_answers_differ_and_can_be_had_again(llm: Callable[..., LLM]) -
     assert [output.seed for output in again] == [output.seed for output in outputs]
 
 
-def test_n_samples_share_the_prompt_and_differ(llm: Callable[..., LLM]) -> None:
-    engine = llm()
+def test_n_samples_share_the_prompt_and_differ(llm: Callable[..., LLM], fastest: str) -> None:
+    engine = llm(fastest)
     params = SamplingParams(n=4, temperature=1.0, seed=3, max_tokens=12, ignore_eos=True)
     output = engine.generate([STORY], params)[0]
     texts = [completion.text for completion in output.outputs]
