@@ -247,8 +247,9 @@ def test_work_ends_when_the_client_leaves(served: Served, stream: bool) -> None:
         ({"logit_bias": {"99999": 1}}, "logit_bias"),
         ({"stop": ["x"] * 1000}, "stop"),
         ({"extra_body": {"tempreature": 1}}, "tempreature"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [{"type": "retrieval"}]}, "tools"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"extra_body": {"use_beam_search": True}}, "use_beam_search"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
