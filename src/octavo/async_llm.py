@@ -15,7 +15,7 @@ from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.core import EngineCore, EngineStats
 from octavo.engine_args import EngineArgs
 from octavo.params import RequestOutput, SamplingParams
-from octavo.prompts import Prompt, chat_ids, output_processor, prompt_ids, truncated
+from octavo.prompts import Prompt, chat_ids, check_length, output_processor, prompt_ids, truncated
 from octavo.sampling.compiler import ConstraintCompiler
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class AsyncLLM:
             InvalidRequestError: the prompt or a parameter is wrong.
             OverloadedError: too many requests are waiting.
         """
+        if isinstance(prompt, str):
+            check_length(prompt, self.tokenizer, self.max_model_len)
         text, ids = prompt_ids(prompt, self.tokenizer)
         params = await self._compiler.compile_async(sampling_params or SamplingParams())
         stream = self._engine.generate(
@@ -96,7 +98,12 @@ class AsyncLLM:
         await self._engine.abort(request_id)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, special tokens included."""
+        """Token ids of a prompt, special tokens included; the event loop waits, so its length is bounded.
+
+        Raises:
+            InvalidRequestError: the text is longer than any max_model_len tokens.
+        """
+        check_length(text, self.tokenizer, self.max_model_len)
         return self.tokenizer.encode(text)
 
     def render_chat(
@@ -109,6 +116,10 @@ class AsyncLLM:
         **kwargs: Any,
     ) -> list[int]:
         """Token ids of a conversation under the model's chat template."""
+        for message in messages if isinstance(messages, list) else ():
+            content = message.get("content") if isinstance(message, Mapping) else None
+            if isinstance(content, str):
+                check_length(content, self.tokenizer, self.max_model_len)
         return chat_ids(
             self.chat_template,
             self.tokenizer,

@@ -56,6 +56,19 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return every
 
 
+def check_length(text: str, tokenizer: Tokenizer, max_tokens: int) -> None:
+    """Refuse text that no max_tokens tokens can hold, before time is spent on tokenizing it.
+
+    Raises:
+        InvalidRequestError: it is too long; what passes may still be too long, as tokens.
+    """
+    if len(text) > max_tokens * tokenizer.longest_token:
+        raise InvalidRequestError(
+            f"the prompt has {len(text)} characters, more than max_model_len {max_tokens} tokens can hold",
+            "prompt",
+        )
+
+
 def chat_ids(
     template: ChatTemplate,
     tokenizer: Tokenizer,

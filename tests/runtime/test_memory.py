@@ -37,6 +37,12 @@ def test_less_than_a_page_is_refused_with_its_size() -> None:
         plan_memory(SPECS, 0, 8192, 64, 16, None, 1.0, free=PER_TOKEN * 16 - 1)
 
 
+def test_more_pages_than_memory_are_refused_with_what_fits() -> None:
+    with pytest.raises(CapacityError, match="enough for 21 pages"):
+        plan_memory(SPECS, 0, 8192, 64, 16, 22, None, free=PER_TOKEN * 16 * 21)
+    assert plan_memory(SPECS, 0, 8192, 64, 16, 21, None, free=PER_TOKEN * 16 * 21).num_pages == 21
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "int8"])
 def test_the_plan_is_what_gets_allocated(dtype: str) -> None:
     specs = [KVSpec(2, 8, 8, dtype)] * 3

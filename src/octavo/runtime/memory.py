@@ -55,6 +55,11 @@ def plan_memory(
     wanted = max_num_seqs * -(-max_model_len // page_size)
     fits = int(free * (CPU_SHARE if share is None else share)) // (per_token * page_size)
     pages = min(wanted, fits) if num_pages is None else num_pages
+    if num_pages is not None and num_pages * page_size * per_token > free:
+        raise CapacityError(
+            f"num_pages {num_pages} needs {num_pages * page_size * per_token} bytes; {free} are free, "
+            f"enough for {free // (page_size * per_token)} pages"
+        )
     if pages < 1:
         raise CapacityError(
             f"a page of {page_size} tokens needs {per_token * page_size} bytes; "

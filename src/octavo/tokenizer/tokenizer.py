@@ -126,6 +126,11 @@ class Tokenizer:
         return self._decoder.strips_leading_space
 
     @functools.cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token: n tokens never hold more than n times as many."""
+        return max(map(len, self._table), default=1)
+
+    @functools.cached_property
     def _table(self) -> list[bytes]:
         vocabulary = self.backend.get_vocab(with_added_tokens=True)
         table = [b""] * (max(vocabulary.values(), default=-1) + 1)

@@ -1,0 +1,43 @@
+"""AsyncLLM on the real model: what a long prompt may cost the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from octavo import AsyncEngineArgs, AsyncLLM, SamplingParams
+from octavo.errors import InvalidRequestError
+
+
+def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(
+    fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = AsyncLLM.from_engine_args(
+        AsyncEngineArgs("smollm2", backend=fastest, max_model_len=128, max_num_seqs=1)
+    )
+    endless = "x" * (128 * llm.tokenizer.longest_token + 1)
+
+    async def ask() -> str:
+        params = SamplingParams(max_tokens=4, temperature=0)
+        return (
+            [output async for output in llm.generate("The capital of France is", params)][-1].outputs[0].text
+        )
+
+    async def stream() -> None:
+        async for _ in llm.generate(endless, SamplingParams(max_tokens=1)):
+            raise AssertionError("an endless prompt was answered")
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(llm.tokenizer, "encode", lambda *_, **__: pytest.fail("it was tokenized"))
+            for attempt in (
+                lambda: llm.encode(endless),
+                lambda: llm.render_chat([{"role": "user", "content": endless}]),
+                lambda: asyncio.run(stream()),
+            ):
+                with pytest.raises(InvalidRequestError, match="128 tokens can hold"):
+                    attempt()
+        assert "Paris" in asyncio.run(ask())
+    finally:
+        llm.shutdown()
