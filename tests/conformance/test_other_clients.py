@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import anthropic
@@ -142,9 +143,13 @@ def test_pydantic_ai(served: Served) -> None:
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=f"{served.url}/v1", api_key=KEY))
-    agent = Agent(model, model_settings={"temperature": 0, "max_tokens": 100})
-    assert "Paris" in agent.run_sync(PARIS).output
-    for output in (City, NativeOutput(City)):
-        typed = Agent(model, output_type=output, model_settings={"temperature": 0, "max_tokens": 100})
-        assert isinstance(typed.run_sync("Describe Paris.").output, City)
+    async def talk() -> None:  # one loop and a client that is closed: run_sync() leaves both open
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key=KEY) as client:
+            model = OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=client))
+            agent = Agent(model, model_settings={"temperature": 0, "max_tokens": 100})
+            assert "Paris" in (await agent.run(PARIS)).output
+            for output in (City, NativeOutput(City)):
+                typed = Agent(model, output_type=output, model_settings={"temperature": 0, "max_tokens": 100})
+                assert isinstance((await typed.run("Describe Paris.")).output, City)
+
+    asyncio.run(talk())
