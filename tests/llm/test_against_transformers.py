@@ -117,5 +117,8 @@ def test_rounded_activations_keep_the_model(
         divergence.append((p.exp() * (p - torch.log_softmax(ours, -1))).sum(-1))
         chosen = logits.gather(1, ours.argmax(-1, keepdim=True))[:, 0]
         margins.append(logits.max(-1).values - chosen)
-    assert float(torch.cat(divergence).mean()) < 0.006
-    assert float((torch.cat(margins) > 0.15).double().mean()) <= 0.01
+    mean, margin = float(torch.cat(divergence).mean()), torch.cat(margins)
+    changed = int((margin > 0.15).sum())
+    print(f"mean KL {mean:.4f}; {changed} of {len(margin)} changed, by at most {float(margin.max()):.2f}")
+    assert mean < 0.006
+    assert changed <= 0.01 * len(margin)
