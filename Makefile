@@ -11,7 +11,7 @@ PORT   ?= 8000
 # More arguments for pytest: make test ARGS="tests/engine -k radix"
 ARGS   ?=
 # Where pip finds the CPU build of torch, for machines whose default index has only the CUDA one:
-# make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# make test TORCH_INDEX=URL
 TORCH_INDEX ?=
 
 ifeq ($(strip $(PYTHON)),)

