@@ -11,7 +11,8 @@ from octavo.errors import CheckpointError
 from octavo.kernels.cpu import CpuBackend, instruction_sets
 from octavo.kernels.ops import F32, Activation, Rows, Tensor
 from octavo.kernels.program import Buffer
-from octavo.kernels.reference import ReferenceBackend, activate, round_to_int8
+from octavo.kernels.reference import ReferenceBackend
+from octavo.kernels.reference_math import activate, round_to_int8
 from octavo.kernels.weight import Layout, Weight
 from support.kernels import LAYOUTS, limits_of, normal, random_weight, tokens_batch
 

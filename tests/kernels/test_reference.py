@@ -11,8 +11,9 @@ from torch.nn import functional as tf
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import Activation, AttentionSpec, Inputs, KVSpec, Rows, Tensor
-from octavo.kernels.reference import ReferenceBackend, activate, attend, rotate, round_to_int8
+from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_kv import ReferenceKVCache
+from octavo.kernels.reference_math import activate, attend, rotate, round_to_int8
 from octavo.kernels.weight import Layout, Weight, concat
 
 RNG = np.random.default_rng(0)

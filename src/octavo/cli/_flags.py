@@ -162,6 +162,7 @@ def _with_flags(
 
         parameters = [*flags, *own] if name == "engine" else [*own, *flags]
         # Arguments first, as typer shows them in this order.
+        # Typer reads the signature; functions have no such attribute until someone sets it.
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         del command.__wrapped__  # or typer would look there instead

@@ -78,7 +78,7 @@ def _lines(interactive: bool) -> Iterator[str]:
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
     with contextlib.suppress(ImportError):  # not everywhere; input() then has no line editing
-        import readline  # noqa: F401
+        import readline  # noqa: F401 - importing it is what gives input() its line editing
 
     while True:
         try:

@@ -52,6 +52,7 @@ def create_app(engine: ServedEngine | None, settings: ServerSettings | None = No
     app.add_exception_handler(OctavoError, _octavo_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_middleware(Doors, state=state)
+    # FastAPI's documented way to bring one's own document; its types do not know it.
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     if engine is not None:
         attach(app, engine)

@@ -1,0 +1,144 @@
+"""The arithmetic of the reference ops: plain functions of arrays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.kernels.ops import (
+    F32,
+    Activation,
+    AttentionSpec,
+    Routing,
+)
+from octavo.kernels.weight import BLOCK
+
+I64 = npt.NDArray[np.int64]
+
+
+ROWS = 16
+
+
+def round_to_int8(x: F32) -> F32:
+    """x [..., K] rounded to int8 per block of 32 and widened again: d q, d = max|x| / 127."""
+    blocks = x.reshape(-1, BLOCK)
+    with np.errstate(invalid="ignore"):
+        d = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+        q = np.rint(np.divide(blocks, d, out=np.zeros_like(blocks), where=d != 0))
+        return np.asarray(q * d, np.float32).reshape(x.shape)
+
+
+def product(x: F32, weight: F32) -> F32:
+    """x W^T in tiles of ROWS rows, the last one padded with zeros.
+
+    BLAS chooses its order of additions by shape; equal shapes keep a row's bits (nearly) its own.
+    """
+    y = np.empty((x.shape[0], weight.shape[0]), np.float32)
+    for first in range(0, x.shape[0], ROWS):
+        tile = x[first : first + ROWS]
+        full = (
+            tile
+            if len(tile) == ROWS
+            else np.concatenate([tile, np.zeros_like(x, shape=(ROWS - len(tile), x.shape[1]))])
+        )
+        y[first : first + ROWS] = (full @ weight.T)[: len(tile)]
+    return y
+
+
+def sigmoid(x: F32) -> F32:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(np.float32)
+
+
+def erf(x: F32) -> F32:
+    """The C library's erf, element by element: the usual polynomials are only good to 1.5e-7."""
+    return np.array([math.erf(v) for v in x.ravel()], np.float32).reshape(x.shape)
+
+
+def activate(x: F32, activation: Activation) -> F32:
+    match activation:
+        case Activation.NONE:
+            return x
+        case Activation.SILU:
+            return x * sigmoid(x)
+        case Activation.GELU:
+            return np.asarray(x * (0.5 * (1 + erf(x / np.float32(np.sqrt(2))))), np.float32)
+        case Activation.GELU_TANH:
+            inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+            return np.asarray(np.float32(0.5) * x * (1 + np.tanh(inner)), np.float32)
+        case Activation.RELU:
+            return np.maximum(x, 0)
+
+
+def rms_norm(x: F32, gain: F32, eps: float) -> F32:
+    mean_square = np.square(x).mean(axis=-1, keepdims=True)
+    return np.asarray(x / np.sqrt(mean_square + np.float32(eps)) * gain, np.float32)
+
+
+def route(logits: F32, top_k: int, renormalize: bool, routing: Routing) -> tuple[I64, F32]:
+    """Chosen experts [T, top_k] and their shares."""
+    if routing.sigmoid:
+        p = sigmoid(logits)
+    else:
+        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p = shifted / shifted.sum(axis=1, keepdims=True)
+    score = p if routing.bias is None else p + routing.bias
+    if routing.top_groups < routing.groups:
+        grouped = score.reshape(len(score), routing.groups, -1)
+        best = -np.sort(-grouped, axis=2)[:, :, : routing.group_top].sum(axis=2)
+        kept = np.argsort(-best, axis=1, kind="stable")[:, : routing.top_groups]
+        allowed = np.zeros(best.shape, bool)
+        np.put_along_axis(allowed, kept, True, axis=1)
+        score = np.where(allowed[:, :, None], grouped, -np.inf).reshape(score.shape)
+    chosen = np.argsort(-score, axis=1, kind="stable")[:, :top_k]  # stable: ties to the lower expert
+    share = np.take_along_axis(p, chosen, axis=1)
+    if renormalize:
+        share = share / share.sum(axis=1, keepdims=True)
+    return chosen, share * np.float32(routing.scale)
+
+
+def norm_heads(x: F32, gain: F32, eps: float) -> F32:
+    """x [T, heads, D]: each head by itself for a gain [D], all together for a gain [heads * D]."""
+    together = x.reshape(len(x), -1, gain.shape[0])
+    return rms_norm(together, gain, eps).reshape(x.shape)
+
+
+def rotate(x: F32, cos: F32, sin: F32, interleaved: bool) -> F32:
+    """x [T, heads, D] rotated over its first 2 * cos.shape[1] elements; cos, sin [T, dim / 2]."""
+    half = cos.shape[1]
+    y = x.copy()
+    first, second = (
+        (np.s_[..., 0 : 2 * half : 2], np.s_[..., 1 : 2 * half : 2])
+        if interleaved
+        else (np.s_[..., :half], np.s_[..., half : 2 * half])
+    )
+    a, b, c, s = x[first], x[second], cos[:, None, :], sin[:, None, :]
+    y[first], y[second] = a * c - b * s, b * c + a * s
+    return y
+
+
+def attend(
+    q: F32, k: F32, v: F32, positions: np.ndarray[tuple[int], np.dtype[np.int32]], spec: AttentionSpec
+) -> F32:
+    """q [T, Hq, D] at positions [T] over k, v [L, Hkv, D] at positions 0..L-1: [T, Hq, Dv]."""
+    group = spec.num_heads // spec.num_kv_heads
+    scores = np.einsum("thd,lhd->htl", q, np.repeat(k, group, axis=1)) * np.float32(spec.scale)
+    if spec.softcap is not None:
+        scores = np.float32(spec.softcap) * np.tanh(scores / np.float32(spec.softcap))
+    distance = np.arange(k.shape[0])[None, :] - positions[:, None]
+    if spec.alibi_slopes is not None:
+        scores = scores + spec.alibi_slopes[:, None, None] * distance[None].astype(np.float32)
+    hidden = distance > 0
+    if spec.window is not None:
+        hidden = hidden | (distance <= -spec.window)
+    scores = np.where(hidden[None], np.float32(-np.inf), scores)
+    top = scores.max(axis=2, keepdims=True)
+    if spec.sinks is not None:
+        top = np.maximum(top, spec.sinks[:, None, None])
+    weights = np.exp(scores - top)
+    total = weights.sum(axis=2, keepdims=True)
+    if spec.sinks is not None:
+        total = total + np.exp(spec.sinks[:, None, None] - top)
+    return np.asarray(np.einsum("htl,lhd->thd", weights / total, np.repeat(v, group, axis=1)), np.float32)
