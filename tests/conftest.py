@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,14 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from octavo.checkpoints.gguf import GGUFCheckpoint
     from octavo.tokenizer import Tokenizer
+
+# What is tested is this checkout, also where the environment was installed from another one: an
+# editable installation puts a finder before sys.path.
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+sys.meta_path[:] = [
+    finder for finder in sys.meta_path if getattr(finder, "search_paths", [str(SOURCE)]) == [str(SOURCE)]
+]
+sys.path.insert(0, str(SOURCE))
 
 # Examples are not timed: two busy cores say nothing about the code.
 settings.register_profile("octavo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
