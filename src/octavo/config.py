@@ -11,6 +11,10 @@ CPU_BATCHED_TOKENS = 512
 
 KV_DTYPES = {"auto": "f16", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8"}
 
+POLICIES = ("fcfs", "priority", "lpm")
+"""How requests of equal priority enter: in order of arrival (vLLM's "fcfs" and "priority" are the same
+here, where priorities are always obeyed), or the longest cached prefix first (SGLang's name)."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -22,6 +26,7 @@ class SchedulerConfig:
         step_target_s: while anything decodes, a step should take no longer than this: the budget
             is then also bounded by the measured rate (at least 16 tokens). None: tokens only.
         max_waiting: waiting requests above this many are refused (OverloadedError).
+        scheduling_policy, fair_share: who enters next, see engine.entry_order.
     """
 
     num_pages: int
@@ -32,9 +37,19 @@ class SchedulerConfig:
     step_target_s: float | None = None
     enable_prefix_caching: bool = True
     max_waiting: int = 1024
+    scheduling_policy: str = "fcfs"
+    fair_share: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("num_pages", "page_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
+        _one_of("scheduling_policy", self.scheduling_policy, POLICIES)
+        for name in (
+            "num_pages",
+            "page_size",
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "fair_share",
+        ):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} must be at least 1, not {getattr(self, name)}", name)
         if self.max_model_len > self.num_pages * self.page_size:
@@ -61,6 +76,7 @@ class EngineConfig:
         isa: CPU instruction set: "auto", or a name that `octavo env` lists.
         backend: "auto", "cpu" (native kernels) or "reference" (NumPy).
         step_target_ms: SchedulerConfig.step_target_s; 0 is none.
+        scheduling_policy: one of POLICIES.
         seed: base of the seeds of requests that bring none; None draws each at random.
         chat_template: a Jinja template, or the path of a file that holds one.
     """
@@ -82,6 +98,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     step_target_ms: float = 100.0
     max_waiting: int = 1024
+    scheduling_policy: str = "fcfs"
     seed: int | None = None
     threads: int | None = None
     isa: str = "auto"
@@ -92,6 +109,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, ("auto", "float32", "float16", "bfloat16"))
         _one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPES))
+        _one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         _one_of("backend", self.backend, ("auto", "cpu", "reference"))
         if self.quantization not in (None, "gguf"):
             raise UnsupportedError(f"quantization {self.quantization!r} is not supported yet", "quantization")
@@ -161,6 +179,7 @@ def resolve(user: EngineConfig, max_position: int, num_pages: int) -> SchedulerC
         step_target_s=user.step_target_ms / 1000 or None,
         enable_prefix_caching=user.enable_prefix_caching,
         max_waiting=user.max_waiting,
+        scheduling_policy=user.scheduling_policy,
     )
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine import test_kv_manager, test_prefix_cache, test_scheduler
+from engine import test_entry_order, test_kv_manager, test_prefix_cache, test_scheduler
+from octavo.engine import entry_order
+from octavo.engine.entry_order import EntryOrder
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
@@ -225,7 +227,6 @@ MUTANTS: tuple[Patch, ...] = (
     lock_a_copy_that_is_not_used,
     give_a_row_twice,
     do_not_tell_freed_rows,
-    keep_the_victims_step,
     plan_past_the_end,
     keep_tokens_after_the_stop,
     stop_before_min_tokens,
@@ -310,6 +311,50 @@ def admit_without_reserve(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KVManager, "begin", lambda self, request, reserve: begin(self, request, 0))
 
 
+def compare_no_prefixes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EntryOrder, "_by_prefix", lambda self, waiting: list(waiting))
+
+
+def let_newcomers_pass_the_preempted(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: EntryOrder, waiting: Any) -> Any:
+        return sorted(waiting, key=lambda request: -self._kv.cached_tokens(request))
+
+    patch.setattr(EntryOrder, "_by_prefix", mutant)
+
+
+def compare_everybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(entry_order, "PREFIX_WINDOW", 10**9)
+
+
+def prefixes_before_priorities(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: EntryOrder, waiting: Any) -> Any:
+        return sorted(waiting, key=lambda request: -self._kv.cached_tokens(request))
+
+    patch.setattr(EntryOrder, "_by_prefix", mutant)
+
+
+def no_share_for_the_oldest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EntryOrder, "_oldest", lambda self, waiting, running: iter(()))
+
+
+def a_share_one_too_late(patch: pytest.MonkeyPatch) -> None:
+    init = EntryOrder.__init__
+    patch.setattr(EntryOrder, "__init__", lambda self, policy, share, kv: init(self, policy, share + 1, kv))
+
+
+def share_without_precedence(patch: pytest.MonkeyPatch) -> None:
+    """It enters, and is preempted for the next urgent one."""
+    oldest = EntryOrder._oldest
+
+    def mutant(self: EntryOrder, waiting: Any, running: Any) -> Any:
+        orders = {request: request.order for request in waiting}
+        yield from oldest(self, waiting, running)
+        for request, order in orders.items():
+            request.order = order
+
+    patch.setattr(EntryOrder, "_oldest", mutant)
+
+
 @pytest.mark.parametrize(
     ("mutate", "test"),
     [
@@ -326,6 +371,26 @@ def admit_without_reserve(patch: pytest.MonkeyPatch) -> None:
         (let_small_ones_overtake, test_scheduler.test_waiting_requests_enter_in_order_of_arrival),
         (evict_the_newest, test_prefix_cache.test_least_recently_used_goes_first_from_its_end),
         (admit_without_reserve, test_scheduler.test_a_newcomer_leaves_a_page_for_everybody_who_runs),
+        (
+            compare_no_prefixes,
+            lambda: test_entry_order.test_the_longest_cached_prefix_goes_first_if_so_asked("lpm"),
+        ),
+        (
+            let_newcomers_pass_the_preempted,
+            test_entry_order.test_preempted_ones_resume_before_longer_prefixes_enter,
+        ),
+        (keep_the_victims_step, test_scheduler.test_a_victim_that_was_in_the_step_is_taken_out_again),
+        (compare_everybody, test_entry_order.test_only_the_first_are_compared),
+        (prefixes_before_priorities, test_entry_order.test_priority_comes_before_prefix),
+        (no_share_for_the_oldest, lambda: test_entry_order.test_prefixes_do_not_starve_the_oldest(3)),
+        (
+            a_share_one_too_late,
+            lambda: test_entry_order.test_a_flood_of_urgent_ones_leaves_the_others_a_share(5),
+        ),
+        (
+            share_without_precedence,
+            test_entry_order.test_who_has_waited_long_is_not_preempted_for_the_urgent,
+        ),
     ],
     ids=lambda value: value.__name__,
 )
@@ -334,5 +399,5 @@ def test_the_rules_own_test_catches_it(
 ) -> None:
     test()
     mutate(monkeypatch)
-    with pytest.raises((AssertionError, IntegrityError)):
+    with pytest.raises((AssertionError, IntegrityError, PlanError)):
         test()

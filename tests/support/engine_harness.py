@@ -37,6 +37,8 @@ class Harness:
         propose: Callable[[Sequence[int], int], Sequence[int]] | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         step_target_s: float | None = None,
+        scheduling_policy: str = "fcfs",
+        fair_share: int = 16,
     ) -> None:
         config = SchedulerConfig(
             num_pages=num_pages,
@@ -47,6 +49,8 @@ class Harness:
             step_target_s=step_target_s,
             enable_prefix_caching=enable_prefix_caching,
             max_waiting=max_waiting,
+            scheduling_policy=scheduling_policy,
+            fair_share=fair_share,
         )
         self.config = config
         self.toy = Toy(vocab_size)

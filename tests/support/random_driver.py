@@ -47,6 +47,8 @@ def random_harness(rng: random.Random) -> Harness:
         depth=rng.choice((1, 2)),
         vocab_size=vocab_size,
         propose=oracle_drafts(vocab_size, rng.randint(1, 4)) if rng.random() < 0.4 else None,
+        scheduling_policy=rng.choice(("fcfs", "lpm")),
+        fair_share=rng.choice((1, 2, 5)),
     )
 
 

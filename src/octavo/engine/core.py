@@ -57,6 +57,7 @@ class EngineCore:
         rng: draws 64-bit seeds for requests that bring none; the system's randomness by default.
         clock: seconds, monotonic.
         steps_in_flight: 2 plans the next step while the executor works on one.
+        scheduler: another one than Scheduler(config), to compare with.
 
     Attributes:
         failed_steps: how many steps have failed since the last one that did not.
@@ -72,6 +73,7 @@ class EngineCore:
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
         steps_in_flight: int = 1,
+        scheduler: Scheduler | None = None,
     ) -> None:
         if not 1 <= steps_in_flight <= MAX_IN_FLIGHT:
             raise InvalidRequestError(
@@ -84,7 +86,7 @@ class EngineCore:
         self._rng = rng or random.SystemRandom()
         self._clock = clock
         self._depth = steps_in_flight
-        self.scheduler = Scheduler(config)
+        self.scheduler = scheduler or Scheduler(config)
         self._requests: dict[str, list[Request]] = {}  # unfinished ones by the caller's name
         self._flights: deque[tuple[StepPlan, Handle, float]] = deque()
         self._last_result_time = 0.0

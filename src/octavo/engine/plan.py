@@ -37,9 +37,11 @@ class NewRow:
     sample_index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowStep:
     """What one row computes in one step: the tokens at positions [start, start + count).
+
+    (Not frozen, because one is made per running request and step, and freezing doubles the time.)
 
     Attributes:
         pages: page ids appended to the row's page table by this step (tables only grow; the first

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from octavo.config import SchedulerConfig
 from octavo.engine.budget import TokenBudget
+from octavo.engine.entry_order import EntryOrder
 from octavo.engine.kv_manager import KVManager, PageGroup
 from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
@@ -30,10 +31,12 @@ class Scheduler:
     3.  *Order.* First the running requests that need one token (and its drafts), then the running
         ones that need more, in chunks of what is left; each group in order (priority, arrival),
         that is, oldest first. Then new requests enter in the same order.
-    4.  *Admission.* A request enters when a row is free, budget is left, nobody was preempted in
-        this step, and all its known tokens fit beside one page of growth for each running request
-        (prompts in progress have used up the budget before it is looked at). It is not overtaken by
-        a younger one that would fit. A request that waits for its grammar is passed over.
+    4.  *Admission.* A request enters when a row is free (there are max_num_seqs), budget is left,
+        nobody was preempted in this step, and all its known tokens fit beside one page of growth for
+        each running request (prompts in progress have used up the budget before it is looked at).
+        It is not overtaken by one behind it that would fit. A request that waits for its grammar is
+        passed over. EntryOrder may change the order, and keeps it fair: by scheduling_policy the
+        longest cached prefix goes first, and the oldest has one of any fair_share entries in a row.
     5.  *Sharing.* A request waits while an older one computes a prefix that it could share: the
         samples of n > 1 and equal prompts that arrive together cost one prefill. Passed over
         likewise. It waits only for running requests, and these make progress.
@@ -54,9 +57,12 @@ class Scheduler:
         named in the next plan, and again if that step failed.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, kv: KVManager | None = None) -> None:
         self.config = config
-        self.kv = KVManager((PageGroup(),), config.num_pages, config.page_size, config.enable_prefix_caching)
+        self.kv = kv or KVManager(
+            (PageGroup(),), config.num_pages, config.page_size, config.enable_prefix_caching
+        )
+        self.entry_order = EntryOrder(config.scheduling_policy, config.fair_share, self.kv)
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
         self.running: list[Request] = []  # both in order (priority, arrival)
         self.waiting: list[Request] = []
@@ -158,7 +164,7 @@ class Scheduler:
         """Let waiting requests enter, in order."""
         in_progress = PrefixesInProgress(self.kv, self.running)
         admitted: list[Request] = []
-        for request in self.waiting:
+        for request in self.entry_order.offer(self.waiting, self.running):
             if step.left <= 0 or not self._free_rows or request.num_in_flight:
                 break  # (a preempted one whose last token is on its way must know it first)
             if request.state is RequestState.WAITING_GRAMMAR or in_progress.worth_waiting(request):
