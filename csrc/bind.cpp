@@ -51,6 +51,13 @@ Weights pack_sources(Pool& pool, WeightArena& arena, int layout, const std::vect
     return pack(pool, arena, static_cast<Layout>(layout), sources, k, gated, wide, minima);
 }
 
+// sigmoid, bias, groups, top groups, best of a group that count, scale
+using RoutingTuple = std::tuple<bool, std::optional<Floats>, int64_t, int64_t, int64_t, float>;
+
+Routing routing_of(const RoutingTuple& r) {
+    return {std::get<0>(r), data_of(std::get<1>(r)), std::get<2>(r), std::get<3>(r), std::get<4>(r), std::get<5>(r)};
+}
+
 MoeSpec moe_spec(const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k) {
     MoeSpec spec;
     if (gate_up.empty() || gate_up.size() != down.size()) throw std::invalid_argument("each expert has gate_up and down");
@@ -60,7 +67,6 @@ MoeSpec moe_spec(const std::vector<Weights>& gate_up, const std::vector<Weights>
     for (size_t i = 0; i < gate_up.size(); i++)
         if (!same(gate_up[0]->view, gate_up[i]->view) || !same(down[0]->view, down[i]->view))
             throw std::invalid_argument("experts must have one shape and layout");
-    if (top_k < 1 || top_k > static_cast<int64_t>(gate_up.size())) throw std::invalid_argument("top_k exceeds the experts");
     spec.gate_up = gate_up;
     spec.down = down;
     spec.top_k = top_k;
@@ -116,13 +122,16 @@ public:
         program_.add(make_linear(std::move(spec)));
     }
     void moe(const BufferTuple& x, const BufferTuple& router, const BufferTuple& y, const std::vector<Weights>& gate_up,
-             const std::vector<Weights>& down, int64_t top_k, int activation, bool renormalize, int64_t workspace) {
+             const std::vector<Weights>& down, int64_t top_k, int activation, bool renormalize,
+             const RoutingTuple& routing, int64_t workspace) {
         MoeSpec spec = moe_spec(gate_up, down, top_k);
         spec.x = buffer_of(x);
         spec.router = buffer_of(router);
         spec.y = buffer_of(y);
         spec.activation = static_cast<Activation>(activation);
         spec.renormalize = renormalize;
+        spec.routing = routing_of(routing);
+        check_routing(spec.routing, static_cast<int64_t>(gate_up.size()), top_k);
         spec.workspace = workspace;
         program_.add(make_moe(std::move(spec)));
     }
@@ -149,6 +158,17 @@ public:
         spec.k_together = is_together(k_norm, d, kv_heads);
         spec.eps = eps;
         program_.add(make_rotary(std::move(spec)));
+    }
+    void head_linear(const BufferTuple& x, const BufferTuple& y, const std::vector<Weights>& weights, int64_t workspace) {
+        program_.add(make_head_linear({buffer_of(x), buffer_of(y), weights, workspace}));
+    }
+    void latent_append(const BufferTuple& q_latent, const BufferTuple& q_rope, const BufferTuple& latent,
+                       const BufferTuple& k_rope, const BufferTuple& q, std::shared_ptr<KVCache> cache, size_t layer,
+                       int64_t heads, const Floats& cos, const Floats& sin, bool interleaved) {
+        program_.add(make_latent({buffer_of(q_latent), buffer_of(q_rope), buffer_of(latent), buffer_of(k_rope),
+                                  buffer_of(q), std::move(cache), layer, heads, cos.data(), sin.data(),
+                                  2 * static_cast<int64_t>(cos.shape(1)), static_cast<int64_t>(cos.shape(0)),
+                                  interleaved}));
     }
     void attention(const BufferTuple& q, const BufferTuple& y, std::shared_ptr<KVCache> cache, size_t layer,
                    int64_t heads, float scale, float softcap, int64_t window, std::optional<Floats> slopes,
@@ -221,6 +241,8 @@ NB_MODULE(_native, m) {
     m.def("moe_workspace", [](const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k,
                               int64_t tokens) { return moe_workspace(moe_spec(gate_up, down, top_k), tokens); });
 
+    m.def("head_linear_workspace", &head_linear_workspace);
+
     nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("size", &Pool::size);
     nb::class_<WeightArena>(m, "WeightArena").def(nb::init<>());
     nb::class_<PackedMatrix>(m, "Matrix")
@@ -231,10 +253,11 @@ NB_MODULE(_native, m) {
         })
         .def_ro("nbytes", &PackedMatrix::nbytes);
     nb::class_<KVCache>(m, "KVCache")
-        .def("__init__", [](KVCache* self, const std::vector<std::tuple<int64_t, int64_t, int64_t, int>>& layers,
+        .def("__init__", [](KVCache* self, const std::vector<std::tuple<int64_t, int64_t, int64_t, int, bool>>& layers,
                             int64_t num_pages, int64_t page_size) {
             std::vector<KVShape> shapes;
-            for (const auto& [heads, d, dv, type] : layers) shapes.push_back({heads, d, dv, static_cast<KVType>(type)});
+            for (const auto& [heads, d, dv, type, latent] : layers)
+                shapes.push_back({heads, d, dv, static_cast<KVType>(type), latent});
             new (self) KVCache(shapes, num_pages, page_size);
         })
         .def_prop_ro("nbytes", &KVCache::nbytes)
@@ -255,6 +278,8 @@ NB_MODULE(_native, m) {
         .def("moe", &Builder::moe)
         .def("rotary_append", &Builder::rotary_append, "qkv"_a, "q"_a, "cache"_a, "layer"_a, "heads"_a, "cos"_a.none(),
              "sin"_a.none(), "interleaved"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a)
+        .def("head_linear", &Builder::head_linear)
+        .def("latent_append", &Builder::latent_append)
         .def("attention", &Builder::attention, "q"_a, "y"_a, "cache"_a, "layer"_a, "heads"_a, "scale"_a, "softcap"_a,
              "window"_a, "slopes"_a.none(), "sinks"_a.none())
         .def("set_result", &Builder::set_result)

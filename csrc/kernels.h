@@ -26,8 +26,11 @@ struct Kernels {
     void (*embed)(const Matrix&, int64_t row, float scale, float* y);
     // p = softmax(x)
     void (*softmax)(const float* x, float* p, int64_t count);
+    void (*sigmoid)(const float* x, float* p, int64_t count);
     // Head slots [begin, end) of tokens x (query heads, key heads, value heads). scratch: head dim floats.
     void (*rotary_append)(const RotaryArgs&, int64_t begin, int64_t end, float* scratch);
+    // Head slots [begin, end) of tokens x (query heads, the key). scratch: 3 head dim floats.
+    void (*latent_append)(const LatentArgs&, int64_t begin, int64_t end, float* scratch);
     // Bytes of scratch that one attention item of `rows` query rows needs.
     int64_t (*attention_scratch)(int64_t rows, int64_t d, int64_t dv);
     void (*attention)(const AttentionArgs&, const AttentionItem&, float* scratch);

@@ -19,6 +19,7 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
     int64_t at = 0;
     for (const KVShape& s : layers) {
         if (s.heads < 1 || s.d < 1 || s.dv < 1) throw std::invalid_argument("a KV layer needs heads and dimensions");
+        if (s.latent && s.dv > s.d) throw std::invalid_argument("a latent is part of its key");
         const int64_t size = s.type == KVType::F32 ? 4 : s.type == KVType::S8 ? 1 : 2;
         KVView v{};
         v.page_size = page_size;
@@ -28,13 +29,16 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
         v.type = s.type;
         v.k_at = at;
         at = round_up(at + s.heads * s.d * page_size * size, 4);
-        v.v_at = at;
-        at = round_up(at + s.heads * s.dv * page_size * size, 4);
+        v.latent = s.latent;
+        v.v_at = s.latent ? v.k_at : at;
+        if (!s.latent) at = round_up(at + s.heads * s.dv * page_size * size, 4);
         if (s.type == KVType::S8) {
-            v.ks_at = at;
+            v.ks_at = v.vs_at = at;
             at += s.heads * page_size * 4;
-            v.vs_at = at;
-            at += s.heads * page_size * 4;
+            if (!s.latent) {
+                v.vs_at = at;
+                at += s.heads * page_size * 4;
+            }
         }
         views.push_back(v);
     }

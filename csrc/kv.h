@@ -14,6 +14,7 @@ namespace octavo {
 struct KVShape {
     int64_t heads, d, dv;
     KVType type;
+    bool latent; // V is the first dv dimensions of K, and is not stored
 };
 
 class KVCache {

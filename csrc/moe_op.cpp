@@ -11,7 +11,7 @@ namespace {
 int tile_of(const Kernels& k, const Matrix& m) { return is_quantized(m.layout) ? k.tile_int8 : k.tile_float; }
 size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 
-// Workspace: a router row of probabilities per token, the chosen experts and their shares, then per
+// Workspace: a router row of probabilities and of scores (2 of them) per token, the chosen experts and their shares, then per
 // routed row (token and expert, grouped by expert): prepared x, hidden, prepared hidden, output.
 struct Layouts {
     size_t probabilities, experts, shares, x, hidden, prepared, output, total;
@@ -30,7 +30,7 @@ Layouts layouts(const MoeSpec& s, int64_t tokens) {
     };
     // Prepared activations start anew for each expert, at a 64-byte boundary of each of their arrays.
     const size_t slack = static_cast<size_t>(experts) * 256;
-    l.probabilities = take(static_cast<size_t>(tokens * experts) * 4);
+    l.probabilities = take(static_cast<size_t>(tokens * 3 * experts) * 4);
     l.experts = take(static_cast<size_t>(rows) * 4);
     l.shares = take(static_cast<size_t>(rows) * 4);
     l.x = take(activation_bytes(up.layout, rows, up.k) + slack);
@@ -90,7 +90,7 @@ private:
     };
 
     float* probabilities(int64_t t) const {
-        return reinterpret_cast<float*>(memory_ + at_.probabilities) + t * static_cast<int64_t>(spec_.gate_up.size());
+        return reinterpret_cast<float*>(memory_ + at_.probabilities) + t * 3 * static_cast<int64_t>(spec_.gate_up.size());
     }
     int32_t* chosen(int64_t t) const { return reinterpret_cast<int32_t*>(memory_ + at_.experts) + t * spec_.top_k; }
     float* shares(int64_t t) const { return reinterpret_cast<float*>(memory_ + at_.shares) + t * spec_.top_k; }
@@ -99,20 +99,8 @@ private:
     void route(const Step& s, int64_t t) const {
         const auto experts = static_cast<int64_t>(spec_.gate_up.size());
         float* p = probabilities(t);
-        s.kernels->softmax(s.row(spec_.router, t), p, experts);
-        int32_t* pick = chosen(t);
-        for (int64_t i = 0; i < spec_.top_k; i++) {
-            int64_t best = -1;
-            for (int64_t e = 0; e < experts; e++) {
-                if (std::find(pick, pick + i, static_cast<int32_t>(e)) != pick + i) continue;
-                if (best < 0 || p[e] > p[best]) best = e; // ties, and NaN, go to the lower expert
-            }
-            pick[i] = static_cast<int32_t>(best);
-        }
-        std::sort(pick, pick + spec_.top_k);
-        float sum = 0.0f;
-        for (int64_t i = 0; i < spec_.top_k; i++) sum += p[pick[i]];
-        for (int64_t i = 0; i < spec_.top_k; i++) shares(t)[i] = spec_.renormalize ? p[pick[i]] / sum : p[pick[i]];
+        (spec_.routing.sigmoid ? s.kernels->sigmoid : s.kernels->softmax)(s.row(spec_.router, t), p, experts);
+        choose_experts(spec_.routing, p, experts, spec_.top_k, spec_.renormalize, p + experts, chosen(t), shares(t));
     }
 
     void group(const Step& s) {

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "program.h"
+#include "routing.h"
 
 namespace octavo {
 
@@ -45,6 +46,7 @@ struct MoeSpec {
     int64_t top_k = 1;
     Activation activation = Activation::None;
     bool renormalize = false;
+    Routing routing;
     int64_t workspace = 0; // arena offset
 };
 std::unique_ptr<Op> make_moe(MoeSpec spec);
@@ -66,6 +68,27 @@ struct RotarySpec {
     float eps = 0.0f;
 };
 std::unique_ptr<Op> make_rotary(RotarySpec spec);
+
+struct LatentSpec {
+    Buffer q_latent, q_rope, latent, k_rope, q;
+    std::shared_ptr<KVCache> cache;
+    size_t layer = 0;
+    int64_t heads = 1;
+    const float* cos = nullptr;
+    const float* sin = nullptr;
+    int64_t rotary_dim = 0, rotary_positions = 0;
+    bool interleaved = false;
+};
+std::unique_ptr<Op> make_latent(LatentSpec spec);
+
+struct HeadLinearSpec {
+    Buffer x, y;
+    std::vector<Weights> weights;
+    int64_t workspace = 0; // arena offset
+};
+std::unique_ptr<Op> make_head_linear(HeadLinearSpec spec);
+// Bytes of workspace for max_rows rows.
+size_t head_linear_workspace(const std::vector<Weights>& weights, int64_t max_rows);
 
 struct AttentionOpSpec {
     Buffer q, y;

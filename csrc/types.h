@@ -107,13 +107,15 @@ struct LinearArgs {
 
 // Pages of one layer: page p is at base + p * page_stride, and in it
 //   k [heads][d][page_size], v [heads][page_size][dv], for int8 also ks, vs [heads][page_size] f32.
-// K is transposed so that a vector holds consecutive positions of one dimension.
+// K is transposed so that a vector holds consecutive positions of one dimension. latent: there is no v,
+// and no vs; the values are the first dv dimensions of k.
 struct KVView {
     uint8_t* base;
     int64_t page_stride, k_at, v_at, ks_at, vs_at;
     int64_t num_pages, page_size;
     int64_t heads, d, dv;
     KVType type;
+    bool latent;
 };
 
 struct BatchView {
@@ -142,6 +144,21 @@ struct RotaryArgs {
     const float* k_norm;
     bool q_together, k_together;
     float eps;
+};
+
+struct LatentArgs { // ops.latent_append
+    const float* q_latent; // [tokens, heads, dv]
+    const float* q_rope;   // [tokens, heads, d - dv]
+    const float* latent;   // [tokens, dv]
+    const float* k_rope;   // [tokens, d - dv]
+    float* q;              // [tokens, heads, d]
+    const int32_t* positions;
+    const int32_t* slots;
+    KVView kv;
+    int64_t heads;
+    const float* cos; // [positions, (d - dv) / 2]
+    const float* sin;
+    bool interleaved;
 };
 
 struct AttentionArgs {

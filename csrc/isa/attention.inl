@@ -250,7 +250,8 @@ void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block
         for (int64_t i = 0; i < w.d; i++) widen(k + i * kv.page_size * size, kv.type, n, w.k + i * kRescale + column);
         const int64_t row = item.head * kv.page_size + offset;
         const uint8_t* v = page + kv.v_at + row * kv.dv * size;
-        if (w.dv == w.dvp) widen(v, kv.type, n * w.dv, w.v + column * w.dvp);
+        if (kv.latent) values_of_latent(w.k, w.dv, w.dvp, column, column + n, w.v);
+        else if (w.dv == w.dvp) widen(v, kv.type, n * w.dv, w.v + column * w.dvp);
         else
             for (int64_t i = 0; i < n; i++) widen(v + i * kv.dv * size, kv.type, w.dv, w.v + (column + i) * w.dvp);
         if (kv.type == KVType::S8) {
@@ -448,7 +449,7 @@ void attend_positions(const AttentionArgs& a, const AttentionItem& item, int64_t
 void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch) {
     const int64_t group = a.heads / a.kv.heads, rows = (item.t1 - item.t0) * group;
     Attend w = layout_scratch(scratch, rows, group, a.kv.d, a.kv.dv);
-    w.direct = rows <= 2 * DIRECT_ROWS && a.kv.page_size % 16 == 0 && a.kv.dv % 16 == 0;
+    w.direct = rows <= 2 * DIRECT_ROWS && a.kv.page_size % 16 == 0 && a.kv.dv % 16 == 0 && !a.kv.latent;
     w.most = w.direct ? DIRECT_ROWS : ROWS;
     load_queries(a, item, w);
     int64_t from = INT32_MAX, to = 0;

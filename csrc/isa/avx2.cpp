@@ -22,6 +22,7 @@ namespace {
 #include "dot_avx2.inl"
 #include "linear.inl"
 #include "rotary.inl"
+#include "latent.inl"
 #include "attention.inl"
 #include "table.inl"
 } // namespace

@@ -23,6 +23,7 @@ namespace {
 #include "dot_generic.inl"
 #include "linear.inl"
 #include "rotary.inl"
+#include "latent.inl"
 #include "attention.inl"
 #include "table.inl"
 } // namespace

@@ -124,6 +124,13 @@ void softmax_row(const float* x, float* p, int64_t count) {
     for (int64_t i = 0; i < count; i++) p[i] /= sum;
 }
 
+void sigmoid_row(const float* x, float* p, int64_t count) {
+    for (int64_t i = 0; i < count; i += 16) {
+        const int64_t n = count - i < 16 ? count - i : 16;
+        store_n(p + i, sigmoid(load_n(x + i, n)), n);
+    }
+}
+
 SIMD float table_entry(const Matrix& w, const uint8_t* table, int64_t lane) {
     return w.wide ? ((const float*)table)[lane] : widen_f16(((const uint16_t*)table)[lane]);
 }

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.errors import CheckpointError
 from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
@@ -23,8 +22,7 @@ LENGTH = 70
 IDS = [int(i) for i in np.random.default_rng(5).integers(3, 150, LENGTH)]
 VARIANTS = [(f.name, variant) for f in families() for variant in f.tiny_config()]
 BACKENDS = ("reference", "cpu") if native_available() else ("reference",)
-NATIVE_LACKS = ("deepseek_v2", "deepseek_v3")
-CASES = [(*v, b) for v in VARIANTS for b in BACKENDS if b != "cpu" or v[0] not in NATIVE_LACKS]
+CASES = [(*v, b) for v in VARIANTS for b in BACKENDS]
 Folders = Callable[[str, str], Path]
 
 every_variant = pytest.mark.parametrize(
@@ -152,14 +150,6 @@ def test_a_window_matters(tiny_folder: Folders) -> None:
         finally:
             config.write_text(text)
         assert np.abs(ours - truth(folder, tuple(IDS))).max() > 1e-3 * np.abs(ours).max()
-
-
-@pytest.mark.parametrize("name", NATIVE_LACKS if "cpu" in BACKENDS else ())
-def test_what_the_native_backend_lacks_it_says(name: str, tiny_folder: Folders) -> None:
-    """In one line, at start-up. Once it has learned, this fails, and NATIVE_LACKS can go."""
-    model = loaded(tiny_folder(name, next(iter(family(name).tiny_config()))), "cpu")
-    with pytest.raises(CheckpointError, match=r"native kernels do not compute .* --backend reference"):
-        Sequences(model, backend_called("cpu"), [1])
 
 
 @pytest.mark.parametrize("name", family_names())

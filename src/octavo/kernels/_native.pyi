@@ -11,6 +11,7 @@ _Table: TypeAlias = tuple[int, int, int, bool]  # address, row stride, column st
 _Source: TypeAlias = tuple[int, int, int, int, _Table, _Table]  # address, rows, row and block stride, tables
 _F32: TypeAlias = npt.NDArray[np.float32]
 _I32: TypeAlias = npt.NDArray[np.int32]
+_Routing: TypeAlias = tuple[bool, _F32 | None, int, int, int, float]  # as in ops.Routing
 _Norm: TypeAlias = tuple[int, _F32 | None, _F32 | None, float]  # kind, gain, bias, eps
 
 def isas() -> list[str]: ...
@@ -49,10 +50,11 @@ def pack(
 ) -> Matrix: ...
 def activation_bytes(weight: Matrix, rows: int, /) -> int: ...
 def moe_workspace(gate_up: Sequence[Matrix], down: Sequence[Matrix], top_k: int, tokens: int, /) -> int: ...
+def head_linear_workspace(weights: Sequence[Matrix], rows: int, /) -> int: ...
 
 class KVCache:
     def __init__(
-        self, layers: Sequence[tuple[int, int, int, int]], num_pages: int, page_size: int, /
+        self, layers: Sequence[tuple[int, int, int, int, bool]], num_pages: int, page_size: int, /
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...
@@ -92,6 +94,7 @@ class Program:
         top_k: int,
         activation: int,
         renormalize: bool,
+        routing: _Routing,
         workspace: int,
         /,
     ) -> None: ...
@@ -108,6 +111,22 @@ class Program:
         q_norm: _F32 | None,
         k_norm: _F32 | None,
         eps: float,
+    ) -> None: ...
+    def head_linear(self, x: _Place, y: _Place, weights: Sequence[Matrix], workspace: int, /) -> None: ...
+    def latent_append(
+        self,
+        q_latent: _Place,
+        q_rope: _Place,
+        latent: _Place,
+        k_rope: _Place,
+        q: _Place,
+        cache: KVCache,
+        layer: int,
+        heads: int,
+        cos: _F32,
+        sin: _F32,
+        interleaved: bool,
+        /,
     ) -> None: ...
     def attention(
         self,

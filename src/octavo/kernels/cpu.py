@@ -28,7 +28,7 @@ class CpuKVCache:
     """All layers' pages, one page of every layer side by side; touched lazily by the system."""
 
     def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> None:
-        shapes = [(s.num_kv_heads, s.head_dim, s.v_head_dim, _KV_TYPES[s.dtype]) for s in layers]
+        shapes = [(s.num_kv_heads, s.head_dim, s.v_head_dim, _KV_TYPES[s.dtype], s.latent) for s in layers]
         self._native = _native.KVCache(shapes, num_pages, page_size)
         self._layers = [CpuKVLayer(self._native, i, spec) for i, spec in enumerate(layers)]
 

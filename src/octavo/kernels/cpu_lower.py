@@ -10,7 +10,7 @@ import numpy as np
 
 from octavo.kernels import _native
 from octavo.kernels.cpu_weight import CpuWeight
-from octavo.kernels.ops import Activation, AttentionSpec, KVSpec, Limits, PackedWeight, Rotary, Rows
+from octavo.kernels.ops import Activation, AttentionSpec, KVSpec, Limits, PackedWeight, Rotary, Routing, Rows
 from octavo.kernels.program import Buffer, Call, Plan, max_rows, plan_arena
 
 _ROWS = {Rows.TOKENS: 0, Rows.SAMPLED: 1, Rows.SEQUENCES: 2}
@@ -87,15 +87,18 @@ def _workspace(call: Call, buffers: Sequence[Buffer], limits: Limits) -> int:
         return max(_native.activation_bytes(part, rows) for part in parts(call.args["weight"]))
     if call.name == "moe":
         rows = max_rows(buffers[call.output].rows, limits)
-        gate_up, down = (_experts(call.args[name]) for name in ("gate_up", "down"))
+        gate_up, down = (_whole(call.args[name]) for name in ("gate_up", "down"))
         return int(_native.moe_workspace(gate_up, down, call.args["top_k"], rows))
+    if call.name == "head_linear":
+        rows = max_rows(buffers[call.output].rows, limits)
+        return _native.head_linear_workspace(_whole(call.args["weights"]), rows)
     return 0
 
 
-def _experts(weights: Sequence[PackedWeight]) -> list[_native.Matrix]:
+def _whole(weights: Sequence[PackedWeight]) -> list[_native.Matrix]:
     found = [parts(w) for w in weights]
     if any(len(p) != 1 for p in found):
-        raise TypeError("an expert's weight must be of one layout")
+        raise TypeError("an expert's or a head's weight must be of one layout")
     return [p[0] for p in found]
 
 
@@ -181,16 +184,47 @@ class _Lowering:
     def moe(self, call: Call, workspace: int) -> None:
         x, router = call.inputs
         args = call.args
+        routing: Routing = args["routing"]
         self._program.moe(
             self._place(x),
             self._place(router),
             self._place(call.output),
-            _experts(args["gate_up"]),
-            _experts(args["down"]),
+            _whole(args["gate_up"]),
+            _whole(args["down"]),
             args["top_k"],
             _ACTIVATIONS[args["activation"]],
             args["renormalize"],
+            (
+                routing.sigmoid,
+                self._hold(routing.bias),
+                routing.groups,
+                routing.top_groups,
+                routing.group_top,
+                routing.scale,
+            ),
             workspace,
+        )
+
+    def head_linear(self, call: Call, workspace: int) -> None:
+        weights = _whole(call.args["weights"])
+        self._program.head_linear(self._place(call.inputs[0]), self._place(call.output), weights, workspace)
+
+    def latent_append(self, call: Call, _: int) -> None:
+        rotary: Rotary = call.args["rotary"]
+        q_latent, q_rope, latent, k_rope = (self._place(x) for x in call.inputs)
+        cache, layer = self._layer(call.args["kv"])
+        self._program.latent_append(
+            q_latent,
+            q_rope,
+            latent,
+            k_rope,
+            self._place(call.output),
+            cache,
+            layer,
+            call.args["spec"].num_heads,
+            self._hold(rotary.cos),
+            self._hold(rotary.sin),
+            rotary.interleaved,
         )
 
     def rotary_append(self, call: Call, _: int) -> None:

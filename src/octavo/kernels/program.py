@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from octavo.errors import CheckpointError
 from octavo.kernels.ops import (
     F32,
     Activation,
@@ -27,8 +26,6 @@ from octavo.kernels.ops import (
     Rows,
     Tensor,
 )
-
-_DEEPSEEK = "DeepSeek's latent attention and routing yet; use --backend reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +139,6 @@ class Recorder(Ops):
         renormalize: bool,
         routing: Routing | None = None,
     ) -> Tensor:
-        if routing is not None:
-            raise CheckpointError(f"the native kernels do not compute {_DEEPSEEK}")
         return self._call(
             "moe",
             (x, router_logits),
@@ -154,10 +149,14 @@ class Recorder(Ops):
             top_k=top_k,
             activation=activation,
             renormalize=renormalize,
+            routing=routing or Routing(),
         )
 
     def head_linear(self, x: Tensor, weights: Sequence[PackedWeight]) -> Tensor:
-        raise CheckpointError(f"the native kernels do not compute {_DEEPSEEK}")
+        n, k = weights[0].shape
+        if x.width != len(weights) * k:
+            raise ValueError(f"{len(weights)} weights of {k} columns cannot meet rows of width {x.width}")
+        return self._call("head_linear", (x,), x.rows, len(weights) * n, weights=tuple(weights))
 
     def latent_append(
         self,
@@ -170,7 +169,9 @@ class Recorder(Ops):
         spec: AttentionSpec,
         rotary: Rotary,
     ) -> Tensor:
-        raise CheckpointError(f"the native kernels do not compute {_DEEPSEEK}")
+        width = spec.num_heads * spec.head_dim
+        parts = (q_latent, q_rope, latent, k_rope)
+        return self._call("latent_append", parts, q_latent.rows, width, kv=kv, spec=spec, rotary=rotary)
 
     def rotary_append(
         self,

@@ -18,7 +18,7 @@ from octavo.kernels.weight import BLOCK
 I64 = npt.NDArray[np.int64]
 
 
-ROWS = 16
+ROWS = 8
 
 
 def round_to_int8(x: F32) -> F32:
@@ -33,7 +33,8 @@ def round_to_int8(x: F32) -> F32:
 def product(x: F32, weight: F32) -> F32:
     """x W^T in tiles of ROWS rows, the last one padded with zeros.
 
-    BLAS chooses its order of additions by shape; equal shapes keep a row's bits (nearly) its own.
+    BLAS chooses its order of additions by shape, and in tiles of 12 and more by the row's place in them;
+    small tiles of one shape keep a row's bits (nearly) its own.
     """
     y = np.empty((x.shape[0], weight.shape[0]), np.float32)
     for first in range(0, x.shape[0], ROWS):
