@@ -121,7 +121,11 @@ def _words(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Toke
     from octavo.tokenizer.chat import ChatTemplate
 
     if user.tokenizer is not None:
-        path = find(user.tokenizer)
+        try:
+            path = find(user.tokenizer)
+        except CheckpointError as error:
+            text = str(error).replace("unknown model", "unknown tokenizer")
+            raise InvalidRequestError(f"--tokenizer: {text}", "tokenizer") from None
         checkpoint = checkpoint if path.is_dir() else open_checkpoint(path)
     if path.is_dir():
         tokenizer = Tokenizer.from_folder(path)

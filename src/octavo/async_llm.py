@@ -140,6 +140,11 @@ class AsyncLLM:
         return self._engine.stats()
 
     @property
+    def max_sequences(self) -> int:
+        """Completions that may run and wait together: max_num_seqs + max_waiting."""
+        return self.config.max_sequences
+
+    @property
     def healthy(self) -> bool:
         """The engine thread lives and, while there is work, moves."""
         return self._engine.healthy

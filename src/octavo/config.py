@@ -25,7 +25,7 @@ class SchedulerConfig:
         max_num_batched_tokens: token budget of one step.
         step_target_s: while anything decodes, a step should take no longer than this: the budget
             is then also bounded by the measured rate (at least 16 tokens). None: tokens only.
-        max_waiting: waiting requests above this many are refused (OverloadedError).
+        max_waiting: waiting sequences above this many are refused (OverloadedError); each of n is one.
         scheduling_policy, fair_share: who enters next, see engine.entry_order.
     """
 
@@ -39,6 +39,11 @@ class SchedulerConfig:
     max_waiting: int = 1024
     scheduling_policy: str = "fcfs"
     fair_share: int = 16
+
+    @property
+    def max_sequences(self) -> int:
+        """Most sequences in the house: those that run and those that wait."""
+        return self.max_num_seqs + self.max_waiting
 
     def __post_init__(self) -> None:
         _one_of("scheduling_policy", self.scheduling_policy, POLICIES)

@@ -146,7 +146,7 @@ class LLM:
         waiting, done = list(queue), {}
         waiting.reverse()
         while waiting or self._core.has_unfinished():
-            while waiting and self._core.num_waiting < self._core.config.max_num_seqs:
+            while waiting and self._wants(waiting[-1][-1]):
                 request_id, text, ids, params = waiting.pop()
                 seed = self._core.add_request(request_id, ids, params)
                 self._outputs.add(request_id, text, ids, params, seed)
@@ -162,6 +162,11 @@ class LLM:
                     done[request_id] = output
                     bar.advance()
         return done
+
+    def _wants(self, params: SamplingParams) -> bool:
+        """Whether the engine should get another request now: it has something waiting, but little."""
+        core = self._core
+        return core.num_waiting < core.config.max_num_seqs and core.has_room(params.n)
 
     def get_tokenizer(self) -> Tokenizer:
         return self._loaded.tokenizer

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from numbers import Integral, Real
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
@@ -71,6 +72,8 @@ class StructuredOutputsParams:
 class SamplingParams:
     """How to draw the tokens of a completion. Field names and defaults are vLLM's.
 
+    Numbers may be NumPy's scalars, and lists its arrays; they are kept as Python's.
+
     Attributes:
         n: completions per prompt, each with its own noise (sample index 0..n-1).
         temperature: 0 is greedy. Otherwise logits are divided by it.
@@ -78,7 +81,8 @@ class SamplingParams:
         top_p: keep the smallest set of likeliest tokens whose probability reaches top_p, the
             crossing token included.
         min_p: keep tokens with p >= min_p * max p.
-        seed: 64 bits; None draws 64 random bits, returned as RequestOutput.seed.
+        seed: 64 bits; None draws 53 random bits (a JSON client keeps no more), returned as
+            RequestOutput.seed.
         max_tokens: upper bound of generated tokens; None fills the context that is left.
         logprobs: None, or how many likeliest tokens to report beside the drawn one (0: only it).
         prompt_logprobs: the same for the prompt's tokens, from the second on.
@@ -120,14 +124,16 @@ class SamplingParams:
     def __post_init__(self) -> None:
         set_ = object.__setattr__  # the dataclass is frozen; this is its constructor
         set_(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
-        set_(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        set_(self, "stop_token_ids", _ids(self.stop_token_ids))
         set_(self, "bad_words", tuple(self.bad_words or ()))
         if self.logit_bias is not None:
             set_(self, "logit_bias", _logit_bias(self.logit_bias))
         if self.allowed_token_ids is not None:
-            set_(self, "allowed_token_ids", tuple(self.allowed_token_ids))
+            set_(self, "allowed_token_ids", _ids(self.allowed_token_ids))
         if isinstance(self.structured_outputs, Mapping):
             set_(self, "structured_outputs", StructuredOutputsParams(**self.structured_outputs))
+        for name in _NUMBERS:
+            set_(self, name, _plain(getattr(self, name)))
         if self.top_k == -1:
             set_(self, "top_k", 0)
         self._check_numbers()
@@ -209,6 +215,25 @@ class SamplingParams:
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed (and checked again)."""
         return dataclasses.replace(self, **changes)
+
+
+_NUMBERS = (
+    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k",
+    "min_p", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens",
+)  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """A number of any kind, such as NumPy's scalars, as Python's own; everything else as it is."""
+    if type(value) in (int, float, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def _ids(values: Iterable[Any] | None) -> tuple[Any, ...]:
+    return () if values is None else tuple(map(_plain, values))
 
 
 def _is_int(value: object) -> bool:

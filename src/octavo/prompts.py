@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from octavo.engine.output import OutputProcessor
@@ -11,7 +12,9 @@ from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
+from octavo.tokenizer.control import Marker
 from octavo.tokenizer.detokenizer import IncrementalDetokenizer
+from octavo.tokenizer.messages import plain_messages
 from octavo.tokenizer.stop import StopMatcher
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -36,9 +39,16 @@ def prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[i
         given = prompt.get("prompt_token_ids", text)
     if isinstance(given, str):
         return given, tokenizer.encode(given)
-    if isinstance(given, Sequence) and all(type(i) is int for i in given):
-        return text, list(given)
-    raise InvalidRequestError("a prompt must be text or token ids", "prompt")
+    if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
+        raise _wrong(given)
+    ids = list(given)
+    for wrong in (i for i in ids if type(i) is not int and (type(i) is bool or not isinstance(i, Integral))):
+        raise _wrong(wrong)
+    return text, [int(i) for i in ids]
+
+
+def _wrong(given: object) -> InvalidRequestError:
+    return InvalidRequestError(f"a prompt must be text or token ids, not {type(given).__name__}", "prompt")
 
 
 def truncated(ids: list[int], params: SamplingParams) -> list[int]:
@@ -50,8 +60,11 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many, as a list: [1, 2] is one prompt of two ids, [[1, 2]] a list of one."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
-    every: list[Any] = list(prompts)
-    if every and all(type(p) is int for p in every):
+    try:
+        every: list[Any] = list(prompts)
+    except TypeError:
+        raise _wrong(prompts) from None
+    if every and all(isinstance(p, Integral) for p in every):
         return [every]
     return every
 
@@ -76,14 +89,16 @@ def chat_ids(
     tools: Sequence[Mapping[str, Any]] | None = None,
     **kwargs: Any,
 ) -> tuple[str, list[int]]:
-    """(text, token ids) of a conversation; special tokens are the template's business.
+    """(text, token ids) of a conversation; control tokens are the template's alone (tokenizer.control).
 
     A template that knows nothing of tools gets them as a system message, and calls as plain text.
     """
     if "tools" not in (template.source or ""):
         messages, tools = _tools_as_text(messages, tools), None
-    text = template.render(messages, tools=tools, **kwargs)
-    return text, tokenizer.encode(text, add_special_tokens=False)
+    messages = plain_messages(messages, template.source or "")  # no escapes of JSON are left in there
+    marker = Marker(tokenizer, messages, tools, kwargs)
+    given = marker.marked(kwargs)
+    return marker.encode(template.render(marker.marked(messages), tools=marker.marked(tools), **given))
 
 
 def _tools_as_text(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> Any:

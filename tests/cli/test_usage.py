@@ -27,7 +27,7 @@ def parse(*words: str) -> tuple[EngineChoice, dict[str, Any]]:
     """What a command with all shared flags is given for these words."""
     got: list[Any] = []
 
-    @sampling_flags
+    @sampling_flags()
     @engine_flags(leave_out=("seed",))
     def probe(engine: EngineChoice, sampling: dict[str, Any], own: bool = False) -> int:
         got.extend((engine, sampling))

@@ -35,6 +35,8 @@ def core(**changes: Any) -> EngineCore:
         ([1, 99], {}, "token id 99 is not in the vocabulary of 64", "prompt"),
         ([1, -1], {}, "token id -1 is not in the vocabulary of 64", "prompt"),
         ([1], {"logit_bias": {64: 1.0}}, "logit_bias names token 64, the vocabulary has 64", "logit_bias"),
+        ([1], {"stop_token_ids": [3, 64]}, "stop_token_ids names token 64, the voc", "stop_token_ids"),
+        ([1], {"allowed_token_ids": [64]}, "allowed_token_ids names token 64, the voc", "allowed_token_ids"),
     ],
 )
 def test_bad_requests_name_what_to_change(
@@ -69,6 +71,17 @@ def test_the_waiting_queue_is_bounded() -> None:
         h.add([1, 2])
     h.step()
     h.add([1, 2])
+    h.drain_and_check()
+
+
+def test_each_of_n_takes_a_place_in_the_queue() -> None:
+    h = Harness(max_waiting=3, max_num_seqs=2)
+    with pytest.raises(InvalidRequestError, match="n 6 is above the 5 sequences"):
+        h.add([1, 2], GREEDY.replace(n=6))
+    h.add([1, 2])
+    with pytest.raises(OverloadedError, match="1 requests are waiting already"):
+        h.add([1, 2], GREEDY.replace(n=5))
+    h.add([1, 2], GREEDY.replace(n=4))
     h.drain_and_check()
 
 
@@ -134,8 +147,8 @@ def test_min_tokens_come_before_any_stop(min_tokens: int) -> None:
 
 def test_seeds_are_drawn_where_none_is_given() -> None:
     engine = core(rng=random.Random(5))
-    drawn = random.Random(5).getrandbits(64)
-    assert engine.add_request("a", [1]) == drawn
+    drawn = random.Random(5).getrandbits(53)
+    assert engine.add_request("a", [1]) == drawn < 2**53, "a JSON client keeps no more"
     assert engine.add_request("b", [1], SamplingParams(seed=11)) == 11
     engine.step()
     assert {plan.seed for plan in engine._executor.plans[0].new_rows} == {drawn, 11}  # type: ignore[attr-defined]

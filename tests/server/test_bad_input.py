@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from octavo.server.app import create_app
 from octavo.server.openai.fields import NEUTRAL
 from octavo.server.openai.protocol import ChatRequest, CompletionRequest
-from support.asgi import get, post
+from support.asgi import call, get, post
 from support.fake_engine import FakeEngine
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -44,6 +45,7 @@ BAD_SHARED: list[tuple[dict[str, Any], str, str]] = [
     ({"stop": [""]}, "stop", "non-empty"),
     ({"stop_token_ids": ["a"]}, "stop_token_ids", "stop_token_ids[0] must be an integer"),
     ({"stop_token_ids": [-1]}, "stop_token_ids", "token ids"),
+    ({"stop_token_ids": [3, 257]}, "stop_token_ids", "token 257"),
     ({"logit_bias": [1]}, "logit_bias", "must be an object"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "token ids"),
     ({"logit_bias": {"5": 101}}, "logit_bias", "-100 to 100"),
@@ -88,6 +90,28 @@ BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [{"role": "user"}]}, "messages", "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "image_url"),
     ({"messages": None}, "messages", "is required"),
+    ({"messages": [{**HI[0], "contnt": "x"}]}, "messages", "unknown field messages[0].contnt"),
+    ({"messages": [{**HI[0], "audio": {"id": "a"}}]}, "messages", "unknown field messages[0].audio"),
+    ({"messages": [{**HI[0], "name": 5}]}, "messages", "messages[0].name must be a string"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]},
+        "messages",
+        "unknown field messages[0].content[0].x",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "x": 1}}]}]},
+        "messages",
+        "unknown field messages[0].tool_calls[0].function.x",
+    ),
+    (
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}
+            ]
+        },
+        "messages",
+        "must be a JSON object",
+    ),
     ({"top_logprobs": 3}, "top_logprobs", "needs logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "from 0 to 20"),
     ({"logprobs": 5}, "logprobs", "true or false"),
@@ -112,6 +136,7 @@ BAD_TEXT: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": {"a": 1}}, "prompt", "must be a string"),
     ({"prompt": [257]}, "prompt", "no token 257"),
     ({"prompt": ["a"] * 300}, "prompt", "at most 256"),
+    ({"prompt": ["a"] * 129, "n": 4}, "n", "129 prompts x n 4 is more than the 512 completions"),
     ({"prompt": "x" * 128}, "prompt", "context of 128"),
     ({"prompt": None}, "prompt", "is required"),
     ({"logprobs": 21}, "logprobs", "from 0 to 20"),
@@ -201,7 +226,29 @@ def test_unknown_model_is_404(app: FastAPI, path: str) -> None:
     assert "fake/model" in reply.error["message"]
 
 
+def test_integers_may_be_written_as_8_0(app: FastAPI, engine: FakeEngine) -> None:
+    assert post(app, CHAT, {"messages": HI, "max_tokens": 8.0, "stop_token_ids": [2.0]}).status == 200
+    params = engine.calls[0].params
+    assert (params.max_tokens, params.stop_token_ids) == (8, (2,))
+    assert [type(params.max_tokens), type(params.stop_token_ids[0])] == [int, int]
+
+
+def test_what_clients_send_in_messages_is_taken(app: FastAPI) -> None:
+    answer = {
+        "role": "assistant", "content": "Hi", "refusal": None, "annotations": [], "audio": None,
+        "function_call": None, "tool_calls": None, "reasoning_content": "Hm", "reasoning": "Hm", "name": "a",
+    }  # fmt: skip
+    call = {"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}"}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "5"}
+    assert post(app, CHAT, {"messages": [*HI, answer, *HI, calls, result]}).status == 200
+
+
 def test_paths_and_methods(app: FastAPI) -> None:
+    assert post(app, f"{CHAT}/", {"messages": HI}).status == 200
+    assert get(app, "/health/").status == get(app, "/v1/models/fake/model/").status == 200
+    assert asyncio.run(call(app, "HEAD", "/health")).status == 200
+    assert asyncio.run(call(app, "HEAD", CHAT)).status == 405
     assert post(app, "/v1/nothing", {}).status == 404
     assert "no path" in post(app, "/v1/nothing", {}).error["message"]
     reply = get(app, CHAT)

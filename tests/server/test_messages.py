@@ -93,6 +93,11 @@ def test_its_clients_send_the_key_in_a_header_of_their_own(engine: FakeEngine) -
     [
         ({"max_tokens": None}, "max_tokens is required"),
         ({"messages": []}, "non-empty"),
+        ({"messages": [{"role": "user", "content": "a", "x": 1}]}, "unknown field messages[0].x"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]},
+            "content[0].x",
+        ),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "'image'"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),

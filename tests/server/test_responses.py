@@ -131,6 +131,7 @@ def test_json_schema_reaches_the_engine(app: FastAPI, engine: FakeEngine) -> Non
         ({"input": []}, "input", "non-empty"),
         ({"input": 5}, "input", "string"),
         ({"input": [{"type": "computer_call"}]}, "input", "computer_call"),
+        ({"input": [{"role": "user", "content": "a", "x": 1}]}, "input", "unknown field input[0].x"),
         ({"tools": [{"type": "web_search"}]}, "tools", "web_search"),
         ({"max_output_tokens": 0}, "max_output_tokens", "from 1"),
         ({"text": {"format": {"type": "x"}}}, "text", "type must be"),
@@ -145,3 +146,9 @@ def test_bad_requests_name_the_field(app: FastAPI, fields: dict[str, Any], param
     assert reply.status == 400
     assert reply.error["param"] == param
     assert text in reply.error["message"]
+
+
+def test_an_answer_may_be_sent_back_as_it_came(app: FastAPI) -> None:
+    first = post(app, PATH, {"input": "Hi"}).json()
+    again = [{"role": "user", "content": "Hi"}, *first["output"], {"role": "user", "content": "And?"}]
+    assert post(app, PATH, {"input": again}).status == 200

@@ -128,7 +128,6 @@ def test_metrics_count_what_happened(app: FastAPI, engine: FakeEngine) -> None:
         expected = {
             "request_success_total:stop": 2,
             "request_success_total:length": 1,
-            "request_success_total:abort": 1,
             "num_requests_running": 2,
             "num_requests_waiting": 0,
             "kv_cache_usage_perc": 0.25,
@@ -149,6 +148,7 @@ def test_metrics_count_what_happened(app: FastAPI, engine: FakeEngine) -> None:
             "request_max_num_generation_tokens_sum": 6 + 3 + 7,
         }
         assert {name: values[prefix + name] for name in expected} == expected
+    assert values["octavo_request_cut_total"] == 1
     assert values[f"octavo_http_requests_total:POST:{CHAT}:200"] == 4
     assert values[f"octavo_http_requests_total:POST:{CHAT}:400"] == 1
     assert values["octavo_http_requests_total:POST:other:404"] == 1

@@ -86,6 +86,7 @@ class FakeEngine:
     delay: float = 0.0
     healthy: bool = True
     max_model_len: int = 128
+    max_sequences: int = 512
     served_model_name: str = "fake/model"
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
     calls: list[Call] = field(default_factory=list)

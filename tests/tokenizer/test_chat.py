@@ -243,3 +243,23 @@ def test_output_is_bounded() -> None:
     source = "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}"
     with pytest.raises(InvalidRequestError, match="the chat is longer than"):
         ChatTemplate(source).render([{"role": "user", "content": "x" * 100_000}])
+
+
+@pytest.mark.parametrize(
+    ("message", "source", "text"),
+    [
+        ({"role": "assistant", "content": "a", "mood": "b"}, "{{ messages[0].mood }}", "b"),
+        ({"role": "assistant", "reasoning": "b"}, "{{ messages[0].reasoning_content }}", "b"),
+        ({"role": "assistant", "reasoning": "b"}, "{{ messages[0].reasoning }}", "b"),
+        ({"role": "assistant", "refusal": "No."}, "{{ messages[0].content }}", "No."),
+        ({"role": "assistant", "content": "a", "refusal": None}, "{{ messages[0] | tojson }}",
+         '{"role": "assistant", "content": "a"}'),
+    ],
+)  # fmt: skip
+def test_members_reach_the_template_that_reads_them(message: dict[str, Any], source: str, text: str) -> None:
+    assert ChatTemplate(source).render([message]) == text
+
+
+def test_a_member_that_the_template_does_not_read_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"unknown field messages\[0\].mood"):
+        ChatTemplate("{{ messages[0].moody }}").render([USER | {"mood": "b"}])

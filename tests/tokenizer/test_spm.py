@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import CheckpointError
+from octavo.prompts import chat_ids
 from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.chat import ChatTemplate
 from octavo.tokenizer.detokenizer import IncrementalDetokenizer
 
 Pair = tuple[Any, Tokenizer]
@@ -124,3 +126,14 @@ def test_scores_decide_not_the_order_of_ids() -> None:
         ids = Tokenizer.from_gguf(metadata).encode("abc")
         assert [tokens[i] for i in ids] == expected
         assert list(itertools.chain(*expected)) == list("abc")
+
+
+@pytest.mark.parametrize("content", ["a</s>b <s>", "</s>", "import </s></s> <unk> é"])
+def test_control_tokens_that_a_user_types_stay_text(content: str, pair: Pair) -> None:
+    _, ours = pair
+    template = ChatTemplate("<s>{% for m in messages %}{{ m.content }}</s>{% endfor %}")
+    messages = [{"role": "user", "content": content}]
+    text, ids = chat_ids(template, ours, messages)
+    assert text == template.render(messages)
+    assert [i for i in ids if ours.is_special(i)] == [1, 2]
+    assert ours.decode(ids, skip_special_tokens=False).replace("<s> ", "<s>") == text

@@ -136,10 +136,17 @@ def engine_flags(
     return _with_flags("engine", flags, gather)
 
 
-def sampling_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the sampling flags; it gets what was typed as `sampling: dict`."""
-    flags = [_parameter(name, SamplingParams, text) for name, text in SAMPLING_HELP.items()]
-    return _with_flags("sampling", flags, dict)(function)
+def sampling_flags(
+    max_tokens: str | None = None,
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the sampling flags; it gets what was typed as `sampling: dict`.
+
+    Args:
+        max_tokens: what the help calls its default, where the command has one of its own.
+    """
+    own = {"max_tokens": max_tokens}
+    flags = [_parameter(name, SamplingParams, text, own.get(name)) for name, text in SAMPLING_HELP.items()]
+    return _with_flags("sampling", flags, dict)
 
 
 def _with_flags(
@@ -172,11 +179,11 @@ def _with_flags(
     return decorate
 
 
-def _parameter(name: str, owner: type, text: str) -> inspect.Parameter:
-    """One flag of a dataclass's field."""
+def _parameter(name: str, owner: type, text: str, default: str | None = None) -> inspect.Parameter:
+    """One flag of a dataclass's field; default: what its help says instead of the field's own."""
     field = next(each for each in dataclasses.fields(owner) if each.name == name)
     kind = _flag_type(typing.get_type_hints(owner)[name])
-    shown = field.default if isinstance(field.default, (int, float, str)) else None
+    shown = default or (field.default if isinstance(field.default, (int, float, str)) else None)
     flag = f"--{name.replace('_', '-')}"
     names = (flag, *MORE_NAMES.get(name, ()))
     if kind is bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELP = "/reset begins anew, /exit (or Ctrl-D) ends; Ctrl-C stops an answer"
 
 
-@sampling_flags
+@sampling_flags(max_tokens="what the context holds")
 @engine_flags(leave_out=("seed", "served_model_name"))
 def chat(
     engine: EngineChoice,

@@ -213,9 +213,7 @@ class AsyncEngine:
         self._core.check(add.token_ids, add.params)
         if add.request_id in self._streams:
             raise InvalidRequestError(f"request_id {add.request_id!r} is in use", "request_id")
-        waiting = self._core.num_waiting + self._num_pending()
-        if waiting >= self._core.config.max_waiting:
-            raise OverloadedError(f"{waiting} requests are waiting already; try again later")
+        self._core.check_room(add.params.n, self._num_pending())
         stream = _Stream(num_open=add.params.n)
         self._outputs.add(add.request_id, prompt, add.token_ids, add.params)
         if not self._send(add):
@@ -250,8 +248,9 @@ class AsyncEngine:
         return True
 
     def _num_pending(self) -> int:
+        """Sequences on their way to the engine thread."""
         with self._wake:
-            return sum(isinstance(command, _Add) for command in self._inbox)
+            return sum(command.params.n for command in self._inbox if isinstance(command, _Add))
 
     def _why_dead(self) -> EngineDeadError:
         return self._dead or EngineDeadError("the engine is not running")

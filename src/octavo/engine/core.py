@@ -16,6 +16,9 @@ from octavo.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
 from octavo.params import RequestMetrics, SamplingParams
 
+SEED_BITS = 53
+"""Of seeds that are drawn here: what JavaScript, and so many a JSON client, keeps of an integer."""
+
 MAX_FAILED_STEPS = 3
 """So many steps failing one after the other mean that the executor is broken, not a request."""
 
@@ -54,7 +57,7 @@ class EngineCore:
         executor: who computes (runtime.runner.ModelRunner).
         eos_token_ids: end a sequence unless it ignores them.
         vocab_size: token ids at or above it are refused; None: not checked.
-        rng: draws 64-bit seeds for requests that bring none; the system's randomness by default.
+        rng: draws seeds for requests that bring none; the system's randomness by default.
         clock: seconds, monotonic.
         steps_in_flight: 2 plans the next step while the executor works on one.
         scheduler: another one than Scheduler(config), to compare with.
@@ -100,7 +103,8 @@ class EngineCore:
         """Whether a request could be served at all. Any thread may ask.
 
         Raises:
-            InvalidRequestError: the prompt is empty or too long, or a token id is out of range.
+            InvalidRequestError: the prompt is empty or too long, a token id is out of range, or n is more
+                than could run and wait together.
         """
         length, limit = len(token_ids), self.config.max_model_len
         if length == 0:
@@ -109,6 +113,11 @@ class EngineCore:
             raise InvalidRequestError(
                 f"the prompt has {length} tokens; max_model_len {limit} leaves room for at most {limit - 1}",
                 "prompt",
+            )
+        if params.n > self.config.max_sequences:
+            most = self.config.max_sequences
+            raise InvalidRequestError(
+                f"n {params.n} is above the {most} sequences that may run and wait", "n"
             )
         if (params.bad_words or params.structured_outputs is not None) and not params.constraints:
             raise InvalidRequestError(
@@ -122,15 +131,21 @@ class EngineCore:
         if min(token_ids) < 0 or max(token_ids) >= vocab:
             wrong = next(t for t in token_ids if not 0 <= t < vocab)
             raise InvalidRequestError(f"token id {wrong} is not in the vocabulary of {vocab}", "prompt")
-        if params.logit_bias and max(params.logit_bias) >= vocab:
-            raise InvalidRequestError(
-                f"logit_bias names token {max(params.logit_bias)}, the vocabulary has {vocab}", "logit_bias"
-            )
-        if params.allowed_token_ids and max(params.allowed_token_ids) >= vocab:
-            raise InvalidRequestError(
-                f"allowed_token_ids names token {max(params.allowed_token_ids)}, the vocabulary has {vocab}",
-                "allowed_token_ids",
-            )
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            highest = max(getattr(params, name) or (0,))
+            if highest >= vocab:
+                raise InvalidRequestError(f"{name} names token {highest}, the vocabulary has {vocab}", name)
+
+    def has_room(self, n: int, pending: int = 0) -> bool:
+        """Whether n more sequences may wait beside those that do, and pending ones. Any thread may ask."""
+        waiting = self.num_waiting + pending
+        return waiting < self.config.max_waiting and waiting + n <= self.config.max_sequences
+
+    def check_room(self, n: int, pending: int = 0) -> None:
+        """Raise OverloadedError where has_room() says no."""
+        if not self.has_room(n, pending):
+            waiting = self.num_waiting + pending
+            raise OverloadedError(f"{waiting} requests are waiting already; try again later")
 
     def add_request(
         self,
@@ -151,16 +166,14 @@ class EngineCore:
 
         Raises:
             InvalidRequestError: see check(), or the id is in use.
-            OverloadedError: max_waiting sequences wait already.
+            OverloadedError: see has_room().
         """
         params = params or SamplingParams()
         self.check(token_ids, params)
         if request_id in self._requests:
             raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
-        waiting = len(self.scheduler.waiting)
-        if waiting >= self.config.max_waiting:
-            raise OverloadedError(f"{waiting} requests are waiting already; try again later")
-        seed = self._rng.getrandbits(64) if params.seed is None else params.seed
+        self.check_room(params.n)
+        seed = self._rng.getrandbits(SEED_BITS) if params.seed is None else params.seed
         arrival = self._clock() if arrival_time is None else arrival_time
         requests = [
             self._new(request_id, token_ids, params, seed, index, priority, cache_salt, arrival)

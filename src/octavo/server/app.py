@@ -45,7 +45,9 @@ def create_app(engine: ServedEngine | None, settings: ServerSettings | None = No
     """
     state = ServerState(settings or ServerSettings(), Metrics())
     # The interactive documentation loads its scripts from elsewhere: not from here.
-    app = FastAPI(title="Octavo", version=octavo.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Octavo", version=octavo.__version__, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.state.octavo = state
     for router in ROUTERS:
         app.include_router(router)

@@ -55,6 +55,11 @@ class ServedEngine(Protocol):
     @property
     def max_model_len(self) -> int: ...
     @property
+    def max_sequences(self) -> int:
+        """Completions that may run and wait together."""
+        ...
+
+    @property
     def healthy(self) -> bool: ...
 
     def generate(

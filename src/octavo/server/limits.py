@@ -29,6 +29,7 @@ class Doors:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope = plain(scope)
         counted = _StatusCounter(scope, send, self.state)
         entered = False
         try:
@@ -67,6 +68,16 @@ class Doors:
                 return await read_body(scope, receive, settings.max_body_bytes)
         except TimeoutError:
             raise ApiError(408, f"the body took longer than {settings.body_timeout_s:g} s") from None
+
+
+def plain(scope: Scope) -> Scope:
+    """A slash at the end of a path means nothing; HEAD is GET (the server leaves out the body)."""
+    changes: dict[str, str] = {}
+    if scope["path"] != "/" and scope["path"].endswith("/"):
+        changes["path"] = scope["path"].rstrip("/") or "/"
+    if scope["method"] == "HEAD":
+        changes["method"] = "GET"
+    return {**scope, **changes} if changes else scope
 
 
 class ClientGoneError(Exception):

@@ -37,6 +37,9 @@ HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 }
 
 
+OURS_ALONE = ("octavo_http", "octavo_request_cut")
+
+
 class Metrics:
     """Counts what the server sees; asks the engine for the rest when scraped."""
 
@@ -48,10 +51,14 @@ class Metrics:
         }
         self._success = Counter(
             "octavo_request_success",
-            "Requests ended, by reason; abort: the client left.",
+            "Requests answered to their end, by reason.",
             (*LABELS, "finished_reason"),
             registry=inner,
         )
+        self._cut = Counter(
+            "octavo_request_cut", "Requests without an end: the client left, or they failed.", LABELS,
+            registry=inner,
+        )  # fmt: skip
         self._http = Counter(
             "octavo_http_requests", "Responses sent.", ("method", "path", "status"), registry=inner
         )
@@ -90,9 +97,10 @@ class Metrics:
             reason: "stop" or "length"; None: the client left, or the request failed.
         """
         labels = self._labels()
-        self._success.labels(*labels, reason or "abort").inc()
         if output is None or reason is None:
+            self._cut.labels(*labels).inc()
             return
+        self._success.labels(*labels, reason).inc()
         values: dict[str, float] = {
             "request_prompt_tokens": len(output.prompt_token_ids),
             "request_generation_tokens": sum(num_tokens),
@@ -169,7 +177,7 @@ class _WithAliases(Collector):
     def collect(self) -> Iterable[Metric]:
         for metric in self._inner.collect():
             yield metric
-            if not metric.name.startswith("octavo_http"):
+            if not metric.name.startswith(OURS_ALONE):
                 yield _renamed(metric, "octavo_", "vllm:")
 
 

@@ -77,7 +77,7 @@ class ChatTemplate:
         Raises:
             InvalidRequestError: bad messages, or the template refuses them.
         """
-        plain = plain_messages(messages)
+        plain = plain_messages(messages, self.source or "")
         reserved = sorted(_RESERVED.union(self._special_tokens).intersection(kwargs))
         if reserved:
             raise InvalidRequestError(f"{reserved[0]} cannot be set here", "chat_template_kwargs")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
@@ -11,32 +12,67 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def plain_messages(messages: Any) -> list[dict[str, Any]]:
+KEYS = frozenset(
+    {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning",
+     "annotations"}
+)  # fmt: skip
+"""What a message may hold. annotations: an answer's links, which its text has too."""
+
+PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "cache_control"})
+"""What a text part may hold: also what an answer's part had when it is sent back. cache_control: a wish that
+the prefix cache fulfils unasked."""
+
+
+def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:
     """Fresh copies with `content` a string (text parts joined by newlines, as vLLM does).
 
-    Tool calls get their arguments parsed from JSON, which is what templates expect.
+    Tool calls get their arguments parsed from JSON, which is what templates expect. An answer's
+    refusal is its content. What is null is left out.
+
+    Args:
+        template: its source; a message may also hold what it speaks of.
 
     Raises:
-        InvalidRequestError: no list, an unknown role, content that is neither text nor text parts.
+        InvalidRequestError: no list, an unknown role, content that is neither text nor text parts, or
+            a member that nobody would read.
         UnsupportedError: image, audio or other parts.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
         raise InvalidRequestError("messages must be a non-empty list", "messages")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    return [_message(message, f"messages[{i}]", template) for i, message in enumerate(messages)]
 
 
-def _message(message: Any, where: str) -> dict[str, Any]:
+def _message(message: Any, where: str, template: str) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not all(isinstance(key, str) for key in message):
         raise InvalidRequestError(f"{where} must be an object with role and content", "messages")
     role = message.get("role")
     if role not in ROLES:
         raise InvalidRequestError(f"{where}.role must be one of {', '.join(ROLES)}", "messages")
-    plain = dict(message)
-    calls = message.get("tool_calls")
-    if calls:
-        plain["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls")
-    plain["content"] = _content(message.get("content"), where, may_be_empty=role == "assistant")
+    plain = {key: value for key, value in message.items() if value is not None}
+    _only_known(plain, KEYS, where, template)
+    for key in ("name", "tool_call_id", "refusal", "reasoning_content", "reasoning"):
+        if not isinstance(plain.get(key, ""), str):
+            raise InvalidRequestError(f"{where}.{key} must be a string", "messages")
+    if plain.get("tool_calls"):
+        plain["tool_calls"] = _tool_calls(plain["tool_calls"], f"{where}.tool_calls")
+    refusal = plain.pop("refusal", None)
+    given = plain.get("content")
+    content = refusal if given in (None, "") and refusal else given
+    plain["content"] = _content(content, where, may_be_empty=role == "assistant")
+    if "reasoning" in plain and not _reads(template, "reasoning"):
+        plain.setdefault("reasoning_content", plain.pop("reasoning"))
     return plain
+
+
+def _only_known(given: Iterable[str], known: frozenset[str], where: str, template: str = "") -> None:
+    for key in given:
+        if key not in known and not _reads(template, key):
+            raise InvalidRequestError(f"unknown field {where}.{key[:60]}", "messages")
+
+
+def _reads(template: str, name: str) -> bool:
+    """Whether the name stands in the template, and not as a part of another one."""
+    return name.isidentifier() and re.search(rf"\b{name}\b", template) is not None
 
 
 def _content(content: Any, where: str, may_be_empty: bool) -> str:
@@ -54,6 +90,7 @@ def _part(part: Any, where: str) -> str:
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+        _only_known((str(key) for key in part if part[key] is not None), PART_KEYS, where)
         return str(part["text"])
     if isinstance(kind, str) and kind != "text":
         raise UnsupportedError(f"{where}: parts of type {kind[:40]!r} are not supported yet", "messages")
@@ -68,6 +105,8 @@ def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise InvalidRequestError(f"{where}[{i}].function must have a name", "messages")
+        _only_known(map(str, call), frozenset({"id", "type", "function", "index"}), f"{where}[{i}]")
+        _only_known(map(str, function), frozenset({"name", "arguments"}), f"{where}[{i}].function")
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             arguments = _arguments(arguments, f"{where}[{i}]")
@@ -77,6 +116,9 @@ def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
 
 def _arguments(text: str, where: str) -> Any:
     try:
-        return json.loads(text) if text.strip() else {}
+        value = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
         raise InvalidRequestError(f"{where}.function.arguments is not JSON", "messages") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"{where}.function.arguments must be a JSON object", "messages")
+    return value

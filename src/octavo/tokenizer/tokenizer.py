@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,25 @@ class Tokenizer:
         except (TypeError, UnicodeEncodeError):
             raise InvalidRequestError("the prompt is not valid Unicode text", "prompt") from None
         return ids
+
+    def encode_with_offsets(self, text: str) -> list[tuple[int, int, int]]:
+        """(token id, start, end): encode() without the model's own around it, and each token's characters.
+
+        Raises:
+            InvalidRequestError: see encode().
+        """
+        try:
+            found = self.backend.encode(text, add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError):
+            raise InvalidRequestError("the prompt is not valid Unicode text", "prompt") from None
+        return [(i, *span) for i, span in zip(found.ids, found.offsets, strict=True)]
+
+    @functools.cached_property
+    def control_pattern(self) -> re.Pattern[str] | None:
+        """Finds control tokens written out in text; None: there are none."""
+        control = self._special.union(i for i in self.stop_token_ids if i in self._added)
+        texts = {self._added[i].content for i in control if len(self._added[i].content) > 1}
+        return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of the ids; bytes that are no UTF-8 become U+FFFD. Ids that no token has are nothing."""

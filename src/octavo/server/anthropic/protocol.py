@@ -7,10 +7,18 @@ from typing import Any
 from pydantic import Field
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.server.openai.protocol import ChatRequest, Strict
+from octavo.server.openai.protocol import ChatRequest, Int, Strict
 from octavo.server.tools.base import dumps
 
 Message = dict[str, Any]
+
+
+BLOCK_KEYS = {
+    "text": {"type", "text", "cache_control", "citations"},
+    "tool_use": {"type", "id", "name", "input", "cache_control"},
+    "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
+}
+"""cache_control: a wish that the prefix cache fulfils unasked; is_error: the content says it, too."""
 
 
 class MessagesRequest(Strict):
@@ -18,11 +26,11 @@ class MessagesRequest(Strict):
 
     model: str | None = None
     messages: list[Any]
-    max_tokens: int
+    max_tokens: Int
     system: str | list[Any] | None = None
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0
+    top_k: Int = 0
     stop_sequences: list[str] = Field(default_factory=list)
     stream: bool = False
     tools: list[Any] = Field(default_factory=list)
@@ -64,6 +72,7 @@ def as_chat(body: MessagesRequest) -> ChatRequest:
 def _messages(message: Message, where: str) -> list[Message]:
     """One message of theirs: results of tools become messages of their own."""
     role, content = message["role"], message.get("content")
+    _only_known(message, {"role", "content"}, where)
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     if not isinstance(content, list) or not content:
@@ -73,6 +82,8 @@ def _messages(message: Message, where: str) -> list[Message]:
     calls: list[Message] = []
     for i, block in enumerate(content):
         kind = block.get("type") if isinstance(block, dict) else None
+        if kind in BLOCK_KEYS:
+            _only_known(block, BLOCK_KEYS[kind], f"{where}.content[{i}]")
         if kind == "text" and isinstance(block.get("text"), str):
             texts.append(block["text"])
         elif kind == "tool_use" and role == "assistant":
@@ -91,6 +102,12 @@ def _messages(message: Message, where: str) -> list[Message]:
     if calls:
         rest["tool_calls"] = calls
     return [*results, rest] if texts or calls else results
+
+
+def _only_known(given: Message, known: set[str], where: str) -> None:
+    for key in given:
+        if given[key] is not None and key not in known:
+            raise InvalidRequestError(f"unknown field {where}.{key[:60]}", "messages")
 
 
 def _result(block: Message) -> str:

@@ -65,15 +65,11 @@ def make_generation(
         prompts = [prompt[-params.truncate_prompt_tokens :] for prompt in prompts]
     for prompt in prompts:
         check_prompt(prompt, engine, vocab_size, prompt_field)
-    if params.logit_bias and max(params.logit_bias) >= vocab_size:
-        raise InvalidRequestError(
-            f"logit_bias names token {max(params.logit_bias)}; the model has {vocab_size}", "logit_bias"
-        )
-    if params.allowed_token_ids and max(params.allowed_token_ids) >= vocab_size:
-        raise InvalidRequestError(
-            f"allowed_token_ids names token {max(params.allowed_token_ids)}; the model has {vocab_size}",
-            "allowed_token_ids",
-        )
+    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+        highest = max(getattr(params, name) or (0,))
+        if highest >= vocab_size:
+            raise InvalidRequestError(f"{name} names token {highest}; the model has {vocab_size}", name)
+    check_count(len(prompts), params.n, engine.max_sequences, prompt_field)
     salt = state.cache_salt(body.cache_salt, bearer_token(request.scope["headers"]))
     return Generation(engine, state.metrics, request_id, prompts, params, body.priority, salt)
 
@@ -92,6 +88,16 @@ def check_prompt(prompt: Sequence[int], engine: ServedEngine, vocab_size: int, f
         )
     if max(prompt) >= vocab_size:
         raise InvalidRequestError(f"there is no token {max(prompt)}; the model has {vocab_size}", field)
+
+
+def check_count(prompts: int, n: int, most: int, field: str) -> None:
+    """Raise if one request asks for more completions than the engine may hold at all."""
+    if prompts * n > most:
+        asked = f"{prompts} prompts x n {n}" if prompts > 1 else f"n {n}"
+        raise InvalidRequestError(
+            f"{asked} is more than the {most} completions that are taken at once; send fewer",
+            "n" if n > 1 else field,
+        )
 
 
 def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:

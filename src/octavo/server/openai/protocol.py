@@ -89,6 +89,14 @@ Prompts = Annotated[Any, BeforeValidator(_prompts), Field(json_schema_extra=_PRO
 Stops = Annotated[Any, BeforeValidator(_strings), Field(json_schema_extra=_STOP_SCHEMA)]
 
 
+def _integral(value: Any) -> Any:
+    """8.0 is an integer, as in JSON Schema."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Int = Annotated[int, BeforeValidator(_integral)]
+
+
 class Strict(BaseModel):
     """No coercion: "5" is no number. Unknown fields were refused before (see parse)."""
 
@@ -117,33 +125,33 @@ class GenerationRequest(Strict):
     """What chat and completions share. Absent and null are the same."""
 
     model: str | None = None
-    n: int = 1
+    n: Int = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0
+    top_k: Int = 0
     min_p: float = 0.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[str, float] | None = None
-    seed: int | None = None
+    seed: Int | None = None
     stop: Stops = ()
-    stop_token_ids: list[int] = []
+    stop_token_ids: list[Int] = []
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    min_tokens: int = 0
-    max_tokens: int | None = None
+    min_tokens: Int = 0
+    max_tokens: Int | None = None
     skip_special_tokens: bool = True
-    priority: int = 0
+    priority: Int = 0
     cache_salt: str | None = None
     return_token_ids: bool = False
     user: str | None = None
     bad_words: Stops = ()
-    allowed_token_ids: list[int] | None = None
-    prompt_logprobs: int | None = None
-    truncate_prompt_tokens: int | None = None
+    allowed_token_ids: list[Int] | None = None
+    prompt_logprobs: Int | None = None
+    truncate_prompt_tokens: Int | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | bool | None = None
     guided_regex: str | None = None
@@ -207,9 +215,9 @@ class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions. Without max_tokens the answer may fill the context."""
 
     messages: Messages
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Int | None = None
     logprobs: bool = False
-    top_logprobs: int | None = None
+    top_logprobs: Int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
@@ -242,8 +250,8 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompts
     echo: bool = False
     add_special_tokens: bool = True
-    logprobs: int | None = None
-    best_of: int | None = None
+    logprobs: Int | None = None
+    best_of: Int | None = None
 
     def sampling_params(self) -> SamplingParams:
         """SamplingParams of this request.
@@ -277,17 +285,17 @@ class ResponsesRequest(Strict):
     previous_response_id: str | None = None
     store: bool = True
     stream: bool = False
-    max_output_tokens: int | None = None
+    max_output_tokens: Int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
-    seed: int | None = None
+    seed: Int | None = None
     tools: list[Any] = []
     tool_choice: Any = None
     parallel_tool_calls: bool = True
     text: dict[str, Any] | None = None
     metadata: dict[str, Any] = {}
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Int = 0
     user: str | None = None
 
 
@@ -308,7 +316,7 @@ class DetokenizeRequest(Strict):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: list[Int]
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -30,8 +30,19 @@ def input_messages(given: Any) -> list[Message]:
     return messages
 
 
+ITEM_KEYS = {
+    "message": {"type", "role", "content", "id", "status"},
+    "function_call": {"type", "name", "arguments", "call_id", "id", "status"},
+    "function_call_output": {"type", "output", "call_id", "id", "status"},
+}
+
+
 def _add(messages: list[Message], item: dict[str, Any], where: str) -> None:
-    match item.get("type", "message"):
+    kind = str(item.get("type", "message"))
+    for key in item:
+        if item[key] is not None and key not in ITEM_KEYS.get(kind, item):
+            raise InvalidRequestError(f"unknown field {where}.{key[:60]}", "input")
+    match kind:
         case "message":
             messages.append({"role": item.get("role"), "content": item.get("content")})
         case "function_call":
@@ -47,8 +58,8 @@ def _add(messages: list[Message], item: dict[str, Any], where: str) -> None:
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
         case "reasoning":
             pass  # templates leave out what was thought in earlier turns
-        case kind:
-            raise UnsupportedError(f"{where}: items of type {str(kind)[:40]!r} are not supported", "input")
+        case _:
+            raise UnsupportedError(f"{where}: items of type {kind[:40]!r} are not supported", "input")
 
 
 def as_message(items: Sequence[Item]) -> Message:
