@@ -72,7 +72,8 @@ class EngineMachine(RuleBasedStateMachine):
     ) -> None:
         tokens = tokens[: self.h.config.max_model_len - 1]
         params = SamplingParams(n=n, max_tokens=max_tokens, temperature=temperature, ignore_eos=ignore_eos)
-        if self.h.core.num_waiting >= 16:
+        waiting, config = self.h.core.num_waiting, self.h.config
+        if waiting >= 16 or waiting + n > config.max_sequences:
             with pytest.raises(OverloadedError):
                 self.h.add(tokens, params)
             return
