@@ -15,7 +15,7 @@ class AttentionPlan {
 public:
     AttentionPlan(const AttentionOpSpec& spec, const Limits& limits, int threads)
         : kv_(spec.cache->layer(spec.layer)), group_(spec.heads / kv_.heads), window_(spec.window),
-          max_items_(4 * threads), max_splits_((limits.table_width * kv_.page_size + kSplit - 1) / kSplit) {}
+          sight_(spec.sight), max_items_(4 * threads), max_splits_((limits.table_width * kv_.page_size + kSplit - 1) / kSplit) {}
 
     void begin(const Step& step) {
         if (serial_ == step.serial) return;
@@ -54,6 +54,10 @@ private:
     };
 
     AttentionItem whole_item(const BatchView& b, int64_t s, int64_t head, int64_t t0, int64_t t1) const {
+        if (sight_ != Sight::Causal) {
+            const int64_t length = (sight_ == Sight::Cross ? b.cross_lens : b.context_lens)[s];
+            return {s, head, t0, t1, 0, (length + kSplit - 1) / kSplit, nullptr, 0, 0};
+        }
         int64_t low = INT32_MAX, high = 0;
         for (int64_t t = t0; t < t1; t++) {
             low = std::min<int64_t>(low, b.positions[t]);
@@ -90,7 +94,9 @@ private:
     }
 
     KVView kv_;
-    int64_t group_, window_, max_items_, max_splits_, rows_ = 0;
+    int64_t group_, window_;
+    Sight sight_;
+    int64_t max_items_, max_splits_, rows_ = 0;
     int64_t serial_ = -1;
     std::vector<AttentionItem> items_;
     std::deque<Group> groups_; // never moved: atomics
@@ -109,9 +115,10 @@ public:
     size_t scratch_bytes(const Kernels& k) const override { return plan_->scratch_bytes(k); }
     void begin(const Step& s) override { plan_->begin(s); }
     void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
+        const Seen seen = seen_of(s.batch);
         const AttentionArgs args{s.at(spec_.q), s.at(spec_.y), kv_, spec_.heads, spec_.scale, spec_.softcap,
-                                 spec_.window, spec_.slopes, spec_.sinks, s.batch.positions, s.batch.context_lens,
-                                 s.batch.page_tables, s.batch.table_width};
+                                 spec_.window, spec_.slopes, spec_.sinks, s.batch.positions, seen.lens, seen.tables,
+                                 seen.width, spec_.sight == Sight::Causal, spec_.bias, spec_.reach};
         for (int64_t i = begin; i < end; i++) {
             const AttentionItem& item = plan_->item(i);
             s.kernels->attention(args, item, s.scratch_of(thread));
@@ -119,17 +126,29 @@ public:
         }
     }
     void check(const BatchView& b) const override {
+        const Seen seen = seen_of(b);
+        if (!seen.lens) throw std::invalid_argument("cross attention needs the encoder's pages");
         for (int64_t s = 0; s < b.sequences; s++) {
-            const int64_t pages = (b.context_lens[s] + kv_.page_size - 1) / kv_.page_size;
-            if (pages > b.table_width) throw std::invalid_argument("a context is longer than its page table");
+            if (spec_.sight == Sight::Cross && seen.lens[s] < 1) throw std::invalid_argument("an encoder input is empty");
+            const int64_t pages = (seen.lens[s] + kv_.page_size - 1) / kv_.page_size;
+            if (pages > seen.width) throw std::invalid_argument("a context is longer than its page table");
             for (int64_t p = 0; p < pages; p++) {
-                const int32_t page = b.page_tables[s * b.table_width + p];
+                const int32_t page = seen.tables[s * seen.width + p];
                 if (page < 0 || page >= kv_.num_pages) throw std::invalid_argument("a page lies outside the KV cache");
             }
         }
     }
 
 private:
+    struct Seen { // whose pages are read: the sequence's own, or its encoder's
+        const int32_t* lens;
+        const int32_t* tables;
+        int64_t width;
+    };
+    Seen seen_of(const BatchView& b) const {
+        if (spec_.sight == Sight::Cross) return {b.cross_lens, b.cross_tables, b.cross_width};
+        return {b.context_lens, b.page_tables, b.table_width};
+    }
     void merge(const Step& s, const AttentionItem& item) const {
         const int64_t group = spec_.heads / kv_.heads, stride = (kv_.dv + 15) / 16 * 16 + 16;
         for (int64_t r = 0; r < (item.t1 - item.t0) * group; r++) {
@@ -150,7 +169,8 @@ std::unique_ptr<Op> AttentionPlans::make(AttentionOpSpec spec, const Limits& lim
     const KVView& kv = spec.cache->layer(spec.layer);
     if (spec.heads < 1 || spec.heads % kv.heads) throw std::invalid_argument("query heads must be a multiple of KV heads");
     if (kv.dv > 1024) throw std::invalid_argument("heads wider than 1024 are not supported");
-    auto& plan = plans_[{spec.heads, kv.heads, kv.d, kv.dv, spec.window, kv.page_size}];
+    if (spec.sight != Sight::Causal && spec.window) throw std::invalid_argument("only causal attention has a window");
+    auto& plan = plans_[{spec.heads, kv.heads, kv.d, kv.dv, spec.window, kv.page_size, static_cast<int64_t>(spec.sight)}];
     if (!plan) plan = std::make_shared<AttentionPlan>(spec, limits, threads);
     return std::make_unique<Attention>(std::move(spec), plan);
 }

@@ -172,9 +172,15 @@ public:
     }
     void attention(const BufferTuple& q, const BufferTuple& y, std::shared_ptr<KVCache> cache, size_t layer,
                    int64_t heads, float scale, float softcap, int64_t window, std::optional<Floats> slopes,
-                   std::optional<Floats> sinks) {
+                   std::optional<Floats> sinks, int sight, std::optional<Floats> bias) {
         AttentionOpSpec spec{buffer_of(q), buffer_of(y), std::move(cache), layer, heads, scale, softcap, window,
-                             data_of(slopes), data_of(sinks)};
+                             data_of(slopes), data_of(sinks), static_cast<Sight>(sight), data_of(bias), 0};
+        if (bias) {
+            const auto width = static_cast<int64_t>(bias->shape(1));
+            spec.reach = width / 2 - kRescale;
+            if (width % 2 == 0 || spec.reach < 0 || static_cast<int64_t>(bias->shape(0)) != heads)
+                throw std::invalid_argument("a relative bias has a row a head, of odd length");
+        }
         program_.add(plans_.make(std::move(spec), program_.limits(), program_.threads()));
     }
     void set_result(const BufferTuple& result) { program_.set_result(buffer_of(result)); }
@@ -188,11 +194,20 @@ public:
     // The result as an array [rows, width] over the program's own memory.
     nb::ndarray<nb::numpy, float> replay(const Ints& token_ids, const Ints& positions, const Ints& slots,
                                          const Ints& query_start, const Ints& context_lens,
-                                         const IntTable& page_tables, const Ints& sampled, nb::handle self) {
+                                         const IntTable& page_tables, const Ints& sampled,
+                                         const std::optional<Ints>& cross_lens,
+                                         const std::optional<IntTable>& cross_tables, nb::handle self) {
         BatchView b{token_ids.data(), positions.data(), slots.data(), query_start.data(), context_lens.data(),
                     page_tables.data(), sampled.data(), static_cast<int64_t>(token_ids.shape(0)),
                     static_cast<int64_t>(context_lens.shape(0)), static_cast<int64_t>(sampled.shape(0)),
-                    static_cast<int64_t>(page_tables.shape(1))};
+                    static_cast<int64_t>(page_tables.shape(1)), nullptr, nullptr, 0};
+        if (cross_lens && cross_tables) {
+            if (cross_lens->shape(0) != context_lens.shape(0) || cross_tables->shape(0) != context_lens.shape(0))
+                throw std::invalid_argument("cross_lens, cross_tables and context_lens differ in length");
+            b.cross_lens = cross_lens->data();
+            b.cross_tables = cross_tables->data();
+            b.cross_width = static_cast<int64_t>(cross_tables->shape(1));
+        }
         if (positions.shape(0) != token_ids.shape(0) || slots.shape(0) != token_ids.shape(0))
             throw std::invalid_argument("token_ids, positions and slots differ in length");
         if (query_start.shape(0) != context_lens.shape(0) + 1 || page_tables.shape(0) != context_lens.shape(0))
@@ -281,14 +296,16 @@ NB_MODULE(_native, m) {
         .def("head_linear", &Builder::head_linear)
         .def("latent_append", &Builder::latent_append)
         .def("attention", &Builder::attention, "q"_a, "y"_a, "cache"_a, "layer"_a, "heads"_a, "scale"_a, "softcap"_a,
-             "window"_a, "slopes"_a.none(), "sinks"_a.none())
+             "window"_a, "slopes"_a.none(), "sinks"_a.none(), "sight"_a, "bias"_a.none())
         .def("set_result", &Builder::set_result)
         .def("replay", [](nb::handle self, const Ints& token_ids, const Ints& positions, const Ints& slots,
                           const Ints& query_start, const Ints& context_lens, const IntTable& page_tables,
-                          const Ints& sampled) {
+                          const Ints& sampled, const std::optional<Ints>& cross_lens,
+                          const std::optional<IntTable>& cross_tables) {
             return nb::cast<Builder&>(self).replay(token_ids, positions, slots, query_start, context_lens, page_tables,
-                                                   sampled, self);
-        })
+                                                   sampled, cross_lens, cross_tables, self);
+        }, "token_ids"_a, "positions"_a, "slots"_a, "query_start"_a, "context_lens"_a, "page_tables"_a,
+             "sampled"_a, "cross_lens"_a.none(), "cross_tables"_a.none())
         .def("memory", [](nb::handle self, const BufferTuple& buffer, int64_t rows) {
             return nb::cast<Builder&>(self).memory(buffer, rows, self);
         });

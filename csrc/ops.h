@@ -99,6 +99,9 @@ struct AttentionOpSpec {
     int64_t window = 0;
     const float* slopes = nullptr;
     const float* sinks = nullptr;
+    Sight sight = Sight::Causal;
+    const float* bias = nullptr; // AttentionArgs.bias
+    int64_t reach = 0;
 };
 
 class AttentionPlan;
@@ -109,7 +112,7 @@ public:
     std::unique_ptr<Op> make(AttentionOpSpec spec, const Limits& limits, int threads);
 
 private:
-    std::map<std::array<int64_t, 6>, std::shared_ptr<AttentionPlan>> plans_;
+    std::map<std::array<int64_t, 7>, std::shared_ptr<AttentionPlan>> plans_;
 };
 
 } // namespace octavo

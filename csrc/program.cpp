@@ -26,6 +26,7 @@ void Program::check(const BatchView& b) const {
     require(b.sequences <= limits_.sequences, "the batch holds more sequences than the program's limit");
     require(b.sampled_rows <= limits_.sampled, "the batch samples more rows than the program's limit");
     require(b.table_width <= limits_.table_width, "the batch's page tables are wider than the program's limit");
+    require(b.cross_width <= limits_.table_width, "the encoder's page tables are wider than the program's limit");
     require(b.query_start[0] == 0 && b.query_start[b.sequences] == b.tokens, "query_start does not span the tokens");
     for (int64_t s = 0; s < b.sequences; s++)
         require(b.query_start[s] <= b.query_start[s + 1], "query_start must ascend");

@@ -20,6 +20,7 @@ enum class Layout : int { F32, F16, BF16, S8, U4, S8By16 };
 enum class Activation : int { None, Silu, Gelu, GeluTanh, Relu };
 enum class KVType : int { F32, F16, BF16, S8 };
 enum class NormKind : int { None, Rms, Layer };
+enum class Sight : int { Causal, Whole, Cross };
 
 // A packed matrix [n, k]: panels of 16 output rows, each contiguous and 64-byte aligned.
 //
@@ -127,6 +128,9 @@ struct BatchView {
     const int32_t* page_tables;
     const int32_t* sampled;
     int64_t tokens, sequences, sampled_rows, table_width;
+    const int32_t* cross_lens; // of the encoder's pages; null where there is no encoder
+    const int32_t* cross_tables;
+    int64_t cross_width;
 };
 
 struct RotaryArgs {
@@ -174,6 +178,9 @@ struct AttentionArgs {
     const int32_t* context_lens;
     const int32_t* page_tables;
     int64_t table_width;
+    bool causal; // otherwise a query sees its whole context
+    const float* bias; // [heads][2 (reach + kRescale) + 1] by distance, its ends repeated kRescale times; or null
+    int64_t reach;
 };
 
 // One piece of attention: tokens [t0, t1) of a sequence, one KV head, splits [c0, c1).

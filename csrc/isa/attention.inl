@@ -272,6 +272,11 @@ SIMD void soften(const AttentionArgs& a, Attend& w, int64_t r, int64_t head, int
     for (int i = 0; i < 2; i++) {
         if (a.softcap != 0.0f) x[i] = set1(a.softcap * kLog2e) * tanh(x[i] / set1(a.softcap));
         if (a.slopes) x[i] = fma(set1(a.slopes[head] * kLog2e), lane + set1((float)(distance + 16 * i)), x[i]);
+        if (a.bias) {
+            const int64_t ends = a.reach + kRescale, near = distance > a.reach ? a.reach : distance;
+            const float* bias = a.bias + head * (2 * ends + 1) + (near < -ends ? 0 : near + ends);
+            x[i] = fma(set1(kLog2e), load(bias + 16 * i), x[i]);
+        }
         if (from > 0 || to < kRescale) {
             const F at = lane + set1((float)(16 * i));
             const M seen = both(less(set1((float)from - 0.5f), at), less(at, set1((float)to - 0.5f)));
@@ -424,7 +429,7 @@ void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) 
             float* panel = w.q + first_row * w.d + i;
             for (int64_t j = 0; j < w.d; j++) panel[j * c] = q[j] * factor;
             const int64_t position = a.positions[token], start = position - a.window + 1;
-            ((int32_t*)w.high)[r] = (int32_t)(position + 1);
+            ((int32_t*)w.high)[r] = a.causal ? (int32_t)(position + 1) : a.context_lens[item.sequence];
             ((int32_t*)w.low)[r] = (int32_t)(a.window && start > 0 ? start : 0);
         }
     }

@@ -27,6 +27,7 @@ class SchedulerConfig:
             is then also bounded by the measured rate (at least 16 tokens). None: tokens only.
         max_waiting: waiting sequences above this many are refused (OverloadedError); each of n is one.
         scheduling_policy, fair_share: who enters next, see engine.entry_order.
+        max_encoder_len: tokens of an encoder's input, computed in one step; 0: the model has no encoder.
     """
 
     num_pages: int
@@ -39,6 +40,7 @@ class SchedulerConfig:
     max_waiting: int = 1024
     scheduling_policy: str = "fcfs"
     fair_share: int = 16
+    max_encoder_len: int = 0
 
     @property
     def max_sequences(self) -> int:
@@ -57,11 +59,19 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} must be at least 1, not {getattr(self, name)}", name)
-        if self.max_model_len > self.num_pages * self.page_size:
+        needed = sum(-(-length // self.page_size) for length in (self.max_model_len, self.max_encoder_len))
+        if needed > self.num_pages:
+            encoder = f" and max_encoder_len {self.max_encoder_len}" if self.max_encoder_len else ""
             raise InvalidRequestError(
-                f"max_model_len {self.max_model_len} needs {-(-self.max_model_len // self.page_size)} pages, "
+                f"max_model_len {self.max_model_len}{encoder} needs {needed} pages, "
                 f"the pool has {self.num_pages}",
                 "max_model_len",
+            )
+        if not 0 <= self.max_encoder_len <= self.max_num_batched_tokens:
+            raise InvalidRequestError(
+                f"an encoder input of {self.max_encoder_len} tokens is computed in one step: "
+                f"max_num_batched_tokens {self.max_num_batched_tokens} must hold it",
+                "max_num_batched_tokens",
             )
 
 

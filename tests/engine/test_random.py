@@ -29,6 +29,18 @@ def test_thousands_of_random_operations() -> None:
     assert sum(len(step.drafts) for plan in plans for step in plan.steps) > 500
 
 
+def test_random_operations_with_an_encoder() -> None:
+    engines = [drive(seed, OPERATIONS, encoder=True) for seed in range(ENGINES // 2)]
+    assert sum(h.operations for h in engines) >= 5_000
+    assert sum(h.scheduler.num_preemptions for h in engines) > 50
+    assert sum(h.kv.cache.hit_tokens for h in engines) > 100
+    plans = [plan for h in engines for plan in h.executor.plans]
+    inputs = [new.encoder for plan in plans for new in plan.new_rows]
+    assert all(inputs)
+    assert sum(e is not None and e.compute for e in inputs) > 500
+    assert sum(e is not None and not e.compute for e in inputs) > 500
+
+
 class EngineMachine(RuleBasedStateMachine):
     """The same by hypothesis, which shrinks what it finds."""
 
@@ -38,12 +50,15 @@ class EngineMachine(RuleBasedStateMachine):
         max_model_len = data.draw(st.integers(4, 30), "max_model_len")
         spare = data.draw(st.integers(0, 12), "spare pages")
         drafts = data.draw(st.sampled_from([0, 0, 3]), "drafts")
+        budget = data.draw(st.sampled_from([1, 2, 5, 12, 40]), "budget")
+        longest = 0 if drafts else data.draw(st.integers(0, budget), "max_encoder_len")
         self.h = Harness(
-            num_pages=-(-max_model_len // page_size) + spare,
+            num_pages=-(-max_model_len // page_size) + -(-longest // page_size) + spare,
             page_size=page_size,
             max_model_len=max_model_len,
             max_num_seqs=data.draw(st.integers(1, 5), "max_num_seqs"),
-            max_num_batched_tokens=data.draw(st.sampled_from([1, 2, 5, 12, 40]), "budget"),
+            max_num_batched_tokens=budget,
+            max_encoder_len=longest,
             enable_prefix_caching=data.draw(st.booleans(), "caching"),
             max_waiting=16,
             depth=data.draw(st.sampled_from([1, 2]), "depth"),
@@ -59,6 +74,7 @@ class EngineMachine(RuleBasedStateMachine):
         ignore_eos=st.booleans(),
         priority=st.integers(-1, 1),
         salt=st.sampled_from([None, "x"]),
+        source=st.lists(st.integers(1, 2), min_size=1, max_size=12),
     )
     def add(
         self,
@@ -69,15 +85,17 @@ class EngineMachine(RuleBasedStateMachine):
         ignore_eos: bool,
         priority: int,
         salt: str | None,
+        source: list[int],
     ) -> None:
+        source = source[: self.h.config.max_encoder_len]
         tokens = tokens[: self.h.config.max_model_len - 1]
         params = SamplingParams(n=n, max_tokens=max_tokens, temperature=temperature, ignore_eos=ignore_eos)
         waiting, config = self.h.core.num_waiting, self.h.config
         if waiting >= 16 or waiting + n > config.max_sequences:
             with pytest.raises(OverloadedError):
-                self.h.add(tokens, params)
+                self.h.add(tokens, params, encoder=source)
             return
-        self.h.add(tokens, params, priority=priority, salt=salt)
+        self.h.add(tokens, params, priority=priority, salt=salt, encoder=source)
 
     @rule(count=st.integers(1, 8))
     def step(self, count: int) -> None:

@@ -25,10 +25,9 @@ from octavo.kernels.ops import (
     Ops,
     PackedWeight,
     Rotary,
-    Rows,
     Tensor,
 )
-from octavo.kernels.program import Buffer, Call, Recorder, fuse, plan_arena
+from octavo.kernels.program import Call, Recorder, fuse, plan_arena
 from octavo.kernels.reference import ReferenceBackend
 from octavo.layers.rotary import rotary_tables
 from support.kernels import batch_of, batch_on, limits_of, normal, random_weight
@@ -281,15 +280,6 @@ def test_buffers_alive_together_never_overlap(spec: list[tuple[int, int, int]]) 
         for other_low, other_high, other_born, other_dies in alive[:i]:
             together = born <= other_dies and other_born <= dies
             assert not together or high <= other_low or other_high <= low
-
-
-def test_encoder_rows_are_refused() -> None:
-    backend = BACKENDS[0]
-    limits = Limits(4, 1, 1, 1)
-    ops = backend.eager(batch_of(np.random.default_rng(8), [1], [1]), limits)
-    x = ops.tensor(np.ones((1, 4), np.float32), Buffer(Rows.ENCODER, 4))
-    with pytest.raises(ValueError, match="encoder"):
-        ops.add(x, x)
 
 
 def test_captures_share_the_arena_over_time() -> None:

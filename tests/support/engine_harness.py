@@ -39,6 +39,7 @@ class Harness:
         step_target_s: float | None = None,
         scheduling_policy: str = "fcfs",
         fair_share: int = 16,
+        max_encoder_len: int = 0,
     ) -> None:
         config = SchedulerConfig(
             num_pages=num_pages,
@@ -51,6 +52,7 @@ class Harness:
             max_waiting=max_waiting,
             scheduling_policy=scheduling_policy,
             fair_share=fair_share,
+            max_encoder_len=max_encoder_len,
         )
         self.config = config
         self.toy = Toy(vocab_size)
@@ -77,15 +79,18 @@ class Harness:
         *,
         priority: int = 0,
         salt: str | None = None,
+        encoder: Sequence[int] = (),
     ) -> str:
         params = params or SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0)
         name = f"r{self._count}"
         self._count += 1
-        seed = self.core.add_request(name, prompt, params, priority=priority, cache_salt=salt)
+        seed = self.core.add_request(
+            name, prompt, params, priority=priority, cache_salt=salt, encoder_token_ids=encoder
+        )
         for index in range(params.n):
             self.tokens[name, index] = []
             self._expected[name, index] = alone(
-                prompt, params, seed, index, self.config.max_model_len, self.toy
+                prompt, params, seed, index, self.config.max_model_len, self.toy, encoder
             )
         self._check()
         return name

@@ -30,25 +30,30 @@ def oracle_drafts(vocab_size: int, length: int) -> Propose:
     return propose
 
 
-def random_harness(rng: random.Random) -> Harness:
+def random_harness(rng: random.Random, encoder: bool = False) -> Harness:
     """A small engine: pools so tight that requests are preempted, chunks of any size."""
     page_size = rng.choice((1, 2, 3, 4, 8))
     max_model_len = rng.randint(8, 48)
     least = -(-max_model_len // page_size)
     vocab_size = rng.choice((5, 64))
+    budget = rng.choice((1, 3, 7, 16, 64))
+    max_encoder_len = rng.randint(1, min(budget, max_model_len)) if encoder else 0
+    least += -(-max_encoder_len // page_size)
+    drafts = not encoder and rng.random() < 0.4  # the oracle knows no encoder
     return Harness(
         num_pages=least + rng.choice((0, 1, 3, least, 4 * least)),
         page_size=page_size,
         max_model_len=max_model_len,
         max_num_seqs=rng.randint(1, 6),
-        max_num_batched_tokens=rng.choice((1, 3, 7, 16, 64)),
+        max_num_batched_tokens=budget,
         enable_prefix_caching=rng.random() < 0.8,
         max_waiting=24,
         depth=rng.choice((1, 2)),
         vocab_size=vocab_size,
-        propose=oracle_drafts(vocab_size, rng.randint(1, 4)) if rng.random() < 0.4 else None,
         scheduling_policy=rng.choice(("fcfs", "lpm")),
         fair_share=rng.choice((1, 2, 5)),
+        propose=oracle_drafts(vocab_size, rng.randint(1, 4)) if drafts else None,
+        max_encoder_len=max_encoder_len,
     )
 
 
@@ -58,6 +63,11 @@ def random_prompt(rng: random.Random, limit: int) -> list[int]:
     head = book[: rng.randint(0, limit - 1)]
     tail = [rng.randrange(4) for _ in range(rng.randint(0, min(3, limit - len(head))))]
     return (head + tail or [1])[:limit]
+
+
+def random_source(rng: random.Random, limit: int) -> list[int]:
+    """One of few inputs of an encoder, so that requests meet which share one; empty without an encoder."""
+    return fingerprints([rng.randrange(3)])[:1] * rng.choice((limit, (limit + 1) // 2)) if limit else []
 
 
 def random_params(rng: random.Random) -> SamplingParams:
@@ -84,6 +94,7 @@ def one_operation(harness: Harness, rng: random.Random) -> None:
                 random_params(rng),
                 priority=rng.choice((0, 0, 0, 1, -1)),
                 salt=rng.choice((None, None, "tenant")),
+                encoder=random_source(rng, harness.config.max_encoder_len),
             )
         except OverloadedError:
             harness.step()
@@ -114,10 +125,10 @@ def fail_once(harness: Harness, what: str) -> None:
     harness.step()
 
 
-def drive(seed: int, operations: int) -> Harness:
+def drive(seed: int, operations: int, encoder: bool = False) -> Harness:
     """A random engine after so many random operations, run to its end and found empty."""
     rng = random.Random(seed)
-    harness = random_harness(rng)
+    harness = random_harness(rng, encoder)
     if rng.random() < 0.4:  # reckless admission, so that preemption happens in every possible place
         harness.scheduler.growth_pages = 0
     while harness.operations < operations:

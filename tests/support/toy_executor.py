@@ -26,12 +26,17 @@ def fingerprint(previous: int, token: int) -> int:
     return zlib.crc32(token.to_bytes(8, "little"), previous)
 
 
-def fingerprints(tokens: Sequence[int]) -> list[int]:
-    out, value = [], 1
+def fingerprints(tokens: Sequence[int], start: int = 1) -> list[int]:
+    out, value = [], start
     for token in tokens:
         value = fingerprint(value, token)
         out.append(value)
     return out
+
+
+def start_of(encoder: Sequence[int]) -> int:
+    """Where a decoder's fingerprints start: they depend on what its encoder has read."""
+    return fingerprints([*encoder, 99])[-1] if encoder else 1
 
 
 @dataclass(frozen=True)
@@ -51,10 +56,16 @@ class Toy:
 
 
 def alone(
-    prompt: Sequence[int], params: SamplingParams, seed: int, index: int, max_model_len: int, toy: Toy
+    prompt: Sequence[int],
+    params: SamplingParams,
+    seed: int,
+    index: int,
+    max_model_len: int,
+    toy: Toy,
+    encoder: Sequence[int] = (),
 ) -> tuple[list[int], str]:
     """What a request must generate, and why it ends."""
-    prefix, out = fingerprints(prompt)[-1], []
+    prefix, out = fingerprints(prompt, start_of(encoder))[-1], []
     while True:
         early = len(out) < params.min_tokens
         token = toy.next_token(prefix, seed, index, params, early)
@@ -74,6 +85,13 @@ class Row:
     pages: list[int] = field(default_factory=list)
     computed: int | None = None  # None until its first step
     drafted: bool = False
+
+    @property
+    def prints(self) -> list[int]:
+        return self.prints_of(self.tokens)
+
+    def prints_of(self, tokens: Sequence[int]) -> list[int]:
+        return fingerprints(tokens, start_of(self.new.encoder.token_ids if self.new.encoder else ()))
 
 
 @dataclass(frozen=True)
@@ -139,6 +157,8 @@ class ToyExecutor:
                 raise PlanError(f"row {new.row} is given twice")
             self._unknown.discard(new.row)
             self.rows[new.row] = Row(new, list(new.token_ids))
+            if new.encoder is not None and new.encoder.compute:
+                self._encode(new)
         if len({step.row for step in plan.steps}) != len(plan.steps):
             raise PlanError("a row is in the step twice")
         # A step planned before the one before it was known to have failed computes nonsense.
@@ -185,6 +205,27 @@ class ToyExecutor:
         if len(row.pages) < needed or (len(row.pages) > needed and not row.drafted):
             raise PlanError(f"the table has {len(row.pages)} pages, the step needs {needed}")
 
+    def _encode(self, new: NewRow) -> None:
+        """The whole of an encoder's input, into pages that nobody else holds."""
+        assert new.encoder is not None
+        values, pages = fingerprints(new.encoder.token_ids), new.encoder.pages
+        if len(pages) != -(-len(values) // self.page_size):
+            raise PlanError(f"{len(pages)} pages for an encoder input of {len(values)} tokens")
+        for place, page in enumerate(pages):
+            if self.references is not None and self.references(page) != 1:
+                raise PlanError(f"the encoder writes to page {page}, which is shared")
+            part: list[int | None] = list(values[place * self.page_size : (place + 1) * self.page_size])
+            self.slots[page] = part + [None] * (self.page_size - len(part))
+
+    def _cross(self, row: Row) -> None:
+        """The encoder's pages must hold what the row's input made of them, at every step."""
+        encoder = row.new.encoder
+        if encoder is None:
+            return
+        found = [value for page in encoder.pages for value in self.slots[page]]
+        if found[: len(encoder.token_ids)] != fingerprints(encoder.token_ids):
+            raise PlanError(f"pages {encoder.pages} do not hold the encoder input of row {row.new.row}")
+
     def _sequence(self, step: RowStep) -> list[int]:
         row = self.rows[step.row]
         end = step.start + step.count
@@ -204,7 +245,8 @@ class ToyExecutor:
                 raise PlanError("a partly filled page came from the cache")
         elif step.start != row.computed:
             raise PlanError(f"step starts at {step.start}, {row.computed} tokens are computed")
-        expected = fingerprints(self._sequence(step)[: step.start])
+        self._cross(row)
+        expected = row.prints_of(self._sequence(step)[: step.start])
         for position, value in enumerate(expected):
             page = row.pages[position // self.page_size]
             if self.slots[page][position % self.page_size] != value:
@@ -212,7 +254,7 @@ class ToyExecutor:
 
     def _write(self, step: RowStep) -> None:
         row = self.rows[step.row]
-        values = fingerprints(self._sequence(step))
+        values = row.prints_of(self._sequence(step))
         for position in range(step.start, len(values)):
             page = row.pages[position // self.page_size]
             if self.references is not None and self.references(page) != 1:
@@ -224,7 +266,7 @@ class ToyExecutor:
         """Draw after the last own token; go on while the draw is the drafted token."""
         drawn: list[int] = []
         for draft in (*step.drafts, None):
-            prefix = fingerprints(row.tokens)[-1]
+            prefix = row.prints[-1]
             generated = len(row.tokens) - row.new.num_prompt_tokens
             if generated == row.new.params.max_tokens:
                 raise PlanError("a token beyond max_tokens is drawn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 from collections import deque
@@ -99,13 +100,16 @@ class EngineCore:
 
     # --- requests -----------------------------------------------------------------------------------
 
-    def check(self, token_ids: Sequence[int], params: SamplingParams) -> None:
+    def check(
+        self, token_ids: Sequence[int], params: SamplingParams, encoder_token_ids: Sequence[int] = ()
+    ) -> None:
         """Whether a request could be served at all. Any thread may ask.
 
         Raises:
             InvalidRequestError: the prompt is empty or too long, a token id is out of range, or n is more
                 than could run and wait together.
         """
+        self._check_encoder(encoder_token_ids)
         length, limit = len(token_ids), self.config.max_model_len
         if length == 0:
             raise InvalidRequestError("the prompt is empty: it must hold at least one token", "prompt")
@@ -147,6 +151,23 @@ class EngineCore:
             waiting = self.num_waiting + pending
             raise OverloadedError(f"{waiting} requests are waiting already; try again later")
 
+    def _check_encoder(self, token_ids: Sequence[int]) -> None:
+        limit, vocab = self.config.max_encoder_len, self._vocab_size
+        if bool(token_ids) is not (limit > 0):
+            wrong = "needs at least one token for its encoder" if limit else "has no encoder"
+            raise InvalidRequestError(f"the model {wrong}", "encoder_prompt")
+        if len(token_ids) > limit:
+            raise InvalidRequestError(
+                f"the encoder's input has {len(token_ids)} tokens; at most {limit} are computed in one step: "
+                "shorten it, or raise max_model_len and max_num_batched_tokens as far as the model allows",
+                "encoder_prompt",
+            )
+        if token_ids and (min(token_ids) < 0 or (vocab is not None and max(token_ids) >= vocab)):
+            wrong_id = next(t for t in token_ids if t < 0 or (vocab is not None and t >= vocab))
+            raise InvalidRequestError(
+                f"token id {wrong_id} of the encoder's input is not in the vocabulary", "encoder_prompt"
+            )
+
     def add_request(
         self,
         request_id: str,
@@ -156,6 +177,7 @@ class EngineCore:
         priority: int = 0,
         cache_salt: str | None = None,
         arrival_time: float | None = None,
+        encoder_token_ids: Sequence[int] = (),
     ) -> int:
         """Queue a prompt for params.n completions. Returns the seed that they use, given or drawn.
 
@@ -163,20 +185,24 @@ class EngineCore:
             priority: lower is served first; equal ones in order of arrival.
             cache_salt: cached prefixes are shared only under the same salt.
             arrival_time: in seconds of the clock; None is now.
+            encoder_token_ids: what the encoder of an encoder-decoder model reads; token_ids is what its
+                decoder goes on from.
 
         Raises:
             InvalidRequestError: see check(), or the id is in use.
             OverloadedError: see has_room().
         """
         params = params or SamplingParams()
-        self.check(token_ids, params)
+        self.check(token_ids, params, encoder_token_ids)
         if request_id in self._requests:
             raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
         self.check_room(params.n)
         seed = self._rng.getrandbits(SEED_BITS) if params.seed is None else params.seed
         arrival = self._clock() if arrival_time is None else arrival_time
+        encoder = tuple(encoder_token_ids)
+        salt = _salt_of(cache_salt, encoder) if encoder else cache_salt
         requests = [
-            self._new(request_id, token_ids, params, seed, index, priority, cache_salt, arrival)
+            self._new(request_id, token_ids, params, seed, index, priority, salt, arrival, encoder)
             for index in range(params.n)
         ]
         self._requests[request_id] = requests
@@ -194,6 +220,7 @@ class EngineCore:
         priority: int,
         cache_salt: str | None,
         arrival: float,
+        encoder_token_ids: tuple[int, ...],
     ) -> Request:
         self._arrivals += 1
         eos = frozenset[int]() if params.ignore_eos else self._eos_ids
@@ -212,6 +239,7 @@ class EngineCore:
             eos - frozenset(params.stop_token_ids),
             RequestMetrics(arrival),
             cache_salt,
+            encoder_token_ids,
         )
 
     def abort(self, request_id: str, index: int | None = None) -> list[RequestUpdate]:
@@ -327,3 +355,9 @@ class EngineCore:
     def check_integrity(self) -> None:
         """Raise IntegrityError unless all books of the engine room agree. For tests; O(pages)."""
         self.scheduler.check_integrity()
+
+
+def _salt_of(cache_salt: str | None, encoder_token_ids: tuple[int, ...]) -> str:
+    """What a decoder computes depends on the encoder's input too: equal prefixes are shared under both."""
+    digest = hashlib.sha256(",".join(map(str, encoder_token_ids)).encode()).hexdigest()
+    return f"{cache_salt!r}/{digest}"

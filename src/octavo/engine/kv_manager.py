@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from octavo.engine.cross_pages import CrossPages
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.prefix_cache import Node, PrefixCache
 from octavo.engine.request import Request
@@ -14,9 +15,16 @@ from octavo.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class PageGroup:
-    """Layers that share page tables. "self" is causal self-attention over everything before."""
+    """Layers that share page tables.
+
+    "self" is causal self-attention over everything before, "cross" attention over an encoder's output.
+    Groups take their pages from one pool: a page serves whichever table it is in.
+    """
 
     name: str = "self"
+
+
+SELF, CROSS = PageGroup("self"), PageGroup("cross")
 
 
 class KVManager:
@@ -24,6 +32,7 @@ class KVManager:
 
         request.page_table   [ p3  p0  p8 | p9  p2 ]
                                from cache   its own, or offered to the cache when full
+        request.cross.pages  [ p5  p1 ]   whole from the first step on, the same for equal encoder inputs
         references of a page = (1 if in the tree) + tables that hold it
 
     1. A page that is shared is full, so nobody writes to it. A request writes only into pages it
@@ -41,11 +50,12 @@ class KVManager:
         enable_prefix_caching: bool = True,
     ) -> None:
         for group in groups:
-            if group.name != "self":
+            if group not in (SELF, CROSS):
                 raise UnsupportedError(f"page group {group.name!r} is not supported yet", "groups")
-        ensure(len(groups) == 1, "one page group 'self' is needed")
+        ensure(SELF in groups and len(set(groups)) == len(groups), "one page group 'self' is needed")
         self.page_size = page_size
         self.pool = PagePool(num_pages)
+        self.cross = CrossPages(self.pool) if CROSS in groups else None
         self.cache = PrefixCache(self.pool, page_size)
         self.caching = enable_prefix_caching
 
@@ -70,17 +80,21 @@ class KVManager:
     def begin(self, request: Request, reserve: int) -> bool:
         """Give a request the cached pages of its prefix. False: not now.
 
-        It begins only if all its known tokens would fit and leave `reserve` pages available.
+        It begins only if all its known tokens would fit and leave `reserve` pages available, those of
+        its encoder's output included, which it shares or takes at once.
         """
         node, pages = self._find(request)
         if node is not None:
             self.cache.lock(node)
         missing = self.pages_for(len(request.token_ids)) - len(pages)
-        if self.num_available < missing + reserve:
+        of_encoder = self.pages_to_encode(request)
+        if self.num_available < missing + of_encoder + reserve:
             if node is not None:
                 self.cache.unlock(node)
             return False
         self.pool.retain(pages)
+        if self.cross is not None:
+            request.cross = self.cross.join(request.cache_salt, self._take(of_encoder) or ())
         request.page_table = pages
         request.cache_node = node
         request.num_cached_pages = len(pages)
@@ -102,14 +116,26 @@ class KVManager:
         missing = self.pages_for(num_tokens) - len(request.page_table)
         if missing <= 0:
             return ()
-        short = missing - self.pool.num_free
+        pages = self._take(missing)
+        if pages is None:
+            return None
+        request.page_table += pages
+        return tuple(pages)
+
+    def _take(self, count: int) -> list[int] | None:
+        """Free pages, evicting what only the cache holds; None: there are not so many."""
+        short = count - self.pool.num_free
         if short > 0:
             if short > self.cache.num_evictable:
                 return None
             self.cache.evict(short)
-        pages = self.pool.allocate(missing)
-        request.page_table += pages
-        return tuple(pages)
+        return self.pool.allocate(count)
+
+    def pages_to_encode(self, request: Request) -> int:
+        """Pages that the encoder's output needs, unless an equal input is in use."""
+        if self.cross is None or self.cross.find(request.cache_salt) is not None:
+            return 0
+        return self.pages_for(len(request.encoder_token_ids))
 
     def publish(self, request: Request) -> None:
         """Offer the pages of a running request that have become full to the cache, to be shared.
@@ -140,6 +166,9 @@ class KVManager:
                 self.cache.insert(node, *self._unpublished(request, full))
             self.cache.unlock(node)
         self.pool.release(request.page_table)
+        if self.cross is not None and request.cross is not None:
+            self.cross.leave(request.cross)
+        request.cross = None
         request.page_table = []
         request.cache_node = None
         request.num_cached_pages = 0
@@ -166,6 +195,10 @@ class KVManager:
         nodes = self.cache.nodes()
         owners = Counter(page for node in nodes for page in node.pages)
         locks: Counter[Node] = Counter()
+        running = list(running)
+        if self.cross is not None:
+            self.cross.check_integrity([request.cross for request in running])
+            owners.update(page for entry in self.cross.entries() for page in entry.pages)
         for request in running:
             ensure(len(set(request.page_table)) == len(request.page_table), "a table holds a page twice")
             owners.update(request.page_table)

@@ -18,6 +18,20 @@ from octavo.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderInput:
+    """What a row's cross attention reads: the encoder's input and the pages of its keys and values.
+
+    Attributes:
+        compute: the encoder runs over it in this step, before the decoder; otherwise the pages were
+            written for an equal input that is in use.
+    """
+
+    token_ids: tuple[int, ...]
+    pages: tuple[int, ...]
+    compute: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NewRow:
     """A request enters a row: for the first time, or again after preemption.
 
@@ -26,6 +40,7 @@ class NewRow:
         token_ids: all tokens known so far, the prompt and what was already generated.
         num_prompt_tokens: how many of them are the prompt (penalties tell them apart).
         seed, sample_index: with the position they key the row's noise.
+        encoder: None where the model has no encoder.
     """
 
     row: int
@@ -35,6 +50,7 @@ class NewRow:
     params: SamplingParams
     seed: int
     sample_index: int
+    encoder: EncoderInput | None = None
 
 
 @dataclass(slots=True)
@@ -60,7 +76,7 @@ class RowStep:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step. Executed in this order: freed rows, new rows, page copies, forward, sampling.
+    """One step. Executed in this order: freed rows, new rows, page copies, encoder, decoder, sampling.
 
     Attributes:
         freed_rows: rows whose request is gone; named again after a step that failed.
@@ -75,7 +91,12 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(step.count for step in self.steps)
+        return sum(step.count for step in self.steps) + sum(len(e.token_ids) for e in self.encodes)
+
+    @property
+    def encodes(self) -> tuple[EncoderInput, ...]:
+        """What the encoder computes in this step, each whole."""
+        return tuple([new.encoder for new in self.new_rows if new.encoder and new.encoder.compute])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from octavo.engine.cross_pages import CrossEntry
 from octavo.engine.prefix_cache import Node
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
@@ -51,6 +52,9 @@ class Request:
         cache_node: deepest node of the prefix cache in use, locked while RUNNING.
         num_cached_pages: leading pages of the table that the cache has been offered.
         num_cached_tokens: prompt tokens that came from the cache at first admission.
+        encoder_token_ids: what the encoder reads; empty where the model has none.
+        cache_salt: of the prefix cache; with an encoder it names its input too.
+        cross: pages of the encoder's keys and values, while RUNNING.
         waits_for, waits_until: an older request that is computing a prefix of this prompt, and
             how many computed tokens of it this one can share.
     """
@@ -66,6 +70,7 @@ class Request:
     eos_ids: frozenset[int]
     metrics: RequestMetrics
     cache_salt: str | None = None
+    encoder_token_ids: tuple[int, ...] = ()
     state: RequestState = RequestState.WAITING
     num_prompt_tokens: int = field(init=False)
     num_computed_tokens: int = 0
@@ -77,6 +82,7 @@ class Request:
     page_table: list[int] = field(default_factory=list)
     cache_node: Node | None = None
     num_cached_pages: int = 0
+    cross: CrossEntry | None = None
     num_cached_tokens: int = 0
     waits_for: Request | None = None
     waits_until: int = 0

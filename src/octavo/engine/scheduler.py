@@ -9,9 +9,9 @@ from dataclasses import replace
 from octavo.config import SchedulerConfig
 from octavo.engine.budget import TokenBudget
 from octavo.engine.entry_order import EntryOrder
-from octavo.engine.kv_manager import KVManager, PageGroup
+from octavo.engine.kv_manager import CROSS, SELF, KVManager
 from octavo.engine.page_pool import IntegrityError, ensure
-from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
+from octavo.engine.plan import EncoderInput, NewRow, RowStep, StepPlan, StepResult
 from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.step_builder import InFlight, StepBuilder
@@ -55,13 +55,16 @@ class Scheduler:
         request ends or is preempted; always whole pages, confirmed by a result.
     10. *Rows.* A request keeps its row from admission to its end or preemption. Freed rows are
         named in the next plan, and again if that step failed.
+    11. *Encoder.* The input of an encoder is computed in the step in which its request enters, whole,
+        because every token of it sees every other; it counts against the budget, but the first one
+        of a step may exceed it (max_encoder_len bounds it). Requests with equal inputs share the
+        output: at once where they enter together, otherwise when its step is confirmed.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVManager | None = None) -> None:
         self.config = config
-        self.kv = kv or KVManager(
-            (PageGroup(),), config.num_pages, config.page_size, config.enable_prefix_caching
-        )
+        groups = (SELF, CROSS) if config.max_encoder_len else (SELF,)
+        self.kv = kv or KVManager(groups, config.num_pages, config.page_size, config.enable_prefix_caching)
         self.entry_order = EntryOrder(config.scheduling_policy, config.fair_share, self.kv)
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
         self.running: list[Request] = []  # both in order (priority, arrival)
@@ -169,6 +172,10 @@ class Scheduler:
                 break  # (a preempted one whose last token is on its way must know it first)
             if request.state is RequestState.WAITING_GRAMMAR or in_progress.worth_waiting(request):
                 continue
+            if self._awaits_encoder(request, step):
+                continue
+            if not step.can_encode(self._to_encode(request)):
+                break
             growth = self.growth_pages * (len(self.running) + len(admitted))
             if not self.kv.begin(request, growth):
                 ensure(bool(self.running or admitted), "a lone request does not fit into the pool")
@@ -190,7 +197,8 @@ class Scheduler:
         request.state = RequestState.RUNNING
         request.row = self._free_rows.pop()
         request.waits_for = None
-        count = min(request.num_uncomputed(), step.left)
+        encoder = self._encode(request, step)
+        count = min(request.num_uncomputed(), max(step.left, 1))
         grown = self.kv.grow(request, request.num_scheduled_tokens + count)
         ensure(grown is not None, "a request was admitted without pages for it")
         row = NewRow(
@@ -201,9 +209,29 @@ class Scheduler:
             request.params,
             request.seed,
             request.index,
+            encoder,
         )
         step.new_rows.append(row)
         step.place(request, count, tuple(request.page_table))
+
+    def _awaits_encoder(self, request: Request, step: StepBuilder) -> bool:
+        """An encoder output that the request will share is being written by a step in flight."""
+        entry = self.kv.cross.find(request.cache_salt) if self.kv.cross is not None else None
+        return entry is not None and not entry.written and entry not in step.entries
+
+    def _to_encode(self, request: Request) -> int:
+        """Tokens that the encoder has to compute for a waiting request."""
+        return len(request.encoder_token_ids) if self.kv.pages_to_encode(request) else 0
+
+    def _encode(self, request: Request, step: StepBuilder) -> EncoderInput | None:
+        """What the executor must know of the encoder's input of a request that has begun."""
+        entry, tokens = request.cross, request.encoder_token_ids
+        if entry is None:
+            return None
+        compute = not entry.written and entry not in step.entries
+        if compute:
+            step.encode(entry, len(tokens))
+        return EncoderInput(tokens, entry.pages, compute)
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -217,6 +245,8 @@ class Scheduler:
         plan = flight.plan
         ensure(plan.step_id == result.step_id, f"result {result.step_id} came for step {plan.step_id}")
         self.budget.observe(plan.num_tokens, duration_s)
+        for entry in flight.entries:
+            entry.written = True
         updates: list[RequestUpdate] = []
         errors = result.errors
         for request, step, preemptions in zip(flight.requests, plan.steps, flight.preemptions, strict=True):
@@ -260,7 +290,7 @@ class Scheduler:
         if metrics.first_token_time is None:
             metrics.first_token_time = now
             if request.index == 0:
-                self.num_prompt_tokens += request.num_prompt_tokens
+                self.num_prompt_tokens += request.num_prompt_tokens + len(request.encoder_token_ids)
         metrics.last_token_time = now
         taken = request.append(tokens)
         self.num_generated_tokens += len(taken)
@@ -324,6 +354,7 @@ class Scheduler:
         for request in self.waiting:
             ensure(not request.page_table and request.row == -1, "a waiting request holds pages or a row")
             ensure(request.cache_node is None, "a waiting request holds a place in the tree")
+            ensure(request.cross is None, "a waiting request holds an encoder output")
 
 
 def _order(request: Request) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.engine.cross_pages import CrossEntry
 from octavo.engine.plan import NewRow, RowStep, StepPlan
 from octavo.engine.request import Request
 
@@ -11,11 +12,13 @@ from octavo.engine.request import Request
 @dataclass(frozen=True, slots=True)
 class InFlight:
     """A step handed out and not yet answered: its plan, whose rows they were, and each one's number
-    of preemptions then (if it has grown since, the pages that the step wrote are gone)."""
+    of preemptions then (if it has grown since, the pages that the step wrote are gone), and the encoder
+    outputs that it writes."""
 
     plan: StepPlan
     requests: tuple[Request, ...]
     preemptions: tuple[int, ...]
+    entries: tuple[CrossEntry, ...] = ()
 
 
 class StepBuilder:
@@ -25,6 +28,7 @@ class StepBuilder:
         self.left = budget
         self.preempted = False
         self.new_rows: list[NewRow] = []
+        self.entries: list[CrossEntry] = []
         self._steps: dict[Request, RowStep] = {}
 
     def __len__(self) -> int:
@@ -47,6 +51,18 @@ class StepBuilder:
         self._steps[request] = RowStep(request.row, start, count, pages, sample, drafts)
         self.left -= count
 
+    def can_encode(self, count: int) -> bool:
+        """Whether an encoder input of so many tokens, which cannot be cut, may be part of the step.
+
+        It must leave a token for the decoder, or be the first: more room it may never find.
+        """
+        return count < self.left or not self.entries
+
+    def encode(self, entry: CrossEntry, count: int) -> None:
+        """The encoder computes these pages in this step."""
+        self.entries.append(entry)
+        self.left -= count
+
     def withdraw(self, request: Request) -> None:
         """Undo place(), if there was one."""
         step = self._steps.pop(request, None)
@@ -61,4 +77,5 @@ class StepBuilder:
     def build(self, step_id: int, freed_rows: tuple[int, ...]) -> InFlight:
         plan = StepPlan(step_id, freed_rows, tuple(self.new_rows), tuple(self._steps.values()))
         requests = tuple(self._steps)
-        return InFlight(plan, requests, tuple([r.metrics.num_preemptions for r in requests]))
+        preemptions = tuple([r.metrics.num_preemptions for r in requests])
+        return InFlight(plan, requests, preemptions, tuple(self.entries))

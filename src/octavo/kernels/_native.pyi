@@ -140,6 +140,8 @@ class Program:
         window: int,
         slopes: _F32 | None,
         sinks: _F32 | None,
+        sight: int,
+        bias: _F32 | None,
     ) -> None: ...
     def set_result(self, result: _Place, /) -> None: ...
     def replay(
@@ -151,6 +153,7 @@ class Program:
         context_lens: _I32,
         page_tables: _I32,
         sampled: _I32,
-        /,
+        cross_lens: _I32 | None,
+        cross_tables: _I32 | None,
     ) -> _F32: ...
     def memory(self, buffer: _Place, rows: int, /) -> _F32: ...

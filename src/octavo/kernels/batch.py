@@ -26,6 +26,8 @@ class ForwardBatch:
         context_lens [S]: KV length of each sequence, this step's tokens included.
         page_tables [S, P]: page of positions [i * page_size, (i + 1) * page_size); unused: 0.
         sampled [R]: indices into the tokens whose logits are wanted, ascending.
+        cross_lens [S], cross_tables [S, P']: the same of each sequence's encoder pages, which cross
+            attention reads; None where the model has no encoder.
     """
 
     token_ids: I32
@@ -35,6 +37,8 @@ class ForwardBatch:
     context_lens: I32
     page_tables: I32
     sampled: I32
+    cross_lens: I32 | None = None
+    cross_tables: I32 | None = None
 
     @property
     def num_tokens(self) -> int:

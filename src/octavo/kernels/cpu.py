@@ -61,6 +61,7 @@ def check_limits(batch: ForwardBatch, limits: Limits) -> None:
         or batch.num_sequences > limits.max_sequences
         or batch.num_sampled > limits.max_sampled
         or batch.page_tables.shape[1] > limits.max_pages_per_sequence
+        or (batch.cross_tables is not None and batch.cross_tables.shape[1] > limits.max_pages_per_sequence)
     ):
         raise CapacityError(
             f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences exceeds {limits}"
@@ -76,6 +77,8 @@ def run(program: _native.Program, batch: ForwardBatch) -> F32:
         batch.context_lens,
         batch.page_tables,
         batch.sampled,
+        batch.cross_lens,
+        batch.cross_tables,
     )
 
 

@@ -10,7 +10,17 @@ import numpy as np
 
 from octavo.kernels import _native
 from octavo.kernels.cpu_weight import CpuWeight
-from octavo.kernels.ops import Activation, AttentionSpec, KVSpec, Limits, PackedWeight, Rotary, Routing, Rows
+from octavo.kernels.ops import (
+    Activation,
+    AttentionSpec,
+    KVSpec,
+    Limits,
+    PackedWeight,
+    Rotary,
+    Routing,
+    Rows,
+    Sight,
+)
 from octavo.kernels.program import Buffer, Call, Plan, max_rows, plan_arena
 
 _ROWS = {Rows.TOKENS: 0, Rows.SAMPLED: 1, Rows.SEQUENCES: 2}
@@ -21,8 +31,10 @@ _ACTIVATIONS = {
     Activation.GELU_TANH: 3,
     Activation.RELU: 4,
 }
+_SIGHTS = {Sight.CAUSAL: 0, Sight.WHOLE: 1, Sight.CROSS: 2}
 _NORMS = {"rms_norm": 1, "layer_norm": 2}
 _NO_NORM = (0, None, None, 0.0)
+_BLOCK = 32  # positions (kRescale)
 
 Place = tuple[int, int, int]
 """A native buffer: kind of rows, width, byte offset in the arena."""
@@ -100,6 +112,11 @@ def _whole(weights: Sequence[PackedWeight]) -> list[_native.Matrix]:
     if any(len(p) != 1 for p in found):
         raise TypeError("an expert's or a head's weight must be of one layout")
     return [p[0] for p in found]
+
+
+def _padded(bias: Any) -> Any:
+    """A relative bias with its ends repeated for a block of positions, so that a block is one load."""
+    return None if bias is None else np.pad(bias, ((0, 0), (_BLOCK, _BLOCK)), "edge")
 
 
 class _Lowering:
@@ -260,4 +277,6 @@ class _Lowering:
             spec.window or 0,
             self._hold(spec.alibi_slopes),
             self._hold(spec.sinks),
+            _SIGHTS[spec.sight],
+            self._hold(_padded(spec.relative_bias)),
         )

@@ -34,7 +34,6 @@ class Rows(Enum):
     TOKENS = "tokens"
     SAMPLED = "sampled"
     SEQUENCES = "sequences"
-    ENCODER = "encoder"
 
 
 class Activation(Enum):
@@ -45,6 +44,18 @@ class Activation(Enum):
     GELU = "gelu"
     GELU_TANH = "gelu_tanh"
     RELU = "relu"
+
+
+class Sight(Enum):
+    """What a query sees.
+
+    CAUSAL: its sequence up to itself. WHOLE: all of its sequence (ForwardBatch.context_lens), as in an
+    encoder. CROSS: all of its sequence's encoder pages (ForwardBatch.cross_lens and cross_tables).
+    """
+
+    CAUSAL = "causal"
+    WHOLE = "whole"
+    CROSS = "cross"
 
 
 class Tensor:
@@ -124,6 +135,9 @@ class AttentionSpec:
         alibi_slopes [num_heads]: adds slope * (kv position - query position) to scores.
         sinks [num_heads]: one more logit in each softmax, which takes part in the sum only.
         latent: V is not stored; it is the first v_head_dim elements of K (KVSpec.latent).
+        sight: which positions a query sees; a window is for causal attention only.
+        relative_bias [num_heads, 2 D + 1]: adds its column D + min(max(j - p, -D), D) to the score of
+            kv position j seen from query position p (T5; Raffel et al. 2020, section 2.1).
     """
 
     num_heads: int
@@ -136,6 +150,12 @@ class AttentionSpec:
     alibi_slopes: F32 | None = None
     sinks: F32 | None = None
     latent: bool = False
+    sight: Sight = Sight.CAUSAL
+    relative_bias: F32 | None = None
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.sight is not Sight.CAUSAL:
+            raise ValueError("only causal attention has a window")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,6 +314,13 @@ class Ops(ABC):
         """
 
     @abstractmethod
+    def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
+        """Store k and v of x at the tokens' slots: what cross attention will read.
+
+        x rows are [num_kv_heads * head_dim | num_kv_heads * v_head_dim].
+        """
+
+    @abstractmethod
     def latent_append(
         self,
         inputs: Inputs,
@@ -316,9 +343,10 @@ class Ops(ABC):
     def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
         """Paged attention over everything stored so far: prefill, decode and verify are this call.
 
-        For token t of sequence s at position p, head h, over kv positions j <= p (and > p - window)
-        read from the pages (its own too, so a quantized page gives the same bits in every split of
-        the work): y[t, h] = sum_j softmax_j(softcap(scale q.k_j) + slope (j - p)) v_j.
+        For token t of sequence s at position p, head h, over kv positions j <= p (and > p - window; all
+        of them where spec.sight says so) read from the pages (its own too, so a quantized page gives
+        the same bits in every split of the work): y[t, h] = sum_j softmax_j(softcap(scale q.k_j)
+        + slope (j - p) + bias[h, j - p]) v_j.
         Exponentials are rescaled per block of 32 positions, partial results are merged per 256, both
         counted from position 0 (flash attention, Dao et al. 2022; flash decoding).
         """

@@ -188,6 +188,10 @@ class Recorder(Ops):
         norms = {"q_norm": q_norm, "k_norm": k_norm, "eps": eps}
         return self._call("rotary_append", (qkv,), qkv.rows, width, kv=kv, spec=spec, rotary=rotary, **norms)
 
+    def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
+        # A projection of keys and values is one of queries, keys and values with no query heads.
+        self.rotary_append(inputs, x, kv, replace(spec, num_heads=0), None)
+
     def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
         return self._call("attention", (q,), q.rows, spec.num_heads * spec.v_head_dim, kv=kv, spec=spec)
 
@@ -226,8 +230,6 @@ def max_rows(rows: Rows, limits: Limits) -> int:
             return limits.max_sampled
         case Rows.SEQUENCES:
             return limits.max_sequences
-        case Rows.ENCODER:
-            raise ValueError("the native backend has no encoder rows yet")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from octavo.kernels.ops import (
     Rotary,
     Routing,
     Rows,
+    Sight,
     Tensor,
 )
 from octavo.kernels.reference_kv import ReferenceKVCache, ReferenceKVLayer
@@ -226,6 +227,11 @@ class ReferenceOps(Ops):
         layer.store(batch.slots, k, v)
         return Tensor(qkv.rows, q_end, np.ascontiguousarray(q.reshape(tokens, q_end)))
 
+    def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
+        k, v = np.split(x.ref, [spec.num_kv_heads * spec.head_dim], axis=1)
+        heads = (len(x.ref), spec.num_kv_heads, -1)
+        _layer(kv).store(batch_of(inputs).slots, k.reshape(heads), v.reshape(heads))
+
     def latent_append(
         self,
         inputs: Inputs,
@@ -250,10 +256,15 @@ class ReferenceOps(Ops):
 
     def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
         batch, layer = batch_of(inputs), _layer(kv)
+        lens, tables = batch.context_lens, batch.page_tables
+        if spec.sight is Sight.CROSS:
+            if batch.cross_lens is None or batch.cross_tables is None:
+                raise ValueError("cross attention needs the encoder's pages")
+            lens, tables = batch.cross_lens, batch.cross_tables
         y = np.zeros((q.ref.shape[0], spec.num_heads * spec.v_head_dim), np.float32)
         for s in range(batch.num_sequences):
             rows = slice(batch.query_start[s], batch.query_start[s + 1])
-            k, v = layer.load(batch.page_tables[s], int(batch.context_lens[s]))
+            k, v = layer.load(tables[s], int(lens[s]))
             queries = q.ref[rows].reshape(-1, spec.num_heads, spec.head_dim)
             y[rows] = attend(queries, k, v, batch.positions[rows], spec).reshape(len(queries), -1)
         return Tensor(q.rows, y.shape[1], y)

@@ -12,6 +12,7 @@ from octavo.kernels.ops import (
     Activation,
     AttentionSpec,
     Routing,
+    Sight,
 )
 from octavo.kernels.weight import BLOCK
 
@@ -131,7 +132,10 @@ def attend(
     distance = np.arange(k.shape[0])[None, :] - positions[:, None]
     if spec.alibi_slopes is not None:
         scores = scores + spec.alibi_slopes[:, None, None] * distance[None].astype(np.float32)
-    hidden = distance > 0
+    if spec.relative_bias is not None:
+        reach = spec.relative_bias.shape[1] // 2
+        scores = scores + spec.relative_bias[:, np.clip(distance, -reach, reach) + reach]
+    hidden = (distance > 0) & (spec.sight is Sight.CAUSAL)
     if spec.window is not None:
         hidden = hidden | (distance <= -spec.window)
     scores = np.where(hidden[None], np.float32(-np.inf), scores)
