@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ sys.meta_path[:] = [
     finder for finder in sys.meta_path if getattr(finder, "search_paths", [str(SOURCE)]) == [str(SOURCE)]
 ]
 sys.path.insert(0, str(SOURCE))
+# The same for the processes that tests start.
+CHECKOUT = str(Path(__file__).resolve().parent / "support" / "checkout")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (CHECKOUT, os.environ.get("PYTHONPATH"))))
 
 # Examples are not timed: two busy cores say nothing about the code.
 settings.register_profile("octavo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
