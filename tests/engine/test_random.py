@@ -37,8 +37,8 @@ def test_random_operations_with_an_encoder() -> None:
     plans = [plan for h in engines for plan in h.executor.plans]
     inputs = [new.encoder for plan in plans for new in plan.new_rows]
     assert all(inputs)
-    assert sum(e is not None and e.compute for e in inputs) > 500
-    assert sum(e is not None and not e.compute for e in inputs) > 500
+    assert sum(e is not None and e.compute for e in inputs) > 200
+    assert sum(e is not None and not e.compute for e in inputs) > 200
 
 
 class EngineMachine(RuleBasedStateMachine):
