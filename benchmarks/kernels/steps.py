@@ -128,9 +128,10 @@ class Step:
         rng = np.random.default_rng(1)
         for number in sorted({b for call in calls for b in call.inputs} - written):
             buffer = buffers[number]
-            rows = {0: batch.num_tokens, 1: batch.num_sampled, 2: batch.num_sequences}[rows_to_native(buffer.rows)]
-            place = (rows_to_native(buffer.rows), buffer.width, plan.offsets[number])
-            program.memory(place, rows)[:] = rng.standard_normal((rows, buffer.width), np.float32)
+            kind = rows_to_native(buffer.rows)
+            rows = (batch.num_tokens, batch.num_sampled, batch.num_sequences)[kind]
+            memory = program.memory((kind, buffer.width, plan.offsets[number]), rows)
+            memory[:] = rng.standard_normal((rows, buffer.width), np.float32)
         return program, keep
 
     def seconds(self, calls: Sequence[Call], spend: float) -> float:

@@ -69,6 +69,16 @@ void store_plain(const LinearArgs& a, const float* tile, int64_t start, int64_t 
     }
 }
 
+// What an epilogue will touch is asked for before the products are computed: with many tokens its lines have
+// left the second-level cache since they were last used, one line a token, too far apart for the hardware.
+template <int C> SIMD void prefetch_epilogue(const LinearArgs& a, int64_t start, int64_t column) {
+    UNROLL for (int m = 0; m < C; m++) {
+        const int64_t at = (start + m) * a.y_stride + column;
+        prefetch(a.y + at);
+        if (a.residual) prefetch(a.residual + at);
+    }
+}
+
 // Epilogue of gated panels: 8 gate columns meet 8 up columns; two tokens fill a vector.
 void store_gated(const LinearArgs& a, const float* tile, int64_t start, int64_t c, int64_t n0) {
     const int64_t half = a.w.n / 2, n = half - n0 < 8 ? half - n0 : 8;
@@ -91,7 +101,8 @@ void store_gated(const LinearArgs& a, const float* tile, int64_t start, int64_t 
         for (int64_t t = m; t <= other; t++) {
             const int64_t at = (start + t) * a.y_stride + n0;
             const float* lanes = t == m ? low : high;
-            for (int64_t i = 0; i < n; i++) a.y[at + i] = a.residual ? a.residual[at + i] + lanes[i] : lanes[i];
+            if (n == 8 && !a.residual) __builtin_memcpy(a.y + at, lanes, 32);
+            else for (int64_t i = 0; i < n; i++) a.y[at + i] = a.residual ? a.residual[at + i] + lanes[i] : lanes[i];
         }
     }
 }
@@ -99,6 +110,7 @@ void store_gated(const LinearArgs& a, const float* tile, int64_t start, int64_t 
 template <int C> void tile(const LinearArgs& a, int64_t p, int64_t start) {
     alignas(64) float out[C * 16];
     const uint8_t* panel = a.w.data + p * a.w.panel_bytes;
+    prefetch_epilogue<C>(a, start, a.w.gated ? p * 8 : p * 16);
     if (a.a.q) tile_quantized<C>(a.w, panel, a.a, start, out);
     else tile_float<C>(a.w, panel, a.a, start, out);
     if (a.w.gated) store_gated(a, out, start, C, p * 8);
@@ -122,6 +134,14 @@ void any_tile(const LinearArgs& a, int64_t p, int64_t start, int64_t c) {
     }
 }
 
+// Ask for one of several parts of a panel, to the second level: while a panel meets many tokens, the next one is
+// on its way. (One token streams; there each block asks for what is a little further on.)
+SIMD void prefetch_part(const Matrix& w, int64_t p, int64_t part, int64_t parts) {
+    const uint8_t* panel = w.data + p * w.panel_bytes;
+    const int64_t lines = (w.panel_bytes + 63) / 64, last = lines * (part + 1) / parts;
+    for (int64_t i = lines * part / parts; i < last; i++) prefetch_far(panel + 64 * i);
+}
+
 // Tokens are swept in chunks whose activations stay in the second-level cache while every panel of
 // weights passes by; a panel stays in the first level meanwhile.
 void linear(const LinearArgs& a, int64_t begin, int64_t end) {
@@ -132,6 +152,9 @@ void linear(const LinearArgs& a, int64_t begin, int64_t end) {
     for (int64_t first_tile = 0; first_tile < tiles.count; first_tile += chunk) {
         const int64_t last = first_tile + chunk < tiles.count ? first_tile + chunk : tiles.count;
         for (int64_t p = begin; p < end; p++)
-            for (int64_t t = first_tile; t < last; t++) any_tile(a, p, tile_start(tiles, t), tile_size(tiles, t));
+            for (int64_t t = first_tile; t < last; t++) {
+                if (a.a.m > 1 && p + 1 < end) prefetch_part(a.w, p + 1, t - first_tile, last - first_tile);
+                any_tile(a, p, tile_start(tiles, t), tile_size(tiles, t));
+            }
     }
 }

@@ -99,6 +99,7 @@ SIMD V vload_bf16(const uint16_t* p) {
 }
 SIMD V vload_s8(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
 SIMD void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+SIMD void prefetch_far(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); } // to the second-level cache
 
 SIMD F load_f16(const uint16_t* p) { return {vload_f16(p), vload_f16(p + 8)}; }
 SIMD F load_bf16(const uint16_t* p) { return {vload_bf16(p), vload_bf16(p + 8)}; }

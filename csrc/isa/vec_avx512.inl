@@ -86,3 +86,4 @@ SIMD V vload_f16(const uint16_t* p) { return load_f16(p); }
 SIMD V vload_bf16(const uint16_t* p) { return load_bf16(p); }
 SIMD V vload_s8(const int8_t* p) { return load_s8(p); }
 SIMD void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+SIMD void prefetch_far(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); } // to the second-level cache

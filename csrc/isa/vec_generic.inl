@@ -111,3 +111,4 @@ SIMD V vload_f16(const uint16_t* p) { return load_f16(p); }
 SIMD V vload_bf16(const uint16_t* p) { return load_bf16(p); }
 SIMD V vload_s8(const int8_t* p) { return load_s8(p); }
 SIMD void prefetch(const void* p) { __builtin_prefetch(p); }
+SIMD void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); } // to the second-level cache
