@@ -10,7 +10,7 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 
-from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.errors import InvalidRequestError
 
 MAX_LOGPROBS = 20
 MAX_N = 128
@@ -89,6 +89,8 @@ class SamplingParams:
         allowed_token_ids: no other token is drawn (stop tokens must be among them to be drawn).
         bad_words: texts that the answer never holds, however they are cut into tokens.
         structured_outputs: the shape that the answer must have.
+        spaces_between_special_tokens: True or False: tokens are their bytes, and no space is ever put
+            between them, as fast tokenizers do.
         truncate_prompt_tokens: keep only so many of the prompt's last tokens.
         constraints: bad_words and structured_outputs as the sampler needs them; LLM fills this in.
     """
@@ -139,7 +141,6 @@ class SamplingParams:
         self._check_numbers()
         self._check_lists()
         self._check_structured()
-        self._check_supported()
 
     def _check_numbers(self) -> None:
         _integer(self, "n", 1, MAX_N)
@@ -201,12 +202,6 @@ class SamplingParams:
             raise InvalidRequestError("ignore_eos contradicts structured_outputs: leave it out", "ignore_eos")
         if self.min_tokens:
             raise InvalidRequestError("min_tokens contradicts structured_outputs: leave it out", "min_tokens")
-
-    def _check_supported(self) -> None:
-        if not self.spaces_between_special_tokens:
-            raise UnsupportedError(
-                "spaces_between_special_tokens=False is not supported yet", "spaces_between_special_tokens"
-            )
 
     @property
     def greedy(self) -> bool:

@@ -227,3 +227,21 @@ def test_python_m_octavo_is_the_command() -> None:
         result.stderr
         == f"octavo: error: unknown model alias 'no-such-model'; there are: {', '.join(ALIASES)}\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--tool-call-parser", "xml"), "no tool format 'xml'; there are: deepseek_v3"),
+        (
+            ("--reasoning-parser", "xml"),
+            "no reasoning format 'xml'; there are: qwen3, deepseek_r1, mistral, none",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", [["serve"], ["run-batch", "in.jsonl", "out.jsonl"]])
+def test_unknown_parsers_are_errors_before_any_work(
+    command: list[str], words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, *words]) == 1
+    assert text in capsys.readouterr().err

@@ -8,6 +8,8 @@ import jsonschema
 import pytest
 from fastapi import FastAPI
 
+from octavo.server.app import create_app
+from octavo.server.state import ServerSettings
 from support.asgi import Reply, post
 from support.fake_engine import FakeEngine
 
@@ -153,3 +155,19 @@ def test_bad_tools_are_refused_by_name(app: FastAPI, fields: dict[str, Any], par
     assert reply.status == 400
     assert reply.error["param"] == param
     assert text in reply.error["message"]
+
+
+def test_the_servers_flags_name_the_formats(engine: FakeEngine) -> None:
+    app = create_app(engine, ServerSettings(tool_call_parser="pythonic", reasoning_parser="deepseek_r1"))
+    engine.reply = "Hm.</think>[weather(city='Köln')]"
+    message = ask(app).json()["choices"][0]["message"]
+    assert message["reasoning_content"] == "Hm."
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "Köln"}'
+
+
+def test_reasoning_in_control_tokens_is_kept_in_the_text(engine: FakeEngine) -> None:
+    app = create_app(engine, ServerSettings(reasoning_parser="mistral"))
+    engine.reply = "[THINK]Hm.[/THINK]Yes."
+    message = ask(app).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+    assert engine.calls[0].params.skip_special_tokens is False

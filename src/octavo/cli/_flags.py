@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -134,6 +134,38 @@ def engine_flags(
         return EngineChoice(model, given)
 
     return _with_flags("engine", flags, gather)
+
+
+ToolCallParser = Annotated[
+    str | None,
+    typer.Option(
+        "--tool-call-parser",
+        help="How the model writes tool calls, such as hermes.  [default: as its template tells]",
+        show_default=False,
+    ),
+]
+ReasoningParser = Annotated[
+    str | None,
+    typer.Option(
+        "--reasoning-parser",
+        help="How it writes reasoning, such as qwen3; or none.  [default: as its template tells]",
+        show_default=False,
+    ),
+]
+
+
+def parsers(tool_call_parser: str | None, reasoning_parser: str | None) -> dict[str, str | None]:
+    """Both, checked, as ServerSettings has them.
+
+    Raises:
+        InvalidRequestError: a name that nobody knows; the message has those that are known.
+    """
+    from octavo.server.tools import format_for
+    from octavo.server.tools.reasoning import reasoning_for
+
+    format_for(None, tool_call_parser)
+    reasoning_for(None, reasoning_parser)
+    return {"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser}
 
 
 def sampling_flags(

@@ -6,11 +6,11 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli._flags import EngineChoice, engine_flags
+from octavo.cli._flags import EngineChoice, ReasoningParser, ToolCallParser, engine_flags, parsers
 from octavo.cli._progress import count_progress
 from octavo.errors import InvalidRequestError
 
@@ -27,12 +27,15 @@ def run_batch(
     source: Annotated[Path, typer.Argument(help="JSONL file of requests.")],
     target: Annotated[Path, typer.Argument(help="JSONL file of answers; continued if it exists.")],
     max_concurrent: int = typer.Option(64, "--max-concurrent", help="Requests at once.", min=1),
+    tool_call_parser: ToolCallParser = None,
+    reasoning_parser: ReasoningParser = None,
     as_json: bool = typer.Option(False, "--json", help="Print the totals as JSON."),
 ) -> int:
     """Answer the requests of a batch file. What the output holds already is not done again."""
     from octavo.cli._load import fetch, load
     from octavo.server import batch
 
+    forms = parsers(tool_call_parser, reasoning_parser)
     if source.resolve() == target.resolve():
         raise InvalidRequestError("the requests and the answers are the same file")
     batch.check(source)
@@ -41,7 +44,7 @@ def run_batch(
     llm = load(engine)
     try:
         with count_progress("answering", quiet=as_json) as progress:
-            totals = asyncio.run(_run(llm, source, target, max_concurrent, progress))
+            totals = asyncio.run(_run(llm, source, target, max_concurrent, progress, forms))
     finally:
         llm.shutdown()
     if as_json:
@@ -52,10 +55,12 @@ def run_batch(
     return 1 if totals.failed else 0
 
 
-async def _run(llm: AsyncLLM, source: Path, target: Path, at_once: int, progress: Progress) -> BatchTotals:
+async def _run(
+    llm: AsyncLLM, source: Path, target: Path, at_once: int, progress: Progress, forms: dict[str, Any]
+) -> BatchTotals:
     from octavo.server import batch
     from octavo.server.app import create_app
     from octavo.server.state import ServerSettings
 
-    settings = ServerSettings(max_body_bytes=MAX_BODY_BYTES, max_concurrent_requests=at_once + 1)
+    settings = ServerSettings(max_body_bytes=MAX_BODY_BYTES, max_concurrent_requests=at_once + 1, **forms)
     return await batch.run(create_app(llm, settings), source, target, at_once, progress)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli._flags import EngineChoice, engine_flags
+from octavo.cli._flags import EngineChoice, ReasoningParser, ToolCallParser, engine_flags, parsers
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def serve(
     max_concurrent_requests: int = typer.Option(
         1024, "--max-concurrent-requests", help="HTTP requests in flight; more are refused.", min=1
     ),
+    tool_call_parser: ToolCallParser = None,
+    reasoning_parser: ReasoningParser = None,
     max_body_bytes: int = typer.Option(4 << 20, "--max-body-bytes", help="Largest request body.", min=1),
     access_log: bool = typer.Option(False, "--access-log", help="Log a line for each HTTP request."),
     as_json: bool = typer.Option(False, "--json", help="Print events as JSON lines."),
@@ -44,6 +46,7 @@ def serve(
     keys = tuple(api_key or ())
     if not all(keys):
         raise InvalidRequestError("--api-key must not be empty")
+    forms = parsers(tool_call_parser, reasoning_parser)
     from octavo.cli._load import fetch
     from octavo.server.listen import bind
     from octavo.server.signals import stop_signals
@@ -56,6 +59,7 @@ def serve(
         "api_keys": keys,
         "max_body_bytes": max_body_bytes,
         "max_concurrent_requests": max_concurrent_requests,
+        **forms,
     }
 
     def ready(llm: ServedEngine) -> None:

@@ -25,7 +25,8 @@ class ServerSettings:
         api_keys: accepted bearer tokens; empty accepts anybody.
         max_body_bytes: larger request bodies are refused (413).
         max_concurrent_requests: POST requests in flight above this many are refused (429).
-        tool_call_parser: format of the model's tool calls; None: as its chat template tells.
+        tool_call_parser, reasoning_parser: formats of the model's tool calls and of its reasoning; None: as
+            its chat template tells.
         body_timeout_s: a body that takes longer to arrive is given up (408).
         max_prompts: prompts that one request may batch.
     """
@@ -36,6 +37,7 @@ class ServerSettings:
     max_prompts: int = 256
     body_timeout_s: float = 60.0
     tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from octavo.errors import InvalidRequestError
 from octavo.server.tools import FORMATS, Call, Format, ToolParser, forced, format_for
-from octavo.server.tools.reasoning import ReasoningSplitter
+from octavo.server.tools.reasoning import FORMATS as REASONINGS
+from octavo.server.tools.reasoning import reasoning_for
 
 TOOLS = {
     "weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
@@ -93,7 +94,8 @@ def test_what_is_no_call_is_text_as_it_was(name: str, text: str) -> None:
     assert read(form, ["1 < 2, {a} [b] and <tool"]) == ("1 < 2, {a} [b] and <tool", [])
 
 
-MARKS = sorted({m for f in ALL.values() for m in (*f.start, f.end or "", "</think>", "<think>")} - {""})
+THINKS = {mark for each in REASONINGS.values() for mark in (each.start, each.end)}
+MARKS = sorted(({m for f in ALL.values() for m in (*f.start, f.end or "")} | THINKS) - {""})
 PIECES = st.sampled_from([*MARKS, *(text for _, text in CASES), " ", "\n", "a", "{", "[", "<", "]", "x y"])
 TEXTS = st.lists(PIECES, max_size=6).map("".join)
 
@@ -110,8 +112,9 @@ def test_every_split_gives_the_same(name: str, text: str, cuts: list[int]) -> No
     assert read(ALL[name], list(text)) == read(ALL[name], [text])
 
 
-def split(pieces: list[str], inside: bool) -> tuple[str, str]:
-    splitter = ReasoningSplitter(inside)
+def split(pieces: list[str], inside: bool, name: str = "qwen3") -> tuple[str, str]:
+    form = REASONINGS[name]
+    splitter = form.splitter(f"a prompt {form.start}\n" if inside else "a prompt")
     parts = [splitter.feed(piece) for piece in pieces] + [splitter.finish()]
     return "".join(part[0] for part in parts), "".join(part[1] for part in parts)
 
@@ -132,10 +135,33 @@ def test_reasoning_is_separated(text: str, inside: bool, expected: tuple[str, st
 
 
 @settings(max_examples=300)
-@given(TEXTS, st.booleans(), st.lists(st.integers(0, 1000), max_size=12))
-def test_reasoning_is_the_same_at_every_split(text: str, inside: bool, cuts: list[int]) -> None:
-    assert split(cut_up(text, cuts), inside) == split([text], inside)
-    assert split(list(text), inside) == split([text], inside)
+@given(TEXTS, st.booleans(), st.sampled_from(sorted(REASONINGS)), st.lists(st.integers(0, 1000), max_size=12))
+def test_reasoning_is_the_same_at_every_split(text: str, inside: bool, name: str, cuts: list[int]) -> None:
+    assert split(cut_up(text, cuts), inside, name) == split([text], inside, name)
+    assert split(list(text), inside, name) == split([text], inside, name)
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "found"),
+    [
+        ("x </think> y", None, "qwen3"),
+        ("[THINK] [/THINK]", None, "mistral"),
+        ("nothing", None, None),
+        (None, "deepseek_r1", "deepseek_r1"),
+        ("x </think> y", "none", None),
+    ],
+)
+def test_reasoning_is_told_by_name_or_template(
+    template: str | None, name: str | None, found: str | None
+) -> None:
+    form = reasoning_for(template, name)
+    assert (form and form.name) == found
+
+
+def test_deepseek_begins_inside_whatever_the_prompt() -> None:
+    assert split(["Hm.</thi", "nk>Yes."], False, "deepseek_r1") == ("Hm.", "Yes.")
+    assert split(["<think>Hm.</think>Yes."], False, "deepseek_r1") == ("Hm.", "Yes.")
+    assert split(["[THINK]Hm.[/TH", "INK]Yes."], False, "mistral") == ("Hm.", "Yes.")
 
 
 @pytest.mark.parametrize(
@@ -157,6 +183,8 @@ def test_the_format_is_told_by_the_template(template: str | None, name: str) -> 
 def test_unknown_formats_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="there are: deepseek_v3"):
         format_for(None, "xml")
+    with pytest.raises(InvalidRequestError, match="there are: qwen3"):
+        reasoning_for(None, "xml")
 
 
 def test_hermes_arguments_may_be_text_of_json() -> None:

@@ -32,7 +32,7 @@ from octavo.server.openai.tool_use import AnswerReader, ToolUse, tool_use
 from octavo.server.sse import Answer, ErrorMapper, EventStream
 from octavo.server.state import state_of
 from octavo.server.tools import Format, format_for
-from octavo.server.tools.reasoning import END, START, ReasoningSplitter
+from octavo.server.tools.reasoning import Reasoning, reasoning_for
 
 router = APIRouter()
 
@@ -77,9 +77,12 @@ async def prepare(
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     form = format_for(engine.template, state.settings.tool_call_parser)
     params = use.constrain(body.sampling_params(), form)
+    reasoning = reasoning_for(engine.template, state.settings.reasoning_parser)
+    if reasoning is not None and reasoning.special:
+        params = params.replace(skip_special_tokens=False)
     prompt = await render(engine, body, size, use)
     generation = make_generation(request, state, body, request_id, [prompt], params, "messages")
-    return generation, Readers(engine, use, form, params, prompt)
+    return generation, Readers(engine, use, form, reasoning, params, prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +92,16 @@ class Readers:
     engine: ServedEngine
     use: ToolUse
     form: Format
+    reasoning: Reasoning | None
     params: SamplingParams
     prompt: list[int]
 
     def new(self) -> AnswerReader:
         splitter = None
         wanted = self.params.structured_outputs
-        reasons = END in (self.engine.template or "")
-        if reasons and (wanted is None or wanted.kind == "structural_tag"):
+        if self.reasoning is not None and (wanted is None or wanted.kind == "structural_tag"):
             end = self.engine.tokenizer.decode(self.prompt[-8:], skip_special_tokens=False)
-            splitter = ReasoningSplitter(end.rstrip().endswith(START))
+            splitter = self.reasoning.splitter(end)
         return AnswerReader(splitter, self.use.parser(self.form))
 
     def finish_reason(self, reason: str | None, reader: AnswerReader) -> str | None:

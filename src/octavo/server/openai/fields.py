@@ -46,7 +46,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "reasoning_effort": (),
     "return_tokens_as_token_ids": (False,),
     "service_tier": ("auto", "default"),
-    "spaces_between_special_tokens": (True,),
+    "spaces_between_special_tokens": (True, False),
     "store": (False,),
     "suffix": ("",),
     "use_beam_search": (False,),

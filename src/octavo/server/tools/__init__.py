@@ -29,7 +29,9 @@ def format_for(template: str | None, name: str | None = None) -> Format:
     """
     if name is not None:
         if name not in FORMATS:
-            raise InvalidRequestError(f"no tool format {name!r}; there are: {', '.join(FORMATS)}", "tools")
+            raise InvalidRequestError(
+                f"no tool format {name!r}; there are: {', '.join(FORMATS)}", "tool_call_parser"
+            )
         return FORMATS[name]
     for each in FORMATS.values():
         if any(sign in (template or "") for sign in each.signs):

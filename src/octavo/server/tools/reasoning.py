@@ -1,19 +1,74 @@
-"""Reasoning: what stands between <think> and </think> at the beginning of an answer."""
+"""Reasoning: what stands between marks such as <think> and </think> at the beginning of an answer."""
 
 from __future__ import annotations
 
-START, END = "<think>", "</think>"
+from dataclasses import dataclass
+
+from octavo.errors import InvalidRequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How a family of models writes its reasoning. Names are those of vLLM's --reasoning-parser.
+
+    Attributes:
+        open: an answer begins inside, whether or not the prompt has ended with the start mark.
+        special: the marks are control tokens, so these must be part of the text.
+    """
+
+    name: str
+    start: str = "<think>"
+    end: str = "</think>"
+    open: bool = False
+    special: bool = False
+
+    def splitter(self, prompt_end: str) -> ReasoningSplitter:
+        """For one answer to a prompt with this end."""
+        return ReasoningSplitter(self.open or prompt_end.rstrip().endswith(self.start), self.start, self.end)
+
+
+QWEN3 = Reasoning("qwen3")
+FORMATS: dict[str, Reasoning] = {
+    each.name: each
+    for each in (
+        QWEN3,
+        Reasoning("deepseek_r1", open=True),
+        Reasoning("mistral", "[THINK]", "[/THINK]", special=True),
+    )
+}
+NONE = "none"
+
+
+def reasoning_for(template: str | None, name: str | None = None) -> Reasoning | None:
+    """By name, else by what the chat template writes; None: answers have no such part.
+
+    Raises:
+        InvalidRequestError: there is no format of this name.
+    """
+    if name is not None:
+        if name not in (NONE, *FORMATS):
+            raise InvalidRequestError(
+                f"no reasoning format {name!r}; there are: {', '.join((*FORMATS, NONE))}", "reasoning_parser"
+            )
+        return FORMATS.get(name)
+    for each in (QWEN3, FORMATS["mistral"]):
+        if each.end in (template or ""):
+            return each
+    return None
 
 
 class ReasoningSplitter:
     """Splits a stream into (reasoning, answer); pieces joined are the same wherever it was cut.
 
     Args:
-        open: the prompt has ended with <think>, so the answer begins inside.
+        open: the prompt has ended with the start mark, so the answer begins inside. (Where a model
+            repeats the mark, it is dropped.)
     """
 
-    def __init__(self, open: bool) -> None:
-        self._state = "inside" if open else "before"
+    def __init__(self, open: bool, start: str = QWEN3.start, end: str = QWEN3.end) -> None:
+        self._start, self._end = start, end
+        self._open = open
+        self._state = "before"
         self._buffer = ""
         self._fresh = True  # white space at the beginning of a part is dropped
 
@@ -23,10 +78,12 @@ class ReasoningSplitter:
         reasoning = ""
         if self._state == "before":
             begun = self._buffer.lstrip()
-            if START.startswith(begun):
+            if self._start.startswith(begun):
                 return "", ""
-            if begun.startswith(START):
-                self._state, self._buffer = "inside", begun[len(START) :]
+            if begun.startswith(self._start):
+                self._state, self._buffer = "inside", begun[len(self._start) :]
+            elif self._open:
+                self._state = "inside"
             else:
                 self._state, self._fresh = "after", False
         if self._state == "inside":
@@ -35,20 +92,22 @@ class ReasoningSplitter:
 
     def finish(self) -> tuple[str, str]:
         """The text has ended: what was held back."""
-        if self._state == "inside":
+        if self._state == "inside" or (self._state == "before" and self._open):
             text, self._buffer = self._buffer.rstrip(), ""
-            return text, ""
+            return text.lstrip() if self._fresh else text, ""
         text, self._buffer = self._buffer, ""
         return "", text
 
     def _inside(self) -> str:
-        at = self._buffer.find(END)
+        at = self._buffer.find(self._end)
         if at < 0:
-            held = next((n for n in range(len(END) - 1, 0, -1) if self._buffer.endswith(END[:n])), 0)
+            held = next(
+                (n for n in range(len(self._end) - 1, 0, -1) if self._buffer.endswith(self._end[:n])), 0
+            )
             body = self._buffer[: len(self._buffer) - held].rstrip()  # white space may be the last
             return self._take(len(body))
         text = self._take(len(self._buffer[:at].rstrip()))
-        self._buffer = self._buffer[self._buffer.find(END) + len(END) :]
+        self._buffer = self._buffer[self._buffer.find(self._end) + len(self._end) :]
         self._state, self._fresh = "after", True
         return text
 
