@@ -47,6 +47,13 @@ class Loaded:
     runner: ModelRunner
     phases: dict[str, float]
 
+    @property
+    def embedding_size(self) -> int | None:
+        """Members of an embedding; None: the model gives none."""
+        from octavo.models.registry import Embedder
+
+        return self.model.hidden_size if isinstance(self.model, Embedder) else None
+
 
 class _Phases:
     def __init__(self, progress: Progress | None) -> None:

@@ -140,6 +140,11 @@ class AsyncLLM:
         return self._engine.stats()
 
     @property
+    def embedding_size(self) -> int | None:
+        """Members of an embedding; None: the model gives none."""
+        return self._loaded.embedding_size
+
+    @property
     def max_sequences(self) -> int:
         """Completions that may run and wait together: max_num_seqs + max_waiting."""
         return self.config.max_sequences

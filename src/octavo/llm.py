@@ -13,7 +13,13 @@ from octavo.engine.core import EngineCore, EngineStats
 from octavo.engine.output import OutputProcessor
 from octavo.engine_args import AsyncEngineArgs, EngineArgs
 from octavo.errors import InvalidRequestError, OctavoError
-from octavo.params import RequestOutput, SamplingParams
+from octavo.params import (
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingParams,
+    RequestOutput,
+    SamplingParams,
+)
 from octavo.prompts import Prompt, as_list, chat_ids, output_processor, prompt_ids, truncated
 from octavo.sampling.compiler import ConstraintCompiler
 
@@ -26,7 +32,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
-    """Text generation, many prompts at once.
+    """Text generation, many prompts at once; embeddings too.
 
     Args:
         model: alias ("smollm2"), .gguf file, or folder with config.json.
@@ -99,6 +105,31 @@ class LLM:
         }
         every = [self._chat_ids(c, options | dict(chat_template_kwargs or {})) for c in conversations]
         return self._run(every, sampling_params, use_tqdm)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        use_tqdm: bool = True,
+        *,
+        pooling_params: PoolingParams | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Each prompt as a vector, in the order of the prompts.
+
+        Raises:
+            InvalidRequestError, UnsupportedError: a prompt is wrong, or the model gives no embeddings.
+        """
+        wanted = pooling_params or PoolingParams()
+        wanted.check(self._loaded.embedding_size)
+        every = [prompt_ids(prompt, self._loaded.tokenizer) for prompt in as_list(prompts)]
+        outputs = self._run(every, wanted.sampling(), use_tqdm)
+        return [
+            EmbeddingRequestOutput(
+                output.request_id,
+                EmbeddingOutput(wanted.finish(output.embedding or ())),
+                output.prompt_token_ids,
+            )
+            for output in outputs
+        ]
 
     def render_chat(self, messages: Messages, **options: Any) -> list[int]:
         """Token ids of a conversation under the model's chat template (ChatTemplate.render's options)."""

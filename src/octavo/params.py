@@ -10,7 +10,7 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, UnsupportedError
 
 MAX_LOGPROBS = 20
 MAX_N = 128
@@ -92,6 +92,7 @@ class SamplingParams:
         spaces_between_special_tokens: True or False: tokens are their bytes, and no space is ever put
             between them, as fast tokenizers do.
         truncate_prompt_tokens: keep only so many of the prompt's last tokens.
+        pooling: "last" or "mean": no text, but RequestOutput.embedding; LLM.embed fills this in.
         constraints: bad_words and structured_outputs as the sampler needs them; LLM fills this in.
     """
 
@@ -121,6 +122,7 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] = ()
     truncate_prompt_tokens: int | None = None
+    pooling: str | None = field(default=None, repr=False)
     constraints: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -327,6 +329,7 @@ class RequestOutput:
     Attributes:
         prompt_logprobs: per token of the prompt its logprob and the likeliest ones', None for the
             first token; None as a whole where not asked for, or not known yet.
+        embedding: the pooled hidden states of the prompt, as they are, where params.pooling asks for them.
     """
 
     request_id: str
@@ -338,3 +341,68 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     num_cached_tokens: int = 0
     seed: int = 0
+    embedding: list[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingParams:
+    """How a prompt becomes a vector. The hidden states are the last layer's, normed.
+
+    Attributes:
+        pooling: "last": the state of the last token; "mean": the mean of all tokens' states.
+        normalize: the vector's length becomes 1 (Euclidean).
+        dimensions: keep only so many of its first members (before normalizing), as models trained with
+            Matryoshka losses allow; None: all.
+    """
+
+    pooling: str = "last"
+    normalize: bool = True
+    dimensions: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("last", "mean"):
+            raise InvalidRequestError(f"pooling must be last or mean, not {self.pooling!r}", "pooling")
+        object.__setattr__(self, "dimensions", _plain(self.dimensions))
+        if self.dimensions is not None and (not _is_int(self.dimensions) or self.dimensions < 1):
+            raise InvalidRequestError(
+                f"dimensions must be an integer of at least 1, not {self.dimensions!r}", "dimensions"
+            )
+
+    def sampling(self, **more: Any) -> SamplingParams:
+        """What the engine is told."""
+        return SamplingParams(
+            max_tokens=1, seed=0, detokenize=False, pooling=self.pooling,
+            output_kind=RequestOutputKind.FINAL_ONLY, **more,
+        )  # fmt: skip
+
+    def check(self, width: int | None) -> None:
+        """Raise unless a model with this many members of a hidden state (None: it shows none) can do it."""
+        if width is None:
+            raise UnsupportedError("this model gives no embeddings", "model")
+        if self.dimensions is not None and self.dimensions > width:
+            raise InvalidRequestError(
+                f"dimensions {self.dimensions} is above the model's {width}", "dimensions"
+            )
+
+    def finish(self, vector: Sequence[float]) -> list[float]:
+        """Cut and normalize pooled states."""
+        found = list(vector[: self.dimensions])
+        length = math.sqrt(math.fsum(x * x for x in found)) if self.normalize else 0.0
+        return [x / length for x in found] if length else found
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """A prompt as a vector."""
+
+    embedding: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequestOutput:
+    """What LLM.embed gives for one prompt. vLLM's field names."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True

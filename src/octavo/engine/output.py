@@ -172,6 +172,7 @@ class RequestRecord:
         self.seed = 0
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self.embedding: list[float] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None] * len(self.prompt_token_ids)
 
@@ -204,6 +205,7 @@ class RequestRecord:
             num_cached_tokens=self.num_cached_tokens,
             seed=self.seed,
             prompt_logprobs=self.prompt_logprobs,
+            embedding=self.embedding,
         )
 
     def _metrics(self) -> RequestMetrics | None:
@@ -300,6 +302,8 @@ class OutputProcessor:
             if update.prompt_logprobs is not None:
                 record.add_prompt(*update.prompt_logprobs, self._decode_token)
                 continue
+            if update.vector is not None:
+                record.embedding = list(update.vector)
             completion = record.completions[update.index]
             if completion.finish_reason is not None:
                 continue

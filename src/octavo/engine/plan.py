@@ -109,6 +109,7 @@ class StepResult:
         drafts: row -> proposed continuation of its tokens, for the row's next step to verify.
         prompt_logprobs: row -> (position of the first, the prompt's own tokens from there on with
             their logprobs), for rows whose params ask for them.
+        vectors: row -> the pooled hidden states of its prompt; the one token of such a row is none.
     """
 
     step_id: int
@@ -116,6 +117,7 @@ class StepResult:
     errors: dict[int, str]
     drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     prompt_logprobs: dict[int, tuple[int, tuple[SampledToken, ...]]] = field(default_factory=dict)
+    vectors: dict[int, tuple[float, ...]] = field(default_factory=dict)
 
 
 class Handle(Protocol):

@@ -98,8 +98,9 @@ class Request:
 
     @property
     def scores_prompt(self) -> bool:
-        """The logprobs of the prompt are wanted, so all of it is computed, cached or not."""
-        return self.index == 0 and self.params.prompt_logprobs is not None
+        """Something is wanted of every token of the prompt, so all of it is computed, cached or not."""
+        wanted = self.params.prompt_logprobs is not None or self.params.pooling is not None
+        return self.index == 0 and wanted
 
     @property
     def priority(self) -> int:
@@ -143,6 +144,7 @@ class RequestUpdate:
         stop_reason: the caller's stop token that ended it; for "error" the message.
         metrics: to be read only; the engine goes on writing it until the end.
         prompt_logprobs: position of the first, and tokens of the prompt with their logprobs.
+        vector: the prompt's pooled hidden states; the update then ends a request without text.
     """
 
     request_id: str
@@ -153,6 +155,7 @@ class RequestUpdate:
     num_cached_tokens: int
     metrics: RequestMetrics
     prompt_logprobs: tuple[int, Sequence[SampledToken]] | None = None
+    vector: tuple[float, ...] | None = None
 
 
 def update_of(request: Request, tokens: Sequence[SampledToken] = ()) -> RequestUpdate:

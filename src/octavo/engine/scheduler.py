@@ -267,7 +267,11 @@ class Scheduler:
             if step.sample:
                 request.num_in_flight -= 1
                 drafts = result.drafts.get(step.row, ()) if result.drafts else ()
-                updates.append(self._sampled(request, tokens, drafts, now))
+                update = self._sampled(request, tokens, drafts, now)
+                if request.params.pooling is not None:
+                    self.num_generated_tokens -= len(tokens)  # it stands for the end, and is no token
+                    update = replace(update, tokens=(), vector=result.vectors[step.row])
+                updates.append(update)
             if request.state is RequestState.RUNNING and step.start < request.num_prompt_tokens:
                 self.kv.publish(request)
         return updates

@@ -112,15 +112,17 @@ class DecoderStack:
     project_out: Linear | None = None
 
     def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+        return self.head(ops, self.hidden(ops, inputs, kv), softcap=self.logit_softcap)
+
+    def hidden(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+        """What the head reads: the last layer's output [R, width], normed."""
         x = self._embed(ops, inputs)
         for layer in self.layers:
             x = layer(ops, inputs, kv, x)
         x = ops.gather_rows(inputs, x)
         if self.norm is not None:
             x = self.norm(ops, x)
-        if self.project_out is not None:
-            x = self.project_out(ops, x)
-        return self.head(ops, x, softcap=self.logit_softcap)
+        return x if self.project_out is None else self.project_out(ops, x)
 
     def _embed(self, ops: Ops, inputs: Inputs) -> Tensor:
         x = ops.embed(inputs, self.table, self.embed_scale)

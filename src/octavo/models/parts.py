@@ -49,8 +49,15 @@ class DecoderModel:
         specs = [layer.attention.spec for layer in self.stack.layers]
         return [KVSpec(s.num_kv_heads, s.head_dim, s.v_head_dim, dtype, s.latent) for s in specs]
 
+    @property
+    def hidden_size(self) -> int:
+        return self.stack.head.weight.shape[1]
+
     def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
         return self.stack(ops, inputs, kv)
+
+    def hidden(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+        return self.stack.hidden(ops, inputs, kv)
 
 
 def llama_model(c: DecoderConfig, load: Loader, layers: Sequence[Block]) -> DecoderModel:

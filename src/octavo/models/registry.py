@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.errors import CheckpointError
@@ -31,6 +31,18 @@ class Model(Protocol):
 
     def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
         """Logits [R, vocab] of the batch's sampled rows."""
+        ...
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """A model whose hidden states can be read, for embeddings."""
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    def hidden(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+        """Last hidden states [R, hidden_size] of the batch's sampled rows, as the head reads them."""
         ...
 
 

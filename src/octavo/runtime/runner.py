@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from octavo.engine.plan import SampledToken, StepPlan, StepResult
-from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Tensor
-from octavo.models.registry import Model
+from octavo.engine.plan import RowStep, SampledToken, StepPlan, StepResult
+from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Program, Tensor
+from octavo.models.registry import Embedder, Model
 from octavo.runtime.batch import gather_batch
 from octavo.runtime.scores import PromptScores
 from octavo.runtime.states import RequestStates
+from octavo.runtime.vectors import END, PromptVectors, Vector
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError, Sampler
 
@@ -32,7 +33,8 @@ class ModelRunner:
     A step, in order:
     1. Freed rows forget, new rows start.
     2. Page tables grow; pages are copied.
-    3. Prompts whose logprobs are wanted are computed and scored by themselves (PromptScores).
+    3. Prompts whose logprobs or embeddings are wanted are computed by themselves (PromptScores,
+       PromptVectors).
     4. The batch is gathered and the Program replayed: logits [R, vocab]. Beside it the masks of rows
        with grammars are computed: both leave the interpreter to others.
     5. The sampler draws a token for every row that asked; each is appended to its row.
@@ -58,6 +60,15 @@ class ModelRunner:
 
         self._program = backend.capture(forward, limits)
         self._scores = PromptScores(self._program, limits.max_sampled, states)
+
+        def capture_hidden() -> Program:
+            assert isinstance(model, Embedder), "LLM and AsyncLLM refuse embeddings of other models"
+            return backend.capture(
+                lambda ops, inputs: model.hidden(ops, inputs, kv),
+                replace(limits, max_sampled=limits.max_tokens),
+            )
+
+        self._vectors = PromptVectors(capture_hidden, states)
         self._beside = ThreadPoolExecutor(1, "masks")  # its thread starts with its first use
 
     def submit(self, plan: StepPlan) -> Done:
@@ -67,20 +78,28 @@ class ModelRunner:
         for row in plan.freed_rows:
             self._samplings.remove(row)
             self._scores.remove(row)
+            self._vectors.remove(row)
         for new in plan.new_rows:
             self._states.start(new)
             self._scores.add(new)
+            self._vectors.add(new)
             self._samplings.add(
                 new.row, new.params, new.seed, new.sample_index, new.token_ids, new.num_prompt_tokens
             )
         for step in plan.steps:
             self._states.grow(step)
         self._kv.copy_pages(plan.copies)
-        steps, scores = self._scores.run(plan.steps)
+        steps, vectors = self._vectors.run(plan.steps)
+        result = self._draw(plan.step_id, steps)
+        return _with_vectors(result, vectors) if vectors else result
+
+    def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
+        """Score and sample."""
+        steps, scores = self._scores.run(steps)
         rows = [s.row for s in steps if s.sample]
         positions = [s.start + s.count for s in steps if s.sample]
         if not steps:
-            return StepResult(plan.step_id, {}, {}, prompt_logprobs=scores)
+            return StepResult(step_id, {}, {}, prompt_logprobs=scores)
         batch = gather_batch(steps, self._states)
         if rows and self._samplings.constrained:
             masks = self._beside.submit(self._samplings.batch, rows, positions)
@@ -89,9 +108,9 @@ class ModelRunner:
         else:
             logits = self._program.replay(batch)
             if not rows:
-                return StepResult(plan.step_id, {}, {}, prompt_logprobs=scores)
+                return StepResult(step_id, {}, {}, prompt_logprobs=scores)
             wanted = self._samplings.batch(rows, positions)
-        result = self._keep(plan.step_id, rows, self._sampler.sample(logits, wanted))
+        result = self._keep(step_id, rows, self._sampler.sample(logits, wanted))
         return replace(result, prompt_logprobs=scores) if scores else result
 
     def _keep(self, step_id: int, rows: list[int], drawn: Sequence[SampledToken | RowError]) -> StepResult:
@@ -105,3 +124,15 @@ class ModelRunner:
                 self._states.append(row, token.token_id)
                 self._samplings.append(row, (token.token_id,))
         return StepResult(step_id, tokens, errors)
+
+
+def _with_vectors(result: StepResult, vectors: dict[int, Vector | RowError]) -> StepResult:
+    """The result with the prompts that have been pooled."""
+    errors = {row: found.message for row, found in vectors.items() if isinstance(found, RowError)}
+    done = {row: found for row, found in vectors.items() if not isinstance(found, RowError)}
+    return replace(
+        result,
+        tokens=result.tokens | dict.fromkeys(done, (END,)),
+        errors=result.errors | errors,
+        vectors=done,
+    )

@@ -55,6 +55,11 @@ class ServedEngine(Protocol):
     @property
     def max_model_len(self) -> int: ...
     @property
+    def embedding_size(self) -> int | None:
+        """Members of an embedding; None: the model gives none."""
+        ...
+
+    @property
     def max_sequences(self) -> int:
         """Completions that may run and wait together."""
         ...
