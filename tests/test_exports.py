@@ -18,6 +18,7 @@ PUBLIC = {
     "CompletionOutput",
     "EngineArgs",
     "EngineCore",
+    "PoolingParams",
     "RequestOutput",
     "SamplingParams",
     "__version__",

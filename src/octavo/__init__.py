@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from octavo.engine.core import EngineCore
     from octavo.llm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, EngineArgs
-    from octavo.params import CompletionOutput, RequestOutput, SamplingParams
+    from octavo.params import CompletionOutput, PoolingParams, RequestOutput, SamplingParams
     from octavo.pipelines import pipeline
 
 __version__ = "0.1.0"
@@ -24,6 +24,7 @@ __all__ = [
     "CompletionOutput",
     "EngineArgs",
     "EngineCore",
+    "PoolingParams",
     "RequestOutput",
     "SamplingParams",
     "__version__",
@@ -38,6 +39,7 @@ _HOME = {
     "CompletionOutput": "octavo.params",
     "EngineArgs": "octavo.llm",
     "EngineCore": "octavo.engine.core",
+    "PoolingParams": "octavo.params",
     "RequestOutput": "octavo.params",
     "SamplingParams": "octavo.params",
     "pipeline": "octavo.pipelines",

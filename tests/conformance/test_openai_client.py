@@ -303,3 +303,16 @@ def test_sigterm_lets_streams_end(served: Served) -> None:
     assert server.process.wait(60) == 0
     server.end()
     assert server.events[-1] == {"event": "stopped", "finished": True}
+
+
+def test_embeddings(client: OpenAI) -> None:
+    """The client asks for base64 by itself, and decodes it."""
+    texts = ["A page is a leaf.", "Water boils."]
+    answer = client.embeddings.create(model=MODEL, input=texts)
+    assert [len(item.embedding) for item in answer.data] == [576, 576]
+    plain = client.embeddings.create(model=MODEL, input=texts[1], encoding_format="float")
+    assert answer.data[1].embedding == pytest.approx(plain.data[0].embedding, abs=1e-6)
+    short = client.embeddings.create(model=MODEL, input=texts[1], dimensions=8)
+    assert sum(x * x for x in short.data[0].embedding) == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(openai.BadRequestError, match="dimensions"):
+        client.embeddings.create(model=MODEL, input=texts[1], dimensions=577)

@@ -153,3 +153,14 @@ def test_pydantic_ai(served: Served) -> None:
                 assert isinstance((await typed.run("Describe Paris.")).output, City)
 
     asyncio.run(talk())
+
+
+def test_langchain_embeddings(served: Served) -> None:
+    from langchain_openai import OpenAIEmbeddings
+
+    made = OpenAIEmbeddings(
+        base_url=f"{served.url}/v1", api_key=KEY, model="smollm2", check_embedding_ctx_length=False
+    )
+    documents = made.embed_documents(["A page is a leaf.", "Water boils."])
+    assert [len(vector) for vector in documents] == [576, 576]
+    assert made.embed_query("Water boils.") == pytest.approx(documents[1], abs=1e-6)

@@ -87,6 +87,7 @@ class FakeEngine:
     healthy: bool = True
     max_model_len: int = 128
     max_sequences: int = 512
+    embedding_size: int | None = 4
     served_model_name: str = "fake/model"
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
     calls: list[Call] = field(default_factory=list)
@@ -152,6 +153,12 @@ class FakeEngine:
         await self.compiler.compile_async(sampling_params)
         if not ids:
             raise InvalidRequestError("the prompt is empty", "prompt")
+        if sampling_params.pooling is not None:
+            vector = [3.0 * len(ids), 4.0 * len(ids), 0.0, 1.0]
+            end = CompletionOutput(0, finish_reason="length")
+            yield RequestOutput(request_id or "r", None, ids, [end], True, embedding=vector)
+            self.ended.append(request_id)
+            return
         done = False
         self.most_at_once = max(self.most_at_once, len(self.calls) - len(self.ended) - len(self.aborted))
         try:

@@ -18,7 +18,7 @@ from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError, to_api_error
 from octavo.server.limits import Doors
 from octavo.server.metrics import Metrics
-from octavo.server.openai import chat, completions, models, responses, tokens
+from octavo.server.openai import chat, completions, embeddings, models, responses, tokens
 from octavo.server.openai.protocol import StreamOptions, StructuredOutputs
 from octavo.server.state import ServerSettings, ServerState
 
@@ -27,6 +27,7 @@ ROUTERS = (
     models.router,
     chat.router,
     completions.router,
+    embeddings.router,
     responses.router,
     messages.router,
     tokens.router,

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from octavo.errors import InvalidRequestError
 from octavo.server.inprocess import post
 
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
 Progress = Callable[[int, int], None]
 """Called with (requests answered, requests in all)."""
 

@@ -18,11 +18,12 @@ from octavo.params import RequestOutput, SamplingParams
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError, to_api_error
 from octavo.server.generation import Generation
-from octavo.server.openai.protocol import GenerationRequest
+from octavo.server.openai.protocol import EmbeddingRequest, GenerationRequest
 from octavo.server.sse import ErrorMapper
 from octavo.server.state import ServerState, bearer_token
 
 T = TypeVar("T")
+Prompt = str | list[int]
 
 LONG_TEXT = 20_000
 """Characters above which encoding goes to a thread: megabytes take seconds, and streams must not wait."""
@@ -45,10 +46,20 @@ async def off_loop(size: int, function: Callable[..., T], *args: Any, **kwargs: 
     return function(*args, **kwargs)
 
 
+async def encode_prompts(
+    engine: ServedEngine, prompts: Sequence[Prompt], add_special_tokens: bool
+) -> list[list[int]]:
+    """Token ids of each prompt; ids are taken as they are."""
+    encode = engine.tokenizer.encode
+    return [
+        await off_loop(len(p), encode, p, add_special_tokens) if isinstance(p, str) else p for p in prompts
+    ]
+
+
 def make_generation(
     request: Request,
     state: ServerState,
-    body: GenerationRequest,
+    body: GenerationRequest | EmbeddingRequest,
     request_id: str,
     prompts: Sequence[list[int]],
     params: SamplingParams,

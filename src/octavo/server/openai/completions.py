@@ -14,8 +14,10 @@ from octavo.params import CompletionOutput, RequestOutput
 from octavo.server.engine import ServedEngine
 from octavo.server.generation import Generation
 from octavo.server.openai.common import (
+    Prompt,
     body_schema,
     dumps,
+    encode_prompts,
     error_mapper,
     make_generation,
     new_id,
@@ -30,8 +32,6 @@ from octavo.server.sse import Answer, EventStream
 from octavo.server.state import state_of
 
 router = APIRouter()
-
-Prompt = str | list[int]
 
 
 @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
@@ -50,7 +50,7 @@ async def completions(request: Request) -> Response:
         raise InvalidRequestError(
             f"prompt holds {len(given)} prompts; at most {state.settings.max_prompts} are taken", "prompt"
         )
-    prompts = [await _encode(engine, prompt, body.add_special_tokens) for prompt in given]
+    prompts = await encode_prompts(engine, given, body.add_special_tokens)
     request_id = new_id("cmpl")
     generation = make_generation(request, state, body, request_id, prompts, params, "prompt")
     whole = params.truncate_prompt_tokens is None
@@ -63,12 +63,6 @@ async def completions(request: Request) -> Response:
         events = chunks(generation, head, fields, body.include_usage, body.continuous_usage)
         return EventStream(events, to_error, headers)
     return Answer(lambda: _answer(generation, body, texts), to_error, headers)
-
-
-async def _encode(engine: ServedEngine, prompt: Prompt, add_special_tokens: bool) -> list[int]:
-    if isinstance(prompt, str):
-        return await off_loop(len(prompt), engine.tokenizer.encode, prompt, add_special_tokens)
-    return prompt
 
 
 def _echo(engine: ServedEngine, prompts: Sequence[Prompt]) -> list[str]:

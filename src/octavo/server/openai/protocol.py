@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic_core
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -296,6 +296,22 @@ class ResponsesRequest(Strict):
     metadata: dict[str, Any] = {}
     cache_salt: str | None = None
     priority: Int = 0
+    user: str | None = None
+
+
+class EmbeddingRequest(Strict):
+    """POST /v1/embeddings. pooling, normalize: see octavo.params.PoolingParams."""
+
+    model: str | None = None
+    input: Prompts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Int | None = None
+    pooling: str = "last"
+    normalize: bool = True
+    add_special_tokens: bool = True
+    truncate_prompt_tokens: Int | None = None
+    priority: Int = 0
+    cache_salt: str | None = None
     user: str | None = None
 
 

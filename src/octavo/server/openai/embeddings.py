@@ -1,0 +1,72 @@
+"""POST /v1/embeddings."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.params import PoolingParams
+from octavo.server.generation import Generation
+from octavo.server.openai.common import (
+    body_schema,
+    dumps,
+    encode_prompts,
+    error_mapper,
+    make_generation,
+    new_id,
+    off_loop,
+)
+from octavo.server.openai.protocol import EmbeddingRequest, parse
+from octavo.server.sse import Answer
+from octavo.server.state import state_of
+
+router = APIRouter()
+
+
+@router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingRequest))
+async def embeddings(request: Request) -> Response:
+    """Each input as a vector: the model's last hidden states, pooled ("last" or "mean") and normalized."""
+    state = state_of(request)
+    data = await request.body()
+    body = await off_loop(len(data), parse, EmbeddingRequest, data)
+    engine = state.served(body.model)
+    wanted = PoolingParams(body.pooling, body.normalize, body.dimensions)
+    wanted.check(engine.embedding_size)
+    params = wanted.sampling(truncate_prompt_tokens=body.truncate_prompt_tokens)
+    prompts = await encode_prompts(engine, body.input, body.add_special_tokens)
+    name = new_id("embd")
+    generation = make_generation(request, state, body, name, prompts, params, "input")
+    as_text = body.encoding_format == "base64"
+    return Answer(
+        lambda: _answer(generation, wanted, as_text),
+        error_mapper({"prompt": "input"}),
+        {"x-request-id": name},
+    )
+
+
+async def _answer(generation: Generation, wanted: PoolingParams, as_text: bool) -> bytes:
+    outputs = await generation.final()
+    vectors = [wanted.finish(output.embedding or ()) for output in outputs]
+    data: list[dict[str, Any]] = [
+        {"object": "embedding", "index": index, "embedding": to_base64(vector) if as_text else vector}
+        for index, vector in enumerate(vectors)
+    ]
+    tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    model = generation.engine.served_model_name
+    return dumps({"object": "list", "data": data, "model": model, "usage": usage}).encode()
+
+
+def to_base64(vector: Sequence[float]) -> str:
+    """Little-endian float32 in base64."""
+    numbers = array("f", vector)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return base64.b64encode(numbers.tobytes()).decode()
