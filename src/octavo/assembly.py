@@ -129,7 +129,7 @@ def _words(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Toke
 
     if user.tokenizer is not None:
         try:
-            path = find(user.tokenizer)
+            path = find(user.tokenizer, weights=False)
         except CheckpointError as error:
             text = str(error).replace("unknown model", "unknown tokenizer")
             raise InvalidRequestError(f"--tokenizer: {text}", "tokenizer") from None

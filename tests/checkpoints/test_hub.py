@@ -399,7 +399,6 @@ def test_resolve_paths(tmp_path: Path) -> None:
     ("model", "message"),
     [
         ("/nowhere/model.gguf", "there is no file /nowhere/model.gguf"),
-        ("HuggingFaceTB/SmolLM2-135M", "hub ids are not supported yet: give an alias \\(smollm2"),
         ("smollm3", "unknown model 'smollm3': it is no alias"),
         ("", "unknown model ''"),
         ("x" * 5000, "unknown model 'xxx"),

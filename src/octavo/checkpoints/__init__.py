@@ -18,6 +18,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     """
     from pathlib import Path
 
+    from octavo.checkpoints.base import PICKLES, why_no_pickle
     from octavo.errors import CheckpointError
 
     path = Path(path)
@@ -25,10 +26,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         from octavo.checkpoints.safetensors import open_folder
 
         return open_folder(path)
-    if path.suffix in (".bin", ".pt", ".pth", ".ckpt"):
-        raise CheckpointError(
-            f"{path.name} is a pickle, which can run code when opened: convert it to safetensors"
-        )
+    if path.suffix in PICKLES:
+        raise CheckpointError(f"{path.name} is {why_no_pickle(str(path.parent))}")
     from octavo.checkpoints.gguf import open_gguf
 
     return open_gguf(path)

@@ -126,6 +126,20 @@ class LazyTensors(Mapping[str, StoredTensor]):
         return len(self._makers)
 
 
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+"""Ends of names of files that are never opened."""
+
+
+def why_no_pickle(source: str) -> str:
+    """Why a pickle is not opened, and how to make safetensors of the model in it."""
+    return (
+        "a pickle, which can run code when opened; where you trust it, convert it: "
+        'python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; '
+        f"M.from_pretrained('{source}').save_pretrained('FOLDER'); "
+        f"T.from_pretrained('{source}').save_pretrained('FOLDER')\""
+    )
+
+
 def shorten(text: str, limit: int = 60) -> str:
     """A name out of a file, quoted and cut, fit for a one-line message."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")

