@@ -32,7 +32,7 @@ class Scheduler:
         ones that need more, in chunks of what is left; each group in order (priority, arrival),
         that is, oldest first. Then new requests enter in the same order.
     4.  *Admission.* A request enters when a row is free (there are max_num_seqs), budget is left,
-        nobody was preempted in this step, and all its known tokens fit beside one page of growth for
+        nobody was preempted in this step, and all its known tokens fit beside two pages of growth for
         each running request (prompts in progress have used up the budget before it is looked at).
         It is not overtaken by one behind it that would fit. A request that waits for its grammar is
         passed over. EntryOrder may change the order, and keeps it fair: by scheduling_policy the
@@ -69,7 +69,7 @@ class Scheduler:
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
         self.running: list[Request] = []  # both in order (priority, arrival)
         self.waiting: list[Request] = []
-        self.growth_pages = 1  # left free for each running request when another one enters
+        self.growth_pages = 2  # left free for each running request when another one enters
         self.num_preemptions = 0
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
@@ -184,9 +184,18 @@ class Scheduler:
             admitted.append(request)
             in_progress.add(request)
         if admitted:
-            self.waiting = [r for r in self.waiting if r.state is not RequestState.RUNNING]
+            self._take_out(admitted)
             for request in admitted:
                 insort(self.running, request, key=_order)
+
+    def _take_out(self, admitted: list[Request]) -> None:
+        """They no longer wait; usually they were the first, and a long queue is not walked for them."""
+        first = 0
+        while first < len(admitted) and self.waiting[first].state is RequestState.RUNNING:
+            first += 1
+        del self.waiting[:first]
+        if first < len(admitted):
+            self.waiting = [r for r in self.waiting if r.state is not RequestState.RUNNING]
 
     def _enter(self, request: Request, step: StepBuilder, now: float) -> None:
         """A request that has begun in the KV manager gets a row and its first chunk."""
@@ -248,11 +257,11 @@ class Scheduler:
         for entry in flight.entries:
             entry.written = True
         updates: list[RequestUpdate] = []
-        errors = result.errors
+        errors, drawn, running = result.errors, result.tokens, RequestState.RUNNING
         for request, step, preemptions in zip(flight.requests, plan.steps, flight.preemptions, strict=True):
             if request.state is RequestState.FINISHED:
                 continue
-            tokens = result.tokens.get(step.row, ())
+            tokens = drawn.get(step.row, ())
             error = errors.get(step.row) if errors else None
             if error is None and bool(tokens) is not step.sample:
                 error = "the executor did not return the tokens it was asked for"
@@ -260,7 +269,10 @@ class Scheduler:
                 updates.append(self._fail(request, error, now))
                 continue
             if request.metrics.num_preemptions == preemptions:
-                self._confirm(request, step, tokens, result)
+                if step.drafts:
+                    self._confirm(request, step, tokens, result)
+                else:
+                    request.num_computed_tokens = step.start + step.count
             scores = result.prompt_logprobs.get(step.row) if result.prompt_logprobs else None
             if scores is not None:
                 updates.append(replace(update_of(request), prompt_logprobs=scores))
@@ -272,7 +284,7 @@ class Scheduler:
                     self.num_generated_tokens -= len(tokens)  # it stands for the end, and is no token
                     update = replace(update, tokens=(), vector=result.vectors[step.row])
                 updates.append(update)
-            if request.state is RequestState.RUNNING and step.start < request.num_prompt_tokens:
+            if step.start < request.num_prompt_tokens and request.state is running:
                 self.kv.publish(request)
         return updates
 
@@ -280,12 +292,9 @@ class Scheduler:
         self, request: Request, step: RowStep, tokens: tuple[SampledToken, ...], result: StepResult
     ) -> None:
         """The KV of the step's tokens is written; that of rejected drafts does not count."""
-        computed = step.start + step.count
-        if step.drafts:
-            computed += len(tokens) - 1 - len(step.drafts)
-            request.num_scheduled_tokens = computed
-            request.verifying = False
-        request.num_computed_tokens = computed
+        computed = step.start + step.count + len(tokens) - 1 - len(step.drafts)
+        request.num_scheduled_tokens = request.num_computed_tokens = computed
+        request.verifying = False
 
     def _sampled(
         self, request: Request, tokens: tuple[SampledToken, ...], drafts: tuple[int, ...], now: float
@@ -300,7 +309,7 @@ class Scheduler:
         self.num_generated_tokens += len(taken)
         if request.finish_reason is not None:
             self._finish(request, now)
-        elif request.state is RequestState.RUNNING and request.num_in_flight == 0:
+        elif drafts and request.state is RequestState.RUNNING and request.num_in_flight == 0:
             # No token beyond the last one that may be generated is worth computing.
             request.drafts = drafts[: request.max_total_tokens - len(request.token_ids) - 1]
         return update_of(request, taken)

@@ -1,0 +1,144 @@
+"""CostModel: how long a step takes, from what it computes. Given, or fitted to measured steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from octavo.bench.workload import random_prompts
+from octavo.engine.plan import StepPlan, StepResult
+from octavo.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from octavo.bench.driver import Driver
+
+Features = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Seconds of a step = step_s + token_s * tokens + pair_s * pairs + sample_s * sampled rows.
+
+    A pair is a computed token and one that it attends to, itself included. step_s stands for what
+    every step costs (weights read from memory, Python), token_s for arithmetic, pair_s for attention,
+    sample_s for the head and the draw.
+
+    Attributes:
+        error: median relative error on the steps it was fitted to; 0 where it was given.
+    """
+
+    step_s: float
+    token_s: float
+    pair_s: float = 0.0
+    sample_s: float = 0.0
+    error: float = 0.0
+
+    def __post_init__(self) -> None:
+        values = dataclasses.astuple(self)
+        if not all(isinstance(v, (int, float)) and math.isfinite(v) and v >= 0 for v in values):
+            raise InvalidRequestError("a cost model's numbers are seconds, not negative", "cost_model")
+        if self.step_s + self.token_s <= 0:
+            raise InvalidRequestError("a cost model in which steps cost nothing", "cost_model")
+
+    def seconds(self, plan: StepPlan) -> float:
+        """Of one step."""
+        tokens, pairs, sampled = 0, 0.0, 0
+        for step in plan.steps:
+            count = step.count
+            tokens += count
+            pairs += count * (step.start + (count + 1) / 2)
+            sampled += step.sample
+        return self.step_s + self.token_s * tokens + self.pair_s * pairs + self.sample_s * sampled
+
+    @staticmethod
+    def read(text: str) -> CostModel:
+        """A cost model from JSON, given as such or as a file's path.
+
+        Raises:
+            InvalidRequestError: it is none.
+        """
+        try:
+            values = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text("utf-8"))
+            return CostModel(**values.get("cost_model", values))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidRequestError(f"{text!r} is no cost model: {error}", "cost_model") from None
+
+
+def features(plan: StepPlan) -> Features:
+    """What the cost model multiplies by its four numbers."""
+    pairs = sum(s.count * (s.start + (s.count + 1) / 2) for s in plan.steps)
+    return 1.0, float(plan.num_tokens), pairs, float(sum(s.sample for s in plan.steps))
+
+
+def fit(rows: Sequence[Features], seconds: Sequence[float]) -> CostModel:
+    """The non-negative numbers with the least squared relative error.
+
+    Raises:
+        ValueError: fewer than four steps were measured.
+    """
+    if len(rows) < 4:
+        raise ValueError("at least four steps are needed")
+    wanted = np.asarray(seconds, np.float64)
+    matrix = np.asarray(rows, np.float64) / wanted[:, None]
+    active = list(range(4))
+    while True:
+        solution = np.zeros(4)
+        solution[active] = np.linalg.lstsq(matrix[:, active], np.ones(len(rows)), rcond=None)[0]
+        worst = min(active, key=lambda i: solution[i] * matrix[:, i].mean())
+        if solution[worst] >= 0:
+            break
+        active.remove(worst)  # it explains nothing
+    error = float(np.median(np.abs(matrix @ solution - 1)))
+    return dataclasses.replace(CostModel(*map(float, solution)), error=error)
+
+
+SHAPES = ((1, 32), (1, 512), (4, 128), (8, 32), (16, 64), (32, 16), (2, 1024))
+"""(prompts, their tokens) that calibrate() runs, as far as they fit into the engine."""
+
+
+def calibrate(driver: Driver, new_tokens: int = 12, repeat: int = 3) -> CostModel:
+    """Fit a cost model to steps of the real engine: prompts and decoding of several sizes."""
+    samples: dict[Features, list[float]] = {}
+    config = driver.loaded.config
+    for number in range(repeat + 1):
+        for count, length in SHAPES:
+            if count > config.max_num_seqs or length + new_tokens > config.max_model_len:
+                continue
+            if count * (length + new_tokens) > config.num_pages * config.page_size:
+                continue
+            recorder = _Recorder(driver)
+            prompts = random_prompts(count, length, driver.vocab_size, seed=number)
+            run = driver.run(prompts, new_tokens)
+            times = [step.seconds for step in (*run.prompt, *run.decode)]
+            if number:  # the first round warms up
+                for plan, seconds in zip(recorder.stop(), times, strict=True):
+                    samples.setdefault(features(plan), []).append(seconds)
+            else:
+                recorder.stop()
+    return fit(list(samples), [statistics.median(times) for times in samples.values()])
+
+
+class _Recorder:
+    """Notes the plans that a driver's runner executes until stop()."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._runner = driver.loaded.runner
+        self._execute = self._runner.execute
+        self._plans: list[StepPlan] = []
+        self._runner.execute = self._note  # type: ignore[method-assign]
+
+    def _note(self, plan: StepPlan) -> StepResult:
+        self._plans.append(plan)
+        return self._execute(plan)
+
+    def stop(self) -> list[StepPlan]:
+        self._runner.execute = self._execute  # type: ignore[method-assign]
+        return self._plans
