@@ -259,7 +259,7 @@ NB_MODULE(_native, m) {
     m.def("head_linear_workspace", &head_linear_workspace);
 
     nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("size", &Pool::size);
-    nb::class_<WeightArena>(m, "WeightArena").def(nb::init<>());
+    nb::class_<WeightArena>(m, "WeightArena").def(nb::init<bool>(), "planned"_a = false);
     nb::class_<PackedMatrix>(m, "Matrix")
         .def_prop_ro("shape", [](const PackedMatrix& p) { return std::pair(p.view.n, p.view.k); })
         .def_prop_ro("gated", [](const PackedMatrix& p) { return p.view.gated; })

@@ -31,10 +31,14 @@ public:
         std::shared_ptr<Region> owner;
         uint8_t* data;
     };
+    // planned: what is packed here has its place and size, but is not written, and touches no memory.
+    explicit WeightArena(bool planned) : planned_(planned) {}
+    bool planned() const { return planned_; }
     // 64-byte aligned. Safe to call from several threads.
     Piece take(size_t bytes);
 
 private:
+    const bool planned_;
     std::mutex mutex_;
     std::shared_ptr<Region> region_;
     size_t used_ = 0;

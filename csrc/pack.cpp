@@ -105,6 +105,7 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     auto piece = arena.take(packed->nbytes);
     packed->owner = piece.owner;
     m.data = piece.data;
+    if (arena.planned()) return packed;
     const Job job{&sources, m, piece.data};
     parallel(pool, static_cast<int>(m.panels), 4, [&job](int panel) {
         for (int64_t lane = 0; lane < kPanel; lane++) job.pack_lane(panel, lane);

@@ -67,8 +67,12 @@ class _Phases:
             self._progress(name, self.seconds[name])
 
 
-def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
+def load(user: EngineConfig, progress: Progress | None = None, planned: bool = False) -> Loaded:
     """Load the model that the user named.
+
+    Args:
+        planned: weights, pages and buffers get their sizes, but weights are not written: for
+            bench.plan, which weighs what comes back. It must not run.
 
     Raises:
         OctavoError: one line that names what is wrong; nothing keeps running.
@@ -79,7 +83,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     from octavo.kernels.select import make_backend
     from octavo.models.loader import load_model
     from octavo.runtime.hardware import usable_threads
-    from octavo.runtime.memory import plan_memory
+    from octavo.runtime.memory import free_after, plan_memory
     from octavo.runtime.runner import ModelRunner
     from octavo.runtime.states import RequestStates
 
@@ -87,7 +91,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     path = find(user.model)
     phases.done("resolve")
     checkpoint = open_checkpoint(path)
-    backend = make_backend(user.backend, user.isa, user.threads or usable_threads())
+    backend = make_backend(user.backend, user.isa, user.threads or usable_threads(), planned)
     with ThreadPoolExecutor(1, "tokenizer") as pool:
         words = pool.submit(_words, user, checkpoint, path)
         model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
@@ -102,7 +106,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     length = context_length(user, model.max_position)
     memory = plan_memory(
         specs, weight_bytes, length, user.max_num_seqs, user.page_size, user.num_pages,
-        user.gpu_memory_utilization,
+        user.gpu_memory_utilization, free_after(weight_bytes) if planned else None,
     )  # fmt: skip
     config = resolve(user, model.max_position, memory.num_pages)
     kv = backend.kv_cache(specs, memory.num_pages, user.page_size)

@@ -45,10 +45,17 @@ class CpuKVCache:
 
 
 class CpuProgram:
-    """A captured forward. replay returns a view of its own memory."""
+    """A captured forward. replay returns a view of its own memory.
 
-    def __init__(self, native: _native.Program, limits: Limits, keep_alive: Sequence[Any]) -> None:
+    Attributes:
+        nbytes: of that memory, touched as far as batches reach.
+    """
+
+    def __init__(
+        self, native: _native.Program, limits: Limits, keep_alive: Sequence[Any], nbytes: int
+    ) -> None:
         self._program, self._limits, self._keep_alive = native, limits, keep_alive
+        self.nbytes = nbytes
 
     def replay(self, batch: ForwardBatch) -> F32:
         check_limits(batch, self._limits)
@@ -117,6 +124,8 @@ class CpuBackend(Backend):
     Args:
         threads: how many compute, the caller among them.
         isa: "auto", or one of instruction_sets().
+        planned: weights get their place and size but are not written: everything can be captured and
+            weighed, nothing may run, and next to no memory is touched.
 
     Raises:
         InvalidRequestError: threads < 1, or this CPU does not run isa.
@@ -124,7 +133,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
 
-    def __init__(self, threads: int = 1, isa: str = "auto") -> None:
+    def __init__(self, threads: int = 1, isa: str = "auto", planned: bool = False) -> None:
         if threads < 1:
             raise InvalidRequestError(f"threads must be at least 1, not {threads}", "threads")
         try:
@@ -133,7 +142,7 @@ class CpuBackend(Backend):
             raise InvalidRequestError(str(error), "isa") from None
         self.threads = threads
         self.pool = _native.Pool(threads)
-        self._arena = _native.WeightArena()
+        self._arena = _native.WeightArena(planned)
 
     def pack(self, weights: Sequence[Weight], gated: bool = False) -> CpuWeight:
         return pack(self.pool, self._arena, weights, gated)
@@ -145,8 +154,8 @@ class CpuBackend(Backend):
         recorder = Recorder()
         result = forward(recorder, Inputs())
         calls = fuse(recorder.calls, result.ref)
-        program, _, keep = build(calls, recorder.buffers, result.ref, limits, self.pool, self.isa)
-        return CpuProgram(program, limits, keep)
+        program, plan, keep = build(calls, recorder.buffers, result.ref, limits, self.pool, self.isa)
+        return CpuProgram(program, limits, keep, plan.nbytes)
 
     def eager(self, batch: ForwardBatch, limits: Limits) -> EagerOps:
         """Ops that run at once, on one batch."""

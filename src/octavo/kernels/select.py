@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.kernels.ops import Backend
 
 
@@ -14,10 +14,14 @@ def native_available() -> bool:
     return importlib.util.find_spec("octavo.kernels._native") is not None
 
 
-def make_backend(name: str, isa: str, threads: int) -> Backend:
+def make_backend(name: str, isa: str, threads: int, planned: bool = False) -> Backend:
     """The backend called name: "auto", "cpu" or "reference".
 
+    Args:
+        planned: it will weigh a model, not run it (CpuBackend).
+
     Raises:
+        UnsupportedError: planned, and the backend cannot.
         InvalidRequestError: it was not built, or does not know the instruction set.
     """
     if name == "reference" or (name == "auto" and not native_available()):
@@ -25,6 +29,8 @@ def make_backend(name: str, isa: str, threads: int) -> Backend:
 
         if isa != "auto":
             raise InvalidRequestError(f"isa {isa!r} needs the native kernels", "isa")
+        if planned:
+            raise UnsupportedError("planning memory needs the native kernels (--backend cpu)", "backend")
         if name == "auto":
             warnings.warn(
                 "the native kernels are not built; running the slow NumPy reference "
@@ -37,5 +43,5 @@ def make_backend(name: str, isa: str, threads: int) -> Backend:
         raise InvalidRequestError("backend cpu needs the native kernels, which are not built", "backend")
     from octavo.kernels.cpu import CpuBackend
 
-    backend: Backend = CpuBackend(threads=threads, isa=isa)
+    backend: Backend = CpuBackend(threads=threads, isa=isa, planned=planned)
     return backend

@@ -68,6 +68,21 @@ def plan_memory(
     return MemoryPlan(weights, pages * page_size * per_token, free, pages, page_size, per_token)
 
 
+def free_after(weights: int, available: int | None = None) -> int:
+    """Bytes that will be free once the weights are loaded.
+
+    Args:
+        available: bytes that are free before; None asks the system.
+
+    Raises:
+        CapacityError: the weights do not fit.
+    """
+    available = available_memory() if available is None else available
+    if weights > available:
+        raise CapacityError(f"the weights need {weights} bytes, {available} are available")
+    return available - weights
+
+
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes that this process may still take: the system's, within the cgroup's limit."""
     free = _system_available(root)

@@ -71,6 +71,16 @@ class ModelRunner:
         self._vectors = PromptVectors(capture_hidden, states)
         self._beside = ThreadPoolExecutor(1, "masks")  # its thread starts with its first use
 
+    @property
+    def activation_bytes(self) -> int:
+        """Of the program's buffers; 0 where the backend allocates as it goes."""
+        return int(getattr(self._program, "nbytes", 0))
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the rows' tokens and page tables."""
+        return self._states.nbytes
+
     def submit(self, plan: StepPlan) -> Done:
         return Done(self.execute(plan))
 

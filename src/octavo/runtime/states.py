@@ -28,6 +28,10 @@ class RequestStates:
         self.pages = np.zeros((max_num_seqs, max_pages), np.int32)
         self.num_pages = np.zeros(max_num_seqs, np.int64)
 
+    @property
+    def nbytes(self) -> int:
+        return self.tokens.nbytes + self.length.nbytes + self.pages.nbytes + self.num_pages.nbytes
+
     def start(self, new: NewRow) -> None:
         count = len(new.token_ids)
         self.tokens[new.row, :count] = new.token_ids

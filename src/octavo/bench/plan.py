@@ -1,0 +1,65 @@
+"""What a model will take of this machine's memory, before anything is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from octavo.assembly import load
+from octavo.bench.memory import resident_bytes
+from octavo.config import EngineConfig, SchedulerConfig
+from octavo.runtime.memory import available_memory
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """Bytes, by what they are for; the code that counts them is the code that allocates them.
+
+    Attributes:
+        weights: packed. kv_cache: all pages; they are touched only as they are used. activations: of
+            a step as large as max_num_batched_tokens. rows: of the running requests' tokens and tables.
+        process: what this process holds already (interpreter, libraries, tokenizer).
+        total: of these. available: what the process may still take, process not counted.
+        config: the scheduler's numbers, as start-up would have them.
+    """
+
+    model: str
+    weights: int
+    kv_cache: int
+    activations: int
+    rows: int
+    process: int
+    total: int
+    available: int
+    bytes_per_token: int
+    config: SchedulerConfig
+
+    @property
+    def fits(self) -> bool:
+        return self.total - self.process <= self.available
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the pages hold."""
+        return self.config.num_pages * self.config.page_size
+
+    def summary(self) -> dict[str, object]:
+        """For JSON."""
+        return dataclasses.asdict(self) | {"fits": self.fits, "num_tokens": self.num_tokens}
+
+
+def plan_model(user: EngineConfig) -> ModelPlan:
+    """Plan what load(user) would allocate. Takes no more memory than the largest tensor and its tables.
+
+    Raises:
+        CapacityError: the weights or a page do not fit.
+        OctavoError: the model or an option is wrong, as in load().
+    """
+    available = available_memory()
+    loaded = load(user, planned=True)
+    memory, runner = loaded.memory, loaded.runner
+    parts = (memory.weights, memory.kv_cache, runner.activation_bytes, runner.state_bytes)
+    process = resident_bytes()
+    return ModelPlan(
+        user.model, *parts, process, sum(parts) + process, available, memory.bytes_per_token, loaded.config
+    )

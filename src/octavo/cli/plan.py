@@ -1,0 +1,113 @@
+"""octavo plan: what a model takes of this machine, and what a trace of requests would meet on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from octavo.cli._flags import EngineChoice, engine_flags
+from octavo.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from octavo.bench.cost import CostModel
+    from octavo.bench.plan import ModelPlan
+    from octavo.bench.simulate import Simulated
+
+TRACE = typer.Option(
+    None, "--trace", help="Requests to plan for: JSON lines (Mooncake's names) or CSV (Azure's)."
+)
+
+
+@engine_flags(leave_out=("seed", "served_model_name", "chat_template"))
+def plan(
+    engine: EngineChoice,
+    trace: Path | None = TRACE,
+    speed: float = typer.Option(1.0, "--speed", help="Let them arrive so many times as fast."),
+    cost_model: str = typer.Option(
+        "", "--cost-model", help="A step's cost, as JSON or a file; without it the model is measured."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> int:
+    """Print the memory that a model will take, and with --trace the waiting times and the throughput."""
+    from octavo.bench.plan import plan_model
+    from octavo.bench.trace import read_trace
+    from octavo.cli._load import fetch
+    from octavo.engine_args import EngineArgs
+
+    if not 0 < speed < float("inf"):
+        raise InvalidRequestError(f"--speed must be above 0, not {speed}")
+    if trace is None and (cost_model or speed != 1.0):
+        raise InvalidRequestError("--cost-model and --speed need --trace")
+    requests = None if trace is None else read_trace(trace)
+    fetch(engine.model, as_json)
+    memory = plan_model(EngineArgs(engine.model, **engine.options).config)
+    found: dict[str, object] = {"memory": memory.summary()}
+    if not as_json:
+        print_memory(memory)
+    if requests is not None:
+        from octavo.bench.simulate import simulate
+
+        cost = _cost(engine, cost_model)
+        arriving = [dataclasses.replace(r, arrival_s=r.arrival_s / speed) for r in requests]
+        result = simulate(memory.config, cost, arriving)
+        found |= {"cost_model": dataclasses.asdict(cost), "simulated": dataclasses.asdict(result)}
+        if not as_json:
+            print_simulated(cost, result)
+    if as_json:
+        print(json.dumps({"model": engine.model, **found}))
+    return 0 if memory.fits else 1
+
+
+def _cost(engine: EngineChoice, given: str) -> CostModel:
+    from octavo.bench.cost import CostModel, calibrate
+    from octavo.bench.driver import Driver
+
+    return CostModel.read(given) if given else calibrate(Driver(engine.model, **engine.options))
+
+
+def print_memory(plan: ModelPlan) -> None:
+    config = plan.config
+    print(f"{plan.model}: up to {plan.total / 1e6:.1f} MB; {plan.available / 1e6:.1f} MB are available")
+    lines = (
+        ("weights", plan.weights, "packed"),
+        ("KV cache", plan.kv_cache, f"{config.num_pages} pages of {config.page_size}, touched as used"),
+        ("activations", plan.activations, f"steps of up to {config.max_num_batched_tokens} tokens"),
+        ("rows", plan.rows, f"{config.max_num_seqs} sequences"),
+        ("process", plan.process, "interpreter, libraries, tokenizer"),
+    )
+    for name, size, about in lines:
+        print(f"  {name:<12}{size / 1e6:>10.1f} MB  {about}")
+    full = plan.num_tokens / config.max_model_len
+    print(
+        f"{plan.num_tokens} tokens of KV at {plan.bytes_per_token} bytes: {full:.1f} sequences of "
+        f"{config.max_model_len}"
+    )
+    if not plan.fits:
+        print("it does not fit")
+
+
+def print_simulated(cost: CostModel, result: Simulated) -> None:
+    given = f", fitted within {cost.error:.0%}" if cost.error else ""
+    print(
+        f"\na step: {1e3 * cost.step_s:.2f} ms + {1e6 * cost.token_s:.1f} us a token + "
+        f"{1e6 * cost.sample_s:.1f} us a row + {1e9 * cost.pair_s:.2f} ns a pair attended{given}"
+    )
+    print(
+        f"{result.requests} requests in {result.seconds:.1f} s, {result.refused} refused; "
+        f"{result.output_rate:.1f} tok/s, {result.request_rate:.2f} requests/s; busy {result.busy:.0%}\n"
+        f"{result.preemptions} preemptions, {result.overhead:.2f} x the computation needed, prefix hits "
+        f"{result.hit_rate:.0%}, at most {result.queue} waiting and {result.usage:.0%} of the pages held\n"
+    )
+    print(f"{'milliseconds':<14}{'p50':>12}{'p90':>12}{'p99':>12}{'most':>12}")
+    for name, spread in (
+        ("TTFT", result.ttft),
+        ("ITL", result.itl),
+        ("wait", result.wait),
+        ("latency", result.latency),
+    ):
+        values = "".join(f"{value:>12.1f}" for value in dataclasses.astuple(spread))
+        print(f"{name:<14}{values}")
