@@ -443,6 +443,14 @@ def test_prompt_pages_are_cached_chunk_by_chunk() -> None:
     h.drain_and_check()
 
 
+def test_nothing_is_cached_before_a_result_confirms_it() -> None:
+    h = Harness()
+    name = h.add(prompt(1, 9))
+    assert h.scheduler.schedule() is not None  # in flight: it may still fail
+    h.abort(name)
+    assert h.kv.cache.num_pages == 0
+
+
 def test_freed_rows_are_named_once_and_rows_are_kept() -> None:
     h = Harness(num_pages=40, max_num_seqs=2)
     for i in range(5):
