@@ -43,23 +43,28 @@ def save_tiny() -> Callable[[dict[str, Any], Path], Path]:
 def save(arguments: dict[str, Any], folder: Path) -> Path:
     """Random weights, all of them: a bias that is left out or a gain applied twice must show."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     torch.manual_seed(0)
     config = AutoConfig.for_model(**arguments)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model = kind.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:  # gains (of 1, or of 0 where 1 is added) and biases
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
             elif name.endswith("gate.weight"):  # routers: ties of experts are transformers' own affair
                 torch.nn.init.normal_(parameter, std=1.0)
-            elif (parameter.ndim == 2 and "embed" in name) or "wte" in name:
+            elif name.endswith("Attention.q.weight"):  # T5 does not divide scores by the root of d_kv
+                torch.nn.init.normal_(parameter, std=2.0 * (parameter.shape[-1] * config.d_kv) ** -0.5)
+            elif ".encoder_attn.out" in name:  # or the same source drowns what the decoder has written
+                torch.nn.init.normal_(parameter, std=0.5 * parameter.shape[-1] ** -0.5)
+            elif (parameter.ndim == 2 and "embed" in name) or "wte" in name or name.endswith("shared.weight"):
                 torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
             else:  # wide enough that logits differ and attention looks somewhere
                 torch.nn.init.normal_(parameter, std=2.0 * parameter.shape[-1] ** -0.5)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "final_logits_bias")):
                 buffer.add_(torch.randn(buffer.shape) * 0.1)
     model.save_pretrained(folder)
     return folder

@@ -16,7 +16,7 @@ from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
 from octavo.models import registry
 from octavo.models.registry import Model, families, family, family_names
-from support.forward import Sequences, greedy, load, logits
+from support.forward import SOURCE, Sequences, greedy, load, logits
 
 LENGTH = 70
 IDS = [int(i) for i in np.random.default_rng(5).integers(3, 150, LENGTH)]
@@ -47,11 +47,13 @@ def loaded(folder: Path, backend: str) -> Model:
 @cache
 def transformers_model(folder: Path) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     # The default, SDPA, leaves soft caps out; Falcon's "eager" adds ALiBi twice.
     kind = "sdpa" if "falcon" in folder.name else "eager"
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=kind)
+    both = AutoConfig.from_pretrained(folder).is_encoder_decoder
+    auto = AutoModelForSeq2SeqLM if both else AutoModelForCausalLM
+    return auto.from_pretrained(folder, dtype=torch.float32, attn_implementation=kind)
 
 
 @cache
@@ -59,8 +61,12 @@ def truth(folder: Path, ids: tuple[int, ...]) -> np.ndarray:
     """transformers' logits [len(ids), vocab]."""
     import torch
 
+    model = transformers_model(folder)
+    inputs = {"input_ids": torch.tensor([ids])}
+    if model.config.is_encoder_decoder:
+        inputs = {"input_ids": torch.tensor([SOURCE]), "decoder_input_ids": inputs["input_ids"]}
     with torch.no_grad():
-        return np.asarray(transformers_model(folder)(torch.tensor([ids])).logits[0])
+        return np.asarray(model(**inputs).logits[0])
 
 
 @every_variant

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from octavo.checkpoints import open_checkpoint
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.ops import F32, Backend, Limits
+from octavo.kernels.ops import F32, Backend, Limits, Program
 from octavo.models.loader import load_model
-from octavo.models.registry import Model
+from octavo.models.registry import EncoderDecoder, Model
+
+SOURCE = [int(i) for i in np.random.default_rng(8).integers(3, 150, 45)]
+"""What an encoder reads where a test says nothing else."""
 
 
 def load(path: Path, backend: Backend, dtype: str = "float32", context: int | None = None) -> Model:
@@ -23,23 +27,51 @@ class Sequences:
 
     Args:
         lengths: the most tokens that each will hold; their pages are handed out at random.
+        sources: what each one's encoder reads, for a model that has one; by default SOURCE.
+        together: the sources are encoded in one batch.
+
+    Attributes:
+        encoded: the encoder's outputs [len, hidden].
     """
 
     def __init__(
-        self, model: Model, backend: Backend, lengths: Sequence[int], page_size: int = 16, kv: str = "f32"
+        self,
+        model: Model,
+        backend: Backend,
+        lengths: Sequence[int],
+        page_size: int = 16,
+        kv: str = "f32",
+        sources: Sequence[Sequence[int]] | None = None,
+        together: bool = True,
     ) -> None:
-        counts = [-(-length // page_size) for length in lengths]
-        self._page_size, self.computed = page_size, [0] * len(lengths)
+        if not isinstance(model, EncoderDecoder):
+            sources = []
+        elif sources is None:
+            sources = [SOURCE] * len(lengths)
+        self._sources = [len(source) for source in sources]
+        counts = [-(-length // page_size) for length in (*lengths, *self._sources)]
+        self._page_size, self.computed = page_size, [0] * len(counts)
         pages = np.random.default_rng(0).permutation(sum(counts) + 3).astype(np.int32)
-        self._tables = np.zeros((len(lengths), max(counts)), np.int32)
+        self._tables = np.zeros((len(counts), max(counts)), np.int32)
         for s, count in enumerate(counts):
             self._tables[s, :count] = pages[sum(counts[:s]) :][:count]
         cache = backend.kv_cache(model.kv_specs(kv), len(pages), page_size)
-        limits = Limits(sum(lengths), len(lengths), sum(lengths), max(counts))
+        tokens = max(sum(lengths), sum(self._sources))
+        limits = Limits(tokens, len(counts), tokens, max(counts))
         self._program = backend.capture(lambda ops, inputs: model.forward(ops, inputs, cache), limits)
+        self.encoded: list[F32] = []
+        if isinstance(model, EncoderDecoder):
+            encode = model.encode
+            program = backend.capture(lambda ops, inputs: encode(ops, inputs, cache), limits)
+            every = {len(lengths) + s: source for s, source in enumerate(sources)}
+            for part in [every] if together else [{s: source} for s, source in every.items()]:
+                self.encoded += list(self._run(program, part).values())
 
     def logits(self, tokens: dict[int, Sequence[int]]) -> dict[int, F32]:
         """Compute each sequence's next tokens; [len, vocab] of each."""
+        return self._run(self._program, tokens)
+
+    def _run(self, program: Program, tokens: Mapping[int, Sequence[int]]) -> dict[int, F32]:
         order = sorted(tokens)
         spans = [
             np.arange(self.computed[s], self.computed[s] + len(tokens[s]), dtype=np.int32) for s in order
@@ -58,7 +90,13 @@ class Sequences:
             page_tables=np.ascontiguousarray(self._tables[order]),
             sampled=np.arange(ends[-1], dtype=np.int32),
         )
-        out = self._program.replay(batch).copy()
+        if self._sources and program is self._program:
+            batch = replace(
+                batch,
+                cross_lens=np.array([self._sources[s] for s in order], np.int32),
+                cross_tables=np.ascontiguousarray(self._tables[-len(self._sources) :][order]),
+            )
+        out = program.replay(batch).copy()
         return dict(zip(order, np.split(out, ends[:-1]), strict=True))
 
 

@@ -59,6 +59,7 @@ class Loader:
         self._progress, self._taken = progress, set[str]()
         self._context = context
         self._embedding: StoredTensor | None = None
+        self._shared: dict[str, PackedWeight] = {}
         self.nbytes = 0
 
     @property
@@ -92,6 +93,10 @@ class Loader:
     def vector(self, name: str, length: int) -> F32:
         """A small f32 vector: norm gains, biases."""
         return formats.vector(self._take(name, (length,)))
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> F32:
+        """A small f32 matrix: tables of biases."""
+        return self.weight(name, shape).dequantize()
 
     def pack(self, weights: Sequence[Weight], gated: bool = False) -> PackedWeight:
         """Stack and pack; layouts may differ."""
@@ -156,6 +161,12 @@ class Loader:
         self._embedding = self._embedding or self._take(f"{name}.weight", shape)
         return self.pack([self.weight(f"{name}.weight", shape)])
 
+    def once(self, name: str, shape: tuple[int, int]) -> PackedWeight:
+        """An embedding that several parts of a model share."""
+        if name not in self._shared:
+            self._shared[name] = self.table(name, shape)
+        return self._shared[name]
+
     def head(self, name: str, table: PackedWeight, tied: bool) -> Linear:
         """The head, of the embedding's shape: the embedding itself where tied."""
         if not tied:
@@ -208,7 +219,7 @@ class Loader:
     def _find(self, name: str) -> tuple[str, int | None]:
         """The file's name of a tensor, and which slice of it ours is (None: all of it)."""
         if self._checkpoint.kind == "hf":
-            bare = name.split(".", 1)[1]  # a base model is saved without its head's prefix
+            bare = name.split(".", 1)[-1]  # a base model is saved without its head's prefix
             tensors = self._checkpoint.tensors
             return (bare if name not in tensors and bare in tensors else name), None
         numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)

@@ -16,7 +16,7 @@ from octavo.kernels.ops import Inputs, KVCache, KVSpec, Ops, Tensor
 if TYPE_CHECKING:
     from octavo.models.loader import Loader
 
-_NOT_FAMILIES = {"config", "loader", "parts", "parts_moe", "registry"}
+_NOT_FAMILIES = {"config", "loader", "parts", "parts_cross", "parts_moe", "registry"}
 
 
 class Model(Protocol):
@@ -46,6 +46,23 @@ class Embedder(Protocol):
         ...
 
 
+@runtime_checkable
+class EncoderDecoder(Model, Protocol):
+    """A model whose decoder reads, beside its own sequence, what an encoder made of another one."""
+
+    @property
+    def max_source(self) -> int:
+        """Tokens of an encoder's input."""
+        ...
+
+    def encode(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+        """Encode whole inputs: hidden states [T, hidden], and keys and values into the batch's slots.
+
+        The pages of these slots are what ForwardBatch.cross_tables names when forward() runs.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """One architecture family.
@@ -58,6 +75,7 @@ class Family:
         tiny_config: variant -> arguments of a transformers config, small enough for a test; with
             "model_type" where it is not hf[0]. Every way through build() needs a variant.
         ignored: patterns of tensors that a file may hold and nobody needs.
+        encoder_decoder: build() makes an EncoderDecoder.
         matches: whether a checkpoint of that architecture is ours, where several families share one.
     """
 
@@ -70,6 +88,7 @@ class Family:
     tiny_config: Callable[[], Mapping[str, Mapping[str, Any]]]
     ignored: tuple[str, ...] = ()
     matches: Callable[[Checkpoint], bool] = lambda checkpoint: True
+    encoder_decoder: bool = False
 
 
 @cache

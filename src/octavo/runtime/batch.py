@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from octavo.engine.plan import RowStep
+from octavo.engine.plan import EncoderInput, RowStep
 from octavo.kernels.batch import ForwardBatch
 from octavo.runtime.states import RequestStates
 
@@ -37,6 +37,11 @@ def gather_batch(steps: Sequence[RowStep], states: RequestStates, every: bool = 
     last = query_start[1:][sampled] - np.int32(1)
     context = start + count
     width = -(-int(context.max(initial=1)) // page_size)
+    cross_lens = states.cross_length[rows] if states.has_encoder else None
+    cross_tables = None
+    if cross_lens is not None:
+        used = -(-int(cross_lens.max(initial=1)) // page_size)
+        cross_tables = np.ascontiguousarray(states.cross[rows, :used])
     return ForwardBatch(
         token_ids=states.tokens[row_of, positions],
         positions=positions,
@@ -45,4 +50,27 @@ def gather_batch(steps: Sequence[RowStep], states: RequestStates, every: bool = 
         context_lens=context,
         page_tables=np.ascontiguousarray(states.pages[rows, :width]),
         sampled=np.arange(total, dtype=np.int32) if every else last,
+        cross_lens=cross_lens,
+        cross_tables=cross_tables,
+    )
+
+
+def encoder_batch(inputs: Sequence[EncoderInput], page_size: int) -> ForwardBatch:
+    """The batch of an encoder: these inputs, whole, whose keys and values go to the pages they name."""
+    lengths = np.array([len(one.token_ids) for one in inputs], np.int32)
+    query_start = np.zeros(len(inputs) + 1, np.int32)
+    np.cumsum(lengths, out=query_start[1:])
+    tables = np.zeros((len(inputs), max(len(one.pages) for one in inputs)), np.int32)
+    for table, one in zip(tables, inputs, strict=True):
+        table[: len(one.pages)] = one.pages
+    positions = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])
+    page = np.repeat(tables, lengths, axis=0)[np.arange(len(positions)), positions // page_size]
+    return ForwardBatch(
+        token_ids=np.concatenate([np.array(one.token_ids, np.int32) for one in inputs]),
+        positions=positions,
+        slots=page * np.int32(page_size) + positions % np.int32(page_size),
+        query_start=query_start,
+        context_lens=lengths,
+        page_tables=tables,
+        sampled=np.zeros(0, np.int32),
     )

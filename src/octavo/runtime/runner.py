@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from octavo.engine.plan import RowStep, SampledToken, StepPlan, StepResult
 from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Program, Tensor
-from octavo.models.registry import Embedder, Model
-from octavo.runtime.batch import gather_batch
+from octavo.models.registry import Embedder, EncoderDecoder, Model
+from octavo.runtime.batch import encoder_batch, gather_batch
 from octavo.runtime.scores import PromptScores
 from octavo.runtime.states import RequestStates
 from octavo.runtime.vectors import END, PromptVectors, Vector
@@ -32,7 +32,7 @@ class ModelRunner:
 
     A step, in order:
     1. Freed rows forget, new rows start.
-    2. Page tables grow; pages are copied.
+    2. Page tables grow; pages are copied; an encoder, if there is one, computes the new inputs, whole.
     3. Prompts whose logprobs or embeddings are wanted are computed by themselves (PromptScores,
        PromptVectors).
     4. The batch is gathered and the Program replayed: logits [R, vocab]. Beside it the masks of rows
@@ -69,6 +69,10 @@ class ModelRunner:
             )
 
         self._vectors = PromptVectors(capture_hidden, states)
+        self._encoder: Program | None = None
+        if isinstance(model, EncoderDecoder):
+            encode = model.encode
+            self._encoder = backend.capture(lambda ops, inputs: encode(ops, inputs, kv), limits)
         self._beside = ThreadPoolExecutor(1, "masks")  # its thread starts with its first use
 
     @property
@@ -99,6 +103,8 @@ class ModelRunner:
         for step in plan.steps:
             self._states.grow(step)
         self._kv.copy_pages(plan.copies)
+        if self._encoder is not None and plan.encodes:
+            self._encoder.replay(encoder_batch(plan.encodes, self._states.page_size))
         steps, vectors = self._vectors.run(plan.steps)
         result = self._draw(plan.step_id, steps)
         return _with_vectors(result, vectors) if vectors else result

@@ -4,6 +4,7 @@
     tokens   [ids of the prompt, then of the answer ......]   [rows, max_model_len + 1]
     length   how many of them are known                       [rows]
     pages    [page of slots 0.., page of slots 16.., ...]     [rows, max_pages]
+    cross    the same of the encoder's keys and values        [rows, max_cross_pages], for models with one
 
 A row belongs to a request until it ends or is preempted. The runner appends the tokens it draws;
 the engine never sends a token twice.
@@ -19,7 +20,9 @@ from octavo.engine.plan import NewRow, RowStep
 class RequestStates:
     """Arrays [max_num_seqs, ...], touched lazily by the system, so unused rows cost no memory."""
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, page_size: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, page_size: int, max_encoder_len: int = 0
+    ) -> None:
         self.page_size = page_size
         max_pages = -(-max_model_len // page_size)
         # One more than fits: the last sampled token is known, but never computed.
@@ -27,6 +30,9 @@ class RequestStates:
         self.length = np.zeros(max_num_seqs, np.int64)
         self.pages = np.zeros((max_num_seqs, max_pages), np.int32)
         self.num_pages = np.zeros(max_num_seqs, np.int64)
+        self.has_encoder = max_encoder_len > 0
+        self.cross = np.zeros((max_num_seqs, -(-max_encoder_len // page_size)), np.int32)
+        self.cross_length = np.zeros(max_num_seqs, np.int32)
 
     @property
     def nbytes(self) -> int:
@@ -37,6 +43,9 @@ class RequestStates:
         self.tokens[new.row, :count] = new.token_ids
         self.length[new.row] = count
         self.num_pages[new.row] = 0
+        if new.encoder is not None:
+            self.cross[new.row, : len(new.encoder.pages)] = new.encoder.pages
+            self.cross_length[new.row] = len(new.encoder.token_ids)
 
     def grow(self, step: RowStep) -> None:
         """Append the step's pages to the row's table."""

@@ -1,0 +1,89 @@
+"""Pieces that encoder-decoder families share: the model, and attention with q, k and v apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, KVSpec, Ops, Sight, Tensor
+from octavo.layers.attention import Attention
+from octavo.layers.encoder_decoder import CrossAttention, EncoderDecoderStack
+from octavo.models.loader import Loader
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderDecoderModel:
+    """An encoder-decoder model (models.registry.EncoderDecoder).
+
+    Attributes:
+        max_position: of the decoder. max_source: tokens of an encoder's input.
+    """
+
+    stack: EncoderDecoderStack
+    max_position: int
+    max_source: int
+
+    @property
+    def vocab_size(self) -> int:
+        return self.stack.head.weight.shape[0]
+
+    def kv_specs(self, dtype: str) -> Sequence[KVSpec]:
+        """Of the decoder's layers, in whose shape an encoder's pages are written too; one more where the
+        encoder's own keys and values are of another shape."""
+        specs = [kv_spec(layer.attention.spec, dtype) for layer in self.stack.decoder]
+        own = kv_spec(self.stack.encoder[0].attention.spec, dtype)
+        return specs if own == specs[0] else [*specs, own]
+
+    def encode(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+        return self.stack.encode(ops, inputs, kv)
+
+    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+        return self.stack(ops, inputs, kv)
+
+
+def kv_spec(spec: AttentionSpec, dtype: str) -> KVSpec:
+    return KVSpec(spec.num_kv_heads, spec.head_dim, spec.v_head_dim, dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionLoader:
+    """Attention of heads heads, whose projections are called as names says.
+
+    Attributes:
+        names: "q", "k", "v", "out" -> a projection's name within its module.
+        hidden: width of the model; scale: of q . k.
+    """
+
+    load: Loader
+    names: Mapping[str, str]
+    hidden: int
+    heads: int
+    head_dim: int
+    scale: float
+    bias: bool
+
+    def self_attention(self, name: str, index: int, **spec: Any) -> Attention:
+        """Of the module called name, in layer index of the KV cache; spec: AttentionSpec's fields."""
+        parts = [(f"{name}.{self.names[side]}", self._width, None) for side in "qkv"]
+        qkv = self.load.stacked(parts, self.hidden, self.bias)
+        out = self.load.linear(f"{name}.{self.names['out']}", (self.hidden, self._width), self.bias)
+        return Attention(index=index, qkv=qkv, out=out, spec=replace(self._spec, **spec), rotary=None)
+
+    def cross_attention(self, name: str, index: int) -> CrossAttention:
+        parts = [(f"{name}.{self.names[side]}", self._width, None) for side in "kv"]
+        return CrossAttention(
+            index=index,
+            q=self.load.linear(f"{name}.{self.names['q']}", (self._width, self.hidden), self.bias),
+            kv=self.load.stacked(parts, self.hidden, self.bias),
+            out=self.load.linear(f"{name}.{self.names['out']}", (self.hidden, self._width), self.bias),
+            spec=replace(self._spec, sight=Sight.CROSS),
+        )
+
+    @property
+    def _width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def _spec(self) -> AttentionSpec:
+        return AttentionSpec(self.heads, self.heads, self.head_dim, self.head_dim, self.scale)
