@@ -14,6 +14,7 @@
 #include "calibrate.h"
 #include "cpu.h"
 #include "ops.h"
+#include "sample.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -71,6 +72,40 @@ MoeSpec moe_spec(const std::vector<Weights>& gate_up, const std::vector<Weights>
     spec.down = down;
     spec.top_k = top_k;
     return spec;
+}
+
+template <class T, int N> using Array = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+template <class T, int N> using Result = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+using TokenListsTuple = std::tuple<Array<int64_t, 1>, Array<int32_t, 1>, Array<float, 1>>;
+
+TokenListsView lists_of(const TokenListsTuple& t, size_t rows) {
+    const auto& [starts, tokens, values] = t;
+    if (starts.shape(0) != rows + 1 || tokens.shape(0) != values.shape(0))
+        throw std::invalid_argument("a token list's arrays differ in length");
+    return {starts.data(), tokens.data(), values.data(), static_cast<int64_t>(tokens.shape(0))};
+}
+
+void sample(Sampler& sampler, const Array<float, 2>& logits, const Array<uint8_t, 2>& params,
+            const Array<int64_t, 1>& positions, const TokenListsTuple& bias, const TokenListsTuple& banned,
+            const TokenListsTuple& seen, const std::optional<Array<uint32_t, 2>>& mask, Result<int32_t, 1>& token,
+            Result<double, 1>& logprob, Result<int64_t, 1>& rank, Result<int32_t, 2>& top_token,
+            Result<double, 2>& top_logprob) {
+    const size_t rows = logits.shape(0), vocab = logits.shape(1);
+    if (vocab != static_cast<size_t>(sampler.vocab())) throw std::invalid_argument("the logits have another vocabulary");
+    if (params.shape(1) != sizeof(SampleParams) || reinterpret_cast<uintptr_t>(params.data()) % alignof(SampleParams))
+        throw std::invalid_argument("the rows' records have another layout");
+    const bool same = params.shape(0) == rows && positions.shape(0) == rows && token.shape(0) == rows &&
+                      logprob.shape(0) == rows && rank.shape(0) == rows && top_token.shape(0) == rows &&
+                      top_logprob.shape(0) == rows && top_token.shape(1) == top_logprob.shape(1);
+    if (!same || (mask && (mask->shape(0) != rows || mask->shape(1) != (vocab + 31) / 32)))
+        throw std::invalid_argument("arrays of a sampling batch differ in length");
+    const SampleBatch batch{logits.data(), static_cast<int64_t>(rows), static_cast<int64_t>(vocab),
+                            reinterpret_cast<const SampleParams*>(params.data()), positions.data(), lists_of(bias, rows),
+                            lists_of(banned, rows), lists_of(seen, rows), mask ? mask->data() : nullptr, token.data(),
+                            logprob.data(), rank.data(), top_token.data(), top_logprob.data(),
+                            static_cast<int64_t>(top_token.shape(1))};
+    nb::gil_scoped_release release;
+    sampler.sample(batch);
 }
 
 // A program and what its ops share while it is built.
@@ -259,6 +294,12 @@ NB_MODULE(_native, m) {
     m.def("head_linear_workspace", &head_linear_workspace);
 
     nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("size", &Pool::size);
+    nb::class_<Sampler>(m, "Sampler")
+        .def("__init__", [](Sampler* self, std::shared_ptr<Pool> pool, const std::string& isa, int64_t vocab) {
+            new (self) Sampler(std::move(pool), choose_kernels(isa), vocab);
+        })
+        .def("sample", &sample, "logits"_a, "params"_a, "positions"_a, "bias"_a, "banned"_a, "seen"_a, "mask"_a.none(),
+             "token"_a, "logprob"_a, "rank"_a, "top_token"_a, "top_logprob"_a);
     nb::class_<WeightArena>(m, "WeightArena").def(nb::init<bool>(), "planned"_a = false);
     nb::class_<PackedMatrix>(m, "Matrix")
         .def_prop_ro("shape", [](const PackedMatrix& p) { return std::pair(p.view.n, p.view.k); })

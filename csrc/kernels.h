@@ -1,5 +1,6 @@
 // The table of kernels: one per instruction set, chosen at load.
 #pragma once
+#include "sample_passes.h"
 #include "types.h"
 
 namespace octavo {
@@ -36,6 +37,7 @@ struct Kernels {
     void (*attention)(const AttentionArgs&, const AttentionItem&, float* scratch);
     // Merge `splits` partial results of one query row, in order, to y [dv].
     void (*attention_merge)(const float* partial, int64_t splits, int64_t dv, const float* sink, float* y);
+    const SamplePasses* sample;
 };
 
 // Null where the instruction set was not compiled in.

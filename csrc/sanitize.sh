@@ -21,11 +21,12 @@ for kind in "$@"; do
     if [ "$kind" = thread ]; then
         # Without randomized addresses, which some kernels spread wider than the runtime can map.
         set_up="setarch -R env TSAN_OPTIONS=halt_on_error=1,exitcode=66 LD_PRELOAD=$(library libtsan.so)"
-        tests="tests/kernels/test_cpu_program.py tests/kernels/test_cpu_linear.py tests/kernels/test_cpu_ops.py"
+        tests="tests/kernels/test_cpu_program.py tests/kernels/test_cpu_linear.py tests/kernels/test_cpu_ops.py
+            tests/sampling/test_native.py"
     else
         # The interpreter itself leaks; the C++ library must be there before exceptions are intercepted.
         set_up="env ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(library libasan.so):$(library libstdc++.so.6)"
-        tests="tests/kernels"
+        tests="tests/kernels tests/sampling/test_native.py"
     fi
     (cd "$root" && PYTHONPATH="$build/src" $set_up "$python" -m pytest -p no:xdist -p no:cacheprovider -q \
         --deselect tests/kernels/test_reference.py --deselect tests/kernels/test_cpu_spills.py $tests)

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from octavo.tokenizer import Tokenizer
 
 # What is tested is this checkout, also where the environment was installed from another one: an
-# editable installation puts a finder before sys.path.
-SOURCE = Path(__file__).resolve().parent.parent / "src"
+# editable installation puts a finder before sys.path. Unless PYTHONPATH names another copy, as
+# csrc/sanitize.sh does with the one whose extension is instrumented.
+NAMED = [Path(p).resolve() for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+SOURCE = next((p for p in NAMED if (p / "octavo").is_dir()), Path(__file__).resolve().parent.parent / "src")
 sys.meta_path[:] = [
     finder for finder in sys.meta_path if getattr(finder, "search_paths", [str(SOURCE)]) == [str(SOURCE)]
 ]

@@ -12,3 +12,4 @@ SIMD void prefetch_block(const uint8_t* w, int64_t step) {
 #include "math.inl"
 #include "rows.inl"
 #include "prepare.inl"
+#include "sample.inl"

@@ -12,6 +12,9 @@ _Source: TypeAlias = tuple[int, int, int, int, _Table, _Table]  # address, rows,
 _F32: TypeAlias = npt.NDArray[np.float32]
 _I32: TypeAlias = npt.NDArray[np.int32]
 _Routing: TypeAlias = tuple[bool, _F32 | None, int, int, int, float]  # as in ops.Routing
+_I64: TypeAlias = npt.NDArray[np.int64]
+_F64: TypeAlias = npt.NDArray[np.float64]
+_TokenLists: TypeAlias = tuple[_I64, _I32, _F32]  # starts, tokens, values
 _Norm: TypeAlias = tuple[int, _F32 | None, _F32 | None, float]  # kind, gain, bias, eps
 
 def isas() -> list[str]: ...
@@ -23,6 +26,24 @@ class Pool:
     def __init__(self, size: int, /) -> None: ...
     @property
     def size(self) -> int: ...
+
+class Sampler:
+    def __init__(self, pool: Pool, isa: str, vocab: int, /) -> None: ...
+    def sample(
+        self,
+        logits: _F32,
+        params: npt.NDArray[np.uint8],
+        positions: _I64,
+        bias: _TokenLists,
+        banned: _TokenLists,
+        seen: _TokenLists,
+        mask: npt.NDArray[np.uint32] | None,
+        token: _I32,
+        logprob: _F64,
+        rank: _I64,
+        top_token: _I32,
+        top_logprob: _F64,
+    ) -> None: ...
 
 class WeightArena:
     def __init__(self, planned: bool = False) -> None: ...

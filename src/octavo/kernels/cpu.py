@@ -12,7 +12,7 @@ from octavo.kernels import _native
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu_lower import CpuKVLayer, build, rows_to_native
 from octavo.kernels.cpu_weight import CpuWeight, pack
-from octavo.kernels.ops import F32, Backend, Forward, Inputs, KVSpec, Limits, Tensor
+from octavo.kernels.ops import F32, Backend, Forward, Inputs, KVSpec, Limits, RowSampler, Tensor
 from octavo.kernels.program import Buffer, Call, Recorder, fuse
 from octavo.kernels.weight import Weight
 
@@ -161,3 +161,7 @@ class CpuBackend(Backend):
         """Ops that run at once, on one batch."""
         check_limits(batch, limits)
         return EagerOps(self, batch, limits)
+
+    def sampler(self, vocab_size: int) -> RowSampler:
+        """Its memory, 12 bytes a token and thread, is touched as far as rows need it."""
+        return _native.Sampler(self.pool, self.isa, vocab_size)

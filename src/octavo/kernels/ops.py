@@ -26,6 +26,8 @@ import numpy.typing as npt
 from octavo.kernels.batch import ForwardBatch
 
 F32 = npt.NDArray[np.float32]
+TokenArrays = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], F32]
+"""A list of (token, value) per row, end to end: starts [R + 1], tokens, values."""
 
 
 class Rows(Enum):
@@ -395,6 +397,26 @@ class Program(Protocol):
         ...
 
 
+class RowSampler(Protocol):
+    """A backend's sampler, by arrays alone; sampling/native.py calls it and says what they mean."""
+
+    def sample(
+        self,
+        logits: F32,
+        params: npt.NDArray[np.uint8],
+        positions: npt.NDArray[np.int64],
+        bias: TokenArrays,
+        banned: TokenArrays,
+        seen: TokenArrays,
+        mask: npt.NDArray[np.uint32] | None,
+        token: npt.NDArray[np.int32],
+        logprob: npt.NDArray[np.float64],
+        rank: npt.NDArray[np.int64],
+        top_token: npt.NDArray[np.int32],
+        top_logprob: npt.NDArray[np.float64],
+    ) -> None: ...
+
+
 class Backend(ABC):
     """A place to compute: packs weights, holds pages, runs programs."""
 
@@ -418,3 +440,7 @@ class Backend(ABC):
     @abstractmethod
     def capture(self, forward: Forward, limits: Limits) -> Program:
         """Make a Program of model code."""
+
+    def sampler(self, vocab_size: int) -> RowSampler | None:
+        """Draws tokens from logits [R, vocab_size]; None: this backend leaves that to NumPy."""
+        return None

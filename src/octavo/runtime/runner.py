@@ -13,8 +13,9 @@ from octavo.runtime.batch import encoder_batch, gather_batch
 from octavo.runtime.scores import PromptScores
 from octavo.runtime.states import RequestStates
 from octavo.runtime.vectors import END, PromptVectors, Vector
+from octavo.sampling.native import make_sampler
 from octavo.sampling.rows import SamplingRows
-from octavo.sampling.sampler import RowError, Sampler
+from octavo.sampling.sampler import RowError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class ModelRunner:
     ) -> None:
         self._kv, self._states = kv, states
         self._samplings = SamplingRows(limits.max_sequences, model.vocab_size, eos_token_ids)
-        self._sampler = Sampler()
+        self._sampler = make_sampler(backend, model.vocab_size)
 
         def forward(ops: Ops, inputs: Inputs) -> Tensor:
             return model.forward(ops, inputs, kv)

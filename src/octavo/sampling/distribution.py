@@ -1,41 +1,52 @@
 """Sums over a vocabulary in an order that every backend can keep, and the draw that rests on it.
 
-The order: token ids ascending, in chunks of 256; inside a chunk one after another; then the chunks
+The order: token ids ascending, in chunks of 256. In a chunk token t belongs to lane t mod 16; each
+lane is added up one token after another, then the 16 lanes by halves (8, 4, 2, 1). Then the chunks
 one after another. All in float64. A token that was dropped weighs 0 and changes no sum, so a few
 kept tokens and the whole vocabulary with zeros give the same bits.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
-from octavo.sampling.batch import F32
+from octavo.sampling.elementary import F32, F64, exp_negative, log
 
 CHUNK = 256
+LANES = 16
 
 Ids = npt.NDArray[np.intp]
-F64 = npt.NDArray[np.float64]
 
 
 def chunk_sums(weights: F32, ids: Ids | None = None) -> F64:
-    """Sum of each chunk, one element after another: [number of chunks].
+    """Sum of each chunk: [number of chunks].
 
     Args:
         weights: of all tokens [V], or of the tokens `ids` (ascending), as many as those; then
             chunks after the last of them are left out.
     """
     if ids is not None:
-        return np.bincount(ids // CHUNK, weights=weights).astype(np.float64, copy=False)
+        chunks = int(ids[-1]) // CHUNK + 1
+        sums: F64 = np.bincount(ids // CHUNK * LANES + ids % LANES, weights, chunks * LANES).astype(
+            np.float64
+        )
+        return _fold(sums.reshape(chunks, LANES))
     chunks = -(-len(weights) // CHUNK)
-    whole = len(weights) // CHUNK
-    columns = np.zeros((CHUNK, chunks), np.float64)  # adding its rows up adds to all chunks at once
-    columns[:, :whole] = weights[: whole * CHUNK].reshape(whole, CHUNK).T
-    columns[: len(weights) - whole * CHUNK, whole:] = weights[whole * CHUNK :, None]
-    sums: F64 = np.add.reduce(columns, axis=0)
-    return sums
+    table: F64 = np.zeros(chunks * CHUNK, np.float64)
+    table[: len(weights)] = weights
+    steps = table.reshape(chunks, CHUNK // LANES, LANES)
+    lanes: F64 = steps[:, 0]
+    for step in range(1, CHUNK // LANES):
+        lanes = lanes + steps[:, step]
+    return _fold(lanes)
+
+
+def _fold(lanes: F64) -> F64:
+    """Add lanes [chunks, 16] up by halves."""
+    while (half := lanes.shape[1] // 2) > 0:
+        lanes = lanes[:, :half] + lanes[:, half:]
+    return lanes[:, 0]
 
 
 def total(weights: F32, ids: Ids | None = None) -> float:
@@ -79,7 +90,7 @@ def log_sum_exp(logits: F32) -> float:
     """log of the sum of exp(logits) [V], of which at least one is finite and none NaN or +inf.
 
     Each chunk's maximum m_c and s_c = sum of exp(z - m_c); then M = max m_c, and M + log of the sum
-    of s_c * exp(m_c - M), chunks ascending. Exponentials inside a chunk are f32, all else is f64.
+    of s_c * exp(m_c - M), chunks ascending. Exponentials are f32 (elementary.py), all else is f64.
     """
     chunks = -(-len(logits) // CHUNK)
     padded = np.full(chunks * CHUNK, -np.inf, np.float32)
@@ -87,6 +98,7 @@ def log_sum_exp(logits: F32) -> float:
     table = padded.reshape(chunks, CHUNK)
     maxima = table.max(axis=1)
     offsets = np.where(np.isneginf(maxima), np.float32(0), maxima)
-    sums = chunk_sums(np.exp(table - offsets[:, None]).reshape(-1))
-    peak = float(maxima.max())
-    return peak + math.log(np.cumsum(sums * np.exp(offsets.astype(np.float64) - peak))[-1])
+    with np.errstate(over="ignore"):  # a difference beyond f32 is -inf, which is right
+        sums = chunk_sums(exp_negative((table - offsets[:, None]).reshape(-1)))
+        factors = exp_negative(maxima - maxima.max())
+    return float(maxima.max()) + float(log(np.cumsum(sums * factors)[-1:])[0])

@@ -12,7 +12,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from octavo.sampling.distribution import CHUNK, F64
+from octavo.sampling.distribution import CHUNK
+from octavo.sampling.elementary import F64, log
 
 U32 = npt.NDArray[np.uint32]
 
@@ -80,6 +81,7 @@ def race_noise(
 ) -> tuple[F64, F64]:
     """Exp(1) variates -log(1 - u) for a draw: one per chunk [R, chunks], one per place [R, 256].
 
+    The logarithm is elementary.log.
     Variates 2 i and 2 i + 1 are the two numbers of index i, at level 1 for the chunks and at level
     2 for the places. Arguments [R] as in uniform.
     """
@@ -90,7 +92,7 @@ def race_noise(
     seed, sample, position = (
         np.asarray(each, np.uint64)[:, None] for each in (seeds, sample_indices, positions)
     )
-    variates = -np.log1p(-_uniforms(seed, sample, position, last).reshape(-1, 2 * len(last)))
+    variates = -log(1.0 - _uniforms(seed, sample, position, last).reshape(-1, 2 * len(last)))
     return variates[:, :chunks], variates[:, 2 * blocks :]
 
 

@@ -1,4 +1,4 @@
-"""Sampler: logits in, tokens out. The reference that every backend's sampler is tested against."""
+"""Sampler: logits in, tokens out. The reference that native ones are equal to (native.py)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ import numpy.typing as npt
 
 from octavo.params import SampledToken
 from octavo.sampling.batch import F32, SamplingBatch
-from octavo.sampling.distribution import CHUNK, F64, Ids, draw, log_sum_exp, total
+from octavo.sampling.distribution import CHUNK, Ids, draw, log_sum_exp, total
+from octavo.sampling.elementary import F64, exp_negative
 from octavo.sampling.logits import edit, keep, kth_largest
 from octavo.sampling.noise import race_noise
+
+NO_TOKEN = "no token is allowed: every logit is -inf after bias, min_tokens and the limits"
+
+
+def not_finite(what: str) -> str:
+    return f"the model's logits hold {what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class Sampler:
        repetition penalty, then the frequency and presence penalties. If no finite value is left, or
        the batch has an error for the row: a RowError.
     3. temperature 0 (in f32): the token is argmax z', of equals the lowest id. Go to 8.
-    4. Weights w = exp((z' - max z') / temperature), in f32.
+    4. Weights w = exp((z' - max z') * (1 / temperature)), in f32 (elementary.exp_negative).
     5. Kept tokens (logits.keep): min_p, then top_k, then top_p, each on what is left.
     6. Noise from (seed, sample index, position): one Exp(1) for each chunk of 256 token ids and one
        for each place in a chunk (noise.race_noise).
@@ -104,16 +111,15 @@ def _checked(logits: F32, batch: SamplingBatch, row: int) -> F32 | RowError:
 
 def _not_finite(peak: np.float32) -> RowError:
     if np.isneginf(peak):
-        return RowError("no token is allowed: every logit is -inf after bias, min_tokens and the limits")
-    return RowError(f"the model's logits hold {'NaN' if np.isnan(peak) else 'infinity'}")
+        return RowError(NO_TOKEN)
+    return RowError(not_finite("NaN" if np.isnan(peak) else "infinity"))
 
 
 def _weights(edited: F32, params: Any) -> tuple[F32, Ids | None]:
     """Steps 4 and 5: weights of all tokens, and the ids that are kept."""
-    scaled = edited - edited.max()
     with np.errstate(over="ignore"):  # a small temperature makes -inf of it, which is right
-        scaled /= params["temperature"]
-    weights: F32 = np.exp(scaled, out=scaled)
+        inverse = np.minimum(np.float32(1) / params["temperature"], np.finfo(np.float32).max)
+        weights = exp_negative((edited - edited.max()) * inverse)
     return weights, keep(weights, float(params["min_p"]), int(params["top_k"]), float(params["top_p"]))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.params import SampledToken
-from octavo.sampling.distribution import F64
+from octavo.sampling.elementary import F64
 from octavo.sampling.noise import Stream, uniform
 from octavo.sampling.sampler import RowError
 

@@ -1,0 +1,350 @@
+// One row after the other through the steps of sampling/sampler.py, and rows over threads.
+#include "sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+namespace octavo {
+namespace {
+
+constexpr float kLargest = std::numeric_limits<float>::max();
+constexpr float kNormal = std::numeric_limits<float>::min(); // weights are 0 or at least this
+constexpr int64_t kWorthWaking = 1 << 17;                    // tokens to look at; less is done by the time others wake
+
+// A number below x, and below whatever f32 numbers are nearest to it.
+float below(double x) {
+    return x <= -kLargest ? -kLargest : std::nextafter(static_cast<float>(x), -std::numeric_limits<float>::infinity());
+}
+
+} // namespace
+
+// The state of one row while it is drawn: memory for one vocabulary, touched as far as it is needed.
+class Sampler::Row {
+public:
+    Row(const SamplePasses* passes, int64_t vocab)
+        : pass_(passes), vocab_(vocab), chunks_((vocab + kChunk - 1) / kChunk), memory_(bytes(), false) {
+        auto* at = memory_.data();
+        auto take = [&](auto*& array, int64_t count) {
+            array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(at);
+            at += (static_cast<size_t>(count) * sizeof(*array) + 63) / 64 * 64;
+        };
+        take(own_, vocab_), take(found_, vocab_), take(ids_, vocab_ + kSumLanes);
+        take(sums_, chunks_), take(raw_sums_, chunks_);
+        take(raw_maxima_, chunks_), take(own_maxima_, chunks_), take(order_, chunks_);
+        work_.reserve(static_cast<size_t>(vocab));
+    }
+
+    int64_t chunks() const { return chunks_; }
+
+    // 1. Chunks [begin, end) of the raw logits.
+    void look(int64_t begin, int64_t end) {
+        pass_->maxima(raw_ + begin * kChunk, size(begin, end), raw_maxima_ + begin);
+    }
+    // 2. Edits, and whether there is anything to draw.
+    void edit();
+    // 4. Weights of chunks [begin, end), and what log-probabilities need.
+    void weigh(int64_t begin, int64_t end);
+    // 5 to 8.
+    void finish();
+
+    void start(const SampleBatch& batch, int64_t row) {
+        batch_ = &batch;
+        row_ = row;
+        params_ = &batch.params[row];
+        raw_ = batch.logits + row * vocab_;
+        error_ = 0;
+    }
+    void all(const SampleBatch& batch, int64_t row) {
+        start(batch, row);
+        look(0, chunks_);
+        edit();
+        weigh(0, chunks_);
+        finish();
+    }
+    // Whether weigh has anything to do.
+    bool weighs(const SampleParams& p) const { return p.num_logprobs >= 0 || (p.temperature != 0.0f && !is_sparse(p)); }
+
+private:
+    size_t bytes() const { return static_cast<size_t>(vocab_ * 12 + chunks_ * 28 + 9 * 64); }
+    int64_t size(int64_t begin, int64_t end) const { return std::min(end * kChunk, vocab_) - begin * kChunk; }
+    // Few tokens can be kept, and which is seen from the logits: the others need no weight.
+    bool is_sparse(const SampleParams& p) const { return p.min_p > 0.0f || (p.top_k > 0 && p.top_k <= chunks_ && p.top_k < vocab_); }
+    bool edited() const;
+    void change(const SampleParams& p);
+    bool judge(const float* z, const float* maxima);
+    // Ids of the tokens at least `threshold`, ascending.
+    int64_t gather(const float* x, const float* maxima, float threshold);
+    float kth_maximum(const float* maxima, int64_t k) {
+        std::copy(maxima, maxima + chunks_, order_);
+        return kth_largest(order_, chunks_, k);
+    }
+    // Of the weights: those at least `floor`, but for 0.
+    Candidates heavier(float floor);
+    int32_t first_best() const;
+    int32_t draw_sparse(RaceNoise& noise);
+    int32_t draw_from_weights(RaceNoise& noise);
+    void report(int32_t token);
+
+    const SamplePasses* pass_;
+    int64_t vocab_, chunks_;
+    Region memory_;
+    float *own_, *found_;  // edited logits, then weights; weights of the tokens ids_
+    int32_t* ids_;
+    double *sums_, *raw_sums_;
+    float *raw_maxima_, *own_maxima_, *order_;
+    std::vector<float> work_;
+
+    const SampleBatch* batch_ = nullptr;
+    int64_t row_ = 0;
+    const SampleParams* params_ = nullptr;
+    const float *raw_ = nullptr, *z_ = nullptr, *maxima_ = nullptr; // z_, maxima_: after edits
+    float peak_ = 0.0f, inverse_ = 0.0f;
+    int32_t error_ = 0;
+};
+
+bool Sampler::Row::edited() const {
+    const SampleBatch& b = *batch_;
+    if (b.bias.has(row_) || b.banned.has(row_) || b.seen.has(row_)) return true;
+    if (!b.mask) return false;
+    const int64_t words = (vocab_ + 31) / 32;
+    const uint32_t* mask = b.mask + row_ * words;
+    return !std::all_of(mask, mask + words, [](uint32_t word) { return word == 0xffffffffu; });
+}
+
+// logits.edit.
+void Sampler::Row::change(const SampleParams& p) {
+    const SampleBatch& b = *batch_;
+    std::memcpy(own_, raw_, static_cast<size_t>(vocab_) * sizeof(float));
+    for (int64_t e = b.bias.begin(row_); e < b.bias.end(row_); e++) own_[b.bias.tokens[e]] += b.bias.values[e];
+    for (int64_t e = b.banned.begin(row_); e < b.banned.end(row_); e++)
+        own_[b.banned.tokens[e]] = -std::numeric_limits<float>::infinity();
+    if (b.mask) pass_->mask(own_, b.mask + row_ * ((vocab_ + 31) / 32), vocab_);
+    for (int64_t e = b.seen.begin(row_); e < b.seen.end(row_); e++) {
+        float& z = own_[b.seen.tokens[e]];
+        const float count = b.seen.values[e];
+        float value = z > 0.0f ? z / p.repetition_penalty : z * p.repetition_penalty;
+        value = value - p.frequency_penalty * count;
+        z = value - p.presence_penalty * (count > 0.0f ? 1.0f : 0.0f);
+    }
+}
+
+// Sets the peak; false, and the error, where nothing can be drawn.
+bool Sampler::Row::judge(const float* z, const float* maxima) {
+    peak_ = -std::numeric_limits<float>::infinity();
+    for (int64_t c = 0; c < chunks_; c++) {
+        if (std::isnan(maxima[c])) {
+            error_ = std::any_of(z, z + vocab_, [](float x) { return std::isnan(x); }) ? kNaN : kInfinity;
+            return false;
+        }
+        peak_ = std::max(peak_, maxima[c]);
+    }
+    if (!std::isfinite(peak_)) error_ = kNothingAllowed;
+    return !error_;
+}
+
+void Sampler::Row::edit() {
+    z_ = raw_;
+    maxima_ = raw_maxima_;
+    if (!judge(raw_, raw_maxima_)) return;
+    if (edited()) {
+        change(*params_);
+        pass_->maxima(own_, vocab_, own_maxima_);
+        z_ = own_;
+        maxima_ = own_maxima_;
+        if (!judge(own_, own_maxima_)) return;
+    }
+    inverse_ = std::min(1.0f / params_->temperature, kLargest);
+}
+
+void Sampler::Row::weigh(int64_t begin, int64_t end) {
+    if (error_) return;
+    const int64_t at = begin * kChunk;
+    if (params_->num_logprobs >= 0) pass_->sums(raw_ + at, raw_maxima_ + begin, size(begin, end), raw_sums_ + begin);
+    if (params_->temperature != 0.0f && !is_sparse(*params_))
+        pass_->weights(z_ + at, maxima_ + begin, size(begin, end), peak_, inverse_, own_ + at, sums_ + begin);
+}
+
+int64_t Sampler::Row::gather(const float* x, const float* maxima, float threshold) {
+    int64_t found = 0;
+    for (int64_t c = 0; c < chunks_; c++)
+        if (maxima[c] >= threshold)
+            found += pass_->at_least(x + c * kChunk, size(c, c + 1), threshold, static_cast<int32_t>(c * kChunk), ids_ + found);
+    return found;
+}
+
+int32_t Sampler::Row::first_best() const {
+    const int64_t chunk = std::find(maxima_, maxima_ + chunks_, peak_) - maxima_;
+    return static_cast<int32_t>(std::find(z_ + chunk * kChunk, z_ + vocab_, peak_) - z_);
+}
+
+// min_p and top_k first: weights of the tokens that these may keep, by a bound on the logits. The
+// bounds are lower by more than rounding can move an exponent, so they miss nothing.
+int32_t Sampler::Row::draw_sparse(RaceNoise& noise) {
+    const SampleParams& p = *params_;
+    const double temperature = 1.0 / static_cast<double>(inverse_);
+    float threshold = -kLargest;
+    if (p.min_p > 0.0f)
+        threshold = std::max(threshold, below(peak_ + temperature * (std::log(static_cast<double>(p.min_p)) - 0.01)));
+    if (p.top_k > 0 && p.top_k <= chunks_)
+        threshold = std::max(threshold, below(kth_maximum(maxima_, p.top_k) - temperature * 0.01));
+    Candidates c{ids_, found_, 0, vocab_};
+    const int64_t found = gather(z_, maxima_, threshold);
+    for (int64_t i = 0; i < found; i++) found_[i] = z_[ids_[i]];
+    pass_->exp(found_, found, peak_, inverse_, found_);
+    const float least = std::max(p.min_p, kNormal);
+    for (int64_t i = 0; i < found; i++) {
+        const float w = found_[i];
+        ids_[c.size] = ids_[i];
+        found_[c.size] = w;
+        c.size += w >= least;
+    }
+    if (p.min_p > 0.0f) c.count = c.size;
+    if (p.top_k > 0) keep_top_k(c, p.top_k, work_);
+    if (p.top_p < 1.0) {
+        const double whole = total_of(c);
+        keep_top_p(c, p.top_p, whole, top_p_floor(p.top_p, whole, c.count), work_);
+    }
+    return draw_among(c, noise);
+}
+
+Candidates Sampler::Row::heavier(float floor) {
+    Candidates c{ids_, found_, 0, vocab_};
+    floor = std::max(floor, kNormal);
+    for (int64_t chunk = 0; chunk < chunks_; chunk++)
+        if (sums_[chunk] >= static_cast<double>(floor))
+            c.size += pass_->at_least(own_ + chunk * kChunk, size(chunk, chunk + 1), floor,
+                                      static_cast<int32_t>(chunk * kChunk), ids_ + c.size);
+    for (int64_t i = 0; i < c.size; i++) found_[i] = own_[ids_[i]];
+    return c;
+}
+
+int32_t Sampler::Row::draw_from_weights(RaceNoise& noise) {
+    const SampleParams& p = *params_;
+    if (p.top_k > 0 && p.top_k < vocab_) {
+        Candidates c = heavier(kNormal);
+        keep_top_k(c, p.top_k, work_);
+        const double whole = total_of(c);
+        if (p.top_p < 1.0) keep_top_p(c, p.top_p, whole, top_p_floor(p.top_p, whole, c.count), work_);
+        return draw_among(c, noise);
+    }
+    if (!(p.top_p < 1.0)) return draw_dense(own_, sums_, vocab_, noise);
+    double whole = 0.0;
+    for (int64_t chunk = 0; chunk < chunks_; chunk++) whole += sums_[chunk];
+    const float floor = top_p_floor(p.top_p, whole, vocab_), guess = std::max(floor, top_p_guess(p.top_p, whole));
+    Candidates c = heavier(guess);
+    if (!keep_top_p(c, p.top_p, whole, guess, work_)) {
+        c = heavier(floor);
+        keep_top_p(c, p.top_p, whole, floor, work_);
+    }
+    return draw_among(c, noise);
+}
+
+void Sampler::Row::finish() {
+    int32_t token = error_;
+    if (!error_) {
+        RaceNoise noise(*params_, batch_->positions[row_]);
+        token = params_->temperature == 0.0f  ? first_best()
+                : is_sparse(*params_) ? draw_sparse(noise)
+                                      : draw_from_weights(noise);
+        if (params_->num_logprobs >= 0) report(token);
+    }
+    batch_->token[row_] = token;
+}
+
+// 8. Of the raw logits.
+void Sampler::Row::report(int32_t token) {
+    const float peak = *std::max_element(raw_maxima_, raw_maxima_ + chunks_);
+    pass_->exp(raw_maxima_, chunks_, peak, 1.0f, order_);
+    double sum = 0.0;
+    for (int64_t c = 0; c < chunks_; c++) sum += raw_sums_[c] * static_cast<double>(order_[c]);
+    const double normalizer = static_cast<double>(peak) + log_of(sum);
+    const float value = raw_[token];
+    int64_t rank = 1;
+    for (int64_t c = 0; c < chunks_; c++) {
+        if (raw_maxima_[c] < value) continue;
+        const float *x = raw_ + c * kChunk, *end = x + size(c, c + 1), *own = std::clamp(raw_ + token, x, end);
+        for (const float* at = x; at < own; at++) rank += *at >= value;
+        for (const float* at = own; at < end; at++) rank += *at > value;
+    }
+    batch_->logprob[row_] = static_cast<double>(value) - normalizer;
+    batch_->rank[row_] = rank;
+    const int64_t count = std::min<int64_t>(params_->num_logprobs, vocab_);
+    if (count == 0) return;
+    const float bound = count <= chunks_ ? kth_maximum(raw_maxima_, count) : -kLargest;
+    const int64_t found = gather(raw_, raw_maxima_, std::max(bound, -kLargest));
+    const int64_t most = std::min(count, found);
+    std::partial_sort(ids_, ids_ + most, ids_ + found, [this](int32_t a, int32_t b) {
+        return raw_[a] > raw_[b] || (raw_[a] == raw_[b] && a < b);
+    });
+    for (int64_t i = 0; i < most; i++) {
+        batch_->top_token[row_ * batch_->top + i] = ids_[i];
+        batch_->top_logprob[row_ * batch_->top + i] = static_cast<double>(raw_[ids_[i]]) - normalizer;
+    }
+}
+
+Sampler::Sampler(std::shared_ptr<Pool> pool, const Kernels* kernels, int64_t vocab)
+    : pool_(std::move(pool)), kernels_(kernels), vocab_(vocab) {
+    if (vocab < 1 || vocab > std::numeric_limits<int32_t>::max()) throw std::invalid_argument("no such vocabulary");
+    for (int i = 0; i < pool_->size(); i++) rows_.push_back(std::make_unique<Row>(kernels_->sample, vocab));
+}
+
+Sampler::~Sampler() = default;
+
+void Sampler::check(const SampleBatch& b) const {
+    for (const TokenListsView* lists : {&b.bias, &b.banned, &b.seen}) {
+        bool good = lists->starts[0] == 0 && lists->starts[b.rows] == lists->entries;
+        for (int64_t r = 0; good && r < b.rows; r++) good = lists->starts[r] <= lists->starts[r + 1];
+        if (!good) throw std::invalid_argument("the starts of a token list do not span it");
+        for (int64_t e = 0; e < lists->entries; e++)
+            if (lists->tokens[e] < 0 || lists->tokens[e] >= vocab_)
+                throw std::invalid_argument("a token list names a token beyond the vocabulary");
+    }
+    for (int64_t r = 0; r < b.rows; r++)
+        if (b.params[r].num_logprobs > b.top) throw std::invalid_argument("a row asks for more logprobs than there is room for");
+}
+
+void Sampler::sample(const SampleBatch& batch) {
+    check(batch);
+    const int threads = pool_->size();
+    const int64_t chunks = rows_[0]->chunks();
+    bool weighs = false;
+    for (int64_t r = 0; r < batch.rows; r++) weighs = weighs || rows_[0]->weighs(batch.params[r]);
+    if (threads == 1 || batch.rows * vocab_ * (weighs ? 4 : 1) < kWorthWaking) {
+        for (int64_t r = 0; r < batch.rows; r++) rows_[0]->all(batch, r);
+        return;
+    }
+    if (batch.rows < threads) { // rows are shared out in blocks of chunks
+        const int rows = static_cast<int>(batch.rows);
+        const int64_t block = (chunks + threads - 1) / threads;
+        const int blocks = static_cast<int>((chunks + block - 1) / block);
+        auto each_block = [&](auto body) {
+            parallel(*pool_, rows * blocks, 1, [&](int unit) {
+                const int64_t begin = unit % blocks * block;
+                body(*rows_[static_cast<size_t>(unit / blocks)], begin, std::min(begin + block, chunks));
+            });
+        };
+        for (int r = 0; r < rows; r++) rows_[static_cast<size_t>(r)]->start(batch, r);
+        each_block([](Row& row, int64_t begin, int64_t end) { row.look(begin, end); });
+        parallel(*pool_, rows, 1, [&](int r) { rows_[static_cast<size_t>(r)]->edit(); });
+        if (weighs) each_block([](Row& row, int64_t begin, int64_t end) { row.weigh(begin, end); });
+        parallel(*pool_, rows, 1, [&](int r) { rows_[static_cast<size_t>(r)]->finish(); });
+        return;
+    }
+    struct Job {
+        Sampler* self;
+        const SampleBatch* batch;
+        Claims claims;
+    } job{this, &batch, {}};
+    pool_->run(
+        [](void* argument, int thread) {
+            Job& j = *static_cast<Job*>(argument);
+            for (int begin, end; j.claims.claim(static_cast<int>(j.batch->rows), 1, &begin, &end);)
+                j.self->rows_[static_cast<size_t>(thread)]->all(*j.batch, begin);
+        },
+        &job);
+}
+
+} // namespace octavo

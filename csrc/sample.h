@@ -1,0 +1,113 @@
+// A token for each row of logits: sampling/sampler.py is the specification, and what it draws is equal.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace octavo {
+
+struct SampleParams { // sampling/batch.py: ROW
+    uint64_t seed;
+    int64_t min_position;
+    double top_p;
+    float temperature, min_p, repetition_penalty, frequency_penalty, presence_penalty;
+    int32_t top_k;
+    uint32_t sample_index;
+    int32_t num_logprobs;
+};
+static_assert(sizeof(SampleParams) == 56);
+
+struct TokenListsView { // sampling/batch.py: TokenLists
+    const int64_t* starts;
+    const int32_t* tokens;
+    const float* values;
+    int64_t entries;
+
+    int64_t begin(int64_t row) const { return starts[row]; }
+    int64_t end(int64_t row) const { return starts[row + 1]; }
+    bool has(int64_t row) const { return starts[row] != starts[row + 1]; }
+};
+
+struct SampleBatch {
+    const float* logits; // [rows, vocab]
+    int64_t rows, vocab;
+    const SampleParams* params;
+    const int64_t* positions;
+    TokenListsView bias, banned, seen;
+    const uint32_t* mask; // [rows, ceil(vocab / 32)] or null
+    // Results. token: or one of kBroken.
+    int32_t* token;
+    double* logprob;     // where params ask for it, like the rest
+    int64_t* rank;
+    int32_t* top_token;  // [rows, top], -1 after the last
+    double* top_logprob; // [rows, top]
+    int64_t top;
+};
+
+enum : int32_t { kNothingAllowed = -1, kNaN = -2, kInfinity = -3 };
+
+// The noise of one draw: Exp(1) variates keyed by the row's seed, sample index and position.
+class RaceNoise {
+public:
+    RaceNoise(const SampleParams& params, int64_t position);
+    double chunk(int64_t i) { return variate(1, i); }
+    double place(int64_t i) { return variate(2, i); }
+
+private:
+    double variate(uint32_t level, int64_t i);
+
+    uint32_t key_[2], position_[2], sample_;
+    uint32_t block_ = 0; // the block that words_ hold; 0 is none
+    uint32_t words_[4];
+};
+
+// log of a positive normal number, as sampling/elementary.py has it.
+double log_of(double x);
+
+// The tokens of one row that may be drawn: ids ascending, and their weights.
+struct Candidates {
+    int32_t* ids;
+    float* weights;
+    int64_t size;
+    int64_t count; // with those of weight 0, which are not listed
+};
+
+// Sum of all weights in the order of sampling/distribution.py.
+double total_of(const Candidates& c);
+void keep_top_k(Candidates& c, int64_t k, std::vector<float>& work);
+// Of candidates that reach down to `floor`. False, and nothing done, where they may not reach far enough.
+bool keep_top_p(Candidates& c, double top_p, double whole, float floor, std::vector<float>& work);
+// The smallest weight that top_p could keep of `count` weights that add up to `whole`.
+float top_p_floor(double top_p, double whole, int64_t count);
+// A weight above it, down to which candidates nearly always suffice, at the edge of a bin.
+float top_p_guess(double top_p, double whole);
+// The race, among all tokens (with each chunk's sum) or among some of them.
+int32_t draw_dense(const float* weights, const double* sums, int64_t vocab, RaceNoise& noise);
+int32_t draw_among(const Candidates& c, RaceNoise& noise);
+// k-th largest, 1 <= k <= size; reorders x.
+float kth_largest(float* x, int64_t size, int64_t k);
+
+class Sampler {
+public:
+    Sampler(std::shared_ptr<Pool> pool, const Kernels* kernels, int64_t vocab);
+    ~Sampler();
+    Sampler(const Sampler&) = delete;
+    Sampler& operator=(const Sampler&) = delete;
+    int64_t vocab() const { return vocab_; }
+    // Throws std::invalid_argument where a token list names a token beyond the vocabulary.
+    void sample(const SampleBatch& batch);
+
+private:
+    class Row;
+    void check(const SampleBatch& batch) const;
+
+    std::shared_ptr<Pool> pool_;
+    const Kernels* kernels_;
+    int64_t vocab_;
+    std::vector<std::unique_ptr<Row>> rows_; // one a thread
+};
+
+} // namespace octavo

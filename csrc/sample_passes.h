@@ -1,0 +1,29 @@
+// The sampler's passes over one row of logits, one set per instruction set (isa/sample.inl).
+//
+// A row is cut into chunks of 256 tokens; a pass takes any range of them, given by its first token's
+// addresses and its number of tokens. What a chunk gives never depends on the range.
+#pragma once
+#include <cstdint>
+
+namespace octavo {
+
+constexpr int64_t kChunk = 256, kSumLanes = 16;
+
+struct SamplePasses {
+    // maxima[c] = largest of chunk c, or NaN where the chunk holds a NaN or +inf.
+    void (*maxima)(const float* z, int64_t count, float* maxima);
+    // -inf where bit t % 32 of word t / 32 is clear.
+    void (*mask)(float* z, const uint32_t* mask, int64_t count);
+    // w = exp((z - peak) * inverse), and each chunk's sum. May work in place.
+    void (*weights)(const float* z, const float* maxima, int64_t count, float peak, float inverse, float* w,
+                    double* sums);
+    // Each chunk's sum of exp(z - its maximum).
+    void (*sums)(const float* z, const float* maxima, int64_t count, double* sums);
+    // w = exp((z - peak) * inverse), for any tokens.
+    void (*exp)(const float* z, int64_t count, float peak, float inverse, float* w);
+    // Writes to ids those i with x[i] >= threshold (which is finite), plus first; returns how many. May
+    // write up to kSumLanes numbers past the last.
+    int64_t (*at_least)(const float* x, int64_t count, float threshold, int32_t first, int32_t* ids);
+};
+
+} // namespace octavo
