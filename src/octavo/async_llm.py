@@ -16,6 +16,7 @@ from octavo.engine.core import EngineCore, EngineStats
 from octavo.engine_args import EngineArgs
 from octavo.params import RequestOutput, SamplingParams
 from octavo.prompts import Prompt, chat_ids, check_length, output_processor, prompt_ids, truncated
+from octavo.sampling.beam import BeamSearch
 from octavo.sampling.compiler import ConstraintCompiler
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class AsyncLLM:
             loaded.tokenizer.stop_token_ids,
             vocab_size=loaded.model.vocab_size,
             rng=None if seed is None else random.Random(seed),
+            beam_search=BeamSearch,
         )
         self._engine = AsyncEngine(core, output_processor(loaded.tokenizer))
         self._compiler = ConstraintCompiler(loaded.tokenizer)

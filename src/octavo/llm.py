@@ -21,6 +21,7 @@ from octavo.params import (
     SamplingParams,
 )
 from octavo.prompts import Prompt, as_list, chat_ids, output_processor, prompt_ids, truncated
+from octavo.sampling.beam import BeamSearch
 from octavo.sampling.compiler import ConstraintCompiler
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class LLM:
             loaded.tokenizer.stop_token_ids,
             vocab_size=loaded.model.vocab_size,
             rng=None if seed is None else random.Random(seed),
+            beam_search=BeamSearch,
         )
         self._outputs: OutputProcessor = output_processor(loaded.tokenizer)
         self._compiler = ConstraintCompiler(loaded.tokenizer)

@@ -14,6 +14,8 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 
 MAX_LOGPROBS = 20
 MAX_N = 128
+MAX_BEAM_WIDTH = MAX_LOGPROBS // 2
+"""Each beam offers two candidates for every beam, as log-probabilities."""
 MAX_STOP_STRINGS = 64
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
@@ -69,6 +71,44 @@ class StructuredOutputsParams:
 
 
 @dataclass(frozen=True, slots=True)
+class BeamSearchParams:
+    """How to search for the likeliest completions instead of drawing them. Names as in vLLM.
+
+    Attributes:
+        beam_width: beams kept, and completions found; at most MAX_BEAM_WIDTH.
+        max_tokens: upper bound of generated tokens.
+        ignore_eos: the end of sequence ends nothing.
+        temperature: 0 or 1, and means nothing: scores are the model's own log-probabilities.
+        length_penalty: score = sum of logprobs / tokens ** length_penalty; above 0 favours long ones.
+        include_stop_str_in_output: the token that ended a sequence gives text too.
+        early_stopping: transformers' name. True: end with the first beam_width finished ones; False:
+            when a better one is unlikely; "never": when none is possible.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    early_stopping: bool | str = False
+
+    def __post_init__(self) -> None:
+        _integer(self, "beam_width", 1, MAX_BEAM_WIDTH)
+        _integer(self, "max_tokens", 1, 2**31 - 1)
+        _number(self, "length_penalty", -10.0, 10.0)
+        if self.temperature not in (0, 1):
+            raise InvalidRequestError(
+                f"temperature {self.temperature!r}: a beam search draws nothing; leave it out", "temperature"
+            )
+        if self.early_stopping not in (True, False, "never"):
+            raise InvalidRequestError(
+                f'early_stopping must be true, false or "never", not {self.early_stopping!r}',
+                "early_stopping",
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to draw the tokens of a completion. Field names and defaults are vLLM's.
 
@@ -91,6 +131,7 @@ class SamplingParams:
         structured_outputs: the shape that the answer must have.
         spaces_between_special_tokens: True or False: tokens are their bytes, and no space is ever put
             between them, as fast tokenizers do.
+        beam_search: search instead of drawing; n of its beams are returned, the best first.
         truncate_prompt_tokens: keep only so many of the prompt's last tokens.
         pooling: "last" or "mean": no text, but RequestOutput.embedding; LLM.embed fills this in.
         constraints: bad_words and structured_outputs as the sampler needs them; LLM fills this in.
@@ -123,6 +164,7 @@ class SamplingParams:
     bad_words: Sequence[str] = ()
     truncate_prompt_tokens: int | None = None
     pooling: str | None = field(default=None, repr=False)
+    beam_search: BeamSearchParams | None = None
     constraints: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -143,6 +185,7 @@ class SamplingParams:
         self._check_numbers()
         self._check_lists()
         self._check_structured()
+        self._check_beams()
 
     def _check_numbers(self) -> None:
         _integer(self, "n", 1, MAX_N)
@@ -205,6 +248,17 @@ class SamplingParams:
         if self.min_tokens:
             raise InvalidRequestError("min_tokens contradicts structured_outputs: leave it out", "min_tokens")
 
+    def _check_beams(self) -> None:
+        wanted = self.beam_search
+        if wanted is None:
+            return
+        if self.n > wanted.beam_width:
+            raise InvalidRequestError(f"n {self.n} is above beam_width {wanted.beam_width}", "n")
+        for name, neutral in _BEAM_NEUTRAL.items():
+            value = getattr(self, name)
+            if value not in neutral:
+                raise InvalidRequestError(f"{name} {value!r} cannot be had with a beam search", name)
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
@@ -233,17 +287,37 @@ def _ids(values: Iterable[Any] | None) -> tuple[Any, ...]:
     return () if values is None else tuple(map(_plain, values))
 
 
+_BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "temperature": (0, 1),
+    "top_p": (1,),
+    "top_k": (0,),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "stop": ((),),
+    "min_tokens": (0,),
+    "prompt_logprobs": (None,),
+    "pooling": (None,),
+    "structured_outputs": (None,),
+    "logit_bias": (None, {}),
+    "allowed_token_ids": (None,),
+    "bad_words": ((),),
+}
+"""What does not go with beams, and the values that ask for nothing."""
+
+
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _integer(params: SamplingParams, name: str, low: int, high: int) -> None:
+def _integer(params: object, name: str, low: int, high: int) -> None:
     value = getattr(params, name)
     if not _is_int(value) or not low <= value <= high:
         raise InvalidRequestError(f"{name} must be an integer from {low} to {high}, not {value!r}", name)
 
 
-def _number(params: SamplingParams, name: str, low: float, high: float, low_open: bool = False) -> None:
+def _number(params: object, name: str, low: float, high: float, low_open: bool = False) -> None:
     value = getattr(params, name)
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not ok or not low <= value <= high or (low_open and value == low):

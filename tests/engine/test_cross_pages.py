@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -13,7 +14,7 @@ from octavo.engine import core
 from octavo.engine.cross_pages import CrossEntry, CrossPages
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.plan import EncoderInput
+from octavo.engine.plan import EncoderInput, NewRow
 from octavo.engine.request import Request
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_builder import StepBuilder
@@ -185,9 +186,10 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def share_what_is_not_confirmed(patch: pytest.MonkeyPatch) -> None:
     encode = StepBuilder.encode
 
-    def mutant(self: StepBuilder, entry: CrossEntry, tokens: int) -> None:
-        encode(self, entry, tokens)
-        entry.written = True
+    def mutant(self: StepBuilder, request: Request) -> None:
+        encode(self, request)
+        if request.cross is not None:
+            request.cross.written = True
 
     patch.setattr(StepBuilder, "encode", mutant)
 
@@ -208,24 +210,22 @@ def free_with_the_first_reader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CrossPages, "leave", mutant)
 
 
+def _say_of_every_row(patch: pytest.MonkeyPatch, compute: bool) -> None:
+    new_row = StepBuilder._new_row
+
+    def mutant(self: StepBuilder, request: Request) -> NewRow:
+        row = new_row(self, request)
+        return replace(row, encoder=row.encoder and replace(row.encoder, compute=compute))
+
+    patch.setattr(StepBuilder, "_new_row", mutant)
+
+
 def encode_again_for_each(patch: pytest.MonkeyPatch) -> None:
-    encode = Scheduler._encode
-
-    def mutant(self: Scheduler, request: Request, step: StepBuilder) -> EncoderInput | None:
-        found = encode(self, request, step)
-        return found and EncoderInput(found.token_ids, found.pages, True)
-
-    patch.setattr(Scheduler, "_encode", mutant)
+    _say_of_every_row(patch, True)
 
 
 def encode_never(patch: pytest.MonkeyPatch) -> None:
-    encode = Scheduler._encode
-
-    def mutant(self: Scheduler, request: Request, step: StepBuilder) -> EncoderInput | None:
-        found = encode(self, request, step)
-        return found and EncoderInput(found.token_ids, found.pages, False)
-
-    patch.setattr(Scheduler, "_encode", mutant)
+    _say_of_every_row(patch, False)
 
 
 def one_key_for_all_inputs(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from octavo.engine.kv_manager import KVManager, PageGroup
+from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager, PageGroup
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import Request
 from octavo.errors import UnsupportedError
@@ -41,9 +41,9 @@ def test_other_page_groups_are_refused_by_name() -> None:
 def test_tables_grow_by_whole_pages_as_needed() -> None:
     kv, r = manager(), request([1] * 9)
     assert kv.begin(r, 0)
-    assert kv.grow(r, 4) == (0,)
-    assert kv.grow(r, 4) == ()
-    assert kv.grow(r, 9) == (1, 2)
+    assert kv.grow(r, 4) == Growth((0,))
+    assert kv.grow(r, 4) == NO_GROWTH
+    assert kv.grow(r, 9) == Growth((1, 2))
     assert r.page_table == [0, 1, 2]
     assert kv.usage() == 3 / 8
     kv.check_integrity([r])
@@ -169,6 +169,75 @@ def test_a_wrong_count_or_lock_is_seen() -> None:
         kv.check_integrity([r])
 
 
+def sibling(leader: Request) -> Request:
+    r = request(leader.token_ids[: leader.num_prompt_tokens], leader.cache_salt)
+    r.leader = leader
+    return r
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_siblings_share_the_prompt_and_copy_its_partial_page_when_they_write(caching: bool) -> None:
+    kv, leader = manager(caching=caching), request([1] * 11)
+    kv.begin(leader, 0)
+    compute(kv, leader, 11)
+    one, two = sibling(leader), sibling(leader)
+    for r in (one, two):
+        assert kv.begin(r, 0)
+        assert r.num_computed_tokens == 10
+        assert r.page_table == leader.page_table
+        growth = kv.grow(r, 11)
+        assert growth is not None
+        assert growth.pages == ()
+        assert growth.copy == (leader.page_table[2], r.page_table[2])
+        assert r.page_table[:2] == leader.page_table[:2]
+        kv.check_integrity([leader, one, two] if r is two else [leader, one])
+    assert kv.pool.num_free == 8 - 5
+    kv.release(leader)
+    kv.release(one)
+    kv.check_integrity([two])
+
+
+def test_a_prompt_of_whole_pages_is_shared_but_for_a_copy_of_the_last() -> None:
+    kv, leader = manager(), request([1] * 8)
+    kv.begin(leader, 0)
+    compute(kv, leader, 8)
+    r = sibling(leader)
+    assert kv.begin(r, 0)
+    assert (r.num_computed_tokens, r.num_cached_pages) == (7, 1)
+    assert kv.grow(r, 8) == Growth((), (leader.page_table[1], r.page_table[1]))
+    kv.check_integrity([leader, r])
+
+
+def test_no_room_for_the_copy_is_no_room() -> None:
+    kv, leader = manager(3), request([1] * 11)
+    kv.begin(leader, 0)
+    compute(kv, leader, 11)
+    r = sibling(leader)
+    assert not kv.begin(r, 0)
+    assert not r.page_table
+    kv.check_integrity([leader])
+
+
+def test_what_siblings_hold_enters_the_tree_with_its_last_holder() -> None:
+    kv = manager(12)
+    leader, other = request([1] * 11), request([1] * 5)
+    kv.begin(leader, 0)
+    kv.begin(other, 0)
+    compute(kv, other, 5)
+    compute(kv, leader, 11)  # the tree has the other's first page: the leader keeps its own to itself
+    r = sibling(leader)
+    assert kv.begin(r, 0)
+    assert r.page_table[:2] == [other.page_table[0], leader.page_table[1]]
+    assert kv.grow(r, 11) is not None
+    kv.release(leader)
+    kv.check_integrity([other, r])
+    assert kv.cache.matched_tokens([1] * 11) == 4
+    r.num_computed_tokens = 11
+    kv.release(r)
+    assert kv.cache.matched_tokens([1] * 11) == 8
+    kv.check_integrity([other])
+
+
 class ManagerMachine(RuleBasedStateMachine):
     """Requests begin, compute in chunks, generate and leave, in a pool that is often full."""
 
@@ -195,22 +264,42 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), count=st.integers(1, 7))
+    def begin_sibling(self, data: st.DataObject, count: int) -> None:
+        leader = data.draw(st.sampled_from(self.running))
+        r = sibling(leader)
+        if not self.kv.begin(r, 0):
+            return
+        shared = min(leader.num_computed_tokens, r.num_prompt_tokens - 1)
+        assert r.num_computed_tokens >= shared
+        self.running.append(r)
+        self._compute(r, count)
+        assert r.num_computed_tokens > shared, "it was let in, so there is room for it"
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), count=st.integers(1, 7))
     def compute(self, data: st.DataObject, count: int) -> None:
         r = data.draw(st.sampled_from(self.running))
+        self._compute(r, count)
+        if data.draw(st.booleans()):
+            self.kv.publish(r)
+
+    def _compute(self, r: Request, count: int) -> None:
         end = min(r.num_computed_tokens + count, len(r.token_ids))
-        old = len(r.page_table)
+        old = list(r.page_table)
         new = self.kv.grow(r, end)
         if new is None:
-            assert len(r.page_table) == old
+            assert r.page_table == old
             return
-        assert r.page_table[old:] == list(new)
+        if new.copy is not None:
+            source, target = new.copy
+            old[old.index(source)] = target
+            self.content[target] = self.content[source]
+        assert r.page_table == old + list(new.pages)
         for position in range(r.num_computed_tokens, end):
             page = r.page_table[position // 3]
             assert self.kv.pool.references(page) == 1, "a shared page is written"
             self.content[page] = tuple(r.token_ids[: position + 1])
         r.num_computed_tokens = r.num_scheduled_tokens = end
-        if data.draw(st.booleans()):
-            self.kv.publish(r)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), token=st.sampled_from([1, 2]))

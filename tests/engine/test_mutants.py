@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engine import test_entry_order, test_kv_manager, test_prefix_cache, test_scheduler
-from octavo.engine import entry_order
+from octavo.engine import entry_order, scheduler
+from octavo.engine.beams import BeamGroup
 from octavo.engine.entry_order import EntryOrder
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError, PagePool
@@ -208,7 +209,128 @@ def pool_shares_free_pages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PagePool, "allocate", mutant)
 
 
+def write_to_a_shared_page(patch: pytest.MonkeyPatch) -> None:
+    grow = KVManager.grow
+
+    def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
+        request.shares_tail = False
+        return grow(self, request, num_tokens)
+
+    patch.setattr(KVManager, "grow", mutant)
+
+
+def forget_the_copy(patch: pytest.MonkeyPatch) -> None:
+    build = StepBuilder.build
+
+    def mutant(self: StepBuilder, step_id: int, freed: Any) -> Any:
+        self._copies.clear()
+        return build(self, step_id, freed)
+
+    patch.setattr(StepBuilder, "build", mutant)
+
+
+def keep_the_page_that_was_copied(patch: pytest.MonkeyPatch) -> None:
+    grow = KVManager.grow
+
+    def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
+        growth = grow(self, request, num_tokens)
+        if growth is not None and growth.copy is not None:
+            self.pool.retain(growth.copy[:1])
+        return growth
+
+    patch.setattr(KVManager, "grow", mutant)
+
+
+def share_what_the_leader_has_not_computed(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: KVManager, request: Request) -> int:
+        leader = request.leader
+        if leader is None or not leader.page_table:
+            return 0
+        return min(leader.num_scheduled_tokens, request.num_prompt_tokens - 1)
+
+    patch.setattr(KVManager, "_shared_with_leader", mutant)
+    patch.setattr(PrefixesInProgress, "worth_waiting", lambda self, request: False)
+
+
+def fork_without_counting(patch: pytest.MonkeyPatch) -> None:
+    regroup = KVManager.regroup
+
+    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
+        retain = self.pool.retain
+        self.pool.retain = lambda pages: None  # type: ignore[method-assign]
+        try:
+            regroup(self, members, parents, gone)
+        finally:
+            self.pool.retain = retain  # type: ignore[method-assign]
+
+    patch.setattr(KVManager, "regroup", mutant)
+
+
+def fork_without_locking(patch: pytest.MonkeyPatch) -> None:
+    regroup = KVManager.regroup
+
+    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
+        lock = self.cache.lock
+        self.cache.lock = lambda node: None  # type: ignore[method-assign]
+        try:
+            regroup(self, members, parents, gone)
+        finally:
+            self.cache.lock = lock  # type: ignore[method-assign]
+
+    patch.setattr(KVManager, "regroup", mutant)
+
+
+def forget_beams_that_were_preempted(patch: pytest.MonkeyPatch) -> None:
+    suspend = BeamGroup.suspend
+
+    def mutant(self: BeamGroup) -> None:
+        suspend(self)
+        self._suspended = self._suspended[:1]
+
+    patch.setattr(BeamGroup, "suspend", mutant)
+
+
+def plan_a_beam_past_its_choice(patch: pytest.MonkeyPatch) -> None:
+    num_uncomputed = Request.num_uncomputed
+
+    def mutant(self: Request) -> int:
+        group, self.group = self.group, None
+        try:
+            return num_uncomputed(self)
+        finally:
+            self.group = group
+
+    patch.setattr(Request, "num_uncomputed", mutant)
+
+
+def continue_the_wrong_beam(patch: pytest.MonkeyPatch) -> None:
+    regroup = KVManager.regroup
+
+    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
+        regroup(self, members, parents[::-1], gone)
+
+    patch.setattr(KVManager, "regroup", mutant)
+
+
+def preempt_a_single_beam(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scheduler, "_together", lambda request: (request,))
+
+
+def publish_what_a_sibling_holds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KVManager, "_publishable", KVManager._full_pages)
+
+
 MUTANTS: tuple[Patch, ...] = (
+    write_to_a_shared_page,
+    forget_the_copy,
+    keep_the_page_that_was_copied,
+    share_what_the_leader_has_not_computed,
+    fork_without_counting,
+    fork_without_locking,
+    forget_beams_that_were_preempted,
+    plan_a_beam_past_its_choice,
+    continue_the_wrong_beam,
+    preempt_a_single_beam,
     free_twice,
     leak_on_abort,
     pages_off_by_one,
@@ -254,14 +376,13 @@ def ignore_the_salt(patch: pytest.MonkeyPatch) -> None:
 
 def preempt_the_oldest(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: Scheduler, request: Request, num_tokens: int, step: StepBuilder) -> Any:
-        while (pages := self.kv.grow(request, num_tokens)) is None:
+        while (growth := self.kv.grow(request, num_tokens)) is None:
             victim = self.running[0]
-            step.withdraw(victim)
             step.preempted = True
-            self._preempt(victim)
+            self._preempt(victim, step)
             if victim is request:
                 return None
-        return pages
+        return growth
 
     patch.setattr(Scheduler, "_grow", mutant)
 
@@ -368,6 +489,10 @@ def share_without_precedence(patch: pytest.MonkeyPatch) -> None:
         ),
         (prompts_before_decodes, test_scheduler.test_decodes_come_before_prompts_and_older_before_younger),
         (let_small_ones_overtake, test_scheduler.test_waiting_requests_enter_in_order_of_arrival),
+        (
+            publish_what_a_sibling_holds,
+            test_kv_manager.test_what_siblings_hold_enters_the_tree_with_its_last_holder,
+        ),
         (evict_the_newest, test_prefix_cache.test_least_recently_used_goes_first_from_its_end),
         (admit_without_reserve, test_scheduler.test_a_newcomer_leaves_a_page_for_everybody_who_runs),
         (

@@ -23,6 +23,10 @@ def test_thousands_of_random_operations() -> None:
     # What is checked must also have happened.
     assert sum(h.scheduler.num_preemptions for h in engines) > 50
     assert sum(h.kv.cache.hit_tokens for h in engines) > 1000
+    assert sum(h.executor.num_copies for h in engines) > 200
+    found = [h.reasons[key] for h in engines for key in h.searched & h.reasons.keys()]
+    assert min(found.count(reason) for reason in ("stop", "length", "abort", "error")) > 10
+    assert sum(h.num_suspensions() for h in engines) > 5
     reasons = [reason for h in engines for reason in h.reasons.values()]
     assert min(reasons.count(reason) for reason in ("stop", "length", "abort", "error")) > 20
     plans = [plan for h in engines for plan in h.executor.plans]

@@ -211,11 +211,24 @@ def test_the_next_turn_of_a_chat_hits_what_was_generated() -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 def test_samples_of_one_prompt_cost_one_prefill(depth: int) -> None:
     h = Harness(num_pages=60, max_num_seqs=8, depth=depth)
-    name = h.add(prompt(1, 14), params(n=6, temperature=1.0, max_tokens=1))
+    name = h.add(prompt(1, 14), params(n=6, temperature=1.0, max_tokens=3, ignore_eos=True))
     h.run()
-    assert h.computed_tokens() == 14 + 5 * 2  # 12 of 14 tokens are whole pages
+    assert h.computed_tokens() == 14 + 5 + 6 * 2  # each sibling the last token, whose logits it needs
+    assert h.executor.num_copies == 5  # and its own copy of the partial page that it goes to
     assert [h.cached[name, index] for index in range(6)] == [0] + [12] * 5
     assert len({tuple(h.tokens[name, index]) for index in range(6)}) > 1
+
+
+def test_samples_share_their_prompt_without_a_prefix_cache_too() -> None:
+    h = Harness(num_pages=60, max_num_seqs=8, enable_prefix_caching=False)
+    name = h.add(prompt(1, 30), params(n=4, temperature=1.0, max_tokens=4, ignore_eos=True))
+    for _ in range(3):
+        h.step()
+    assert h.kv.pool.num_free == 60 - (7 + 4)  # 7 whole pages together, one each
+    h.drain_and_check()
+    assert h.computed_tokens() == 30 + 3 + 4 * 3
+    assert [h.cached[name, index] for index in range(4)] == [0] * 4
+    assert h.core.stats().prefix_hits == 0
 
 
 def test_equal_prompts_that_arrive_together_cost_one_prefill_even_in_chunks() -> None:

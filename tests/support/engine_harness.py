@@ -9,7 +9,8 @@ from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.request import Request, RequestState, RequestUpdate
 from octavo.params import SamplingParams
-from support.toy_executor import EOS, Toy, ToyExecutor, alone
+from octavo.sampling.beam import BeamSearch
+from support.toy_executor import EOS, Toy, ToyExecutor, alone, search
 
 MAX_IDLE_STEPS = 2000
 
@@ -19,6 +20,7 @@ class Harness:
 
     Attributes:
         tokens, reasons: (request id, index) -> generated so far, finish reason once ended.
+        searched: those of beam searches.
         operations: how many add, step and abort calls were made and checked.
     """
 
@@ -58,7 +60,14 @@ class Harness:
         self.toy = Toy(vocab_size)
         self.executor = ToyExecutor(num_pages, page_size, self.toy, propose=propose)
         self.core = EngineCore(
-            config, self.executor, (EOS,), rng=random.Random(7), clock=clock, steps_in_flight=depth
+            config,
+            self.executor,
+            (EOS,),
+            vocab_size=None,
+            rng=random.Random(7),
+            clock=clock,
+            steps_in_flight=depth,
+            beam_search=BeamSearch,
         )
         self.scheduler = self.core.scheduler
         self.kv = self.scheduler.kv
@@ -66,6 +75,8 @@ class Harness:
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.reasons: dict[tuple[str, int], str] = {}
         self.cached: dict[tuple[str, int], int] = {}
+        self.preempted: dict[tuple[str, int], int] = {}
+        self.searched: set[tuple[str, int]] = set()
         self.operations = 0
         self._expected: dict[tuple[str, int], tuple[list[int], str]] = {}
         self._count = 0
@@ -87,11 +98,15 @@ class Harness:
         seed = self.core.add_request(
             name, prompt, params, priority=priority, cache_salt=salt, encoder_token_ids=encoder
         )
-        for index in range(params.n):
+        limit = self.config.max_model_len
+        if params.beam_search is not None:
+            wanted = search(prompt, params, limit, self.toy, encoder)
+            self.searched |= {(name, index) for index in range(params.n)}
+        else:
+            wanted = [alone(prompt, params, seed, i, limit, self.toy, encoder) for i in range(params.n)]
+        for index, expected in enumerate(wanted):
             self.tokens[name, index] = []
-            self._expected[name, index] = alone(
-                prompt, params, seed, index, self.config.max_model_len, self.toy, encoder
-            )
+            self._expected[name, index] = expected
         self._check()
         return name
 
@@ -139,6 +154,10 @@ class Harness:
     def expected(self, name: str, index: int = 0) -> list[int]:
         return self._expected[name, index][0]
 
+    def num_suspensions(self) -> int:
+        """How many times beam searches that had ended by now were preempted."""
+        return sum(self.preempted.get(key, 0) for key in self.searched)
+
     def computed_tokens(self) -> int:
         return sum(plan.num_tokens for plan in self.executor.plans)
 
@@ -150,6 +169,7 @@ class Harness:
             assert key not in self.reasons, "news of a request that had ended"
             self.tokens[key] += [token.token_id for token in update.tokens]
             self.cached[key] = update.num_cached_tokens
+            self.preempted[key] = update.metrics.num_preemptions
             wanted, reason = self._expected[key]
             got = self.tokens[key]
             assert got == wanted[: len(got)], f"{key} differs from itself run alone"

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from octavo.engine.core import MAX_FAILED_STEPS
-from octavo.errors import OverloadedError
-from octavo.params import SamplingParams
+from octavo.errors import InvalidRequestError, OverloadedError
+from octavo.params import BeamSearchParams, SamplingParams
 from support.engine_harness import Harness
 from support.toy_executor import fingerprints
 
@@ -70,6 +70,23 @@ def random_source(rng: random.Random, limit: int) -> list[int]:
     return fingerprints([rng.randrange(3)])[:1] * rng.choice((limit, (limit + 1) // 2)) if limit else []
 
 
+def random_beams(rng: random.Random, vocab_size: int) -> SamplingParams:
+    """A beam search, of which some of the beams are wanted."""
+    width = rng.choice((1, 2, 2, 2, 3, 5) if vocab_size >= 10 else (1, 2, 2))
+    beams = BeamSearchParams(
+        width,
+        max_tokens=rng.choice((1, 4, 8, 12)),
+        length_penalty=rng.choice((0.0, 1.0, 2.0)),
+        early_stopping=rng.choice((True, False, "never")),
+    )
+    return SamplingParams(
+        n=rng.randint(1, width),
+        max_tokens=beams.max_tokens,
+        ignore_eos=rng.random() < 0.5,
+        beam_search=beams,
+    )
+
+
 def random_params(rng: random.Random) -> SamplingParams:
     max_tokens = rng.choice((None, 1, 2, 5, 12, 30))
     return SamplingParams(
@@ -91,13 +108,16 @@ def one_operation(harness: Harness, rng: random.Random) -> None:
         try:
             harness.add(
                 random_prompt(rng, limit),
-                random_params(rng),
+                random_beams(rng, harness.toy.vocab_size) if rng.random() < 0.25 else random_params(rng),
                 priority=rng.choice((0, 0, 0, 1, -1)),
                 salt=rng.choice((None, None, "tenant")),
                 encoder=random_source(rng, harness.config.max_encoder_len),
             )
         except OverloadedError:
             harness.step()
+        except InvalidRequestError as error:
+            if error.param != "beam_width":  # not so many rows or pages
+                raise
     elif choice < 0.19 and harness.unfinished():
         name, index = rng.choice(harness.unfinished())
         harness.abort(name, rng.choice((None, index)))

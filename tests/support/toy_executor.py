@@ -8,12 +8,14 @@ so what a request must generate can be computed without any engine: see `alone`.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SampledToken, SamplingParams
+from octavo.sampling.beam import BeamSearch
 
 EOS = 0
 
@@ -53,6 +55,30 @@ class Toy:
         while early and token in banned:
             token = (token + 1) % self.vocab_size
         return token
+
+    def likeliest(self, prefix: int, count: int) -> tuple[tuple[int, float], ...]:
+        """(token, logprob), best first."""
+        scores = [-(fingerprint(prefix, token) % 997) / 100 for token in range(self.vocab_size)]
+        norm = math.log(sum(map(math.exp, scores)))
+        best = sorted(range(self.vocab_size), key=lambda token: (-scores[token], token))[:count]
+        return tuple((token, scores[token] - norm) for token in best)
+
+
+def search(
+    prompt: Sequence[int], params: SamplingParams, max_model_len: int, toy: Toy, encoder: Sequence[int] = ()
+) -> list[tuple[list[int], str]]:
+    """What a beam search must find, and why each ends: the search itself, fed without any engine."""
+    wanted = params.beam_search
+    assert wanted is not None
+    ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset({EOS}))
+    limit = max_model_len - len(prompt)
+    rule = BeamSearch(wanted, ends, limit if params.max_tokens is None else min(limit, params.max_tokens))
+    count = rule.candidates(wanted, ends)
+    start, beams = start_of(encoder), [list(prompt)]
+    while beams:
+        likeliest = [toy.likeliest(fingerprints(beam, start)[-1], count) for beam in beams]
+        beams = [[*beams[parent], token] for parent, token in rule.advance(likeliest)]
+    return [([t.token_id for t in h.tokens], h.finish_reason) for h in rule.hypotheses()[: params.n]]
 
 
 def alone(
@@ -132,6 +158,7 @@ class ToyExecutor:
         self.references = references
         self.propose = propose
         self.plans: list[StepPlan] = []
+        self.num_copies = 0
         self.fail_row: Callable[[NewRow], str | None] = lambda new: None
         self.fail_step: Callable[[StepPlan], Exception | None] = lambda plan: None
         self._unknown: set[int] = set()  # rows of failed steps: free or not, until freed or given anew
@@ -153,7 +180,8 @@ class ToyExecutor:
                 raise PlanError(f"row {row} is freed but was not in use")
             self._unknown.discard(row)
         for new in plan.new_rows:
-            if new.row in self.rows and new.row not in self._unknown:
+            old = self.rows.get(new.row)
+            if old is not None and new.row not in self._unknown and not _same_beams(old.new, new):
                 raise PlanError(f"row {new.row} is given twice")
             self._unknown.discard(new.row)
             self.rows[new.row] = Row(new, list(new.token_ids))
@@ -163,10 +191,11 @@ class ToyExecutor:
             raise PlanError("a row is in the step twice")
         # A step planned before the one before it was known to have failed computes nonsense.
         steps = [step for step in plan.steps if step.row not in self._unknown]
+        copied = self._copy(plan)
         for step in steps:
-            self._grow(step)
+            self._grow(step, copied)
         for step in steps:
-            self._read(step)
+            self._read(step, copied)
         for step in steps:
             self._write(step)
         tokens: dict[int, tuple[SampledToken, ...]] = {}
@@ -191,9 +220,26 @@ class ToyExecutor:
         self._unknown.update(plan.freed_rows)
         self._unknown.update(step.row for step in plan.steps)
 
-    def _grow(self, step: RowStep) -> None:
+    def _copy(self, plan: StepPlan) -> set[int]:
+        """Copy pages as planned; all are read before any is written. Returns the destinations."""
+        read = [(list(self.slots[source]), target) for source, target in plan.copies]
+        for content, target in read:
+            if self.references is not None and self.references(target) != 1:
+                raise PlanError(f"a copy overwrites page {target}, which is shared")
+            self.slots[target] = content
+        targets = {target for _, target in plan.copies}
+        if len(targets) != len(plan.copies):
+            raise PlanError("two copies go to one page")
+        self.num_copies += len(targets)
+        return targets
+
+    def _grow(self, step: RowStep, copied: set[int]) -> None:
         row = self.rows[step.row]
-        first_own = step.start // self.page_size if row.computed is None else 0
+        if step.copied_page is not None:
+            if step.copied_page not in copied or row.computed is None:
+                raise PlanError("a page is replaced by one that was not copied")
+            row.pages[step.start // self.page_size] = step.copied_page
+        first_own = -(-step.start // self.page_size) if row.computed is None else 0
         for position, page in enumerate(step.pages):
             if page in row.pages:
                 raise PlanError(f"page {page} is twice in a table")
@@ -238,10 +284,12 @@ class ToyExecutor:
             raise PlanError("sample does not say whether the last known token is computed")
         return tokens[:end]
 
-    def _read(self, step: RowStep) -> None:
+    def _read(self, step: RowStep, copied: set[int]) -> None:
         row = self.rows[step.row]
         if row.computed is None:
-            if step.start % self.page_size:
+            # (A beam may inherit the page that it goes on with.)
+            own = row.new.params.logprobs is not None or row.pages[step.start // self.page_size] in copied
+            if step.start % self.page_size and not own:
                 raise PlanError("a partly filled page came from the cache")
         elif step.start != row.computed:
             raise PlanError(f"step starts at {step.start}, {row.computed} tokens are computed")
@@ -278,4 +326,11 @@ class ToyExecutor:
                 break
         assert row.computed is not None
         row.computed += len(drawn) - 1
-        return tuple(SampledToken(token) for token in drawn)
+        count = row.new.params.logprobs
+        top = () if count is None else self.toy.likeliest(row.prints_of(row.tokens[:-1])[-1], count)
+        return tuple(SampledToken(token, top=top) for token in drawn)
+
+
+def _same_beams(old: NewRow, new: NewRow) -> bool:
+    """A row may begin anew without having been freed where a beam goes on from another one."""
+    return old.request_id == new.request_id and new.params.logprobs is not None

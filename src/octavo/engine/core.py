@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
+from octavo.engine.beams import SearchMaker, begin_group, pages_needed, updates_of
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import Executor, Handle, StepPlan
-from octavo.engine.request import Request, RequestUpdate, update_of
+from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.scheduler import MAX_IN_FLIGHT, Scheduler
-from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
-from octavo.params import RequestMetrics, SamplingParams
+from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError, UnsupportedError
+from octavo.params import MAX_LOGPROBS, BeamSearchParams, RequestMetrics, SamplingParams
 
 SEED_BITS = 53
 """Of seeds that are drawn here: what JavaScript, and so many a JSON client, keeps of an integer."""
@@ -60,6 +61,7 @@ class EngineCore:
         vocab_size: token ids at or above it are refused; None: not checked.
         rng: draws seeds for requests that bring none; the system's randomness by default.
         clock: seconds, monotonic.
+        beam_search: starts beam searches (sampling.beam.BeamSearch); None: they are refused.
         steps_in_flight: 2 plans the next step while the executor works on one.
         scheduler: another one than Scheduler(config), to compare with.
 
@@ -76,6 +78,7 @@ class EngineCore:
         vocab_size: int | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
+        beam_search: SearchMaker | None = None,
         steps_in_flight: int = 1,
         scheduler: Scheduler | None = None,
     ) -> None:
@@ -89,6 +92,7 @@ class EngineCore:
         self._vocab_size = vocab_size
         self._rng = rng or random.SystemRandom()
         self._clock = clock
+        self._beam_search = beam_search
         self._depth = steps_in_flight
         self.scheduler = scheduler or Scheduler(config)
         self._requests: dict[str, list[Request]] = {}  # unfinished ones by the caller's name
@@ -127,6 +131,8 @@ class EngineCore:
             raise InvalidRequestError(
                 "bad_words and structured_outputs need a tokenizer: use LLM or AsyncLLM", "structured_outputs"
             )
+        if params.beam_search is not None:
+            self._check_beams(length, len(encoder_token_ids), params, params.beam_search)
         vocab = self._vocab_size
         if vocab is None:
             if min(token_ids) < 0:
@@ -168,6 +174,47 @@ class EngineCore:
                 f"token id {wrong_id} of the encoder's input is not in the vocabulary", "encoder_prompt"
             )
 
+    def _check_beams(
+        self, length: int, encoder_length: int, params: SamplingParams, beams: BeamSearchParams
+    ) -> None:
+        config, width = self.config, beams.beam_width
+        if self._beam_search is None:
+            raise UnsupportedError("this engine was made without a beam search", "beam_search")
+        if width > config.max_num_seqs:
+            raise InvalidRequestError(
+                f"beam_width {width} needs {width} sequences at once; max_num_seqs is {config.max_num_seqs}",
+                "beam_width",
+            )
+        if self._vocab_size is not None and 2 * width > self._vocab_size:
+            raise InvalidRequestError(
+                f"beam_width {width} needs a vocabulary of {2 * width}; it has {self._vocab_size}",
+                "beam_width",
+            )
+        ends = len(self._end_ids(params)[0])
+        if width + ends > MAX_LOGPROBS:
+            raise InvalidRequestError(
+                f"beam_width {width} with {ends} end tokens is above {MAX_LOGPROBS}", "beam_width"
+            )
+        needed = pages_needed(length, self._limit(length, params), width, config.page_size)
+        needed += -(-encoder_length // config.page_size)
+        if needed > config.num_pages:
+            raise InvalidRequestError(
+                f"{width} beams of up to {self._limit(length, params)} tokens need {needed} pages of "
+                f"{config.page_size} tokens, the pool has {config.num_pages}: lower beam_width or max_tokens",
+                "beam_width",
+            )
+
+    def _limit(self, length: int, params: SamplingParams) -> int:
+        """How long a sequence may become whose prompt has this length."""
+        limit = self.config.max_model_len
+        return limit if params.max_tokens is None else min(limit, length + params.max_tokens)
+
+    def _end_ids(self, params: SamplingParams) -> tuple[frozenset[int], frozenset[int]]:
+        """(tokens that end a sequence, those of them that are not the caller's own)."""
+        own = frozenset(params.stop_token_ids)
+        eos = frozenset[int]() if params.ignore_eos else self._eos_ids
+        return eos | own, eos - own
+
     def add_request(
         self,
         request_id: str,
@@ -203,8 +250,12 @@ class EngineCore:
         salt = _salt_of(cache_salt, encoder) if encoder else cache_salt
         requests = [
             self._new(request_id, token_ids, params, seed, index, priority, salt, arrival, encoder)
-            for index in range(params.n)
+            for index in range(params.n if params.beam_search is None else 1)
         ]
+        if params.beam_search is not None and self._beam_search is not None:
+            begin_group(requests[0], params.beam_search, self._beam_search)
+        for sibling in requests[1:]:
+            sibling.leader = requests[0]
         self._requests[request_id] = requests
         for request in requests:
             self.scheduler.add(request)
@@ -223,10 +274,7 @@ class EngineCore:
         encoder_token_ids: tuple[int, ...],
     ) -> Request:
         self._arrivals += 1
-        eos = frozenset[int]() if params.ignore_eos else self._eos_ids
-        limit = self.config.max_model_len
-        if params.max_tokens is not None:
-            limit = min(limit, len(token_ids) + params.max_tokens)
+        ends, unnamed = self._end_ids(params)
         return Request(
             request_id,
             list(token_ids),
@@ -234,9 +282,9 @@ class EngineCore:
             seed,
             index,
             (priority, self._arrivals),
-            limit,
-            eos | frozenset(params.stop_token_ids),
-            eos - frozenset(params.stop_token_ids),
+            self._limit(len(token_ids), params),
+            ends,
+            unnamed,
             RequestMetrics(arrival),
             cache_salt,
             encoder_token_ids,
@@ -245,13 +293,15 @@ class EngineCore:
     def abort(self, request_id: str, index: int | None = None) -> list[RequestUpdate]:
         """End a request, or one of its n, in whatever state it is; unknown and ended ones are ignored.
 
+        A beam search ends as a whole.
+
         Returns the updates that say so; step() does not repeat them.
         """
-        now, updates = self._clock(), []
+        now, updates = self._clock(), list[RequestUpdate]()
         for request in tuple(self._requests.get(request_id, ())):
-            if index is None or request.index == index:
+            if index is None or request.index == index or request.group is not None:
                 self.scheduler.abort(request, now)
-                updates.append(update_of(request))
+                updates += updates_of(request)
         self._forget(updates)
         return updates
 

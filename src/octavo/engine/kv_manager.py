@@ -14,6 +14,18 @@ from octavo.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """What a request was given to write into: new pages at the end of its table, and (source,
+    destination) of a shared page that it has a copy of now, in the place of the shared one."""
+
+    pages: tuple[int, ...] = ()
+    copy: tuple[int, int] | None = None
+
+
+NO_GROWTH = Growth()
+
+
+@dataclass(frozen=True, slots=True)
 class PageGroup:
     """Layers that share page tables.
 
@@ -35,9 +47,11 @@ class KVManager:
         request.cross.pages  [ p5  p1 ]   whole from the first step on, the same for equal encoder inputs
         references of a page = (1 if in the tree) + tables that hold it
 
-    1. A page that is shared is full, so nobody writes to it. A request writes only into pages it
-       took itself and that are not in the tree.
-    2. Only whole pages of computed and verified tokens enter the tree.
+    1. A request writes only into pages that nobody else refers to. What it shares with the tree is
+       full, so it never writes there; what it shares with a sibling may end in a partial page, and
+       who writes to that first takes a copy (copy-on-write, Kwon et al. 2023, section 4.4).
+    2. Only whole pages of computed and verified tokens enter the tree, and only from the one table
+       that holds them: any other table with a page of the tree has locked it.
     3. After a full hit at least one token is computed anew, because its logits are needed.
     4. When the pool is empty, pages that only the tree holds are evicted, least recently used first.
     """
@@ -78,15 +92,20 @@ class KVManager:
         return self.cache.matched_tokens(request.token_ids[:-1], request.cache_salt)
 
     def begin(self, request: Request, reserve: int) -> bool:
-        """Give a request the cached pages of its prefix. False: not now.
+        """Give a request the pages of its prefix that the cache or its leader holds. False: not now.
 
         It begins only if all its known tokens would fit and leave `reserve` pages available, those of
-        its encoder's output included, which it shares or takes at once.
+        its encoder's output included, which it shares or takes at once. Then grow() must follow before
+        anybody else moves: what a leader shares is not locked in the tree.
         """
         node, pages = self._find(request)
         if node is not None:
             self.cache.lock(node)
-        missing = self.pages_for(len(request.token_ids)) - len(pages)
+        cached = len(pages)
+        computed = max(cached * self.page_size, self._shared_with_leader(request))
+        if request.leader is not None:
+            pages += request.leader.page_table[cached : self.pages_for(computed)]
+        missing = self.pages_for(len(request.token_ids)) - computed // self.page_size
         of_encoder = self.pages_to_encode(request)
         if self.num_available < missing + of_encoder + reserve:
             if node is not None:
@@ -97,9 +116,17 @@ class KVManager:
             request.cross = self.cross.join(request.cache_salt, self._take(of_encoder) or ())
         request.page_table = pages
         request.cache_node = node
-        request.num_cached_pages = len(pages)
-        request.num_computed_tokens = request.num_scheduled_tokens = len(pages) * self.page_size
+        request.num_cached_pages = cached
+        request.num_computed_tokens = request.num_scheduled_tokens = computed
+        request.shares_tail = True
         return True
+
+    def _shared_with_leader(self, request: Request) -> int:
+        """Tokens that a sibling has computed and still holds: at most all of the prompt but one."""
+        leader = request.leader
+        if leader is None or not leader.page_table:
+            return 0
+        return min(leader.num_computed_tokens, request.num_prompt_tokens - 1)
 
     def _find(self, request: Request) -> tuple[Node | None, list[int]]:
         if not self.caching:
@@ -107,20 +134,29 @@ class KVManager:
         known = [] if request.scores_prompt else request.token_ids[:-1]
         return self.cache.match(known, request.cache_salt)
 
-    def grow(self, request: Request, num_tokens: int) -> tuple[int, ...] | None:
-        """Append pages to the table until it covers num_tokens slots.
+    def grow(self, request: Request, num_tokens: int) -> Growth | None:
+        """Append pages to the table until it covers num_tokens slots, and make those not scheduled
+        yet the request's own.
 
-        Returns the new pages (possibly none), or None if the pool cannot give them: then nothing
-        has changed.
+        Returns what is new (possibly nothing), or None if the pool cannot give it: then nothing has
+        changed.
         """
-        missing = self.pages_for(num_tokens) - len(request.page_table)
-        if missing <= 0:
-            return ()
-        pages = self._take(missing)
+        table = request.page_table
+        tail = request.num_scheduled_tokens // self.page_size
+        shared = request.shares_tail and tail < len(table) and self.pool.references(table[tail]) > 1
+        missing = max(self.pages_for(num_tokens) - len(table), 0) + shared
+        pages, copy = self._take(missing), None
         if pages is None:
             return None
-        request.page_table += pages
-        return tuple(pages)
+        request.shares_tail = False
+        if missing == 0:
+            return NO_GROWTH
+        if shared:
+            copy = table[tail], pages.pop()
+            table[tail] = copy[1]
+            self.pool.release(copy[:1])
+        table += pages
+        return Growth(tuple(pages), copy)
 
     def _take(self, count: int) -> list[int] | None:
         """Free pages, evicting what only the cache holds; None: there are not so many."""
@@ -145,8 +181,8 @@ class KVManager:
         copy to itself: what it locks is always what it uses, so that a lone request can have the
         whole pool.
         """
-        node, full = request.cache_node, self._full_pages(request)
-        if node is None or full <= request.num_cached_pages:
+        node = request.cache_node
+        if node is None or (full := self._publishable(request)) <= request.num_cached_pages:
             return
         tokens, pages = self._unpublished(request, full)
         if self.cache.holds_next(node, tokens):
@@ -158,11 +194,34 @@ class KVManager:
             request.cache_node = end
         request.num_cached_pages = full
 
+    def regroup(
+        self, members: Sequence[Request], parents: Sequence[Request], gone: Sequence[Request]
+    ) -> None:
+        """Deal out tables anew: members[i] goes on from what parents[i] holds now, `gone` hold nothing.
+
+        Nothing is copied here: who shares a partial page takes a copy when it grows.
+        """
+        tables = [list(parent.page_table) for parent in parents]
+        places = [(p.cache_node, p.num_cached_pages, p.num_computed_tokens) for p in parents]
+        for table, (node, _, _) in zip(tables, places, strict=True):
+            self.pool.retain(table)
+            if node is not None:
+                self.cache.lock(node)
+        entries = [None if self.cross is None else self.cross.join(p.cache_salt, ()) for p in parents]
+        for request in (*members, *gone):
+            self.release(request, publish=False)
+        for member, entry in zip(members, entries, strict=True):
+            member.cross = entry
+        for member, table, (node, cached, computed) in zip(members, tables, places, strict=True):
+            member.page_table, member.cache_node, member.num_cached_pages = table, node, cached
+            member.num_computed_tokens = member.num_scheduled_tokens = computed
+            member.shares_tail = True
+
     def release(self, request: Request, publish: bool = True) -> None:
         """Take back all pages of a request. Full ones stay in the cache unless publish is False."""
-        node, full = request.cache_node, self._full_pages(request)
+        node = request.cache_node
         if node is not None:
-            if publish and full > request.num_cached_pages:
+            if publish and (full := self._publishable(request)) > request.num_cached_pages:
                 self.cache.insert(node, *self._unpublished(request, full))
             self.cache.unlock(node)
         self.pool.release(request.page_table)
@@ -172,11 +231,19 @@ class KVManager:
         request.page_table = []
         request.cache_node = None
         request.num_cached_pages = 0
+        request.shares_tail = False
         request.num_computed_tokens = request.num_scheduled_tokens = 0
 
     def _full_pages(self, request: Request) -> int:
         """Pages full of computed tokens. Tokens verified beyond a stop are not part of the sequence."""
         return min(request.num_computed_tokens, len(request.token_ids)) // self.page_size
+
+    def _publishable(self, request: Request) -> int:
+        """Leading pages of the table that are in the tree or may enter it."""
+        full, done = self._full_pages(request), request.num_cached_pages
+        while done < full and self.pool.references(request.page_table[done]) == 1:
+            done += 1
+        return done
 
     def _unpublished(self, request: Request, full: int) -> tuple[list[int], list[int]]:
         done = request.num_cached_pages
@@ -194,6 +261,7 @@ class KVManager:
         self.cache.check_integrity()
         nodes = self.cache.nodes()
         owners = Counter(page for node in nodes for page in node.pages)
+        in_tree = set(owners)
         locks: Counter[Node] = Counter()
         running = list(running)
         if self.cross is not None:
@@ -209,6 +277,8 @@ class KVManager:
                 path = walk.pages + path
                 walk = walk.parent
             ensure(path == request.page_table[: request.num_cached_pages], "locked pages are not in use")
+            beyond = request.page_table[request.num_cached_pages :]
+            ensure(in_tree.isdisjoint(beyond), "a page of the tree is in use and not locked")
         for page in range(self.pool.num_pages):
             found, counted = owners[page], self.pool.references(page)
             ensure(found == counted, f"page {page}: {counted} references, {found} owners")

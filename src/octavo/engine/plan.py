@@ -62,6 +62,8 @@ class RowStep:
     Attributes:
         pages: page ids appended to the row's page table by this step (tables only grow; the first
             step of a row brings its cached pages too). Afterwards they cover start + count slots.
+        copied_page: takes the place of the page that holds position start, which others share; the
+            plan's copies fill it (copy-on-write). None: nothing is replaced.
         sample: the last computed token is the last known one, so a next token is drawn after it.
         drafts: draft tokens, the last len(drafts) of the count; they are not yet the row's own.
     """
@@ -72,6 +74,7 @@ class RowStep:
     pages: tuple[int, ...]
     sample: bool
     drafts: tuple[int, ...] = ()
+    copied_page: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

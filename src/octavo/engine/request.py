@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from octavo.engine.cross_pages import CrossEntry
 from octavo.engine.prefix_cache import Node
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.engine.beams import BeamGroup
 
 STOP, LENGTH, ABORT, ERROR = "stop", "length", "abort", "error"
 """Finish reasons: a stop token or string, a limit of length, the caller, a failure (see stop_reason)."""
@@ -55,6 +59,10 @@ class Request:
         encoder_token_ids: what the encoder reads; empty where the model has none.
         cache_salt: of the prefix cache; with an encoder it names its input too.
         cross: pages of the encoder's keys and values, while RUNNING.
+        group: the beam search that it belongs to.
+        leader: the first of its n siblings; when that one has computed the prompt they share its pages.
+        enters: its row begins with its next step.
+        shares_tail: the page that its next token goes to may be somebody else's as well.
         waits_for, waits_until: an older request that is computing a prefix of this prompt, and
             how many computed tokens of it this one can share.
     """
@@ -84,6 +92,10 @@ class Request:
     num_cached_pages: int = 0
     cross: CrossEntry | None = None
     num_cached_tokens: int = 0
+    group: BeamGroup | None = None
+    leader: Request | None = None
+    enters: bool = False
+    shares_tail: bool = False
     waits_for: Request | None = None
     waits_until: int = 0
     finish_reason: str | None = None
@@ -103,6 +115,11 @@ class Request:
         return self.index == 0 and wanted
 
     @property
+    def num_rows(self) -> int:
+        """Rows that it needs to enter."""
+        return 1 if self.group is None else self.group.width
+
+    @property
     def priority(self) -> int:
         return self.order[0]
 
@@ -111,6 +128,8 @@ class Request:
         total = len(self.token_ids) + self.num_in_flight
         if self.verifying or total >= self.max_total_tokens:
             return 0
+        if self.num_in_flight and self.group is not None:
+            return 0  # which token follows is decided when all beams have theirs
         return total + len(self.drafts) - self.num_scheduled_tokens
 
     def append(self, tokens: Sequence[SampledToken]) -> Sequence[SampledToken]:

@@ -7,12 +7,13 @@ from collections import deque
 from dataclasses import replace
 
 from octavo.config import SchedulerConfig
+from octavo.engine.beams import BeamGroup, updates_of
 from octavo.engine.budget import TokenBudget
 from octavo.engine.entry_order import EntryOrder
-from octavo.engine.kv_manager import CROSS, SELF, KVManager
+from octavo.engine.kv_manager import CROSS, SELF, Growth, KVManager
 from octavo.engine.page_pool import IntegrityError, ensure
-from octavo.engine.plan import EncoderInput, NewRow, RowStep, StepPlan, StepResult
-from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
+from octavo.engine.plan import RowStep, StepPlan, StepResult
+from octavo.engine.request import ABORT, ERROR, STOP, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.step_builder import InFlight, StepBuilder
 from octavo.params import SampledToken
@@ -39,11 +40,13 @@ class Scheduler:
         longest cached prefix goes first, and the oldest has one of any fair_share entries in a row.
     5.  *Sharing.* A request waits while an older one computes a prefix that it could share: the
         samples of n > 1 and equal prompts that arrive together cost one prefill. Passed over
-        likewise. It waits only for running requests, and these make progress.
+        likewise. It waits only for running requests, and these make progress. Siblings share the
+        whole prompt but its last token, caching or not; a partial last page is copied when written.
     6.  *Preemption.* If pages run out, the youngest running request gives up its pages (full ones
         stay in the prefix cache) and its row, and waits again in its old place. What it had
         generated is kept and computed anew with the prompt. The oldest is never preempted, and a
         lone request fits (max_model_len <= pool), so somebody always ends and everybody does.
+        A beam search enters and leaves as a whole.
     7.  *Sampling.* Whoever has computed the last known token gets the next one, which counts as
         known to the runner from then on, and to us when the result arrives.
     8.  *In flight.* schedule() may be called again before update(): at most two steps are in
@@ -136,25 +139,27 @@ class Scheduler:
                 continue  # it has just given its pages to an older one
             count = min(need, step.left)
             end = request.num_scheduled_tokens + count
-            if end <= len(request.page_table) * page_size:
-                step.place(request, count, ())
+            if end <= len(request.page_table) * page_size and not request.shares_tail:
+                step.place(request, count)
                 continue
-            pages = self._grow(request, end, step)
-            if pages is not None:
-                step.place(request, count, pages)
+            growth = self._grow(request, end, step)
+            if growth is not None:
+                step.place(request, count, growth)
 
-    def _grow(self, request: Request, num_tokens: int, step: StepBuilder) -> tuple[int, ...] | None:
+    def _grow(self, request: Request, num_tokens: int, step: StepBuilder) -> Growth | None:
         """Pages for a running request, if need be at the youngest's expense. None: it was the youngest."""
-        while (pages := self.kv.grow(request, num_tokens)) is None:
-            victim = self.running[-1]
-            step.withdraw(victim)
+        while (growth := self.kv.grow(request, num_tokens)) is None:
             step.preempted = True
-            self._preempt(victim)
-            if victim is request:
+            self._preempt(self.running[-1], step)
+            if request.state is not RequestState.RUNNING:
                 return None
-        return pages
+        return growth
 
-    def _preempt(self, victim: Request) -> None:
+    def _preempt(self, victim: Request, step: StepBuilder) -> None:
+        if victim.group is not None:
+            victim = victim.group.owner
+        for member in _together(victim):
+            step.withdraw(member)
         self._leave(victim)
         victim.state = RequestState.PREEMPTED
         victim.drafts = ()
@@ -168,7 +173,7 @@ class Scheduler:
         in_progress = PrefixesInProgress(self.kv, self.running)
         admitted: list[Request] = []
         for request in self.entry_order.offer(self.waiting, self.running):
-            if step.left <= 0 or not self._free_rows or request.num_in_flight:
+            if step.left <= 0 or len(self._free_rows) < request.num_rows or request.num_in_flight:
                 break  # (a preempted one whose last token is on its way must know it first)
             if request.state is RequestState.WAITING_GRAMMAR or in_progress.worth_waiting(request):
                 continue
@@ -176,8 +181,11 @@ class Scheduler:
                 continue
             if not step.can_encode(self._to_encode(request)):
                 break
-            growth = self.growth_pages * (len(self.running) + len(admitted))
-            if not self.kv.begin(request, growth):
+            reserve = self.growth_pages * (len(self.running) + len(admitted))
+            if request.group is not None:
+                needed = request.group.pages_to_enter(self.config.page_size)
+                reserve += needed - self.kv.pages_for(request.num_prompt_tokens)
+            if not self.kv.begin(request, reserve):
                 ensure(bool(self.running or admitted), "a lone request does not fit into the pool")
                 break
             self._enter(request, step, now)
@@ -201,27 +209,20 @@ class Scheduler:
         """A request that has begun in the KV manager gets a row and its first chunk."""
         if request.metrics.first_scheduled_time is None:
             request.metrics.first_scheduled_time = now
-            request.num_cached_tokens = request.num_computed_tokens
+            request.num_cached_tokens = request.num_cached_pages * self.config.page_size
             self.kv.cache.record(request.num_prompt_tokens, request.num_cached_tokens)
         request.state = RequestState.RUNNING
         request.row = self._free_rows.pop()
+        if request.group is not None:
+            request.group.rows = [request.row, *(self._free_rows.pop() for _ in range(1, request.num_rows))]
+        request.enters = True
         request.waits_for = None
-        encoder = self._encode(request, step)
+        step.encode(request)
         count = min(request.num_uncomputed(), max(step.left, 1))
-        grown = self.kv.grow(request, request.num_scheduled_tokens + count)
-        ensure(grown is not None, "a request was admitted without pages for it")
-        row = NewRow(
-            request.row,
-            request.request_id,
-            tuple(request.token_ids),
-            request.num_prompt_tokens,
-            request.params,
-            request.seed,
-            request.index,
-            encoder,
-        )
-        step.new_rows.append(row)
-        step.place(request, count, tuple(request.page_table))
+        growth = self.kv.grow(request, request.num_scheduled_tokens + count)
+        if growth is None:
+            raise IntegrityError("a request was admitted without pages for it")
+        step.place(request, count, growth)
 
     def _awaits_encoder(self, request: Request, step: StepBuilder) -> bool:
         """An encoder output that the request will share is being written by a step in flight."""
@@ -231,16 +232,6 @@ class Scheduler:
     def _to_encode(self, request: Request) -> int:
         """Tokens that the encoder has to compute for a waiting request."""
         return len(request.encoder_token_ids) if self.kv.pages_to_encode(request) else 0
-
-    def _encode(self, request: Request, step: StepBuilder) -> EncoderInput | None:
-        """What the executor must know of the encoder's input of a request that has begun."""
-        entry, tokens = request.cross, request.encoder_token_ids
-        if entry is None:
-            return None
-        compute = not entry.written and entry not in step.entries
-        if compute:
-            step.encode(entry, len(tokens))
-        return EncoderInput(tokens, entry.pages, compute)
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -261,14 +252,17 @@ class Scheduler:
         for request, step, preemptions in zip(flight.requests, plan.steps, flight.preemptions, strict=True):
             if request.state is RequestState.FINISHED:
                 continue
+            same_run = request.metrics.num_preemptions == preemptions
+            if request.group is not None and not same_run:
+                continue  # it has begun anew meanwhile
             tokens = drawn.get(step.row, ())
             error = errors.get(step.row) if errors else None
             if error is None and bool(tokens) is not step.sample:
                 error = "the executor did not return the tokens it was asked for"
             if error is not None:
-                updates.append(self._fail(request, error, now))
+                updates += self._fail(request, error, now)
                 continue
-            if request.metrics.num_preemptions == preemptions:
+            if same_run:
                 if step.drafts:
                     self._confirm(request, step, tokens, result)
                 else:
@@ -278,6 +272,9 @@ class Scheduler:
                 updates.append(replace(update_of(request), prompt_logprobs=scores))
             if step.sample:
                 request.num_in_flight -= 1
+                if request.group is not None:
+                    updates += self._beam_sampled(request.group, request, tokens[0], now)
+                    continue
                 drafts = result.drafts.get(step.row, ()) if result.drafts else ()
                 update = self._sampled(request, tokens, drafts, now)
                 if request.params.pooling is not None:
@@ -296,15 +293,39 @@ class Scheduler:
         request.num_scheduled_tokens = request.num_computed_tokens = computed
         request.verifying = False
 
+    def _beam_sampled(
+        self, group: BeamGroup, member: Request, token: SampledToken, now: float
+    ) -> list[RequestUpdate]:
+        """A beam knows what may follow it; when all do, the search decides and tables are dealt anew."""
+        owner = group.owner
+        self._note_token(owner, now)
+        if not group.hear(member, token.top):
+            return []
+        if owner.num_computed_tokens == owner.num_prompt_tokens:
+            self.kv.publish(owner)  # while nobody shares it
+        beams = group.decide()
+        if not beams:
+            owner.finish_reason = STOP
+            self._finish(owner, now)
+            updates = group.updates()
+            self.num_generated_tokens += sum(len(update.tokens) for update in updates)
+            return updates
+        seated, gone = set(group.members), group.seat(len(beams))
+        self.kv.regroup(group.members, [parent for parent, _ in beams], gone)
+        for one in gone:
+            self.running.remove(one)
+            one.state = RequestState.FINISHED
+        for one, (_, token_ids) in zip(group.members, beams, strict=True):
+            one.token_ids, one.enters = token_ids, True
+            if one not in seated:
+                one.state = RequestState.RUNNING
+                insort(self.running, one, key=_order)
+        return []
+
     def _sampled(
         self, request: Request, tokens: tuple[SampledToken, ...], drafts: tuple[int, ...], now: float
     ) -> RequestUpdate:
-        metrics = request.metrics
-        if metrics.first_token_time is None:
-            metrics.first_token_time = now
-            if request.index == 0:
-                self.num_prompt_tokens += request.num_prompt_tokens + len(request.encoder_token_ids)
-        metrics.last_token_time = now
+        self._note_token(request, now)
         taken = request.append(tokens)
         self.num_generated_tokens += len(taken)
         if request.finish_reason is not None:
@@ -314,21 +335,36 @@ class Scheduler:
             request.drafts = drafts[: request.max_total_tokens - len(request.token_ids) - 1]
         return update_of(request, taken)
 
+    def _note_token(self, request: Request, now: float) -> None:
+        metrics = request.metrics
+        if metrics.first_token_time is None:
+            metrics.first_token_time = now
+            if request.index == 0:
+                self.num_prompt_tokens += request.num_prompt_tokens + len(request.encoder_token_ids)
+        metrics.last_token_time = now
+
     def fail(self, step_id: int, message: str, now: float = 0.0) -> list[RequestUpdate]:
         """A step in flight could not be executed: end its requests, keep the others."""
         flight = next((f for f in self._in_flight if f.plan.step_id == step_id), None)
         if flight is None:
             raise IntegrityError(f"step {step_id} is not in flight")
         self._in_flight.remove(flight)
-        free = set(self._free_rows)
+        free = set(self._free_rows).difference(self._freed, *(f.plan.freed_rows for f in self._in_flight))
         # Nobody knows how far the executor came: say again which rows are free.
-        self._freed += [row for row in flight.plan.freed_rows if row in free and row not in self._freed]
-        return [self._fail(request, message, now) for request in flight.requests if not request.finished]
+        self._freed += [row for row in flight.plan.freed_rows if row in free]
+        return [
+            update
+            for request in flight.requests
+            if not request.finished
+            for update in self._fail(request, message, now)
+        ]
 
-    def _fail(self, request: Request, message: str, now: float) -> RequestUpdate:
+    def _fail(self, request: Request, message: str, now: float) -> list[RequestUpdate]:
+        if request.group is not None:
+            request = request.group.owner
         request.finish_reason, request.stop_reason = ERROR, message
         self._finish(request, now, publish=False)
-        return update_of(request)
+        return updates_of(request)
 
     def _finish(self, request: Request, now: float, publish: bool = True) -> None:
         if request.state is RequestState.RUNNING:
@@ -340,17 +376,25 @@ class Scheduler:
         request.metrics.finished_time = now
 
     def _leave(self, request: Request, publish: bool = True) -> None:
-        """A running request gives back its pages and its row."""
-        self.running.remove(request)
-        self.kv.release(request, publish)
-        self._free_rows.append(request.row)
-        self._freed.append(request.row)
+        """A running request, with all of its beams, gives back its pages and its row."""
+        for member in _together(request):
+            self.running.remove(member)
+            self.kv.release(member, publish)
+        if request.group is None:
+            self._free_rows.append(request.row)
+            self._freed.append(request.row)
+        else:
+            self._free_rows += request.group.rows
+            self._freed += [row for row in request.group.rows if row in request.group.started]
+            request.group.suspend()
         request.row = -1
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless rows, queues and pages agree. O(pages + requests)."""
         self.kv.check_integrity(self.running)
-        rows = [request.row for request in self.running]
+        rows = [request.row for request in self.running if request.group is None]
+        groups = [r.group for r in self.running if r.group is not None and r.group.owner is r]
+        rows += [row for group in groups for row in group.rows]
         every = sorted(rows + self._free_rows)
         ensure(every == list(range(self.config.max_num_seqs)), "rows are lost or given twice")
         ensure(set(self._freed) <= set(self._free_rows), "a row in use counts as freed")
@@ -363,11 +407,18 @@ class Scheduler:
             slots = len(request.page_table) * self.config.page_size
             ensure(scheduled <= slots, "a page table does not cover what was scheduled")
             total = len(request.token_ids) + request.num_in_flight
-            ensure(computed < total <= request.max_total_tokens, "a running request has nothing to do")
+            waits_for_beams = request.group is not None
+            ensure(computed < total + waits_for_beams, "a running request has nothing to do")
+            ensure(total <= request.max_total_tokens, "a request runs beyond its end")
         for request in self.waiting:
             ensure(not request.page_table and request.row == -1, "a waiting request holds pages or a row")
             ensure(request.cache_node is None, "a waiting request holds a place in the tree")
             ensure(request.cross is None, "a waiting request holds an encoder output")
+
+
+def _together(request: Request) -> tuple[Request, ...]:
+    """The request and, of a beam search, all of its beams."""
+    return (request,) if request.group is None else tuple(request.group.members)
 
 
 def _order(request: Request) -> tuple[int, int]:

@@ -34,6 +34,10 @@ class PrefixesInProgress:
         """Whether the request should wait for one that is computing a prefix of its tokens."""
         if request.scores_prompt:
             return False  # it computes all of its prompt itself
+        sibling = request.leader
+        if sibling is not None and sibling.state is RequestState.RUNNING:
+            # When it has the prompt, everything but the last token comes from its pages.
+            return 1 < sibling.num_prompt_tokens > sibling.num_computed_tokens
         leader = request.waits_for
         if leader is not None:
             if leader.state is RequestState.RUNNING and leader.num_computed_tokens < request.waits_until:

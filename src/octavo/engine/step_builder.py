@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.engine.cross_pages import CrossEntry
-from octavo.engine.plan import NewRow, RowStep, StepPlan
+from octavo.engine.kv_manager import NO_GROWTH, Growth
+from octavo.engine.plan import EncoderInput, NewRow, RowStep, StepPlan
 from octavo.engine.request import Request
 
 
@@ -27,15 +28,24 @@ class StepBuilder:
     def __init__(self, budget: int) -> None:
         self.left = budget
         self.preempted = False
-        self.new_rows: list[NewRow] = []
         self.entries: list[CrossEntry] = []
+        self._encoded: set[Request] = set()
         self._steps: dict[Request, RowStep] = {}
+        self._new_rows: dict[Request, NewRow] = {}
+        self._copies: dict[Request, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._steps)
 
-    def place(self, request: Request, count: int, pages: tuple[int, ...]) -> None:
-        """Let the request compute its next count tokens in this step."""
+    def place(self, request: Request, count: int, growth: Growth = NO_GROWTH) -> None:
+        """Let the request compute its next count tokens in this step, in pages that are its own."""
+        pages, copied = growth.pages, None
+        if growth.copy is not None:
+            self._copies[request] = growth.copy
+            copied = growth.copy[1]
+        if request.enters:
+            self._new_rows[request] = self._new_row(request)
+            pages, copied = tuple(request.page_table), None
         start = request.num_scheduled_tokens
         total = len(request.token_ids) + request.num_in_flight
         end = start + count
@@ -48,7 +58,7 @@ class StepBuilder:
                 request.verifying = True
             request.drafts = ()  # used, or overtaken by this step
         request.num_scheduled_tokens = end
-        self._steps[request] = RowStep(request.row, start, count, pages, sample, drafts)
+        self._steps[request] = RowStep(request.row, start, count, pages, sample, drafts, copied)
         self.left -= count
 
     def can_encode(self, count: int) -> bool:
@@ -58,16 +68,21 @@ class StepBuilder:
         """
         return count < self.left or not self.entries
 
-    def encode(self, entry: CrossEntry, count: int) -> None:
-        """The encoder computes these pages in this step."""
-        self.entries.append(entry)
-        self.left -= count
+    def encode(self, request: Request) -> None:
+        """Let the encoder compute the request's input in this step, unless it has been or will be."""
+        entry = request.cross
+        if entry is not None and not entry.written and entry not in self.entries:
+            self.entries.append(entry)
+            self._encoded.add(request)
+            self.left -= len(request.encoder_token_ids)
 
     def withdraw(self, request: Request) -> None:
         """Undo place(), if there was one."""
         step = self._steps.pop(request, None)
         if step is None:
             return
+        self._new_rows.pop(request, None)
+        self._copies.pop(request, None)
         self.left += step.count
         request.num_scheduled_tokens = step.start
         if step.sample:
@@ -75,7 +90,27 @@ class StepBuilder:
             request.verifying = False
 
     def build(self, step_id: int, freed_rows: tuple[int, ...]) -> InFlight:
-        plan = StepPlan(step_id, freed_rows, tuple(self.new_rows), tuple(self._steps.values()))
+        for request in self._new_rows:
+            request.enters = False
+            if request.group is not None:
+                request.group.started.add(request.row)
+        new_rows, copies = tuple(self._new_rows.values()), tuple(self._copies.values())
+        plan = StepPlan(step_id, freed_rows, new_rows, tuple(self._steps.values()), copies)
         requests = tuple(self._steps)
         preemptions = tuple([r.metrics.num_preemptions for r in requests])
         return InFlight(plan, requests, preemptions, tuple(self.entries))
+
+    def _new_row(self, request: Request) -> NewRow:
+        encoder, entry = None, request.cross
+        if entry is not None:
+            encoder = EncoderInput(request.encoder_token_ids, entry.pages, request in self._encoded)
+        return NewRow(
+            request.row,
+            request.request_id,
+            tuple(request.token_ids),
+            request.num_prompt_tokens,
+            request.params,
+            request.seed,
+            request.index,
+            encoder,
+        )

@@ -48,7 +48,9 @@ class RequestStates:
             self.cross_length[new.row] = len(new.encoder.token_ids)
 
     def grow(self, step: RowStep) -> None:
-        """Append the step's pages to the row's table."""
+        """Append the step's pages to the row's table; a copied one replaces the page it was copied from."""
+        if step.copied_page is not None:
+            self.pages[step.row, step.start // self.page_size] = step.copied_page
         if step.pages:
             have = int(self.num_pages[step.row])
             self.pages[step.row, have : have + len(step.pages)] = step.pages

@@ -1,0 +1,198 @@
+"""BeamGroup: the beams of one request, as sequences that share pages and go on together.
+
+    waiting   owner (the prompt alone)
+    running   owner computes the prompt -> owner + others, one row each, fork after every token
+    preempted all of them at once; later the owner computes the prompt again, the others fork from
+              it and compute what they had generated
+
+What the beams have in common they share: a fork raises reference counts, and of the last page a
+copy is taken by whoever writes to it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from octavo.engine.page_pool import ensure
+from octavo.engine.request import STOP, Request, RequestState, RequestUpdate, update_of
+from octavo.params import BeamSearchParams, SampledToken, SamplingParams
+
+Likeliest = Sequence[tuple[int, float]]
+
+
+class Hypothesis(Protocol):
+    """A finished sequence."""
+
+    @property
+    def tokens(self) -> tuple[SampledToken, ...]: ...
+    @property
+    def finish_reason(self) -> str: ...
+
+
+class Search(Protocol):
+    """Who chooses (sampling.beam.BeamSearch)."""
+
+    def advance(self, likeliest: Sequence[Likeliest]) -> list[tuple[int, int]]:
+        """(beam to continue, token) of each beam after this step; none: the search is over."""
+        ...
+
+    def hypotheses(self) -> Sequence[Hypothesis]:
+        """What was found, best first."""
+        ...
+
+
+class SearchMaker(Protocol):
+    """Starts searches."""
+
+    def __call__(
+        self, params: BeamSearchParams, end_ids: frozenset[int], max_tokens: int, num_logprobs: int
+    ) -> Search: ...
+
+    def candidates(self, params: BeamSearchParams, end_ids: frozenset[int]) -> int:
+        """How many of each beam's likeliest tokens the search needs."""
+        ...
+
+
+Beams = list[tuple[Request, list[int]]]
+"""Of each new beam the member whose pages it begins with, and its token ids."""
+
+
+def pages_needed(num_prompt: int, num_tokens: int, width: int, page_size: int) -> int:
+    """Pages of so many beams of num_tokens tokens each that have only the prompt in common."""
+    shared = num_prompt // page_size
+    return shared + width * (-(-num_tokens // page_size) - shared)
+
+
+class BeamGroup:
+    """Who belongs to a beam search, and what they have reported of the step in progress.
+
+    1.  Members run like any request, but each waits after its token until all have theirs: then the
+        search says which beam goes on with which token, and tables are dealt out anew.
+    2.  The group enters and is preempted as a whole, and has all its rows from the beginning, so
+        members wait for nobody outside of it.
+
+    Attributes:
+        owner: the request that the caller knows; the first member while the group runs.
+        members: those with pages, as the search numbers its beams.
+        rows: all rows of the group while it runs; started: those that the executor knows of.
+    """
+
+    def __init__(self, owner: Request, width: int, num_results: int, search: Search) -> None:
+        self.owner, self.width = owner, width
+        self.num_results = num_results
+        self.members = [owner]
+        self.rows: list[int] = []
+        self.started: set[int] = set()
+        self._search = search
+        self._suspended: list[list[int]] = []
+        self._heard: dict[Request, Likeliest] = {}
+
+    def pages_to_enter(self, page_size: int) -> int:
+        """Pages that the group needs at once, a next token of every beam included."""
+        longest = max(map(len, self._suspended), default=self.owner.num_prompt_tokens + 1)
+        return pages_needed(self.owner.num_prompt_tokens, longest, self.width, page_size)
+
+    def hear(self, member: Request, likeliest: Likeliest) -> bool:
+        """A member has its next token's candidates. True: all have."""
+        self._heard[member] = likeliest
+        return len(self._heard) == len(self.members)
+
+    def decide(self) -> Beams:
+        """The next beams, or none when the search is over."""
+        heard = [self._heard[member] for member in self.members]
+        self._heard.clear()
+        if self._suspended:  # the prompt is back: go on where the beams were
+            known, self._suspended = self._suspended, []
+            return [(self.owner, tokens) for tokens in known]
+        return [
+            (self.members[parent], [*self.members[parent].token_ids, token])
+            for parent, token in self._search.advance(heard)
+        ]
+
+    def seat(self, count: int) -> list[Request]:
+        """Have so many members. Returns those that are not needed any more."""
+        gone = self.members[count:]
+        del self.members[count:]
+        while len(self.members) < count:
+            self.members.append(self._member(len(self.members)))
+        return gone
+
+    def _member(self, index: int) -> Request:
+        owner = self.owner
+        member = Request(
+            owner.request_id,
+            owner.token_ids[: owner.num_prompt_tokens],
+            owner.params,
+            owner.seed,
+            index,
+            owner.order,
+            owner.max_total_tokens,
+            owner.stop_ids,
+            owner.eos_ids,
+            replace(owner.metrics),
+            owner.cache_salt,
+        )
+        member.encoder_token_ids, member.group = owner.encoder_token_ids, self
+        member.row = self.rows[index]
+        return member
+
+    def suspend(self) -> None:
+        """The members have given up their pages; the owner will begin with the prompt again."""
+        if len(self.members[0].token_ids) > self.owner.num_prompt_tokens:
+            self._suspended = [member.token_ids for member in self.members]
+        for member in self.members:
+            member.row, member.num_in_flight = -1, 0
+            if member is not self.owner:
+                member.state = RequestState.FINISHED
+        self.members = [self.owner]
+        self.owner.token_ids = self.owner.token_ids[: self.owner.num_prompt_tokens]
+        self.rows = []
+        self.started.clear()
+        self._heard.clear()
+
+    def updates(self) -> list[RequestUpdate]:
+        """The end of each completion that the caller asked for."""
+        owner = self.owner
+        ends: list[tuple[tuple[SampledToken, ...], str | None, int | str | None]]
+        if owner.finish_reason == STOP:
+            found = self._search.hypotheses()[: self.num_results]
+            ensure(len(found) == self.num_results, "a beam search found too little")
+            ends = [(h.tokens, h.finish_reason, self._stop_reason(h)) for h in found]
+        else:
+            ends = [((), owner.finish_reason, owner.stop_reason)] * self.num_results
+        return [
+            RequestUpdate(
+                owner.request_id,
+                index,
+                tokens,
+                reason,
+                stop_reason,
+                owner.num_cached_tokens,
+                owner.metrics if index == 0 else replace(owner.metrics, num_preemptions=0),
+            )
+            for index, (tokens, reason, stop_reason) in enumerate(ends)
+        ]
+
+    def _stop_reason(self, hypothesis: Hypothesis) -> int | None:
+        last = hypothesis.tokens[-1].token_id
+        return None if hypothesis.finish_reason != STOP or last in self.owner.eos_ids else last
+
+
+def updates_of(request: Request) -> list[RequestUpdate]:
+    """The news that a request has ended: of a beam search, of each of its completions."""
+    return [update_of(request)] if request.group is None else request.group.updates()
+
+
+def begin_group(owner: Request, params: BeamSearchParams, make: SearchMaker) -> None:
+    """Make a request a beam search; its rows report as many candidates as that needs."""
+    asked = owner.params
+    limit = owner.max_total_tokens - owner.num_prompt_tokens
+    search = make(params, owner.stop_ids, limit, asked.logprobs or 0)
+    owner.params = row_params(asked, make.candidates(params, owner.stop_ids))
+    owner.group = BeamGroup(owner, params.beam_width, asked.n, search)
+
+
+def row_params(params: SamplingParams, candidates: int) -> SamplingParams:
+    return params.replace(beam_search=None, temperature=0.0, n=1, logprobs=candidates)
