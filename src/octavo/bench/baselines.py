@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from octavo.config import SchedulerConfig
-from octavo.engine.kv_manager import KVManager, PageGroup
+from octavo.engine.kv_manager import Growth, KVManager, PageGroup
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import StepResult
 from octavo.engine.request import Request, RequestUpdate
@@ -92,11 +92,11 @@ class ContiguousKV(KVManager):
         self._slabs[request] = self._free.pop()
         return True
 
-    def grow(self, request: Request, num_tokens: int) -> tuple[int, ...] | None:
+    def grow(self, request: Request, num_tokens: int) -> Growth | None:
         have = len(request.page_table)
         pages = self._slabs[request][have : self.pages_for(num_tokens)]
         request.page_table += pages
-        return tuple(pages)
+        return Growth(tuple(pages))
 
     def release(self, request: Request, publish: bool = True) -> None:
         self._free.append(self._slabs.pop(request))
