@@ -1,9 +1,10 @@
 """Where a decoding step's time goes: native kernels, drawing tokens, and everything else.
 
-    .venv/bin/python benchmarks/host_time.py [--streams 1,32] [--json] [--write]
+    .venv/bin/python benchmarks/host_time.py [--sampling '{"temperature": 0.8}'] [--json] [--write]
 
-Kernel time is what Program.replay takes. The host's share is all the rest of a step: scheduling,
-gathering the batch, drawing where that is Python, handing out the tokens.
+Kernel time is what Program.replay takes, drawing what the native sampler's call takes: neither holds
+the interpreter. The host's share is all the rest of a step: scheduling, gathering the batch, handing
+out the tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from harness import report, usable_cores, write
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
 from octavo.kernels.cpu import CpuBackend
-from octavo.sampling.sampler import Sampler
 
 LIMIT = 0.05
 PROMPT = 16
@@ -51,29 +51,32 @@ class Stopwatch:
         return sum(seconds for end, seconds in self.log if end > moment)
 
 
-class TimedProgram:
-    """A program whose replays are timed."""
+class Timed:
+    """A program or sampler one of whose methods is timed."""
 
-    def __init__(self, program: Any, watch: Stopwatch) -> None:
-        self._program = program
-        self.replay = watch.timed(program.replay)
+    def __init__(self, timed: Any, method: str, watch: Stopwatch) -> None:
+        self._timed = timed
+        setattr(self, method, watch.timed(getattr(timed, method)))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._program, name)
+        return getattr(self._timed, name)
 
 
 @contextmanager
 def watched() -> Iterator[tuple[Stopwatch, Stopwatch]]:
     """(kernels, drawing) of every engine that is made and run inside."""
     kernels, drawing = Stopwatch(), Stopwatch()
-    capture, sample = CpuBackend.capture, Sampler.sample
+    capture, sampler = CpuBackend.capture, CpuBackend.sampler
 
     def timed_capture(backend: CpuBackend, *args: Any, **kwargs: Any) -> Any:
-        return TimedProgram(capture(backend, *args, **kwargs), kernels)
+        return Timed(capture(backend, *args, **kwargs), "replay", kernels)
+
+    def timed_sampler(backend: CpuBackend, vocab_size: int) -> Any:
+        return Timed(sampler(backend, vocab_size), "sample", drawing)
 
     with (
         mock.patch.object(CpuBackend, "capture", timed_capture),
-        mock.patch.object(Sampler, "sample", drawing.timed(sample)),
+        mock.patch.object(CpuBackend, "sampler", timed_sampler),
     ):
         yield kernels, drawing
 
@@ -88,7 +91,7 @@ def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
         )  # fmt: skip
         for repetition in range(options.repeat + 1):
             prompts = random_prompts(streams, PROMPT, driver.vocab_size, repetition)
-            run = driver.run(prompts, options.new_tokens)
+            run = driver.run(prompts, options.new_tokens, **options.sampling)
             began = time.perf_counter() - run.decode_s
             spent = (run.decode_s, kernels.since(began), drawing.since(began))
             rows.append([1e3 * seconds / len(run.decode) for seconds in spent])
@@ -97,8 +100,8 @@ def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
         "step_ms": round(step, 4),
         "kernel_ms": round(kernel, 4),
         "drawing_ms": round(draw, 4),
-        "host_share": round(1 - kernel / step, 4),
-        "host_share_but_drawing": round(1 - (kernel + draw) / step, 4),
+        "drawing_share": round(draw / step, 4),
+        "host_share": round(1 - (kernel + draw) / step, 4),
     }
 
 
@@ -109,6 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--sampling", type=json.loads, default={}, help='{"temperature": 0.8, "top_p": 0.95}')
     parser.add_argument("--options", type=json.loads, default={}, help='such as {"isa": "avx2"}')
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/host_time-*.json")

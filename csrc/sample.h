@@ -44,7 +44,7 @@ struct SampleBatch {
     int64_t* rank;
     int32_t* top_token;  // [rows, top], -1 after the last
     double* top_logprob; // [rows, top]
-    int64_t top;
+    int64_t top;         // -1: no row may ask for any of it
 };
 
 enum : int32_t { kNothingAllowed = -1, kNaN = -2, kInfinity = -3 };

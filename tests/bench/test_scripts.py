@@ -189,7 +189,7 @@ def test_host_time_adds_up() -> None:
     assert watch.since(1.0) == 0.375
     assert watch.timed(lambda x: x + 1)(2) == 3
     assert len(watch.log) == 4
-    program = host_time.TimedProgram(type("P", (), {"replay": lambda self, b: b, "size": 7})(), watch)
+    program = host_time.Timed(type("P", (), {"replay": lambda self, b: b, "size": 7})(), "replay", watch)
     assert (program.replay(5), program.size, len(watch.log)) == (5, 7, 5)
 
 

@@ -201,13 +201,12 @@ def wrong(change: Callable[[dict[str, Any]], object]) -> None:
     params["repetition_penalty"], params["num_logprobs"] = 1, -1
     arguments: dict[str, Any] = {
         "logits": np.zeros((rows, vocab), np.float32),
-        "params": params.view(np.uint8).reshape(rows, -1),
+        "params": params.view(np.uint8),
         "positions": np.zeros(rows, np.int64),
         "bias": given,
         "banned": given,
         "seen": given,
         "mask": None,
-        "token": np.zeros(rows, np.int32),
         "logprob": np.zeros(rows),
         "rank": np.zeros(rows, np.int64),
         "top_token": np.zeros((rows, 3), np.int32),
@@ -226,9 +225,9 @@ def test_arguments_that_would_reach_beyond_an_array_are_refused() -> None:
         return starts, np.array([t], np.int32), np.zeros(1, np.float32)
 
     def more_logprobs(a: dict[str, Any]) -> None:
-        params = a["params"].copy().view(ROW).reshape(-1)
+        params = a["params"].copy().view(ROW)
         params["num_logprobs"] = 4
-        a["params"] = params.view(np.uint8).reshape(2, -1)
+        a["params"] = params.view(np.uint8)
 
     for words, change in (
         ("beyond the vocabulary", lambda a: a.update(bias=token(40))),
@@ -238,9 +237,10 @@ def test_arguments_that_would_reach_beyond_an_array_are_refused() -> None:
         ("differ in length", lambda a: a.update(seen=(starts[:2], *token(1)[1:]))),
         ("differ in length", lambda a: a.update(positions=np.zeros(1, np.int64))),
         ("differ in length", lambda a: a.update(mask=np.zeros((2, 1), np.uint32))),
-        ("differ in length", lambda a: a.update(token=np.zeros(1, np.int32))),
+        ("differ in length", lambda a: a.update(rank=np.zeros(1, np.int64))),
+        ("differ in length", lambda a: a.update(logprob=np.zeros(1))),
         ("another vocabulary", lambda a: a.update(logits=np.zeros((2, 41), np.float32))),
-        ("another layout", lambda a: a.update(params=np.zeros((2, 48), np.uint8))),
+        ("another layout", lambda a: a.update(params=np.zeros(2 * 48, np.uint8))),
         ("more logprobs than", more_logprobs),
     ):
         with pytest.raises(ValueError, match=words):

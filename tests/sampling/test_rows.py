@@ -119,3 +119,19 @@ def test_negative_seeds_are_their_64_bits() -> None:
     rows = SamplingRows(1, VOCAB)
     rows.add(0, SamplingParams(), -1, 0, [1], 1)
     assert rows.batch([0], [1]).rows["seed"].tolist() == [2**64 - 1]
+
+
+def test_rows_that_come_again_are_gathered_anew_only_when_one_has_changed() -> None:
+    rows = SamplingRows(3, VOCAB)
+    for row in range(3):
+        rows.add(row, SamplingParams(top_k=row + 1), 0, 0, [1], 1)
+    first, second = rows.batch([0, 2], [1, 1]), rows.batch([0, 2], [2, 2])
+    assert second.rows is first.rows
+    assert (first.positions.tolist(), second.positions.tolist()) == ([1, 1], [2, 2])
+    assert rows.batch([2, 0], [3, 3]).rows["top_k"].tolist() == [3, 1]
+    assert rows.batch([0, 2], [3, 3]).rows["top_k"].tolist() == [1, 3]
+    rows.add(2, SamplingParams(top_k=9, frequency_penalty=1.0), 0, 0, [1], 1)
+    changed = rows.batch([0, 2], [3, 3])
+    assert changed.rows["top_k"].tolist() == [1, 9]
+    assert first.rows["top_k"].tolist() == [1, 3]
+    assert changed.seen.row(1)[0].tolist() == [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from octavo.assembly import Loaded
 from octavo.errors import OctavoError
@@ -75,8 +76,11 @@ class Driver(LLM):
         """Tokens that one step computes at most."""
         return self._loaded.config.max_num_batched_tokens
 
-    def run(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Run:
+    def run(self, prompts: Sequence[Sequence[int]], new_tokens: int, **sampling: Any) -> Run:
         """Compute the prompts and draw new_tokens for each: greedy, end of text ignored.
+
+        Args:
+            sampling: fields of SamplingParams, for other draws.
 
         Nothing of it is left in the prefix cache that was not there: none of earlier runs is used.
 
@@ -85,7 +89,8 @@ class Driver(LLM):
             OctavoError: a request failed.
         """
         self.reset_prefix_cache()
-        params = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
+        always = {"max_tokens": new_tokens, "ignore_eos": True, "detokenize": False}
+        params = SamplingParams(**{"temperature": 0.0, **sampling, **always})
         names = [f"run-{self._next_id + i}" for i in range(len(prompts))]
         self._next_id += len(names)
         for prompt in prompts:

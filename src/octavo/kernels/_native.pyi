@@ -38,12 +38,11 @@ class Sampler:
         banned: _TokenLists,
         seen: _TokenLists,
         mask: npt.NDArray[np.uint32] | None,
-        token: _I32,
         logprob: _F64,
         rank: _I64,
         top_token: _I32,
         top_logprob: _F64,
-    ) -> None: ...
+    ) -> list[int]: ...
 
 class WeightArena:
     def __init__(self, planned: bool = False) -> None: ...

@@ -409,12 +409,11 @@ class RowSampler(Protocol):
         banned: TokenArrays,
         seen: TokenArrays,
         mask: npt.NDArray[np.uint32] | None,
-        token: npt.NDArray[np.int32],
         logprob: npt.NDArray[np.float64],
         rank: npt.NDArray[np.int64],
         top_token: npt.NDArray[np.int32],
         top_logprob: npt.NDArray[np.float64],
-    ) -> None: ...
+    ) -> list[int]: ...
 
 
 class Backend(ABC):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.engine.plan import EncoderInput, RowStep
 from octavo.kernels.batch import ForwardBatch
@@ -19,6 +21,8 @@ def gather_batch(steps: Sequence[RowStep], states: RequestStates, every: bool = 
     Args:
         every: the logits after every token are wanted.
     """
+    if steps and not every and not states.has_encoder and all(s.count == 1 and s.sample for s in steps):
+        return _decoding(steps, states)
     rows = np.array([s.row for s in steps], np.int32)
     start = np.array([s.start for s in steps], np.int32)
     count = np.array([s.count for s in steps], np.int32)
@@ -53,6 +57,48 @@ def gather_batch(steps: Sequence[RowStep], states: RequestStates, every: bool = 
         cross_lens=cross_lens,
         cross_tables=cross_tables,
     )
+
+
+def _decoding(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatch:
+    """The same where every row computes one token and samples: few calls, because most steps are so.
+
+    A lone row's tokens and pages are views of its state, which changes only between steps.
+    """
+    page_size, each = states.page_size, _counting(len(steps) + 1)
+    width = max(s.start for s in steps) // page_size + 1
+    if len(steps) == 1:
+        row, position = steps[0].row, steps[0].start
+        page: int = states.pages.item(row, width - 1)
+        return ForwardBatch(
+            token_ids=states.tokens[row, position : position + 1],
+            positions=np.array([position], np.int32),
+            slots=np.array([page * page_size + position % page_size], np.int32),
+            query_start=each,
+            context_lens=np.array([position + 1], np.int32),
+            page_tables=states.pages[row : row + 1, :width],
+            sampled=each[:1],
+        )
+    rows = np.array([s.row for s in steps], np.int32)
+    positions = np.array([s.start for s in steps], np.int32)
+    index = positions // page_size
+    tables = np.ascontiguousarray(states.pages[rows, :width])
+    return ForwardBatch(
+        token_ids=states.tokens[rows, positions],
+        positions=positions,
+        slots=(tables[each[:-1], index] - index) * page_size + positions,
+        query_start=each,
+        context_lens=positions + 1,
+        page_tables=tables,
+        sampled=each[:-1],
+    )
+
+
+@lru_cache(maxsize=256)
+def _counting(count: int) -> npt.NDArray[np.int32]:
+    """0, 1, ... count - 1; not to be written to."""
+    numbers = np.arange(count, dtype=np.int32)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def encoder_batch(inputs: Sequence[EncoderInput], page_size: int) -> ForwardBatch:

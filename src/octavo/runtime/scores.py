@@ -49,7 +49,7 @@ class PromptScores:
         Returns:
             What is left of the steps, and per row (position of the first, scored tokens).
         """
-        if not any(step.row in self._wanted for step in steps):
+        if not self._wanted or not any(step.row in self._wanted for step in steps):
             return steps, {}
         left: list[RowStep] = []
         scores: Scores = {}

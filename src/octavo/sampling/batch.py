@@ -32,6 +32,8 @@ ROW = np.dtype(
     align=True,
 )
 
+_NO_TOKENS, _NO_VALUES = np.zeros(0, np.int32), np.zeros(0, np.float32)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenLists:
@@ -51,12 +53,17 @@ class TokenLists:
     def of(cls, lists: Sequence[tuple[I32, F32] | None]) -> TokenLists:
         """Concatenate one (tokens, values) per row; None is an empty list."""
         full = [pair for pair in lists if pair is not None]
-        starts = np.zeros(len(lists) + 1, np.int64)
         if not full:
-            return cls(starts, np.zeros(0, np.int32), np.zeros(0, np.float32))
+            return cls.none(len(lists))
+        starts = np.zeros(len(lists) + 1, np.int64)
         np.cumsum([0 if pair is None else len(pair[0]) for pair in lists], out=starts[1:])
         tokens = np.concatenate([pair[0] for pair in full])
         return cls(starts, tokens, np.concatenate([pair[1] for pair in full]))
+
+    @classmethod
+    def none(cls, rows: int) -> TokenLists:
+        """An empty list for each row."""
+        return cls(np.zeros(rows + 1, np.int64), _NO_TOKENS, _NO_VALUES)
 
     def row(self, index: int) -> tuple[I32, F32]:
         span = slice(int(self.starts[index]), int(self.starts[index + 1]))

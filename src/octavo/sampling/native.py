@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from octavo.kernels.ops import Backend, RowSampler, TokenArrays
 from octavo.params import SampledToken
-from octavo.sampling.batch import F32, SamplingBatch, TokenLists
+from octavo.sampling.batch import F32, I32, I64, SamplingBatch, TokenLists
+from octavo.sampling.elementary import F64
 from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite
+
+Scores = tuple[F64, I64, I32, F64]
+"""Log-probability and rank of each row's token; ids and log-probabilities of the likeliest [R, most]."""
 
 _MESSAGES = {-1: NO_TOKEN, -2: not_finite("NaN"), -3: not_finite("infinity")}  # csrc/sample.h
 
@@ -27,39 +34,52 @@ class NativeSampler(Sampler):
 
     def __init__(self, native: RowSampler) -> None:
         self._native = native
+        self._rows: npt.NDArray[Any] | None = None
 
     def sample(self, logits: F32, batch: SamplingBatch) -> list[SampledToken | RowError]:
-        count = len(batch)
-        most = int(batch.rows["num_logprobs"].max(initial=-1))
-        token = np.empty(count, np.int32)
-        logprob, rank = np.empty(count, np.float64), np.empty(count, np.int64)
-        top_token = np.full((count, max(most, 0)), -1, np.int32)
-        top_logprob = np.empty(top_token.shape, np.float64)
-        self._native.sample(
+        if batch.rows is not self._rows:  # SamplingRows gives the same ones as long as it can
+            self._rows = batch.rows
+            self._records = np.ascontiguousarray(batch.rows).view(np.uint8)
+            self._most = int(batch.rows["num_logprobs"].max(initial=-1))
+        scores = _NO_SCORES if self._most < 0 else _scores(len(batch), self._most)
+        tokens = self._native.sample(
             np.ascontiguousarray(logits, np.float32),
-            np.ascontiguousarray(batch.rows).view(np.uint8).reshape(count, batch.rows.dtype.itemsize),
+            self._records,
             batch.positions,
             _arrays(batch.bias),
             _arrays(batch.banned),
             _arrays(batch.seen),
             batch.mask,
-            token,
-            logprob,
-            rank,
-            top_token,
-            top_logprob,
+            *scores,
         )
         drawn: list[SampledToken | RowError] = [
-            SampledToken(t) if t >= 0 else RowError(_MESSAGES[t]) for t in token.tolist()
+            SampledToken(t) if t >= 0 else RowError(_MESSAGES[t]) for t in tokens
         ]
-        if most >= 0:
-            for row in np.flatnonzero((batch.rows["num_logprobs"] >= 0) & (token >= 0)).tolist():
-                ids = top_token[row].tolist()
-                top = tuple((i, p) for i, p in zip(ids, top_logprob[row].tolist(), strict=True) if i >= 0)
-                drawn[row] = SampledToken(int(token[row]), float(logprob[row]), int(rank[row]), top)
+        for row, asked in enumerate(batch.rows["num_logprobs"].tolist() if self._most >= 0 else ()):
+            if asked >= 0 and tokens[row] >= 0:
+                drawn[row] = _scored(tokens[row], row, scores)
         for row, message in batch.errors.items():
             drawn[row] = RowError(message)
         return drawn
+
+
+def _scores(rows: int, most: int) -> Scores:
+    return (
+        np.empty(rows, np.float64),
+        np.empty(rows, np.int64),
+        np.full((rows, most), -1, np.int32),
+        np.empty((rows, most), np.float64),
+    )
+
+
+_NO_SCORES = _scores(0, 0)
+
+
+def _scored(token: int, row: int, scores: Scores) -> SampledToken:
+    logprob, rank, top_token, top_logprob = scores
+    pairs = zip(top_token[row].tolist(), top_logprob[row].tolist(), strict=True)
+    top = tuple(pair for pair in pairs if pair[0] >= 0)
+    return SampledToken(token, float(logprob[row]), int(rank[row]), top)
 
 
 def _arrays(lists: TokenLists) -> TokenArrays:

@@ -82,6 +82,8 @@ class SamplingRows:
         self._banned: dict[int, tuple[I32, F32]] = {}
         self._counts: dict[int, TokenCounts] = {}
         self._matchers: dict[int, list[Matcher]] = {}
+        self._gathered_rows: Sequence[int] | None = None
+        self._gathered = self._rows[:0], TokenLists.none(0)
 
     def add(
         self,
@@ -100,6 +102,7 @@ class SamplingRows:
         self.remove(row)
         if params.logit_bias:
             self._bias[row] = self._bias_lists(params)
+        self._gathered_rows = None
         self._rows[row] = (
             seed & SEED_MASK,
             num_prompt_tokens + params.min_tokens,
@@ -184,24 +187,28 @@ class SamplingRows:
             ahead [R]: draft tokens between the row's last own token and the position; penalties
                 count them as output. None: no drafts.
         """
-        where = np.asarray(positions, np.int64)
-        gathered = self._rows[np.asarray(rows, np.intp)]
-        early = where < gathered["min_position"]
+        where = np.array(positions, np.int64)
+        if rows != self._gathered_rows:  # mostly they are those of the last step
+            self._gathered = self._rows[np.array(rows, np.intp)], TokenLists.none(len(rows))
+            self._gathered_rows = list(rows)
+        gathered, none = self._gathered
+        if not (self._bias or self._banned or self._counts or self._matchers):
+            return SamplingBatch(gathered, where, none, none, none)
         drafts: Sequence[Sequence[int]] = [()] * len(rows) if ahead is None else ahead
         mask, errors = self._masks(rows, drafts)
-        return SamplingBatch(
-            rows=gathered,
-            positions=where,
-            bias=TokenLists.of([self._bias.get(row) for row in rows]),
-            banned=TokenLists.of(
+        bias, banned, seen = none, none, none
+        if self._bias:
+            bias = TokenLists.of([self._bias.get(row) for row in rows])
+        if self._banned:
+            early = where < gathered["min_position"]
+            banned = TokenLists.of(
                 [self._banned.get(row) if soon else None for row, soon in zip(rows, early, strict=True)]
-            ),
-            seen=TokenLists.of(
+            )
+        if self._counts:
+            seen = TokenLists.of(
                 [
                     self._counts[row].lists(draft) if row in self._counts else None
                     for row, draft in zip(rows, drafts, strict=True)
                 ]
-            ),
-            mask=mask,
-            errors=errors,
-        )
+            )
+        return SamplingBatch(gathered, where, bias, banned, seen, mask, errors)
