@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from octavo.config import EngineConfig, SchedulerConfig, context_length, resolve
+from octavo.config import EngineConfig, SchedulerConfig, context_length, encoder_length, resolve
 from octavo.errors import CheckpointError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Loaded:
     memory: MemoryPlan
     runner: ModelRunner
     phases: dict[str, float]
+    decoder_prompt: tuple[int, ...] = ()  # of an encoder-decoder model: what its decoder begins with
 
     @property
     def embedding_size(self) -> int | None:
@@ -78,10 +79,12 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
         OctavoError: one line that names what is wrong; nothing keeps running.
     """
     from octavo.checkpoints import open_checkpoint
+    from octavo.checkpoints.generation import decoder_prompt, read_generation
     from octavo.checkpoints.hub import resolve as find
     from octavo.kernels.ops import Limits
     from octavo.kernels.select import make_backend
     from octavo.models.loader import load_model
+    from octavo.models.registry import EncoderDecoder
     from octavo.runtime.hardware import usable_threads
     from octavo.runtime.memory import free_after, plan_memory
     from octavo.runtime.runner import ModelRunner
@@ -103,24 +106,31 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model's vocabulary {model.vocab_size}"
         )
     specs = model.kv_specs(user.kv_dtype)
+    source = model.max_source if isinstance(model, EncoderDecoder) else 0
+    begin = decoder_prompt(read_generation(path)) if source else ()
+    of_encoder = -(-encoder_length(user, source) // user.page_size) * user.page_size
     length = context_length(user, model.max_position)
     memory = plan_memory(
-        specs, weight_bytes, length, user.max_num_seqs, user.page_size, user.num_pages,
+        specs, weight_bytes, length + of_encoder, user.max_num_seqs, user.page_size, user.num_pages,
         user.gpu_memory_utilization, free_after(weight_bytes) if planned else None,
     )  # fmt: skip
-    config = resolve(user, model.max_position, memory.num_pages)
+    config = resolve(user, model.max_position, memory.num_pages, source)
     kv = backend.kv_cache(specs, memory.num_pages, user.page_size)
     phases.done("memory")
     limits = Limits(
         max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         max_sequences=config.max_num_seqs,
         max_sampled=config.max_num_seqs,
-        max_pages_per_sequence=-(-config.max_model_len // config.page_size),
+        max_pages_per_sequence=-(-max(config.max_model_len, config.max_encoder_len) // config.page_size),
     )
-    states = RequestStates(config.max_num_seqs, config.max_model_len, config.page_size)
+    states = RequestStates(
+        config.max_num_seqs, config.max_model_len, config.page_size, config.max_encoder_len
+    )
     runner = ModelRunner(model, backend, kv, limits, states, tokenizer.stop_token_ids)
     phases.done("program")
-    return Loaded(user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds)
+    return Loaded(
+        user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin
+    )
 
 
 def _words(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Tokenizer, ChatTemplate]:

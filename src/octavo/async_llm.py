@@ -15,7 +15,7 @@ from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.core import EngineCore, EngineStats
 from octavo.engine_args import EngineArgs
 from octavo.params import RequestOutput, SamplingParams
-from octavo.prompts import Prompt, chat_ids, check_length, output_processor, prompt_ids, truncated
+from octavo.prompts import Prompt, chat_ids, check_length, output_processor, read_prompt, refuse_chat
 from octavo.sampling.beam import BeamSearch
 from octavo.sampling.compiler import ConstraintCompiler
 
@@ -51,7 +51,7 @@ class AsyncLLM:
             rng=None if seed is None else random.Random(seed),
             beam_search=BeamSearch,
         )
-        self._engine = AsyncEngine(core, output_processor(loaded.tokenizer))
+        self._engine = AsyncEngine(core, output_processor(loaded.tokenizer, loaded.decoder_prompt))
         self._compiler = ConstraintCompiler(loaded.tokenizer)
         self._engine.start()
 
@@ -80,19 +80,22 @@ class AsyncLLM:
             OverloadedError: too many requests are waiting.
         """
         if isinstance(prompt, str):
-            check_length(prompt, self.tokenizer, self.max_model_len)
-        text, ids = prompt_ids(prompt, self.tokenizer)
+            check_length(prompt, self.tokenizer, self.max_encoder_len or self.max_model_len)
+        given = read_prompt(prompt, self.tokenizer, self._loaded.decoder_prompt)
         params = await self._compiler.compile_async(sampling_params or SamplingParams())
+        given = given.truncated(params)
         stream = self._engine.generate(
             request_id or uuid.uuid4().hex,
-            truncated(ids, params),
+            given.ids,
             params,
-            prompt=text,
+            prompt=given.text,
             priority=priority,
             cache_salt=cache_salt,
+            encoder_token_ids=given.encoder_ids,
         )
         async with aclosing(stream):
             async for output in stream:
+                given.mark(output)
                 yield output
 
     async def abort(self, request_id: str) -> None:
@@ -105,7 +108,7 @@ class AsyncLLM:
         Raises:
             InvalidRequestError: the text is longer than any max_model_len tokens.
         """
-        check_length(text, self.tokenizer, self.max_model_len)
+        check_length(text, self.tokenizer, self.max_encoder_len or self.max_model_len)
         return self.tokenizer.encode(text)
 
     def render_chat(
@@ -118,6 +121,7 @@ class AsyncLLM:
         **kwargs: Any,
     ) -> list[int]:
         """Token ids of a conversation under the model's chat template."""
+        refuse_chat(self.max_encoder_len)
         for message in messages if isinstance(messages, list) else ():
             content = message.get("content") if isinstance(message, Mapping) else None
             if isinstance(content, str):
@@ -131,6 +135,11 @@ class AsyncLLM:
             continue_final_message=continue_final_message,
             **kwargs,
         )[1]
+
+    @property
+    def max_encoder_len(self) -> int:
+        """Tokens of a prompt that an encoder reads; 0: the model has none, the prompt is gone on from."""
+        return self.config.max_encoder_len
 
     @property
     def template(self) -> str | None:

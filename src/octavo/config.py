@@ -169,32 +169,48 @@ def context_length(user: EngineConfig, max_position: int) -> int:
     return user.max_model_len or max_position
 
 
-def resolve(user: EngineConfig, max_position: int, num_pages: int) -> SchedulerConfig:
+def encoder_length(user: EngineConfig, max_source: int) -> int:
+    """The longest input of an encoder to plan for; 0 where max_source says that there is none.
+
+    It is computed in one step, so max_num_batched_tokens bounds it, as max_model_len does.
+    """
+    return min(max_source, user.max_model_len or max_source, user.max_num_batched_tokens or max_source)
+
+
+def resolve(user: EngineConfig, max_position: int, num_pages: int, max_source: int = 0) -> SchedulerConfig:
     """The engine's numbers from the user's wishes, the model and the pages that fit.
 
     A length the user did not name shrinks to the pool, so that a lone request always ends.
 
+    Args:
+        max_source: the longest input of the model's encoder; 0: it has none.
+
     Raises:
         CapacityError: the pool cannot hold one sequence of the max_model_len that was asked for.
     """
-    length, slots = context_length(user, max_position), num_pages * user.page_size
-    if length > slots:
-        if user.max_model_len is not None:
+    length, size = context_length(user, max_position), user.page_size
+    encoder = encoder_length(user, max_source)
+    needed = -(-length // size) + -(-encoder // size)
+    if needed > num_pages:
+        if user.max_model_len is not None or (encoder and num_pages < 2):
+            both = " and an encoder's input of as many tokens" if encoder else ""
             raise CapacityError(
-                f"max_model_len {length} needs {-(-length // user.page_size)} pages of {user.page_size} "
+                f"max_model_len {length}{both} needs {needed} pages of {size} "
                 f"tokens, {num_pages} fit: lower it or raise gpu_memory_utilization"
             )
-        length = slots
+        encoder = min(encoder, num_pages // 2 * size)
+        length = min(length, (num_pages - -(-encoder // size)) * size)
     return SchedulerConfig(
         num_pages=num_pages,
         page_size=user.page_size,
         max_model_len=length,
         max_num_seqs=user.max_num_seqs,
-        max_num_batched_tokens=user.max_num_batched_tokens or CPU_BATCHED_TOKENS,
+        max_num_batched_tokens=user.max_num_batched_tokens or max(CPU_BATCHED_TOKENS, encoder),
         step_target_s=user.step_target_ms / 1000 or None,
         enable_prefix_caching=user.enable_prefix_caching,
         max_waiting=user.max_waiting,
         scheduling_policy=user.scheduling_policy,
+        max_encoder_len=encoder,
     )
 
 

@@ -20,7 +20,7 @@ from octavo.params import (
     RequestOutput,
     SamplingParams,
 )
-from octavo.prompts import Prompt, as_list, chat_ids, output_processor, prompt_ids, truncated
+from octavo.prompts import Prompt, TokenPrompt, as_list, chat_ids, output_processor, read_prompt, refuse_chat
 from octavo.sampling.beam import BeamSearch
 from octavo.sampling.compiler import ConstraintCompiler
 
@@ -56,7 +56,7 @@ class LLM:
             rng=None if seed is None else random.Random(seed),
             beam_search=BeamSearch,
         )
-        self._outputs: OutputProcessor = output_processor(loaded.tokenizer)
+        self._outputs: OutputProcessor = output_processor(loaded.tokenizer, loaded.decoder_prompt)
         self._compiler = ConstraintCompiler(loaded.tokenizer)
         self._next_id = 0
 
@@ -69,14 +69,17 @@ class LLM:
         """Complete each prompt; the outputs stand in the order of the prompts.
 
         Args:
-            prompts: text, token ids, {"prompt_token_ids": ids}, or a list of these.
+            prompts: text, token ids, {"prompt_token_ids": ids}, or a list of these. For an
+                encoder-decoder model these are the encoder's; {"encoder_prompt": prompt,
+                "decoder_prompt": prompt} says also how the answer begins.
             sampling_params: for all, or one for each.
             use_tqdm: a progress bar on a terminal, when there is more than one prompt.
 
         Raises:
             InvalidRequestError: a prompt or parameter is wrong; nothing was generated.
         """
-        every = [prompt_ids(prompt, self._loaded.tokenizer) for prompt in as_list(prompts)]
+        begin = self._loaded.decoder_prompt
+        every = [read_prompt(prompt, self._loaded.tokenizer, begin) for prompt in as_list(prompts)]
         return self._run(every, sampling_params, use_tqdm)
 
     def chat(
@@ -105,7 +108,8 @@ class LLM:
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
             "continue_final_message": continue_final_message,
         }
-        every = [self._chat_ids(c, options | dict(chat_template_kwargs or {})) for c in conversations]
+        extra = options | dict(chat_template_kwargs or {})
+        every = [TokenPrompt(*self._chat_ids(c, extra)) for c in conversations]
         return self._run(every, sampling_params, use_tqdm)
 
     def embed(
@@ -122,7 +126,7 @@ class LLM:
         """
         wanted = pooling_params or PoolingParams()
         wanted.check(self._loaded.embedding_size)
-        every = [prompt_ids(prompt, self._loaded.tokenizer) for prompt in as_list(prompts)]
+        every = [read_prompt(prompt, self._loaded.tokenizer) for prompt in as_list(prompts)]
         outputs = self._run(every, wanted.sampling(), use_tqdm)
         return [
             EmbeddingRequestOutput(
@@ -138,11 +142,12 @@ class LLM:
         return self._chat_ids(messages, options)[1]
 
     def _chat_ids(self, messages: Any, options: dict[str, Any]) -> tuple[str | None, list[int]]:
+        refuse_chat(self._loaded.config.max_encoder_len)
         return chat_ids(self._loaded.template, self._loaded.tokenizer, messages, **options)
 
     def _run(
         self,
-        prompts: list[tuple[str | None, list[int]]],
+        prompts: list[TokenPrompt],
         given: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
@@ -155,12 +160,10 @@ class LLM:
                 f"{len(prompts)} prompts came with {len(params)} sampling_params", "sampling_params"
             )
         params = [self._compiler.compile(wish) for wish in params]
-        prompts = [(text, truncated(ids, wish)) for (text, ids), wish in zip(prompts, params, strict=True)]
-        for (_, ids), wish in zip(prompts, params, strict=True):
-            self._core.check(ids, wish)
-        queue = [
-            (str(self._next_id + i), *p, w) for i, (p, w) in enumerate(zip(prompts, params, strict=True))
-        ]
+        prompts = [prompt.truncated(wish) for prompt, wish in zip(prompts, params, strict=True)]
+        for prompt, wish in zip(prompts, params, strict=True):
+            self._core.check(prompt.ids, wish, prompt.encoder_ids)
+        queue = [(str(self._next_id + i), p, w) for i, (p, w) in enumerate(zip(prompts, params, strict=True))]
         self._next_id += len(queue)
         try:
             with _Bar(len(queue) if use_tqdm else 0) as bar:
@@ -173,16 +176,18 @@ class LLM:
         return [done[request_id] for request_id, *_ in queue]
 
     def _drain(
-        self, queue: Iterable[tuple[str, str | None, list[int], SamplingParams]], bar: _Bar
+        self, queue: Iterable[tuple[str, TokenPrompt, SamplingParams]], bar: _Bar
     ) -> dict[str, RequestOutput]:
         """Feed the engine as it has room, step it until all have ended."""
         waiting, done = list(queue), {}
+        given = {request_id: prompt for request_id, prompt, _ in waiting}
         waiting.reverse()
         while waiting or self._core.has_unfinished():
             while waiting and self._wants(waiting[-1][-1]):
-                request_id, text, ids, params = waiting.pop()
-                seed = self._core.add_request(request_id, ids, params)
-                self._outputs.add(request_id, text, ids, params, seed)
+                request_id, prompt, params = waiting.pop()
+                encoder = prompt.encoder_ids
+                seed = self._core.add_request(request_id, prompt.ids, params, encoder_token_ids=encoder)
+                self._outputs.add(request_id, prompt.text, prompt.ids, params, seed)
             updates = self._core.step()
             failed = next((u for u in updates if u.finish_reason == "error"), None)
             if failed is not None:
@@ -192,6 +197,7 @@ class LLM:
             for request_id in dict.fromkeys(u.request_id for u in updates if u.tokens or u.finish_reason):
                 output = self._outputs.take(request_id)
                 if output is not None and output.finished:
+                    given[request_id].mark(output)
                     done[request_id] = output
                     bar.advance()
         return done
@@ -200,6 +206,11 @@ class LLM:
         """Whether the engine should get another request now: it has something waiting, but little."""
         core = self._core
         return core.num_waiting < core.config.max_num_seqs and core.has_room(params.n)
+
+    @property
+    def max_encoder_len(self) -> int:
+        """Tokens of a prompt that an encoder reads; 0: the model has none, the prompt is gone on from."""
+        return self._loaded.config.max_encoder_len
 
     def get_tokenizer(self) -> Tokenizer:
         return self._loaded.tokenizer

@@ -403,6 +403,8 @@ class RequestOutput:
     Attributes:
         prompt_logprobs: per token of the prompt its logprob and the likeliest ones', None for the
             first token; None as a whole where not asked for, or not known yet.
+        encoder_prompt, encoder_prompt_token_ids: what the encoder of an encoder-decoder model has read;
+            prompt is what its decoder went on from.
         embedding: the pooled hidden states of the prompt, as they are, where params.pooling asks for them.
     """
 
@@ -416,6 +418,13 @@ class RequestOutput:
     num_cached_tokens: int = 0
     seed: int = 0
     embedding: list[float] | None = None
+    encoder_prompt: str | None = None
+    encoder_prompt_token_ids: list[int] | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens that the model has read, an encoder's included."""
+        return len(self.prompt_token_ids) + len(self.encoder_prompt_token_ids or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
 from octavo.engine.output import OutputProcessor
 from octavo.errors import InvalidRequestError
-from octavo.params import SamplingParams
+from octavo.params import RequestOutput, SamplingParams
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
 from octavo.tokenizer.control import Marker
@@ -18,10 +19,82 @@ from octavo.tokenizer.messages import plain_messages
 from octavo.tokenizer.stop import StopMatcher
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or vLLM's {"prompt": text} or {"prompt_token_ids": ids}."""
+"""Text, token ids, or vLLM's {"prompt": text} or {"prompt_token_ids": ids}; for an encoder-decoder model
+also vLLM's {"encoder_prompt": prompt, "decoder_prompt": prompt}."""
 
 
-def prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[int]]:
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A prompt as the engine takes it: what is gone on from, and what an encoder reads."""
+
+    text: str | None
+    ids: list[int]
+    encoder_text: str | None = None
+    encoder_ids: tuple[int, ...] = ()
+
+    def truncated(self, params: SamplingParams) -> TokenPrompt:
+        """With the last tokens of what the caller wrote, where params keep only so many."""
+        keep = params.truncate_prompt_tokens
+        if keep is None:
+            return self
+        if self.encoder_ids:
+            return replace(self, encoder_ids=self.encoder_ids[-keep:])
+        return replace(self, ids=self.ids[-keep:])
+
+    def mark(self, output: RequestOutput) -> None:
+        """Say in an output what the encoder has read."""
+        if self.encoder_ids:
+            output.encoder_prompt = self.encoder_text
+            output.encoder_prompt_token_ids = list(self.encoder_ids)
+
+
+def refuse_chat(max_encoder_len: int) -> None:
+    """Raise where the model has an encoder: nobody has trained those to hold conversations."""
+    if max_encoder_len:
+        raise InvalidRequestError(
+            "the model is an encoder-decoder and holds no conversations: send its input as a prompt to be "
+            "completed (LLM.generate, /v1/completions)",
+            "messages",
+        )
+
+
+def read_prompt(prompt: Prompt, tokenizer: Tokenizer, decoder_start: Sequence[int] = ()) -> TokenPrompt:
+    """One prompt as token ids.
+
+    Args:
+        decoder_start: what the decoder of an encoder-decoder model begins with: then a plain prompt is
+            the encoder's. A decoder_prompt follows the first of these tokens, unless it has it already.
+
+    Raises:
+        InvalidRequestError: it is neither text nor token ids.
+    """
+    explicit = isinstance(prompt, Mapping) and bool({"encoder_prompt", "decoder_prompt"} & set(prompt))
+    if not decoder_start:
+        if explicit:
+            raise InvalidRequestError("the model has no encoder: give a plain prompt", "encoder_prompt")
+        return TokenPrompt(*prompt_ids(prompt, tokenizer))
+    source: Any = prompt
+    target: Any = None
+    if explicit and isinstance(prompt, Mapping):
+        unknown = sorted(set(prompt) - {"encoder_prompt", "decoder_prompt"})
+        if unknown or prompt.get("encoder_prompt") is None:
+            wrong = f"not {unknown[0]!r}" if unknown else "and encoder_prompt must not be missing"
+            raise InvalidRequestError(
+                f"a prompt object holds encoder_prompt and decoder_prompt, {wrong}", "encoder_prompt"
+            )
+        source, target = prompt["encoder_prompt"], prompt.get("decoder_prompt")
+    encoder_text, encoder_ids = prompt_ids(source, tokenizer)
+    text, ids = (None, []) if target is None else prompt_ids(target, tokenizer, add_special_tokens=False)
+    if not ids:
+        ids = list(decoder_start)
+    elif ids[0] != decoder_start[0]:
+        ids = [decoder_start[0], *ids]
+    return TokenPrompt(text, ids, encoder_text, tuple(encoder_ids))
+
+
+def prompt_ids(
+    prompt: Prompt, tokenizer: Tokenizer, add_special_tokens: bool = True
+) -> tuple[str | None, list[int]]:
     """(text or None, token ids) of one prompt; the engine checks the ids.
 
     Raises:
@@ -38,7 +111,7 @@ def prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[i
         text = prompt.get("prompt")
         given = prompt.get("prompt_token_ids", text)
     if isinstance(given, str):
-        return given, tokenizer.encode(given)
+        return given, tokenizer.encode(given, add_special_tokens)
     if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
         raise _wrong(given)
     ids = list(given)
@@ -49,11 +122,6 @@ def prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[i
 
 def _wrong(given: object) -> InvalidRequestError:
     return InvalidRequestError(f"a prompt must be text or token ids, not {type(given).__name__}", "prompt")
-
-
-def truncated(ids: list[int], params: SamplingParams) -> list[int]:
-    """The prompt's last tokens, where params keep only so many."""
-    return ids if params.truncate_prompt_tokens is None else ids[-params.truncate_prompt_tokens :]
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -133,11 +201,17 @@ def _message_as_text(message: Mapping[str, Any]) -> dict[str, Any]:
     return dict(message)
 
 
-def output_processor(tokenizer: Tokenizer) -> OutputProcessor:
-    """An OutputProcessor that speaks the model's tokens."""
+def output_processor(tokenizer: Tokenizer, decoder_start: Sequence[int] = ()) -> OutputProcessor:
+    """An OutputProcessor that speaks the model's tokens.
+
+    Args:
+        decoder_start: what a decoder begins with; the text after it is no continuation.
+    """
+    start = list(decoder_start)
 
     def detokenizer(ids: Sequence[int], params: SamplingParams) -> IncrementalDetokenizer:
-        return IncrementalDetokenizer(tokenizer, ids, params.skip_special_tokens)
+        before = () if list(ids) == start else ids
+        return IncrementalDetokenizer(tokenizer, before, params.skip_special_tokens)
 
     def stop_matcher(params: SamplingParams) -> StopMatcher:
         return StopMatcher(params.stop, params.include_stop_str_in_output)

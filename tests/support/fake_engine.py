@@ -86,6 +86,7 @@ class FakeEngine:
     delay: float = 0.0
     healthy: bool = True
     max_model_len: int = 128
+    max_encoder_len: int = 0
     max_sequences: int = 512
     embedding_size: int | None = 4
     served_model_name: str = "fake/model"

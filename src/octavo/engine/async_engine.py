@@ -27,6 +27,7 @@ class _Add:
     priority: int
     cache_salt: str | None
     arrival_time: float
+    encoder_token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,7 @@ class AsyncEngine:
         prompt: str | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
+        encoder_token_ids: Sequence[int] = (),
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one prompt, as params.output_kind wants them, until one is finished.
 
@@ -143,7 +145,9 @@ class AsyncEngine:
             RequestFailedError: the engine failed at this request, at any of its n completions.
             EngineDeadError: the engine thread is not running (any more).
         """
-        stream = self._open(_Add(request_id, token_ids, params, priority, cache_salt, self._clock()), prompt)
+        now = self._clock()
+        add = _Add(request_id, token_ids, params, priority, cache_salt, now, encoder_token_ids)
+        stream = self._open(add, prompt)
         finished = False
         try:
             while not finished:
@@ -210,7 +214,7 @@ class AsyncEngine:
             raise OverloadedError("the engine is shutting down and takes no new requests")
         if self._dead is not None or not self._thread.is_alive():
             raise self._why_dead()
-        self._core.check(add.token_ids, add.params)
+        self._core.check(add.token_ids, add.params, add.encoder_token_ids)
         if add.request_id in self._streams:
             raise InvalidRequestError(f"request_id {add.request_id!r} is in use", "request_id")
         self._core.check_room(add.params.n, self._num_pending())
@@ -361,6 +365,7 @@ class AsyncEngine:
                     priority=command.priority,
                     cache_salt=command.cache_salt,
                     arrival_time=command.arrival_time,
+                    encoder_token_ids=command.encoder_token_ids,
                 )
             except Exception as error:  # the caller's, not ours
                 news.append(_Added(command.request_id, 0, error))

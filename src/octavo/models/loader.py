@@ -57,7 +57,7 @@ class Loader:
         self._checkpoint, self.backend, self._names = checkpoint, backend, names
         self._dense = None if dtype == "auto" else _DENSE[dtype]
         self._progress, self._taken = progress, set[str]()
-        self._context = context
+        self.context = context
         self._embedding: StoredTensor | None = None
         self._shared: dict[str, PackedWeight] = {}
         self.nbytes = 0
@@ -195,7 +195,7 @@ class Loader:
                     scaling[key] = formats.vector(self._take(stored, (half,), stored))
             if "long_factor" in scaling:
                 scaling["rope_type"] = "longrope"  # converters leave it unsaid
-        positions = min(max_position, self._context or max_position)
+        positions = min(max_position, self.context or max_position)
         return rotary_tables(rope.dim, rope.theta, positions, scaling, rope.interleaved)
 
     def finish(self, ignored: Sequence[str] = ()) -> None:

@@ -26,7 +26,8 @@ LENGTH = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class T5Config:
-    """Names follow config.json. length: of inputs and of answers; distances themselves have no end.
+    """Names follow config.json. length: of inputs and of answers where the user names none; distances
+    have no end.
 
     scaled: the logits are, by d_model^-0.5 (T5 1.0).
     """
@@ -114,7 +115,8 @@ def build(c: T5Config, load: Loader) -> EncoderDecoderModel:
         head=load.head("lm_head", table, not load.has("lm_head.weight")),
         head_scale=c.d_model**-0.5 if c.scaled else 1.0,
     )
-    return EncoderDecoderModel(stack, c.length, c.length)
+    length = max(c.length, load.context or 0)
+    return EncoderDecoderModel(stack, length, length)
 
 
 def _bias(c: T5Config, load: Loader, side: str) -> F32:

@@ -65,6 +65,11 @@ class ServedEngine(Protocol):
         ...
 
     @property
+    def max_encoder_len(self) -> int:
+        """Tokens of a prompt that an encoder reads; 0: the model has none."""
+        ...
+
+    @property
     def healthy(self) -> bool: ...
 
     def generate(

@@ -102,7 +102,7 @@ class Metrics:
             return
         self._success.labels(*labels, reason).inc()
         values: dict[str, float] = {
-            "request_prompt_tokens": len(output.prompt_token_ids),
+            "request_prompt_tokens": output.num_prompt_tokens,
             "request_generation_tokens": sum(num_tokens),
             "request_max_num_generation_tokens": max(num_tokens, default=0),
         }

@@ -10,13 +10,18 @@ from octavo.errors import CheckpointError
 from octavo.tokenizer.tokenizer import Tokenizer, parse_backend
 
 _MAX_BYTES = 256 << 20
+_SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 
 
 def build(path: Path) -> Tokenizer:
     """See Tokenizer.from_folder."""
     file = path / "tokenizer.json"
     if not file.exists():
-        raise CheckpointError(f"{path} has no tokenizer.json; a fast tokenizer is needed")
+        old = next((name for name in _SENTENCEPIECE if (path / name).exists()), None)
+        raise CheckpointError(
+            f"{path} has no tokenizer.json; a fast tokenizer is needed"
+            + (f" (made of {old} by transformers: AutoTokenizer, then save_pretrained)" if old else "")
+        )
     backend = parse_backend(_read(file), str(file))
     # A checkpoint may fix a training length here; the engine has its own limit, with a clear error.
     backend.no_truncation()

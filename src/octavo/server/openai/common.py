@@ -89,7 +89,14 @@ def check_prompt(prompt: Sequence[int], engine: ServedEngine, vocab_size: int, f
     """Raise if the model cannot take this prompt."""
     if not prompt:
         raise InvalidRequestError(f"{field} is empty: at least one token is needed", field)
-    if len(prompt) >= engine.max_model_len:
+    if engine.max_encoder_len and len(prompt) > engine.max_encoder_len:
+        raise ApiError(
+            400,
+            f"the prompt has {len(prompt)} tokens; the encoder reads at most {engine.max_encoder_len}",
+            param=field,
+            code="context_length_exceeded",
+        )
+    if not engine.max_encoder_len and len(prompt) >= engine.max_model_len:
         raise ApiError(
             400,
             f"the prompt has {len(prompt)} tokens; the context of {engine.max_model_len} must hold it "
@@ -115,7 +122,7 @@ def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
     """OpenAI's usage object for the prompts of one request (final outputs)."""
     prompt = completion = cached = 0
     for output in outputs:
-        prompt += len(output.prompt_token_ids)
+        prompt += output.num_prompt_tokens
         completion += sum(len(item.token_ids) for item in output.outputs)
         cached += output.num_cached_tokens
     return usage_of(prompt, completion, cached)

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import CompletionOutput, RequestOutput
 from octavo.server.engine import ServedEngine
 from octavo.server.generation import Generation
@@ -44,6 +44,8 @@ async def completions(request: Request) -> Response:
     data = await request.body()
     body = await off_loop(len(data), parse, CompletionRequest, data)
     engine = state.served(body.model)
+    if body.echo and engine.max_encoder_len:
+        raise UnsupportedError("echo: the prompt is the encoder's input, no part of what is written", "echo")
     params = body.sampling_params()
     given: list[Prompt] = body.prompt
     if len(given) > state.settings.max_prompts:
@@ -63,6 +65,11 @@ async def completions(request: Request) -> Response:
         events = chunks(generation, head, fields, body.include_usage, body.continuous_usage)
         return EventStream(events, to_error, headers)
     return Answer(lambda: _answer(generation, body, texts), to_error, headers)
+
+
+def _read(output: RequestOutput) -> list[int]:
+    """The prompt as it was sent: what an encoder has read, where the model has one."""
+    return output.encoder_prompt_token_ids or output.prompt_token_ids
 
 
 def _echo(engine: ServedEngine, prompts: Sequence[Prompt]) -> list[str]:
@@ -132,7 +139,7 @@ def _choice(
         "stop_reason": completion.stop_reason,
     }
     if body.return_token_ids:
-        choice |= {"token_ids": completion.token_ids, "prompt_token_ids": output.prompt_token_ids}
+        choice |= {"token_ids": completion.token_ids, "prompt_token_ids": _read(output)}
     if body.prompt_logprobs is not None:
         choice["prompt_logprobs"] = prompt_logprobs(output)
     return choice
@@ -169,5 +176,5 @@ class _TextFields:
         if body.return_token_ids:
             extra += f',"token_ids":{dumps(new.token_ids)}'
             if first:
-                extra += f',"prompt_token_ids":{dumps(output.prompt_token_ids)}'
+                extra += f',"prompt_token_ids":{dumps(_read(output))}'
         return f'"text":{dumps(text)},"logprobs":{logprobs},"finish_reason":{dumps(new.finish_reason)}{extra}'

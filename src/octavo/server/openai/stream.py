@@ -63,7 +63,7 @@ async def chunks(
             state = prompts.get(prompt_index)
             if state is None:
                 state = prompts[prompt_index] = _PromptState(
-                    head.format(output.seed), len(output.prompt_token_ids), output.num_cached_tokens
+                    head.format(output.seed), output.num_prompt_tokens, output.num_cached_tokens
                 )
             events: list[str] = []
             for new in output.outputs:
