@@ -89,7 +89,8 @@ TokenListsView lists_of(const TokenListsTuple& t, size_t rows) {
 std::vector<int32_t> sample(Sampler& sampler, const Array<float, 2>& logits, const Array<uint8_t, 1>& params,
                             const Array<int64_t, 1>& positions, const TokenListsTuple& bias,
                             const TokenListsTuple& banned, const TokenListsTuple& seen,
-                            const std::optional<Array<uint32_t, 2>>& mask, const Result<double, 1>& logprob,
+                            const std::optional<Array<uint32_t, 2>>& mask,
+                            const std::optional<Array<int32_t, 1>>& given, const Result<double, 1>& logprob,
                             const Result<int64_t, 1>& rank, const Result<int32_t, 2>& top_token,
                             const Result<double, 2>& top_logprob) {
     const size_t rows = logits.shape(0), vocab = logits.shape(1), scored = logprob.shape(0);
@@ -100,13 +101,13 @@ std::vector<int32_t> sample(Sampler& sampler, const Array<float, 2>& logits, con
     const bool same = positions.shape(0) == rows && (scored == rows || scored == 0) && rank.shape(0) == scored &&
                       top_token.shape(0) == scored && top_logprob.shape(0) == scored &&
                       top_token.shape(1) == top_logprob.shape(1);
-    if (!same || (mask && (mask->shape(0) != rows || mask->shape(1) != (vocab + 31) / 32)))
+    if (!same || (given && given->shape(0) != rows) || (mask && (mask->shape(0) != rows || mask->shape(1) != (vocab + 31) / 32)))
         throw std::invalid_argument("arrays of a sampling batch differ in length");
     std::vector<int32_t> token(rows);
     const SampleBatch batch{logits.data(), static_cast<int64_t>(rows), static_cast<int64_t>(vocab),
                             reinterpret_cast<const SampleParams*>(params.data()), positions.data(), lists_of(bias, rows),
-                            lists_of(banned, rows), lists_of(seen, rows), mask ? mask->data() : nullptr, token.data(),
-                            logprob.data(), rank.data(), top_token.data(), top_logprob.data(),
+                            lists_of(banned, rows), lists_of(seen, rows), mask ? mask->data() : nullptr,
+                            given ? given->data() : nullptr, token.data(), logprob.data(), rank.data(), top_token.data(), top_logprob.data(),
                             scored ? static_cast<int64_t>(top_token.shape(1)) : -1};
     nb::gil_scoped_release release;
     sampler.sample(batch);
@@ -304,7 +305,7 @@ NB_MODULE(_native, m) {
             new (self) Sampler(std::move(pool), choose_kernels(isa), vocab);
         })
         .def("sample", &sample, "logits"_a, "params"_a, "positions"_a, "bias"_a, "banned"_a, "seen"_a, "mask"_a.none(),
-             "logprob"_a, "rank"_a, "top_token"_a, "top_logprob"_a);
+             "given"_a.none(), "logprob"_a, "rank"_a, "top_token"_a, "top_logprob"_a);
     nb::class_<WeightArena>(m, "WeightArena").def(nb::init<bool>(), "planned"_a = false);
     nb::class_<PackedMatrix>(m, "Matrix")
         .def_prop_ro("shape", [](const PackedMatrix& p) { return std::pair(p.view.n, p.view.k); })

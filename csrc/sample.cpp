@@ -246,7 +246,8 @@ void Sampler::Row::finish() {
     int32_t token = error_;
     if (!error_) {
         RaceNoise noise(*params_, batch_->positions[row_]);
-        token = params_->temperature == 0.0f  ? first_best()
+        token = batch_->given                 ? batch_->given[row_]
+                : params_->temperature == 0.0f ? first_best()
                 : is_sparse(*params_) ? draw_sparse(noise)
                                       : draw_from_weights(noise);
         if (params_->num_logprobs >= 0) report(token);
@@ -302,6 +303,8 @@ void Sampler::check(const SampleBatch& b) const {
             if (lists->tokens[e] < 0 || lists->tokens[e] >= vocab_)
                 throw std::invalid_argument("a token list names a token beyond the vocabulary");
     }
+    for (int64_t r = 0; b.given && r < b.rows; r++)
+        if (b.given[r] < 0 || b.given[r] >= vocab_) throw std::invalid_argument("a token to score is beyond the vocabulary");
     for (int64_t r = 0; r < b.rows; r++)
         if (b.params[r].num_logprobs > b.top) throw std::invalid_argument("a row asks for more logprobs than there is room for");
 }

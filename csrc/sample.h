@@ -38,7 +38,8 @@ struct SampleBatch {
     const int64_t* positions;
     TokenListsView bias, banned, seen;
     const uint32_t* mask; // [rows, ceil(vocab / 32)] or null
-    // Results. token: or one of kBroken.
+    const int32_t* given; // tokens to score instead of drawing any; or null
+    // Results. token: or why there is none, see below.
     int32_t* token;
     double* logprob;     // where params ask for it, like the rest
     int64_t* rank;

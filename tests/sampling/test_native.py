@@ -139,6 +139,19 @@ def test_rows_of_a_real_size_on_every_instruction_set(where: tuple[str, int], ro
         assert native(49_152, *where).sample(logits, batch) == REFERENCE.sample(logits, batch)
 
 
+@pytest.mark.parametrize("vocab", VOCABS)
+@pytest.mark.parametrize("count", [0, 7])
+def test_given_tokens_have_the_scores_that_the_reference_gives_them(vocab: int, count: int) -> None:
+    rng = np.random.default_rng(vocab)
+    logits = (rng.standard_normal((9, vocab)) * 4).astype(np.float32)
+    logits[:, rng.random(vocab) < 0.2] = -np.inf
+    logits[:, 0] = 1.0
+    logits[4] = -np.inf  # nothing there to draw, and yet the prompt has a token
+    logits[4, vocab // 2] = 0.0
+    tokens = rng.integers(0, vocab, 9).tolist()
+    assert native(vocab).score(logits, tokens, count) == REFERENCE.score(logits, tokens, count)
+
+
 def test_a_row_alone_and_among_others_at_any_alignment() -> None:
     vocab, rows = 5003, 9
     logits, batch = random_case(7, rows, vocab, plain=False)
@@ -207,6 +220,7 @@ def wrong(change: Callable[[dict[str, Any]], object]) -> None:
         "banned": given,
         "seen": given,
         "mask": None,
+        "given": None,
         "logprob": np.zeros(rows),
         "rank": np.zeros(rows, np.int64),
         "top_token": np.zeros((rows, 3), np.int32),
@@ -239,6 +253,9 @@ def test_arguments_that_would_reach_beyond_an_array_are_refused() -> None:
         ("differ in length", lambda a: a.update(mask=np.zeros((2, 1), np.uint32))),
         ("differ in length", lambda a: a.update(rank=np.zeros(1, np.int64))),
         ("differ in length", lambda a: a.update(logprob=np.zeros(1))),
+        ("differ in length", lambda a: a.update(given=np.zeros(1, np.int32))),
+        ("to score is beyond", lambda a: a.update(given=np.array([0, 40], np.int32))),
+        ("to score is beyond", lambda a: a.update(given=np.array([-1, 0], np.int32))),
         ("another vocabulary", lambda a: a.update(logits=np.zeros((2, 41), np.float32))),
         ("another layout", lambda a: a.update(params=np.zeros(2 * 48, np.uint8))),
         ("more logprobs than", more_logprobs),

@@ -38,6 +38,7 @@ class Sampler:
         banned: _TokenLists,
         seen: _TokenLists,
         mask: npt.NDArray[np.uint32] | None,
+        given: _I32 | None,
         logprob: _F64,
         rank: _I64,
         top_token: _I32,

@@ -409,6 +409,7 @@ class RowSampler(Protocol):
         banned: TokenArrays,
         seen: TokenArrays,
         mask: npt.NDArray[np.uint32] | None,
+        given: npt.NDArray[np.int32] | None,
         logprob: npt.NDArray[np.float64],
         rank: npt.NDArray[np.int64],
         top_token: npt.NDArray[np.int32],

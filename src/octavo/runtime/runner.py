@@ -60,7 +60,7 @@ class ModelRunner:
             return model.forward(ops, inputs, kv)
 
         self._program = backend.capture(forward, limits)
-        self._scores = PromptScores(self._program, limits.max_sampled, states)
+        self._scores = PromptScores(self._program, limits.max_sampled, states, self._sampler)
 
         def capture_hidden() -> Program:
             assert isinstance(model, Embedder), "LLM and AsyncLLM refuse embeddings of other models"

@@ -18,7 +18,7 @@ from octavo.engine.plan import NewRow, RowStep, SampledToken
 from octavo.kernels.ops import Program
 from octavo.runtime.batch import gather_batch
 from octavo.runtime.states import RequestStates
-from octavo.sampling.sampler import score
+from octavo.sampling.sampler import Sampler
 
 Scores = dict[int, tuple[int, tuple[SampledToken, ...]]]
 
@@ -30,8 +30,8 @@ class PromptScores:
         piece: tokens of one batch, all of whose logits fit.
     """
 
-    def __init__(self, program: Program, piece: int, states: RequestStates) -> None:
-        self._program, self._piece, self._states = program, piece, states
+    def __init__(self, program: Program, piece: int, states: RequestStates, sampler: Sampler) -> None:
+        self._program, self._piece, self._states, self._sampler = program, piece, states, sampler
         self._wanted: dict[int, tuple[int, int]] = {}  # row -> (likeliest tokens to report, last position)
 
     def add(self, new: NewRow) -> None:
@@ -70,5 +70,5 @@ class PromptScores:
             piece = RowStep(step.row, start, min(self._piece, end - start), (), False)
             logits = self._program.replay(gather_batch([piece], self._states, every=True))
             following = self._states.tokens[step.row, start + 1 : start + 1 + piece.count].tolist()
-            scored += [score(token, row, count) for token, row in zip(following, logits, strict=True)]
+            scored += self._sampler.score(logits, following, count)
         return tuple(scored)

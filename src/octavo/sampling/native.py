@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy.typing as npt
 
 from octavo.kernels.ops import Backend, RowSampler, TokenArrays
 from octavo.params import SampledToken
-from octavo.sampling.batch import F32, I32, I64, SamplingBatch, TokenLists
+from octavo.sampling.batch import F32, I32, I64, ROW, SamplingBatch, TokenLists
 from octavo.sampling.elementary import F64
-from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite
+from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite, score
 
 Scores = tuple[F64, I64, I32, F64]
 """Log-probability and rank of each row's token; ids and log-probabilities of the likeliest [R, most]."""
@@ -50,6 +51,7 @@ class NativeSampler(Sampler):
             _arrays(batch.banned),
             _arrays(batch.seen),
             batch.mask,
+            None,
             *scores,
         )
         drawn: list[SampledToken | RowError] = [
@@ -61,6 +63,27 @@ class NativeSampler(Sampler):
         for row, message in batch.errors.items():
             drawn[row] = RowError(message)
         return drawn
+
+    def score(self, logits: F32, tokens: Sequence[int], count: int) -> list[SampledToken]:
+        rows = np.zeros(len(tokens), ROW)
+        rows["num_logprobs"] = count
+        none = _arrays(TokenLists.none(len(tokens)))
+        scores = _scores(len(tokens), count)
+        given = self._native.sample(
+            np.ascontiguousarray(logits, np.float32),
+            rows.view(np.uint8),
+            np.zeros(len(tokens), np.int64),
+            none,
+            none,
+            none,
+            None,
+            np.array(tokens, np.int32),
+            *scores,
+        )
+        return [
+            _scored(tokens[row], row, scores) if known >= 0 else score(tokens[row], logits[row], count)
+            for row, known in enumerate(given)
+        ]
 
 
 def _scores(rows: int, most: int) -> Scores:

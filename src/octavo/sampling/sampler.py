@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +78,14 @@ class Sampler:
                 result = _draw(logits[row], batch, row, noise)
             drawn.append(_report(result, logits[row], batch.rows[row]))
         return drawn
+
+    def score(self, logits: F32, tokens: Sequence[int], count: int) -> list[SampledToken]:
+        """Given tokens, one a row, with their log-probabilities and the `count` likeliest ones (step 8).
+
+        Args:
+            logits [R, V]: f32, read only.
+        """
+        return [score(token, row, count) for token, row in zip(tokens, logits, strict=True)]
 
     def probabilities(self, logits: F32, batch: SamplingBatch) -> tuple[F64, dict[int, RowError]]:
         """What sample draws from: p [R, V] in float64, each row's sum 1 up to rounding.
