@@ -22,7 +22,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "server pipelines",
         "llm",
         "async_llm",
-        "assembly prompts engine_args",
+        "assembly prompts engine_args beam_search",
         "config",
         "runtime engine",
         "models",

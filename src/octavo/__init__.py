@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from octavo.engine.core import EngineCore
     from octavo.llm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, EngineArgs
-    from octavo.params import CompletionOutput, PoolingParams, RequestOutput, SamplingParams
+    from octavo.params import (
+        BeamSearchParams,
+        CompletionOutput,
+        PoolingParams,
+        RequestOutput,
+        SamplingParams,
+    )
     from octavo.pipelines import pipeline
 
 __version__ = "0.1.0"
@@ -21,6 +27,7 @@ __all__ = [
     "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
+    "BeamSearchParams",
     "CompletionOutput",
     "EngineArgs",
     "EngineCore",
@@ -36,6 +43,7 @@ _HOME = {
     "AsyncEngineArgs": "octavo.llm",
     "AsyncLLM": "octavo.llm",
     "AsyncLLMEngine": "octavo.llm",
+    "BeamSearchParams": "octavo.params",
     "CompletionOutput": "octavo.params",
     "EngineArgs": "octavo.llm",
     "EngineCore": "octavo.engine.core",

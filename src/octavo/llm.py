@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.assembly import Loaded, Progress, load
 from octavo.async_llm import AsyncLLM, AsyncLLMEngine
+from octavo.beam_search import BeamSearchOutput, output_of
+from octavo.beam_search import sampling_params as beam_sampling_params
 from octavo.engine.core import EngineCore, EngineStats
 from octavo.engine.output import OutputProcessor
 from octavo.engine_args import AsyncEngineArgs, EngineArgs
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.params import (
+    BeamSearchParams,
     EmbeddingOutput,
     EmbeddingRequestOutput,
     PoolingParams,
@@ -111,6 +114,21 @@ class LLM:
         extra = options | dict(chat_template_kwargs or {})
         every = [TokenPrompt(*self._chat_ids(c, extra)) for c in conversations]
         return self._run(every, sampling_params, use_tqdm)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, use_tqdm: bool = True
+    ) -> list[BeamSearchOutput]:
+        """The likeliest completions of each prompt that a beam search finds, best first.
+
+        Beams run side by side and share their pages; scores and ids are those of transformers.
+
+        Raises:
+            InvalidRequestError: a prompt is wrong, or so many beams need more rows or pages than there are.
+        """
+        begin = self._loaded.decoder_prompt
+        every = [read_prompt(prompt, self._loaded.tokenizer, begin) for prompt in as_list(prompts)]
+        outputs = self._run(every, beam_sampling_params(params), use_tqdm)
+        return [output_of(output, params) for output in outputs]
 
     def embed(
         self,

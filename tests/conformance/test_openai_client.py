@@ -161,6 +161,17 @@ def test_completions(client: OpenAI) -> None:
     assert "".join(part.choices[0].text for part in stream) == text.choices[0].text
 
 
+def test_completions_by_beam_search(client: OpenAI) -> None:
+    beams = {"use_beam_search": True, "length_penalty": 0.0}
+    found = client.completions.create(
+        model=MODEL, prompt="The capital of France is", n=3, max_tokens=6, logprobs=0, extra_body=beams
+    )
+    sums = [sum(choice.logprobs.token_logprobs) for choice in found.choices]
+    assert len({choice.text for choice in found.choices}) == 3
+    assert sums == sorted(sums, reverse=True)
+    assert "Paris" in found.choices[0].text
+
+
 def test_token_id_prompts(client: OpenAI, served: Served) -> None:
     ids = httpx.post(
         f"{served.url}/tokenize",

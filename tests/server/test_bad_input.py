@@ -80,9 +80,9 @@ BAD_SHARED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format", "with a schema"),
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}}, "response_format", "object"),
     ({"response_format": {"type": "json_object", "x": 1}}, "response_format", "response_format.x"),
-    ({"use_beam_search": True}, "use_beam_search", "not supported yet"),
 ]
 BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
+    ({"use_beam_search": True}, "use_beam_search", "not supported yet"),
     ({"messages": []}, "messages", "non-empty"),
     ({"messages": "Hi"}, "messages", "must be a list"),
     ({"messages": [5]}, "messages", "messages[0]"),
@@ -143,6 +143,16 @@ BAD_TEXT: list[tuple[dict[str, Any], str, str]] = [
     ({"logprobs": True}, "logprobs", "an integer"),
     ({"echo": True, "logprobs": 1, "stream": True, "n": 2}, "echo", "needs n: 1"),
     ({"best_of": 1, "n": 2}, "best_of", "below n"),
+    ({"use_beam_search": True, "n": 11}, "n", "above 10 beams"),
+    ({"use_beam_search": True, "best_of": 11}, "best_of", "above 10 beams"),
+    ({"use_beam_search": True, "stream": True}, "use_beam_search", "stream: false"),
+    ({"use_beam_search": True, "temperature": 0.5}, "temperature", "beam search"),
+    ({"use_beam_search": True, "stop": ["a"]}, "stop", "beam search"),
+    ({"use_beam_search": True, "echo": True, "logprobs": 1}, "prompt_logprobs", "beam search"),
+    ({"use_beam_search": True, "length_penalty": 99.0}, "length_penalty", "at most 10"),
+    ({"use_beam_search": True, "early_stopping": "often"}, "early_stopping", "early_stopping"),
+    ({"length_penalty": 2.0}, "length_penalty", "needs use_beam_search"),
+    ({"early_stopping": True}, "early_stopping", "needs use_beam_search"),
     ({"best_of": 2, "stream": True}, "best_of", "stream: false"),
     ({"best_of": 1000}, "n", "from 1 to 128"),
     ({"max_tokens": 0, "echo": True, "stream": True}, "max_tokens", "stream: false"),
@@ -184,7 +194,15 @@ def test_every_field_not_obeyed_is_refused_by_name(app: FastAPI, path: str, name
         if path == CHAT:
             assert name in ("tools", "tool_choice", "parallel_tool_calls")
             return
-        assert name in ("echo", "add_special_tokens", "best_of")  # obeyed here, refused in chat
+        # Obeyed here, refused in chat.
+        assert name in (
+            "echo",
+            "add_special_tokens",
+            "best_of",
+            "use_beam_search",
+            "length_penalty",
+            "early_stopping",
+        )
         return
     body = {"messages": HI} if path == CHAT else {"prompt": "a"}
     check(app, path, {**body, name: {"some": "thing"}}, name, "not")

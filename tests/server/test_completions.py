@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from octavo.params import Logprob
+from octavo.params import BeamSearchParams, Logprob
 from octavo.server.openai.logprobs import CompletionLogprobs
 from support.asgi import post
 from support.fake_engine import FakeEngine
@@ -118,3 +118,17 @@ def test_infinite_logprobs_stay_json(engine: FakeEngine) -> None:
     lists = CompletionLogprobs(engine.tokenizer, 1, True).add([97], [{97: Logprob(float("-inf"))}])
     assert lists["token_logprobs"] == [-9999.0]
     assert lists["top_logprobs"] == [{"a": -9999.0}]
+
+
+def test_a_beam_search_has_best_of_beams_and_returns_n(app: FastAPI, engine: FakeEngine) -> None:
+    body = {"prompt": "a", "use_beam_search": True, "n": 2, "best_of": 4, "max_tokens": 9}
+    answer = post(app, PATH, {**body, "length_penalty": 0.5, "early_stopping": "never"}).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    params = engine.calls[0].params
+    assert params.n == 2
+    assert params.beam_search == BeamSearchParams(4, 9, length_penalty=0.5, early_stopping="never")
+
+
+def test_a_beam_search_alone_has_n_beams(app: FastAPI, engine: FakeEngine) -> None:
+    post(app, PATH, {"prompt": "a", "use_beam_search": True, "n": 3, "ignore_eos": True})
+    assert engine.calls[0].params.beam_search == BeamSearchParams(3, 16, ignore_eos=True)

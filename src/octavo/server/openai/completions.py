@@ -57,7 +57,8 @@ async def completions(request: Request) -> Response:
     generation = make_generation(request, state, body, request_id, prompts, params, "prompt")
     whole = params.truncate_prompt_tokens is None
     texts = _echo(engine, given if whole else generation.prompts) if body.echo else [""] * len(given)
-    to_error = error_mapper({"structured_outputs": body.structured_field})
+    beams = "n" if body.best_of is None else "best_of"
+    to_error = error_mapper({"structured_outputs": body.structured_field, "beam_width": beams})
     headers = {"x-request-id": request_id}
     if body.stream:
         head = ChunkHead(request_id, "text_completion", now(), engine.served_model_name)

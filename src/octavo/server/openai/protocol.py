@@ -9,7 +9,13 @@ import pydantic_core
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from octavo.errors import InvalidRequestError
-from octavo.params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
+from octavo.params import (
+    MAX_BEAM_WIDTH,
+    MAX_LOGPROBS,
+    BeamSearchParams,
+    RequestOutputKind,
+    SamplingParams,
+)
 from octavo.server.errors import ApiError
 from octavo.server.openai.fields import drop_neutral
 from octavo.server.openai.structured import structured
@@ -252,6 +258,9 @@ class CompletionRequest(GenerationRequest):
     add_special_tokens: bool = True
     logprobs: Int | None = None
     best_of: Int | None = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
     def sampling_params(self) -> SamplingParams:
         """SamplingParams of this request.
@@ -270,10 +279,32 @@ class CompletionRequest(GenerationRequest):
             raise InvalidRequestError("max_tokens: 0 needs stream: false", "max_tokens")
         limit = 16 if self.max_tokens is None else max(self.max_tokens, 1 if self.echo else 0)
         params = self.params(limit, self.logprobs, self.logprobs if self.echo else None)
+        if self.use_beam_search:
+            return self._beams(params)
+        for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
+            if getattr(self, name) != neutral:
+                raise InvalidRequestError(f"{name} needs use_beam_search: true", name)
         if count is not None and count > self.n:
             # Which is best is told by the logprobs of all.
             params = params.replace(n=count, logprobs=self.logprobs or 0)
         return params
+
+    def _beams(self, params: SamplingParams) -> SamplingParams:
+        """The same as a beam search of best_of beams, n by default, of which n are returned."""
+        if self.stream:
+            raise InvalidRequestError("use_beam_search needs stream: false", "use_beam_search")
+        width, named = (self.n, "n") if self.best_of is None else (self.best_of, "best_of")
+        if width > MAX_BEAM_WIDTH:
+            raise InvalidRequestError(f"{named} {width} is above {MAX_BEAM_WIDTH} beams", named)
+        beams = BeamSearchParams(
+            width,
+            params.max_tokens or 1,
+            ignore_eos=params.ignore_eos,
+            length_penalty=self.length_penalty,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            early_stopping=self.early_stopping,
+        )
+        return params.replace(beam_search=beams)
 
 
 class ResponsesRequest(Strict):

@@ -1,0 +1,68 @@
+"""What LLM.beam_search returns, in vLLM's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.params import BeamSearchParams, CompletionOutput, Logprob, RequestOutput, SamplingParams
+from octavo.sampling.beam import normalized
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchSequence:
+    """One of the completions found.
+
+    Attributes:
+        tokens: the prompt and what was generated, as in vLLM.
+        logprobs: of each generated token.
+        cum_logprob: their sum.
+        score: the sum over tokens ** length_penalty, by which sequences are ordered (transformers'
+            sequences_scores).
+        text: of what was generated.
+    """
+
+    tokens: list[int]
+    logprobs: list[dict[int, Logprob]]
+    cum_logprob: float
+    score: float
+    text: str
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchOutput:
+    """The beam_width completions of a prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+def sampling_params(params: BeamSearchParams) -> SamplingParams:
+    """The same wish as the engine takes it."""
+    return SamplingParams(
+        n=params.beam_width,
+        temperature=0.0,
+        max_tokens=params.max_tokens,
+        ignore_eos=params.ignore_eos,
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        logprobs=0,
+        beam_search=params,
+    )
+
+
+def output_of(output: RequestOutput, params: BeamSearchParams) -> BeamSearchOutput:
+    """A finished RequestOutput as vLLM's users read it."""
+
+    def sequence(found: CompletionOutput) -> BeamSearchSequence:
+        total = found.cumulative_logprob or 0.0
+        return BeamSearchSequence(
+            [*output.prompt_token_ids, *found.token_ids],
+            found.logprobs or [],
+            total,
+            normalized(total, len(found.token_ids), params.length_penalty),
+            found.text,
+            found.finish_reason,
+            found.stop_reason,
+        )
+
+    return BeamSearchOutput([sequence(found) for found in output.outputs])

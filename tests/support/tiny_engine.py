@@ -1,0 +1,132 @@
+"""A tiny random Llama, as transformers saves it, and whole engines over it: milliseconds a request."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from octavo.checkpoints import open_checkpoint
+from octavo.config import SchedulerConfig
+from octavo.engine.core import EngineCore
+from octavo.engine.request import RequestUpdate
+from octavo.kernels.ops import Backend, Limits
+from octavo.kernels.reference import ReferenceBackend
+from octavo.kernels.select import native_available
+from octavo.models.loader import load_model
+from octavo.models.registry import Model
+from octavo.params import SampledToken, SamplingParams
+from octavo.runtime.runner import ModelRunner
+from octavo.runtime.states import RequestStates
+from octavo.sampling.beam import BeamSearch
+
+VOCAB_SIZE, EOS, MAX_MODEL_LEN = 96, 2, 160
+BACKENDS = ("cpu", "reference") if native_available() else ("reference",)
+Answer = tuple[list[int], list[float], str | None]
+
+
+def save_tiny_llama(folder: Path) -> Path:
+    """Random weights, wide enough that distributions are neither flat nor certain."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_MODEL_LEN,
+        bos_token_id=1,
+        eos_token_id=EOS,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[-1] ** -0.5)
+    model.save_pretrained(folder)
+    return folder
+
+
+@cache
+def loaded(folder: Path, backend: str, threads: int) -> tuple[Backend, Model]:
+    made: Backend
+    if backend == "cpu":
+        from octavo.kernels.cpu import CpuBackend
+
+        made = CpuBackend(threads=threads)
+    else:
+        made = ReferenceBackend()
+    return made, load_model(open_checkpoint(folder), made, "float32")[0]
+
+
+def tiny_engine(
+    folder: Path,
+    backend: str = "cpu",
+    threads: int = 1,
+    kv_dtype: str = "f32",
+    depth: int = 1,
+    **options: Any,
+) -> EngineCore:
+    """An EngineCore whose runner computes the tiny model; options are SchedulerConfig's."""
+    wanted: dict[str, Any] = {"page_size": 16, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8, **options}
+    wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
+    config = SchedulerConfig(**wanted)
+    made, model = loaded(folder, backend, threads)
+    pages = made.kv_cache(model.kv_specs(kv_dtype), config.num_pages, config.page_size)
+    limits = Limits(
+        max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        max_sequences=config.max_num_seqs,
+        max_sampled=config.max_num_seqs,
+        max_pages_per_sequence=-(-config.max_model_len // config.page_size),
+    )
+    states = RequestStates(config.max_num_seqs, config.max_model_len, config.page_size)
+    runner = ModelRunner(model, made, pages, limits, states, (EOS,))
+    return EngineCore(
+        config,
+        runner,
+        (EOS,),
+        vocab_size=VOCAB_SIZE,
+        rng=random.Random(0),
+        beam_search=BeamSearch,
+        steps_in_flight=depth,
+    )
+
+
+class Answers:
+    """Collects what an engine says, by (request id, index): ids, logprobs, why it ended."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[tuple[str, int], list[SampledToken]] = {}
+        self.reasons: dict[tuple[str, int], str] = {}
+
+    def take(self, updates: list[RequestUpdate]) -> None:
+        for update in updates:
+            key = update.request_id, update.index
+            self.tokens.setdefault(key, []).extend(update.tokens)
+            if update.finish_reason is not None:
+                self.reasons[key] = update.finish_reason
+
+    def of(self, name: str, index: int = 0) -> Answer:
+        drawn = self.tokens[name, index]
+        return (
+            [token.token_id for token in drawn],
+            [token.logprob for token in drawn if token.logprob is not None],
+            self.reasons.get((name, index)),
+        )
+
+
+def run(core: EngineCore, prompt: list[int], params: SamplingParams) -> list[Answer]:
+    """The n completions of one prompt, alone in the engine."""
+    answers = Answers()
+    core.add_request("alone", prompt, params)
+    while core.has_unfinished():
+        answers.take(core.step())
+    core.check_integrity()
+    return [answers.of("alone", index) for index in range(params.n)]
