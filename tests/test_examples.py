@@ -75,3 +75,10 @@ def test_continuous_batching(run: Run) -> None:
     assert batches[-1] != ["A", "B", "C"]
     assert said.count(" ends: ") == 5
     assert "Paris" in said
+
+
+def test_encoder_decoder(run: Run) -> None:
+    lines = run("encoder_decoder.py", "--max-tokens", "5").splitlines()
+    assert len(re.findall(r"read \d+ tokens, went on from \[0", "\n".join(lines))) == 2
+    assert "3 samples of one encoder output, seed 1" in lines
+    assert lines[-1].startswith("{'summary_text':")

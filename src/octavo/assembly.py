@@ -10,11 +10,11 @@ program   forward -> captured program       runtime.runner
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.config import EngineConfig, SchedulerConfig, context_length, encoder_length, resolve
 from octavo.errors import CheckpointError, InvalidRequestError
@@ -47,6 +47,7 @@ class Loaded:
     runner: ModelRunner
     phases: dict[str, float]
     decoder_prompt: tuple[int, ...] = ()  # of an encoder-decoder model: what its decoder begins with
+    generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json over config.json
 
     @property
     def embedding_size(self) -> int | None:
@@ -107,7 +108,8 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
         )
     specs = model.kv_specs(user.kv_dtype)
     source = model.max_source if isinstance(model, EncoderDecoder) else 0
-    begin = decoder_prompt(read_generation(path)) if source else ()
+    generation = read_generation(path)
+    begin = decoder_prompt(generation) if source else ()
     of_encoder = -(-encoder_length(user, source) // user.page_size) * user.page_size
     length = context_length(user, model.max_position)
     memory = plan_memory(
@@ -129,7 +131,18 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     runner = ModelRunner(model, backend, kv, limits, states, tokenizer.stop_token_ids)
     phases.done("program")
     return Loaded(
-        user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin
+        user,
+        config,
+        path,
+        tokenizer,
+        template,
+        backend,
+        model,
+        memory,
+        runner,
+        phases.seconds,
+        begin,
+        generation,
     )
 
 

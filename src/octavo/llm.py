@@ -230,6 +230,16 @@ class LLM:
         """Tokens of a prompt that an encoder reads; 0: the model has none, the prompt is gone on from."""
         return self._loaded.config.max_encoder_len
 
+    @property
+    def decoder_prompt(self) -> tuple[int, ...]:
+        """What the decoder of an encoder-decoder model begins with; () for other models."""
+        return self._loaded.decoder_prompt
+
+    @property
+    def generation_config(self) -> Mapping[str, Any]:
+        """generation_config.json over config.json, where the model is a folder."""
+        return self._loaded.generation
+
     def get_tokenizer(self) -> Tokenizer:
         return self._loaded.tokenizer
 

@@ -1,8 +1,8 @@
-"""`octavo.pipeline("text-generation", model)`: the shape of Hugging Face's pipelines over an LLM."""
+"""The text-generation pipeline: prompts and chats, continued."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 from octavo.errors import InvalidRequestError, UnsupportedError
@@ -34,6 +34,12 @@ class TextGenerationPipeline:
     task = "text-generation"
 
     def __init__(self, llm: LLM) -> None:
+        if llm.max_encoder_len:
+            raise InvalidRequestError(
+                'an encoder-decoder model continues texts of its own only: use "text2text-generation", '
+                '"summarization" or "translation"',
+                "task",
+            )
         self.llm = llm
 
     @property
@@ -176,35 +182,3 @@ def _text(
         last = messages[-1]
         return [*messages[:-1], {**last, "content": str(last["content"]) + completion.text}]
     return [*messages, {"role": "assistant", "content": completion.text}]
-
-
-# task name -> its pipeline. Tasks of encoder-decoder models come with those models.
-TASKS: dict[str, Callable[[LLM], TextGenerationPipeline]] = {
-    TextGenerationPipeline.task: TextGenerationPipeline,
-}
-
-
-def pipeline(task: str, model: str | LLM = "smollm2", **engine: Any) -> TextGenerationPipeline:
-    """A callable for the task.
-
-    Args:
-        task: "text-generation".
-        model: an alias, a .gguf file or a folder with config.json; or an LLM that exists.
-        engine: as LLM takes them, for a model given by name. device and device_map are accepted
-            where they ask for what happens anyway ("cpu", -1, "auto").
-
-    Raises:
-        UnsupportedError: another task, or an argument that Octavo does not know.
-    """
-    make = TASKS.get(task)
-    if make is None:
-        raise UnsupportedError(f"no pipeline for task {task!r}; there is: {', '.join(TASKS)}", "task")
-    for name, fine in (("device", ("cpu", -1, None)), ("device_map", ("auto", "cpu", None))):
-        if engine.pop(name, None) not in fine:
-            raise UnsupportedError(f"{name} is not for the caller to choose: leave it out", name)
-    if not isinstance(model, LLM):
-        return make(LLM(model, **engine))
-    if engine:
-        name = next(iter(engine))
-        raise InvalidRequestError(f"{name} belongs to LLM(...), which is already built", name)
-    return make(model)

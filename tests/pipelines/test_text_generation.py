@@ -32,6 +32,10 @@ class Parrot(LLM):
     def get_tokenizer(self) -> Any:
         return Words()
 
+    @property
+    def max_encoder_len(self) -> int:
+        return 0
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         text = "|".join(str(message["content"]) for message in messages)
         return Words().encode(text if options["continue_final_message"] else text + ">")
@@ -157,9 +161,15 @@ def test_other_inputs_are_refused(generate: TextGenerationPipeline, inputs: Any)
         generate(inputs)
 
 
-@pytest.mark.parametrize("task", ["summarization", "", "text_generation"])
+@pytest.mark.parametrize("task", ["fill-mask", "", "text_generation", "translation_en"])
 def test_other_tasks_are_refused_by_name(llm: Parrot, task: str) -> None:
     with pytest.raises(UnsupportedError, match="there is: text-generation"):
+        pipeline(task, llm)
+
+
+@pytest.mark.parametrize("task", ["summarization", "translation_en_to_de", "text2text-generation"])
+def test_tasks_of_encoder_decoders_are_refused(llm: Parrot, task: str) -> None:
+    with pytest.raises(InvalidRequestError, match="needs an encoder-decoder model"):
         pipeline(task, llm)
 
 
