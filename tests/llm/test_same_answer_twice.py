@@ -1,0 +1,108 @@
+"""The same answer twice: whoever else is there, however pages and chunks fall, to the last bit.
+
+Batch size, chunk size, page size, cache hits, preemption, priorities, policies, n, beams, aborts of others,
+one thread or two, one step in flight or two, KV in fp32, fp16 and int8: random mixtures of all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.cpu import CpuKVCache, CpuProgram
+from octavo.kernels.select import native_available
+from octavo.sampling.rows import SamplingRows
+from support.crowds import KV_DTYPES, PARAMS, Crowd, alone, crowds, prompts
+from support.tiny_engine import save_tiny_llama
+
+CASES, SLOW_CASES = 500, 5000
+pytestmark = pytest.mark.skipif(not native_available(), reason="promised of the native kernels")
+
+
+@pytest.fixture(scope="module")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+def check(met: list[Crowd]) -> None:
+    assert [crowd.differing for crowd in met if crowd.differing] == []
+    happened = sum((crowd.happened for crowd in met), Counter[str]())
+    # What is promised must also have been put to the test.
+    assert happened["compared"] > 2 * len(met)
+    assert happened["preempted"] > len(met) // 4
+    assert happened["tokens from the cache"] > 10 * len(met)
+
+
+def test_random_crowds_change_no_bit(tiny_llama: Path) -> None:
+    check(crowds(tiny_llama, range(CASES)))
+
+
+@pytest.mark.slow
+def test_many_random_crowds_change_no_bit(tiny_llama: Path) -> None:
+    check(crowds(tiny_llama, range(CASES, CASES + SLOW_CASES)))
+
+
+# --- mutants: the same test catches each ------------------------------------------------------------
+
+
+def noise_by_step(patch: pytest.MonkeyPatch) -> None:
+    """The position that keys the noise is that of the step, not of the token."""
+    batch, steps = SamplingRows.batch, [0]
+
+    def mutant(self: SamplingRows, rows: Any, positions: Any, ahead: Any = None) -> Any:
+        steps[0] += 1
+        return batch(self, rows, [10_000 + steps[0]] * len(positions), ahead)
+
+    patch.setattr(SamplingRows, "batch", mutant)
+
+
+def noise_by_row(patch: pytest.MonkeyPatch) -> None:
+    """The row's number stands in for the request's seed."""
+    add = SamplingRows.add
+
+    def mutant(self: SamplingRows, row: int, params: Any, seed: int, *rest: Any) -> None:
+        add(self, row, params, row, *rest)
+
+    patch.setattr(SamplingRows, "add", mutant)
+
+
+def sums_by_load(patch: pytest.MonkeyPatch) -> None:
+    """What splitting sums by the load does: the last bit of the logits depends on the batch's size."""
+    replay = CpuProgram.replay
+
+    def mutant(self: CpuProgram, batch: ForwardBatch) -> Any:
+        logits = replay(self, batch)
+        if batch.num_sequences > 2:
+            logits = np.nextafter(logits, np.float32(np.inf))
+        return logits
+
+    patch.setattr(CpuProgram, "replay", mutant)
+
+
+def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CpuKVCache, "copy_pages", lambda self, pairs: None)
+
+
+def last_page_copied_to_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
+    copy = CpuKVCache.copy_pages
+    patch.setattr(CpuKVCache, "copy_pages", lambda self, pairs: copy(self, [(b, a) for a, b in pairs]))
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [noise_by_step, noise_by_row, sums_by_load, copies_forgotten, last_page_copied_to_the_wrong_place],
+    ids=lambda mutate: mutate.__name__,
+)
+def test_the_mutant_is_caught(mutate: Any, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kv_dtype, prompt, params in product(KV_DTYPES, prompts(), range(len(PARAMS))):
+        alone(tiny_llama, kv_dtype, prompt, params)  # what is true is found without the mutant
+    assert crowds(tiny_llama, range(1))[0].differing == []
+    mutate(monkeypatch)
+    met = crowds(tiny_llama, range(CASES), until=lambda crowd: crowd.differing)
+    assert met[-1].differing, "no crowd noticed"

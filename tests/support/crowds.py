@@ -1,0 +1,146 @@
+"""Random crowds: engines and requests of every kind, each of which must say what it says alone."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from octavo.engine.core import EngineCore
+from octavo.errors import InvalidRequestError
+from octavo.params import BeamSearchParams, SamplingParams
+from support.tiny_engine import VOCAB_SIZE, Answer, Answers, run, tiny_engine
+
+MAX_LENGTH = 96
+KV_DTYPES = ("f32", "f16", "int8")
+SAMPLED = {"temperature": 0.9, "ignore_eos": True, "logprobs": 2}
+
+PARAMS: tuple[SamplingParams, ...] = (
+    SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=2),
+    SamplingParams(seed=1, max_tokens=24, **SAMPLED),
+    SamplingParams(seed=2, max_tokens=12, n=3, top_p=0.9, **SAMPLED),
+    SamplingParams(seed=3, max_tokens=20, n=2, top_k=20, repetition_penalty=1.2, **SAMPLED),
+    SamplingParams(seed=4, max_tokens=24, temperature=1.0, logprobs=0),
+    SamplingParams(seed=5, max_tokens=8, min_p=0.05, presence_penalty=0.5, prompt_logprobs=0, **SAMPLED),
+    SamplingParams(max_tokens=10, n=3, logprobs=0, beam_search=BeamSearchParams(3, 10)),
+)
+
+
+@cache
+def prompts() -> tuple[tuple[int, ...], ...]:
+    """Cut from three books, so that many share a beginning, in and across pages."""
+    rng = random.Random(11)
+    books = [[rng.randrange(3, VOCAB_SIZE) for _ in range(64)] for _ in range(3)]
+    return tuple(tuple(book[:length]) for book in books for length in (1, 9, 16, 33, 47, 64))
+
+
+@cache
+def alone(folder: Path, kv_dtype: str, prompt: tuple[int, ...], params: int) -> tuple[Answer, ...]:
+    """What a request says with an engine to itself: whole prompts, pages of 16, one thread, no cache."""
+    engine = quiet_engine(folder, kv_dtype)
+    return tuple(run(engine, list(prompt), PARAMS[params]))
+
+
+@cache
+def quiet_engine(folder: Path, kv_dtype: str) -> EngineCore:
+    return tiny_engine(
+        folder,
+        kv_dtype=kv_dtype,
+        max_model_len=MAX_LENGTH,
+        max_num_batched_tokens=MAX_LENGTH,
+        enable_prefix_caching=False,
+    )
+
+
+def random_engine(folder: Path, rng: random.Random, kv_dtype: str) -> EngineCore:
+    """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two."""
+    page_size = rng.choice((1, 3, 4, 8, 16, 32))
+    least = -(-MAX_LENGTH // page_size)
+    engine = tiny_engine(
+        folder,
+        kv_dtype=kv_dtype,
+        threads=rng.choice((1, 2)),
+        depth=rng.choice((1, 2)),
+        page_size=page_size,
+        num_pages=least + rng.choice((0, 1, least // 2, 4 * least)),
+        max_model_len=MAX_LENGTH,
+        max_num_seqs=rng.randint(1, 8),
+        max_num_batched_tokens=rng.choice((7, 16, 40, 200)),
+        enable_prefix_caching=rng.random() < 0.7,
+        scheduling_policy=rng.choice(("fcfs", "lpm")),
+    )
+    if rng.random() < 0.5:  # reckless admission, so that requests are preempted
+        engine.scheduler.growth_pages = 0
+    return engine
+
+
+class Crowd:
+    """Some requests that meet in one engine, arrive at any time, and some of which are aborted.
+
+    Attributes:
+        happened: what the engine did, by name.
+        differing: requests that did not say what they say alone.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._folder, self._kv_dtype = folder, self._rng.choice(KV_DTYPES)
+        self.engine = random_engine(folder, self._rng, self._kv_dtype)
+        self.happened: Counter[str] = Counter()
+        self.differing: list[str] = []
+        self._answers = Answers()
+        self._asked: dict[str, tuple[tuple[int, ...], int]] = {}
+        self._aborted: set[str] = set()
+
+    def meet(self) -> Crowd:
+        """Run to the end and compare everything."""
+        rng, left = self._rng, self._rng.randint(1, 7)
+        while left or self.engine.has_unfinished():
+            while left and (rng.random() < 0.4 or not self.engine.has_unfinished()):
+                left -= 1
+                self._add(f"r{left}")
+            if self.engine.has_unfinished():
+                self._answers.take(self.engine.step())
+            if self._asked and rng.random() < 0.01:
+                name = rng.choice(list(self._asked))
+                self._aborted.add(name)
+                self._answers.take(self.engine.abort(name))
+        self.engine.check_integrity()
+        for name in self._asked.keys() - self._aborted:
+            self._compare(name)
+        stats = self.engine.stats()
+        self.happened["preempted"] += stats.preemptions
+        self.happened["tokens from the cache"] += stats.prefix_hits
+        return self
+
+    def _add(self, name: str) -> None:
+        prompt, params = self._rng.choice(prompts()), self._rng.randrange(len(PARAMS))
+        priority = self._rng.choice((-1, 0, 0, 1))
+        try:
+            self.engine.add_request(name, prompt, PARAMS[params], priority=priority)
+        except InvalidRequestError as error:
+            if error.param != "beam_width":  # not so many rows or pages
+                raise
+            return
+        self._asked[name] = prompt, params
+
+    def _compare(self, name: str) -> None:
+        prompt, params = self._asked[name]
+        wanted = alone(self._folder, self._kv_dtype, prompt, params)
+        found = tuple(self._answers.of(name, index) for index in range(PARAMS[params].n))
+        self.happened["compared"] += 1
+        if found != wanted:
+            self.differing.append(name)
+
+
+def crowds(folder: Path, seeds: range, until: Callable[[Crowd], Any] = lambda crowd: None) -> list[Crowd]:
+    """Crowds of these seeds; ends early when `until` says so."""
+    met: list[Crowd] = []
+    for seed in seeds:
+        met.append(Crowd(folder, seed).meet())
+        if until(met[-1]):
+            break
+    return met
