@@ -131,6 +131,21 @@ def test_thousands_of_rows_without_one_disagreement(vocab: int, plain: bool) -> 
         assert [i for i in range(rows) if ours[i] != expected[i]] == []
 
 
+@pytest.mark.parametrize("lead", [8.0, 11.5, 12.0])
+def test_top_p_reaches_into_a_long_flat_tail(lead: float) -> None:
+    """One token leads 49,151 nearly equal ones, so that the mass is reached deep among the light."""
+    rows, vocab = 40, 49_152
+    logits, batch = random_case(1, rows, vocab, plain=True)
+    logits[:] = np.random.default_rng(2).standard_normal((rows, vocab)) * 0.1
+    logits[np.arange(rows), np.arange(rows) * 997] += lead
+    for name, value in (("temperature", 1), ("top_k", 0), ("min_p", 0), ("top_p", 0.95)):
+        batch.rows[name] = value
+    drawn = native(vocab).sample(logits, batch)
+    assert drawn == REFERENCE.sample(logits, batch)
+    leaders = [row * 997 for row in range(rows)]
+    assert sum(isinstance(t, SampledToken) and t.token_id not in leaders for t in drawn) > 3
+
+
 @pytest.mark.parametrize("where", BACKENDS, ids=str)
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_rows_of_a_real_size_on_every_instruction_set(where: tuple[str, int], rows: int) -> None:
