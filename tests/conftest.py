@@ -28,6 +28,9 @@ sys.path.insert(0, str(SOURCE))
 CHECKOUT = str(Path(__file__).resolve().parent / "support" / "checkout")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (CHECKOUT, os.environ.get("PYTHONPATH"))))
 
+# Triton's kernels are tested interpreted; Triton asks once, when it is imported, by whomever.
+os.environ["TRITON_INTERPRET"] = "1"
+
 # Examples are not timed: two busy cores say nothing about the code.
 settings.register_profile("octavo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("octavo")

@@ -1,0 +1,114 @@
+"""CudaBackend: torch and Triton behind kernels.ops.Backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from octavo.errors import CapacityError, InvalidRequestError
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.cuda.batch import DeviceBatch, move
+from octavo.kernels.cuda.gemm import Policy
+from octavo.kernels.cuda.kv import CudaKVCache
+from octavo.kernels.cuda.ops import Constants, CudaOps, value
+from octavo.kernels.cuda.program import GraphProgram, Recorder
+from octavo.kernels.cuda.weight import CudaWeight, pack
+from octavo.kernels.ops import F32, Backend, Forward, Inputs, KVSpec, Limits, Program, Rows, Tensor
+from octavo.kernels.weight import Weight
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def check_limits(batch: ForwardBatch, limits: Limits) -> None:
+    if (
+        batch.num_tokens > limits.max_tokens
+        or batch.num_sequences > limits.max_sequences
+        or batch.num_sampled > limits.max_sampled
+        or batch.page_tables.shape[1] > limits.max_pages_per_sequence
+    ):
+        raise CapacityError(
+            f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences exceeds {limits}"
+        )
+
+
+class EagerOps(CudaOps):
+    """CudaOps with a way in and out for tests of single ops."""
+
+    def tensor(self, x: F32, rows: Rows = Rows.TOKENS) -> Tensor:
+        return Tensor(rows, x.shape[1], torch.tensor(x, device=self.batch.slots.device, dtype=self.dtype))
+
+    def value(self, x: Tensor) -> F32:
+        return np.asarray(value(x).float().cpu().numpy())
+
+
+class EagerProgram:
+    """No capture: a replay calls the model code again."""
+
+    def __init__(self, backend: CudaBackend, forward: Forward, limits: Limits) -> None:
+        self._backend, self._forward, self._limits = backend, forward, limits
+
+    def replay(self, batch: ForwardBatch) -> F32:
+        check_limits(batch, self._limits)
+        result = self._forward(self._backend.eager(batch), Inputs(batch))
+        return np.asarray(value(result).float().cpu().numpy())
+
+
+class CudaBackend(Backend):
+    """One GPU (or, on device "cpu", Triton's interpreter).
+
+    Args:
+        dtype: of activations and dense weights: "float32", "float16" or "bfloat16".
+        exact: a row's bits do not depend on the batch, at a price (docs/how-to/gpu.md).
+        rounds: activations meet quantized weights as int8 (W8A8, W4A8), as on the CPU backend;
+            otherwise as they are (W8A16, W4A16).
+        sms: multiprocessors to plan for, if not the device's own.
+        fixed_split: KV positions of a split of attention where exact.
+        graphs: decode steps are recorded and replayed.
+    """
+
+    name = "cuda"
+    threads = 1
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        dtype: str = "bfloat16",
+        exact: bool = False,
+        rounds: bool = False,
+        sms: int | None = None,
+        fixed_split: int = 1024,
+        graphs: bool = True,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise InvalidRequestError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}", "dtype")
+        self.device, self.dtype = torch.device(device), DTYPES[dtype]
+        cuda = self.device.type == "cuda"
+        properties = torch.cuda.get_device_properties(self.device) if cuda else None
+        self.isa = "interpreter" if properties is None else f"sm_{properties.major}{properties.minor}"
+        found = 4 if properties is None else properties.multi_processor_count
+        self.policy = Policy(sms or found, exact, rounds, fixed_split)
+        self.constants = Constants(self.device)
+        self._graphs = graphs
+
+    def pack(self, weights: Sequence[Weight], gated: bool = False) -> CudaWeight:
+        return pack(weights, gated, self.dtype, self.device)
+
+    def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> CudaKVCache:
+        return CudaKVCache(layers, num_pages, page_size, self.device)
+
+    def capture(self, forward: Forward, limits: Limits) -> Program:
+        if self.device.type != "cuda" or not self._graphs:
+            return EagerProgram(self, forward, limits)
+        return GraphProgram(self, forward, limits, check_limits, Recorder())
+
+    def eager(self, batch: ForwardBatch, limits: Limits | None = None) -> EagerOps:
+        """Ops that run at once, on one batch."""
+        if limits is not None:
+            check_limits(batch, limits)
+        return self.on(move(batch, self.device))
+
+    def on(self, batch: DeviceBatch) -> EagerOps:
+        """Ops over arrays that are on the device already."""
+        return EagerOps(batch, self.dtype, self.policy, self.constants)

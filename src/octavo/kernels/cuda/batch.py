@@ -1,0 +1,90 @@
+"""DeviceBatch: a ForwardBatch's arrays on a device, moved by one copy from pinned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.cuda.attention import Queries
+
+FIELDS = ("token_ids", "positions", "slots", "query_start", "context_lens", "page_tables", "sampled")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceBatch:
+    """int32 tensors of the batch, named as in ForwardBatch.
+
+    Attributes:
+        queries: what attention reads; cross: the same over the encoder's pages.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    sampled: torch.Tensor
+    query_start: torch.Tensor
+    queries: Queries
+    cross: Queries | None = None
+
+
+class Staging:
+    """One stretch of int32 on the host (pinned, where there is a GPU) and its twin on the device.
+
+    Args:
+        shapes: of each of FIELDS; they lie one after another, each 16-byte aligned.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
+        starts, total = {}, 0
+        for name in FIELDS:
+            starts[name] = total
+            total += -(-int(np.prod(shapes[name])) // 4) * 4
+        pin = device.type == "cuda"
+        self._host = torch.zeros(max(total, 4), dtype=torch.int32, pin_memory=pin)
+        self._device = torch.zeros(max(total, 4), dtype=torch.int32, device=device)
+
+        def views(flat: torch.Tensor) -> dict[str, torch.Tensor]:
+            sizes = {name: int(np.prod(shapes[name])) for name in FIELDS}
+            return {
+                name: flat[starts[name] : starts[name] + sizes[name]].view(shapes[name]) for name in FIELDS
+            }
+
+        self.host = {name: view.numpy() for name, view in views(self._host).items()}
+        self.device = views(self._device)
+
+    def send(self) -> None:
+        """Start the copy; the host's side must not be written before it ended."""
+        self._device.copy_(self._host, non_blocking=True)
+
+    def batch(self, max_query: int, max_context: int) -> DeviceBatch:
+        at = self.device
+        queries = Queries(
+            at["query_start"], at["context_lens"], at["positions"], at["slots"], at["page_tables"],
+            max_query, max_context,
+        )  # fmt: skip
+        return DeviceBatch(
+            at["token_ids"], at["positions"], at["slots"], at["sampled"], at["query_start"], queries
+        )
+
+
+def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
+    """A batch of any shape, for a forward that runs eagerly."""
+    staging = Staging({name: getattr(batch, name).shape for name in FIELDS}, device)
+    for name in FIELDS:
+        staging.host[name][...] = getattr(batch, name)
+    staging.send()
+    longest = int(np.diff(batch.query_start).max(initial=1))
+    moved = staging.batch(longest, int(batch.context_lens.max(initial=1)))
+    if batch.cross_lens is None or batch.cross_tables is None:
+        return moved
+    cross = replace(
+        moved.queries,
+        context_lens=torch.tensor(batch.cross_lens, device=device),
+        page_tables=torch.tensor(batch.cross_tables, device=device),
+        max_context=int(batch.cross_lens.max(initial=1)),
+    )
+    return replace(moved, cross=cross)

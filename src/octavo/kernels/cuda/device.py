@@ -1,0 +1,114 @@
+"""Which device: the CPU, or a GPU that is there, new enough, and that torch can drive.
+
+The driver is asked by its own C library, so that a machine without a GPU never imports torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.errors import InvalidRequestError
+
+MINIMUM_CAPABILITY = (8, 0)
+"""Ampere: bf16 tensor cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as its driver describes it.
+
+    Attributes:
+        driver: the newest CUDA that the driver knows, as (major, minor).
+        memory: bytes in all.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+    driver: tuple[int, int]
+
+
+def find_gpu(index: int = 0) -> Gpu | str:
+    """The GPU, or one line that says why there is none."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver is installed (libcuda.so.1 was not found)"
+    if status := cuda.cuInit(0):
+        return f"the NVIDIA driver cannot start (error {status}): is a GPU visible to this process?"
+    count, handle, version = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    if index >= count.value:
+        return f"GPU {index} was asked for, the driver sees {count.value}"
+    cuda.cuDeviceGet(ctypes.byref(handle), index)
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    cuda.cuDeviceGetName(name, 256, handle)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), handle)
+    parts = []
+    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+        value = ctypes.c_int()
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
+        parts.append(value.value)
+    driver = version.value // 1000, version.value % 1000 // 10
+    return Gpu(name.value.decode(errors="replace"), (parts[0], parts[1]), memory.value, driver)
+
+
+def why_not(gpu: Gpu | str) -> str | None:
+    """Why this GPU cannot be used, before torch is imported; None: nothing speaks against it."""
+    if isinstance(gpu, str):
+        return gpu
+    if gpu.capability < MINIMUM_CAPABILITY:
+        major, minor = gpu.capability
+        return f"{gpu.name} is of compute capability {major}.{minor}; 8.0 (Ampere) is the least"
+    missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} not installed: pip install octavo[cuda]"
+    return None
+
+
+def torch_refuses(gpu: Gpu, torch: Any) -> str | None:
+    """Why this torch cannot drive the GPU; None: it can."""
+    built = torch.version.cuda
+    if built is None:
+        return f"torch {torch.__version__} was built without CUDA: install a build for CUDA"
+    if torch.cuda.is_available():
+        return None
+    known = f"{gpu.driver[0]}.{gpu.driver[1]}"
+    return (
+        f"torch {torch.__version__} needs CUDA {built}, the NVIDIA driver knows CUDA up to {known}: "
+        "update the driver, or install a torch for that CUDA"
+    )
+
+
+def choose_device(wanted: str, backend: str, gpu: Gpu | str | None = None) -> str:
+    """ "cpu", "cuda" or "cuda:N".
+
+    Args:
+        wanted: "auto", "cpu", "cuda" or "cuda:N". auto takes a GPU that nothing speaks against.
+        backend: other than "auto" it names a CPU backend, which auto then obeys.
+        gpu: what find_gpu would say (tests).
+
+    Raises:
+        InvalidRequestError: a GPU was asked for that cannot be used, with the reason.
+    """
+    if wanted == "cpu" or (wanted == "auto" and backend not in ("auto", "cuda")):
+        return "cpu"
+    if wanted != "auto" and backend not in ("auto", "cuda"):
+        raise InvalidRequestError(f"backend {backend!r} does not run on device {wanted!r}", "backend")
+    index = int(wanted[5:]) if wanted.startswith("cuda:") and wanted[5:].isdigit() else 0
+    if wanted not in ("auto", "cuda", f"cuda:{index}"):
+        raise InvalidRequestError(f"device must be auto, cpu, cuda or cuda:N, not {wanted!r}", "device")
+    found = find_gpu(index) if gpu is None else gpu
+    reason = why_not(found)
+    if reason is None and not isinstance(found, str):
+        import_torch = importlib.import_module("torch")
+        reason = torch_refuses(found, import_torch)
+    if reason is None:
+        return wanted if wanted != "auto" else "cuda"
+    if wanted == "auto" and backend != "cuda":
+        return "cpu"
+    raise InvalidRequestError(f"no GPU can be used: {reason}", "device")

@@ -1,0 +1,343 @@
+"""Triton products y = x W^T for every layout, with ops.linear's epilogue; dense ones for bit-exactness.
+
+A program computes a tile [BM, BN] of one split of K and goes on to the next tile (persistent). Blocks
+of 32 columns are multiplied as integers, exactly, and scaled after: sum_k x_k q_k * scale + sum_k x_k *
+minimum. With one split the epilogue runs on the accumulator; several write partial sums, which
+rows.epilogue adds in ascending order. No atomics: equal tiles give equal bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.cuda.launch import cdiv, next_power_of_2
+from octavo.kernels.cuda.rows import ACTIVATIONS, activate, epilogue, finish
+from octavo.kernels.cuda.weight import Part
+from octavo.kernels.ops import Activation
+from octavo.kernels.weight import BLOCK, Layout
+
+FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The shape of a product's work. splits: of K, by K and N alone where bits must not depend on M."""
+
+    bm: int
+    bn: int
+    bk: int
+    splits: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What tiles are chosen by.
+
+    Attributes:
+        sms: multiprocessors to keep busy.
+        exact: one shape of tile for every M, so that a row's bits are its own.
+        rounds: activations meet quantized weights as int8 per block of 32 (ops.linear's text);
+            otherwise they stay as they are.
+        fixed_split: KV positions of a split of attention where exact.
+    """
+
+    sms: int
+    exact: bool = False
+    rounds: bool = False
+    fixed_split: int = 1024
+
+    def tiles(self, m: int, n: int, k: int, quantized: bool) -> Tiles:
+        bm = 64 if self.exact else min(max(next_power_of_2(m), 16), 64)
+        bn = 64 if bm <= 32 else 128
+        bn = min(bn, max(next_power_of_2(n), 16))
+        steps = cdiv(k, 256)
+        programs = cdiv(n, bn) * (1 if self.exact else cdiv(m, bm))
+        splits = max(min(2 * self.sms // programs, steps, 8), 1)
+        bk = min(64, max(next_power_of_2(k), 16))
+        return Tiles(bm, bn, bk, splits, 4 if bm * bn <= 64 * 64 else 8, 3 if quantized else 4)
+
+
+@triton.jit
+def round_nearest(v):
+    """To the nearest integer, ties to even, for |v| < 2^22."""
+    return (v + 12582912.0) - 12582912.0
+
+
+@triton.jit
+def dense_steps(acc, x, xp, row_ok, w, n, n_ok, k_len, first, last, BK: tl.constexpr):
+    """acc + x[:, first:last] W[:, first:last]^T."""
+    k = tl.arange(0, BK)
+    for k0 in range(first, last, BK):
+        ok = k0 + k < last
+        a = tl.load(xp[:, None] + (k0 + k)[None, :], mask=row_ok[:, None] & ok[None, :], other=0.0)
+        at = n[None, :].to(tl.int64) * k_len + (k0 + k)[:, None]
+        b = tl.load(w + at, mask=ok[:, None] & n_ok[None, :], other=0.0)
+        acc = tl.dot(a.to(b.dtype), b, acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def quantized_steps(
+    acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, first, last,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr,
+):  # fmt: skip
+    """acc + the products of blocks first..last - 1 of 32 columns, each in two halves of 16."""
+    j = tl.arange(0, 16)
+    for block in range(first, last):
+        at = xp[:, None] + (block * 32 + j)[None, :]
+        low = tl.load(at, mask=row_ok[:, None], other=0.0)
+        high = tl.load(at + 16, mask=row_ok[:, None], other=0.0)
+        if ROUND:
+            low_f, high_f = low.to(tl.float32), high.to(tl.float32)
+            top = tl.maximum(tl.max(tl.abs(low_f), axis=1), tl.max(tl.abs(high_f), axis=1))
+            # max passes over NaN; a row that holds one must not become finite
+            d = tl.div_rn(top, 127.0) + 0.0 * (tl.sum(low_f, axis=1) + tl.sum(high_f, axis=1))
+            whole = tl.where(d == 0.0, 1.0, d)[:, None] + tl.zeros_like(low_f)
+            low = round_nearest(tl.div_rn(low_f, whole)).to(low.dtype)
+            high = round_nearest(tl.div_rn(high_f, whole)).to(high.dtype)
+        if FORM == 2:
+            bytes_ = tl.load(w + (block * n_len + n[None, :]) * 16 + j[:, None], mask=n_ok[None, :], other=0)
+            w_low, w_high = (bytes_ & 15).to(low.dtype), (bytes_ >> 4).to(low.dtype)
+        else:
+            here = w + (block * n_len + n[None, :]) * 32 + j[:, None]
+            w_low = tl.load(here, mask=n_ok[None, :], other=0).to(low.dtype)
+            w_high = tl.load(here + 16, mask=n_ok[None, :], other=0).to(low.dtype)
+        if BY16:
+            s_at = scale + block * 2 * n_len + n
+            part = tl.dot(low, w_low, input_precision="ieee")
+            part = part * tl.load(s_at, mask=n_ok, other=0.0).to(tl.float32)[None, :]
+            s_high = tl.load(s_at + n_len, mask=n_ok, other=0.0).to(tl.float32)
+            part += tl.dot(high, w_high, input_precision="ieee") * s_high[None, :]
+        else:
+            part = tl.dot(low, w_low, input_precision="ieee")
+            part = tl.dot(high, w_high, part, input_precision="ieee")
+            part = part * tl.load(scale + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)[None, :]
+        if MINIMUM:
+            m = tl.load(minimum + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)
+            sums = tl.sum(low.to(tl.float32), axis=1) + tl.sum(high.to(tl.float32), axis=1)
+            part += sums[:, None] * m[None, :]
+        if ROUND:
+            part = part * d[:, None]
+        acc += part
+    return acc
+
+
+@triton.jit
+def steps(
+    acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, k_len, first, last,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    if FORM == 0:
+        acc = dense_steps(acc, x, xp, row_ok, w, n, n_ok, k_len, first, last, BK)
+    else:
+        acc = quantized_steps(
+            acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, first, last, FORM, MINIMUM, BY16, ROUND
+        )
+    return acc
+
+
+@triton.jit
+def product_kernel(
+    x, w, scale, minimum, y, bias, residual, rows_of, expert_of, factor, softcap,
+    m_len, n_len, k_len, width, stride_x, stride_y, stride_split, stride_residual, tiles, m_tiles, n_tiles,
+    per_split, expert_w, expert_s,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr,
+    EXPERTS: tl.constexpr, SHARED: tl.constexpr, SPLITS: tl.constexpr, GATED: tl.constexpr,
+    BIAS: tl.constexpr, KIND: tl.constexpr, RESIDUAL: tl.constexpr, SCALE: tl.constexpr,
+    SOFTCAP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Tiles of y; see the module's text.
+
+    m_len rows of x, n_len rows of W, width columns of y (n_len / 2 where GATED and SPLITS is 1).
+    per_split: columns (dense) or blocks of 32 (quantized) of a split.
+    EXPERTS: rows_of [m_tiles * BM] are the rows of y that a tile computes, from row rows_of // SHARED
+    of x, with the weights of expert_of [m_tiles]; a row >= m_len, or an expert < 0, is nobody's.
+    """
+    k_end = k_len if FORM == 0 else k_len // 32
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        split = tile % SPLITS
+        m_tile = (tile // SPLITS) % m_tiles
+        n = (tile // SPLITS // m_tiles) * BN + tl.arange(0, BN)
+        n_ok = n < width
+        out_row = m_tile * BM + tl.arange(0, BM)
+        base_w, base_s, base_m = w, scale, minimum
+        used = True
+        if EXPERTS:
+            expert = tl.load(expert_of + m_tile)
+            used = expert >= 0
+            out_row = tl.load(rows_of + out_row)
+            safe = tl.maximum(expert, 0).to(tl.int64)
+            base_w += safe * expert_w
+            base_s += safe * expert_s
+            base_m += safe * expert_s
+        if used:
+            row_ok = out_row < m_len
+            xp = x + (out_row // SHARED).to(tl.int64) * stride_x
+            first = split * per_split
+            last = tl.minimum(first + per_split, k_end)
+            acc = tl.zeros([BM, BN], tl.float32)
+            acc = steps(
+                acc, x, xp, row_ok, base_w, base_s, base_m, n, n_ok, n_len, k_len, first, last,
+                FORM, MINIMUM, BY16, ROUND, BK,
+            )  # fmt: skip
+            if BIAS:
+                acc += tl.load(bias + n, mask=n_ok, other=0.0)[None, :]
+            if GATED:
+                up = tl.zeros([BM, BN], tl.float32)
+                up = steps(
+                    up, x, xp, row_ok, base_w, base_s, base_m, n + width, n_ok, n_len, k_len, first, last,
+                    FORM, MINIMUM, BY16, ROUND, BK,
+                )  # fmt: skip
+                if BIAS:
+                    up += tl.load(bias + n + width, mask=n_ok, other=0.0)[None, :]
+                acc = activate(acc, KIND) * up
+                acc = finish(acc, 0, factor, softcap, SCALE, SOFTCAP)
+            else:
+                acc = finish(acc, KIND, factor, softcap, SCALE, SOFTCAP)
+            inside = row_ok[:, None] & n_ok[None, :]
+            row = out_row[:, None].to(tl.int64)
+            if RESIDUAL:
+                acc += tl.load(residual + row * stride_residual + n[None, :], mask=inside, other=0.0).to(
+                    tl.float32
+                )
+            at = split.to(tl.int64) * stride_split + row * stride_y + n[None, :]
+            tl.store(y + at, acc.to(y.dtype.element_ty), mask=inside)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Experts:
+    """Which rows of y each tile of bm rows computes, and with whose weights (moe.assign)."""
+
+    rows_of: torch.Tensor
+    expert_of: torch.Tensor
+    bm: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Epilogue:
+    """Steps 1 to 4 of ops.linear, without the product."""
+
+    bias: torch.Tensor | None = None
+    activation: Activation = Activation.NONE
+    gated: bool = False
+    scale: float = 1.0
+    softcap: float | None = None
+    residual: torch.Tensor | None = None
+
+
+def product(
+    x: torch.Tensor,
+    part: Part,
+    y: torch.Tensor,
+    end: Epilogue,
+    policy: Policy,
+    experts: Experts | None = None,
+    shared: int = 1,
+) -> torch.Tensor:
+    """Fill y [M, width] with the epilogue of x W^T. Returns y.
+
+    Args:
+        x [M / shared, K], rows adjacent in memory.
+        experts: part holds [E, ...] weights; without: one.
+    """
+    m = y.shape[0]
+    if not m:
+        return y
+    tiles = policy.tiles(m, part.rows, part.columns, part.quantized)
+    splits = tiles.splits if experts is None else 1
+    if splits == 1:
+        launch(x, part, y[None], end, policy, tiles, 1, experts, shared)
+        return y
+    z = torch.empty((splits, m, part.rows), device=x.device)
+    launch(x, part, z, Epilogue(), policy, tiles, splits, None, shared)
+    return epilogue(z, y, end.bias, end.activation, end.gated, end.scale, end.softcap, end.residual)
+
+
+def launch(
+    x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, policy: Policy, tiles: Tiles, splits: int,
+    experts: Experts | None, shared: int,
+) -> None:  # fmt: skip
+    """y [splits, M, width]."""
+    _, m, width = y.shape
+    bm = tiles.bm if experts is None else experts.bm
+    m_tiles = cdiv(m, bm) if experts is None else experts.expert_of.shape[0]
+    n_tiles = cdiv(width, tiles.bn)
+    count = splits * m_tiles * n_tiles
+    step = BLOCK if part.quantized else tiles.bk
+    per_split = cdiv(cdiv(part.columns, step), splits) * (1 if part.quantized else step)
+    scale = x if part.scale is None else part.scale
+    table = 0 if part.scale is None else part.scale.stride(0)
+    product_kernel[(min(count, 8 * policy.sms),)](
+        x, part.values, scale, x if part.minimum is None else part.minimum, y,
+        x if end.bias is None else end.bias, x if end.residual is None else end.residual,
+        x if experts is None else experts.rows_of, x if experts is None else experts.expert_of,
+        end.scale, end.softcap or 1.0,
+        m, part.rows, part.columns, width, x.stride(0), y.stride(1), y.stride(0),
+        0 if end.residual is None else end.residual.stride(0), count, m_tiles, n_tiles, per_split,
+        part.values.stride(0), table,
+        FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BY16=part.group == 16,
+        ROUND=policy.rounds and part.quantized, EXPERTS=experts is not None, SHARED=shared, SPLITS=splits,
+        GATED=end.gated, BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation],
+        RESIDUAL=end.residual is not None, SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None,
+        BM=bm, BN=tiles.bn, BK=tiles.bk, num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
+
+
+@triton.jit
+def widen_kernel(
+    w, scale, minimum, ids, added, y, n_len, blocks, factor,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, IDS: tl.constexpr, ADD: tl.constexpr,
+    BN: tl.constexpr,
+):  # fmt: skip
+    """y[i] = factor * row ids[i] (or i) of W, + added[i]: BN blocks of 32 of one row a program."""
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.load(ids + row).to(tl.int64) if IDS else row
+    block = tl.program_id(1) * BN + tl.arange(0, BN)
+    j = tl.arange(0, 32)
+    ok = (block < blocks)[:, None] & (j >= 0)[None, :]
+    place = block.to(tl.int64)[:, None] * n_len + n
+    if FORM == 2:
+        packed = tl.load(w + place * 16 + (j % 16)[None, :], mask=ok, other=0)
+        q = tl.where(j[None, :] < 16, packed & 15, packed >> 4).to(tl.float32)
+    else:
+        q = tl.load(w + place * 32 + j[None, :], mask=ok, other=0).to(tl.float32)
+    at = place
+    if BY16:
+        at = (block.to(tl.int64)[:, None] * 2 + (j // 16)[None, :]) * n_len + n
+    v = q * tl.load(scale + at + 0 * j[None, :], mask=ok, other=0.0).to(tl.float32)
+    if MINIMUM:
+        v += tl.load(minimum + place + 0 * j[None, :], mask=ok, other=0.0).to(tl.float32)
+    v = v * factor
+    out = row * blocks * 32 + block[:, None] * 32 + j[None, :]
+    if ADD:
+        v += tl.load(added + out, mask=ok, other=0.0).to(tl.float32)
+    tl.store(y + out, v.to(y.dtype.element_ty), mask=ok)
+
+
+def widen(
+    part: Part,
+    dtype: torch.dtype,
+    ids: torch.Tensor | None = None,
+    factor: float = 1.0,
+    added: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Rows ids (all where None) of a quantized part, as numbers [rows, K]."""
+    rows = part.rows if ids is None else ids.shape[0]
+    blocks = part.columns // BLOCK
+    y = torch.empty((rows, part.columns), dtype=dtype, device=part.values.device)
+    bn = min(next_power_of_2(blocks), 32)
+    if rows:
+        widen_kernel[(rows, cdiv(blocks, bn))](
+            part.values, part.scale, part.values if part.minimum is None else part.minimum,
+            part.values if ids is None else ids, y if added is None else added, y,
+            part.rows, blocks, factor,
+            FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BY16=part.group == 16,
+            IDS=ids is not None, ADD=added is not None, BN=bn,
+        )  # fmt: skip
+    return y

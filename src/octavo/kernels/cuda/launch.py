@@ -1,0 +1,36 @@
+"""Triton, or its interpreter: which of the two is decided before the first kernel is defined."""
+
+from __future__ import annotations
+
+import os
+
+from octavo.errors import InvalidRequestError
+
+
+def prepare(interpret: bool) -> None:
+    """Let kernels be defined for the interpreter (device "cpu") or for a GPU.
+
+    Triton decides when it is imported, so one process has one of the two.
+
+    Raises:
+        InvalidRequestError: Triton was imported for the other one.
+    """
+    if interpret:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    import triton.language
+    from triton.runtime.interpreter import InterpretedFunction
+
+    if isinstance(triton.language.sum, InterpretedFunction) is not interpret:
+        raise InvalidRequestError(
+            "one process runs Triton's kernels on a GPU or interpreted, not both: "
+            f"TRITON_INTERPRET is {os.environ.get('TRITON_INTERPRET', 'unset')}",
+            "device",
+        )
+
+
+def next_power_of_2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)

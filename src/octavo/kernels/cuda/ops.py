@@ -1,0 +1,334 @@
+"""kernels.ops on a device: each method launches at once, and nothing waits for the device.
+
+Tensor.ref is a torch tensor [rows, width] of the compute type; logits (Rows.SAMPLED) are f32. A sum
+that a norm may follow is left undone (Sum), so that one kernel adds and normalizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from octavo.kernels.cuda import attention, moe, rotary, rows
+from octavo.kernels.cuda.batch import DeviceBatch
+from octavo.kernels.cuda.gemm import Epilogue, Policy, product, widen
+from octavo.kernels.cuda.kv import CudaKVLayer
+from octavo.kernels.cuda.weight import CudaWeight, Part, stack
+from octavo.kernels.ops import (
+    F32,
+    Activation,
+    AttentionSpec,
+    Inputs,
+    KVLayer,
+    Ops,
+    PackedWeight,
+    Rotary,
+    Routing,
+    Rows,
+    Sight,
+    Tensor,
+)
+
+WIDEN_ROWS = 256
+"""From so many rows on a quantized weight is widened once and left to cuBLAS."""
+
+
+class Constants:
+    """f32 vectors and tables of the model on the device, each copied once.
+
+    Keyed by the array's identity; the array is held, so that no other takes its place.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._held: dict[int, tuple[F32, torch.Tensor]] = {}
+        self._experts: dict[int, tuple[object, Part]] = {}
+
+    def __call__(self, array: F32) -> torch.Tensor:
+        held = self._held.get(id(array))
+        if held is None:
+            held = array, torch.tensor(array, dtype=torch.float32, device=self._device)
+            self._held[id(array)] = held
+        return held[1]
+
+    def optional(self, array: F32 | None) -> torch.Tensor | None:
+        return None if array is None else self(array)
+
+    def experts(self, weights: Sequence[PackedWeight]) -> Part:
+        """The weights stacked, at their first use."""
+        held = self._experts.get(id(weights[0]))
+        if held is None:
+            held = weights, stack([packed(w) for w in weights])
+            self._experts[id(weights[0])] = held
+        return held[1]
+
+
+@dataclass(slots=True, eq=False)
+class Sum:
+    """x + y, not added yet."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    done: torch.Tensor | None = None
+
+    def value(self) -> torch.Tensor:
+        if self.done is None:
+            self.done = (self.x.float() + self.y.float()).to(self.x.dtype)
+        return self.done
+
+
+def value(x: Tensor) -> torch.Tensor:
+    """The tensor behind a handle."""
+    ref = x.ref
+    result: torch.Tensor = ref.value() if isinstance(ref, Sum) else ref
+    return result
+
+
+def packed(weight: PackedWeight) -> CudaWeight:
+    if not isinstance(weight, CudaWeight):
+        raise TypeError(f"{type(weight).__name__} was packed by another backend")
+    return weight
+
+
+def layer_of(kv: KVLayer) -> CudaKVLayer:
+    if not isinstance(kv, CudaKVLayer):
+        raise TypeError("these pages belong to another backend")
+    return kv
+
+
+class CudaOps(Ops):
+    """The ops over one batch's device arrays.
+
+    Args:
+        dtype: of activations.
+    """
+
+    def __init__(self, batch: DeviceBatch, dtype: torch.dtype, policy: Policy, constants: Constants) -> None:
+        self.batch, self.dtype, self.policy, self._constants = batch, dtype, policy, constants
+
+    # -- tokens in, rows out ---------------------------------------------------------------------
+
+    def embed(self, inputs: Inputs, table: PackedWeight, scale: float = 1.0) -> Tensor:
+        y = self._rows(packed(table), self.batch.token_ids, scale)
+        return Tensor(Rows.TOKENS, y.shape[1], y)
+
+    def embed_positions(self, inputs: Inputs, x: Tensor, table: PackedWeight, offset: int = 0) -> Tensor:
+        y = self._rows(packed(table), self.batch.positions + offset, 1.0, value(x))
+        return Tensor(x.rows, x.width, y)
+
+    def _rows(
+        self, table: CudaWeight, ids: torch.Tensor, scale: float, added: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        part = only(table)
+        if part.quantized:
+            return widen(part, self.dtype, ids, scale, added)
+        y = part.values.index_select(0, ids).to(self.dtype)
+        y = y if scale == 1.0 else (y.float() * scale).to(self.dtype)
+        return y if added is None else added + y
+
+    def gather_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
+        return Tensor(Rows.SAMPLED, x.width, value(x).index_select(0, self.batch.sampled))
+
+    def pool(self, inputs: Inputs, x: Tensor, how: str) -> Tensor:
+        starts = self.batch.query_start
+        if how == "last":
+            return Tensor(Rows.SEQUENCES, x.width, value(x).index_select(0, starts[1:] - 1))
+        if how != "mean":
+            raise ValueError(f'pool is "last" or "mean", not {how!r}')
+        means = torch.segment_reduce(value(x).float(), "mean", offsets=starts.long(), axis=0)
+        return Tensor(Rows.SEQUENCES, x.width, means.to(self.dtype))
+
+    # -- rows to rows ----------------------------------------------------------------------------
+
+    def rms_norm(self, x: Tensor, gain: F32, eps: float) -> Tensor:
+        return self._norm(x, gain, None, eps, layer=False)
+
+    def layer_norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float) -> Tensor:
+        return self._norm(x, gain, bias, eps, layer=True)
+
+    def _norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float, layer: bool) -> Tensor:
+        g, b = self._constants(gain), self._constants.optional(bias)
+        programs = 0 if self.policy.exact else 2 * self.policy.sms
+        if isinstance(x.ref, Sum) and x.ref.done is None:
+            x.ref.done, y = rows.norm(x.ref.x, x.ref.y, g, b, eps, layer, programs)
+        else:
+            _, y = rows.norm(value(x), None, g, b, eps, layer, programs)
+        return Tensor(x.rows, x.width, y)
+
+    def linear(
+        self,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: F32 | None = None,
+        activation: Activation = Activation.NONE,
+        residual: Tensor | None = None,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> Tensor:
+        w, v = packed(weight), value(x)
+        width = w.shape[0] // 2 if w.gated else w.shape[0]
+        sampled = x.rows is Rows.SAMPLED
+        rest = None if residual is None else value(residual)
+        end = Epilogue(self._constants.optional(bias), activation, w.gated, scale, softcap, rest)
+        plain = bias is None and activation is Activation.NONE and scale == 1.0 and softcap is None
+        if plain and not w.gated and len(w.parts) == 1 and self._by_cublas(v, w.parts[0]):
+            z = self._matmul(v, w.parts[0], sampled)
+            return Tensor(x.rows, width, z if rest is None else Sum(rest, z))
+        y = torch.empty((v.shape[0], width), dtype=torch.float32 if sampled else self.dtype, device=v.device)
+        first = 0
+        for part in w.parts:
+            last = first + (part.rows // 2 if w.gated else part.rows)
+            here = end if len(w.parts) == 1 else sliced(end, first, last)
+            self._linear(v, part, y[:, first:last], here, sampled)
+            first = last
+        return Tensor(x.rows, width, y)
+
+    def _linear(self, x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, sampled: bool) -> None:
+        if self._by_cublas(x, part):
+            z = self._matmul(x, part, sampled)
+            rows.epilogue(
+                z[None], y, end.bias, end.activation, end.gated, end.scale, end.softcap, end.residual
+            )
+        else:
+            product(x, part, y, end, self.policy)
+
+    def _by_cublas(self, x: torch.Tensor, part: Part) -> bool:
+        if self.policy.exact:
+            return False
+        return not part.quantized or (x.shape[0] >= WIDEN_ROWS and not self.policy.rounds)
+
+    def _matmul(self, x: torch.Tensor, part: Part, wide: bool) -> torch.Tensor:
+        """x W^T by cuBLAS, of the compute type; f32 where wide."""
+        w = widen(part, self.dtype) if part.quantized else part.values
+        x = x.to(w.dtype)
+        if not wide or w.dtype == torch.float32:
+            return torch.mm(x, w.t())
+        if x.device.type == "cuda":
+            return torch.mm(x, w.t(), out_dtype=torch.float32)
+        return torch.mm(x.float(), w.float().t())
+
+    def act_mul(self, x: Tensor, activation: Activation) -> Tensor:
+        v, half = value(x), x.width // 2
+        y = torch.empty((v.shape[0], half), dtype=v.dtype, device=v.device)
+        return Tensor(x.rows, half, rows.epilogue(v[None], y, activation=activation, gated=True))
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return Tensor(x.rows, x.width, Sum(value(x), value(y)))
+
+    def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:
+        return Tensor(x.rows, x.width, rows.gate_rows(value(x), value(gate)))
+
+    def moe(
+        self,
+        x: Tensor,
+        router_logits: Tensor,
+        gate_up: Sequence[PackedWeight],
+        down: Sequence[PackedWeight],
+        top_k: int,
+        activation: Activation,
+        renormalize: bool,
+        routing: Routing | None = None,
+    ) -> Tensor:
+        how = routing or Routing()
+        bias = self._constants.optional(how.bias)
+        chosen, shares = moe.route(value(router_logits), top_k, renormalize, how, bias)
+        experts = self._constants.experts(gate_up), self._constants.experts(down)
+        y = moe.moe(value(x), chosen, shares, *experts, activation, self.policy)
+        return Tensor(x.rows, y.shape[1], y)
+
+    def head_linear(self, x: Tensor, weights: Sequence[PackedWeight]) -> Tensor:
+        heads, part = len(weights), self._constants.experts(weights)
+        v = value(x)
+        tokens = v.shape[0]
+        y = torch.empty((tokens * heads, part.rows), dtype=self.dtype, device=v.device)
+        chosen = torch.arange(heads, device=v.device, dtype=torch.int32).expand(tokens, heads)
+        if tokens:
+            bm = self.policy.tiles(tokens, part.rows, part.columns, part.quantized).bm
+            groups = moe.assign(chosen, heads, bm)
+            product(v.reshape(tokens * heads, part.columns), part, y, Epilogue(), self.policy, groups)
+        return Tensor(x.rows, heads * part.rows, y.view(tokens, -1))
+
+    # -- attention -------------------------------------------------------------------------------
+
+    def rotary_append(
+        self,
+        inputs: Inputs,
+        qkv: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary_: Rotary | None,
+        q_norm: F32 | None = None,
+        k_norm: F32 | None = None,
+        eps: float = 1e-6,
+    ) -> Tensor:
+        gains = None
+        if q_norm is not None and k_norm is not None:
+            gains = self._constants(q_norm), self._constants(k_norm)
+        elif q_norm is not None or k_norm is not None:
+            raise ValueError("q and k are both normalized, or neither")
+        tables = None if rotary_ is None else self._tables(rotary_)
+        q = rotary.append(
+            value(qkv), layer_of(kv), spec, self.batch.slots, self.batch.positions, tables,
+            rotary_ is not None and rotary_.interleaved, gains, eps,
+        )  # fmt: skip
+        return Tensor(qkv.rows, q.shape[1], q)
+
+    def latent_append(
+        self,
+        inputs: Inputs,
+        q_latent: Tensor,
+        q_rope: Tensor,
+        latent: Tensor,
+        k_rope: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary_: Rotary,
+    ) -> Tensor:
+        q = rotary.append_latent(
+            value(q_latent).contiguous(), value(q_rope).contiguous(), value(latent), value(k_rope),
+            layer_of(kv), spec, self.batch.slots, self.batch.positions, self._tables(rotary_),
+            rotary_.interleaved,
+        )  # fmt: skip
+        return Tensor(q_latent.rows, q.shape[1], q)
+
+    def _tables(self, rotary_: Rotary) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._constants(rotary_.cos), self._constants(rotary_.sin)
+
+    def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
+        rotary.append_kv(value(x), layer_of(kv), spec, self.batch.slots)
+
+    def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
+        queries, optional = self.batch.queries, self._constants.optional
+        if spec.sight is Sight.CROSS:
+            if self.batch.cross is None:
+                raise ValueError("cross attention needs the encoder's pages")
+            queries = self.batch.cross
+        y = attention.attend(
+            value(q), layer_of(kv), spec, queries, optional(spec.alibi_slopes), optional(spec.sinks),
+            optional(spec.relative_bias), self.policy,
+        )  # fmt: skip
+        return Tensor(q.rows, y.shape[1], y)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x
+
+
+def only(weight: CudaWeight) -> Part:
+    """The single part of a table."""
+    if len(weight.parts) != 1:
+        raise TypeError("an embedding is of one layout")
+    return weight.parts[0]
+
+
+def sliced(end: Epilogue, first: int, last: int) -> Epilogue:
+    """The epilogue of some columns of a projection that is not gated."""
+    return Epilogue(
+        None if end.bias is None else end.bias[first:last],
+        end.activation,
+        False,
+        end.scale,
+        end.softcap,
+        None if end.residual is None else end.residual[:, first:last],
+    )

@@ -1,0 +1,267 @@
+"""Triton kernels that split, normalize and rotate q and k, and store k and v in their pages."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.cuda.gemm import round_nearest
+from octavo.kernels.cuda.kv import CudaKVLayer
+from octavo.kernels.cuda.launch import cdiv, next_power_of_2
+from octavo.kernels.ops import AttentionSpec
+
+
+@triton.jit
+def rotated(
+    x, at, i, own, ok, position, cos, sin, half, gain, gain_at, rms, NORM: tl.constexpr, PAIRS: tl.constexpr
+):
+    """Heads' elements i at x + at, rotated where i < 2 half; own: they themselves, normalized."""
+    if PAIRS:
+        shift = tl.where(i % 2 == 0, 1, -1)
+        angle = i // 2
+        sign = tl.where(i % 2 == 0, -1.0, 1.0)
+    else:
+        shift = tl.where(i < half, half, -half)
+        angle = tl.where(i < half, i, i - half)
+        sign = tl.where(i < half, -1.0, 1.0)
+    turned = ok & (i >= 0) & (i < 2 * half)
+    other = tl.load(x + at + shift, mask=turned, other=0.0).to(tl.float32)
+    if NORM:
+        other = other * rms * tl.load(gain + gain_at + shift, mask=turned, other=0.0)
+    within = (i >= 0) & (i < 2 * half)
+    c = tl.load(cos + position * half + angle, mask=within, other=1.0)
+    s = tl.load(sin + position * half + angle, mask=within, other=0.0)
+    return own * c + sign * other * s
+
+
+@triton.jit
+def store_heads(pages, scales, v, head, i, ok, slot, heads, page_size, dim, INT8: tl.constexpr):
+    """The heads [H, D] of one token to its place; a slot < 0 is nobody's."""
+    if slot >= 0:
+        page = (slot // page_size).to(tl.int64)
+        place = (page * heads + head) * page_size + slot % page_size
+        if INT8:
+            v = tl.where(ok, v, 0.0)
+            # max passes over NaN, the sum does not: a head that holds NaN is read back as NaN
+            d = tl.div_rn(tl.max(tl.abs(v), axis=1), 127.0) + 0.0 * tl.sum(v, axis=1)
+            tl.store(scales + place, d, mask=head < heads)
+            v = round_nearest(tl.div_rn(v, tl.where(d == 0.0, 1.0, d)[:, None] + tl.zeros_like(v)))
+            v = tl.where(v == v, v, 0.0)
+        tl.store(pages + place[:, None] * dim + i, v.to(pages.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def side(
+    x, position, cos, sin, gain, heads, dim, half, eps, head, i,
+    ROTATE: tl.constexpr, PAIRS: tl.constexpr, NORM: tl.constexpr, ALL_HEADS: tl.constexpr,
+):  # fmt: skip
+    """q or k of one token: its heads [H, D] normalized and rotated, and which elements exist."""
+    ok = (head < heads)[:, None] & (i < dim)
+    at = head[:, None] * dim + i
+    v = tl.load(x + at, mask=ok, other=0.0).to(tl.float32)
+    rms = 1.0
+    gain_at = i
+    if NORM:
+        if ALL_HEADS:
+            gain_at = at
+            rms = 1.0 / tl.sqrt(tl.sum(tl.sum(v * v, axis=1), axis=0) / (heads * dim) + eps)
+        else:
+            gain_at = i + 0 * head[:, None]
+            rms = (1.0 / tl.sqrt(tl.sum(v * v, axis=1) / dim + eps))[:, None]
+        v = v * rms * tl.load(gain + gain_at, mask=ok, other=0.0)
+    if ROTATE:
+        v = rotated(x, at, i, v, ok, position, cos, sin, half, gain, gain_at, rms, NORM, PAIRS)
+    return v, ok, at
+
+
+@triton.jit
+def store_q(
+    x, q, position, cos, sin, gain, heads, dim, half, eps,
+    ROTATE: tl.constexpr, PAIRS: tl.constexpr, NORM: tl.constexpr, ALL_HEADS: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    head, i = tl.arange(0, H), tl.arange(0, D)[None, :]
+    v, ok, at = side(
+        x, position, cos, sin, gain, heads, dim, half, eps, head, i, ROTATE, PAIRS, NORM, ALL_HEADS
+    )
+    tl.store(q + at, v.to(q.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def store_k(
+    x, pages, scales, slot, page_size, position, cos, sin, gain, heads, dim, half, eps,
+    ROTATE: tl.constexpr, PAIRS: tl.constexpr, NORM: tl.constexpr, ALL_HEADS: tl.constexpr,
+    INT8: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    head, i = tl.arange(0, H), tl.arange(0, D)[None, :]
+    v, ok, _ = side(
+        x, position, cos, sin, gain, heads, dim, half, eps, head, i, ROTATE, PAIRS, NORM, ALL_HEADS
+    )
+    store_heads(pages, scales, v, head, i, ok, slot, heads, page_size, dim, INT8)
+
+
+@triton.jit
+def store_v(
+    x, pages, scales, slot, page_size, heads, dim, INT8: tl.constexpr, H: tl.constexpr, D: tl.constexpr
+):
+    head, i = tl.arange(0, H), tl.arange(0, D)[None, :]
+    ok = (head < heads)[:, None] & (i < dim)
+    v = tl.load(x + head[:, None] * dim + i, mask=ok, other=0.0).to(tl.float32)
+    store_heads(pages, scales, v, head, i, ok, slot, heads, page_size, dim, INT8)
+
+
+@triton.jit
+def append_kernel(
+    qkv, q, k_pages, v_pages, k_scales, v_scales, slots, positions, cos, sin, q_gain, k_gain,
+    q_heads, kv_heads, dim, v_dim, half, page_size, stride_qkv, eps,
+    ROTATE: tl.constexpr, PAIRS: tl.constexpr, NORM: tl.constexpr, ALL_HEADS: tl.constexpr,
+    FIRST: tl.constexpr, INT8: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr,
+):  # fmt: skip
+    """A program is q, or k, or v of one token; FIRST is 1 where there is no q."""
+    token = tl.program_id(0).to(tl.int64)
+    what = tl.program_id(1) + FIRST
+    row = qkv + token * stride_qkv
+    position = tl.maximum(tl.load(positions + token), 0).to(tl.int64)
+    slot = tl.load(slots + token)
+    if what == 0:
+        store_q(
+            row, q + token * q_heads * dim, position, cos, sin, q_gain, q_heads, dim, half, eps,
+            ROTATE, PAIRS, NORM, ALL_HEADS, HQ, D,
+        )  # fmt: skip
+    elif what == 1:
+        store_k(
+            row + q_heads * dim, k_pages, k_scales, slot, page_size, position, cos, sin, k_gain, kv_heads,
+            dim, half, eps, ROTATE, PAIRS, NORM, ALL_HEADS, INT8, HK, D,
+        )  # fmt: skip
+    else:
+        start = (q_heads + kv_heads) * dim
+        store_v(row + start, v_pages, v_scales, slot, page_size, kv_heads, v_dim, INT8, HK, DV)
+
+
+def append(
+    qkv: torch.Tensor,
+    kv: CudaKVLayer,
+    spec: AttentionSpec,
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    tables: tuple[torch.Tensor, torch.Tensor] | None,
+    interleaved: bool,
+    gains: tuple[torch.Tensor, torch.Tensor] | None,
+    eps: float,
+) -> torch.Tensor:
+    """ops.rotary_append. tables: cos, sin [positions, half]; gains: of q and of k."""
+    tokens = qkv.shape[0]
+    q = torch.empty((tokens, spec.num_heads * spec.head_dim), dtype=qkv.dtype, device=qkv.device)
+    cos, sin = tables if tables is not None else (slots, slots)
+    q_gain, k_gain = gains if gains is not None else (slots, slots)
+    int8 = kv.k.scales is not None
+    if tokens:
+        append_kernel[(tokens, 3)](
+            qkv, q, kv.k.pages, kv.v.pages, kv.k.scales if int8 else slots, kv.v.scales if int8 else slots,
+            slots, positions, cos, sin, q_gain, k_gain,
+            spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.v_head_dim,
+            cos.shape[1] if tables is not None else 0, kv.page_size, qkv.stride(0), eps,
+            ROTATE=tables is not None, PAIRS=interleaved, NORM=gains is not None,
+            ALL_HEADS=gains is not None and q_gain.shape[0] != spec.head_dim, INT8=int8,
+            FIRST=0, HQ=next_power_of_2(spec.num_heads), HK=next_power_of_2(spec.num_kv_heads),
+            D=next_power_of_2(spec.head_dim), DV=next_power_of_2(spec.v_head_dim), num_warps=4,
+        )  # fmt: skip
+    return q
+
+
+def append_kv(x: torch.Tensor, kv: CudaKVLayer, spec: AttentionSpec, slots: torch.Tensor) -> None:
+    """ops.append."""
+    int8 = kv.k.scales is not None
+    if x.shape[0]:
+        append_kernel[(x.shape[0], 2)](
+            x, x, kv.k.pages, kv.v.pages, kv.k.scales if int8 else slots, kv.v.scales if int8 else slots,
+            slots, slots, slots, slots, slots, slots, 0, spec.num_kv_heads, spec.head_dim, spec.v_head_dim,
+            0, kv.page_size, x.stride(0), 0.0,
+            ROTATE=False, PAIRS=False, NORM=False, ALL_HEADS=False, FIRST=1, INT8=int8,
+            HQ=1, HK=next_power_of_2(spec.num_kv_heads), D=next_power_of_2(spec.head_dim),
+            DV=next_power_of_2(spec.v_head_dim), num_warps=4,
+        )  # fmt: skip
+
+
+@triton.jit
+def latent_side(front, back, position, cos, sin, heads, rank, half, head, i, PAIRS: tl.constexpr):
+    """[latent part | rotated part] of the heads of one token: [H, D]."""
+    here = (head < heads)[:, None]
+    r = i - rank
+    plain = tl.load(front + head[:, None] * rank + i, mask=here & (i < rank), other=0.0).to(tl.float32)
+    at = head[:, None] * 2 * half + r
+    turns = here & (r >= 0) & (r < 2 * half)
+    v = tl.load(back + at, mask=turns, other=0.0).to(tl.float32)
+    v = rotated(back, at, r, v, turns, position, cos, sin, half, cos, r, 1.0, False, PAIRS)
+    return tl.where(i < rank, plain, v), here & (i < rank + 2 * half)
+
+
+@triton.jit
+def latent_kernel(
+    q_latent, q_rope, latent, k_rope, q, pages, scales, slots, positions, cos, sin,
+    heads, rank, half, page_size, PAIRS: tl.constexpr, INT8: tl.constexpr,
+    BH: tl.constexpr, ONE: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Programs of BH heads of q each, and a last one for the key."""
+    token = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    position = tl.maximum(tl.load(positions + token), 0).to(tl.int64)
+    if block < tl.num_programs(1) - 1:
+        store_latent_q(
+            q_latent + token * heads * rank, q_rope + token * heads * 2 * half,
+            q + token * heads * (rank + 2 * half), position, cos, sin, heads, rank, half, block,
+            PAIRS, BH, D,
+        )  # fmt: skip
+    else:
+        store_latent_k(
+            latent + token * rank, k_rope + token * 2 * half, pages, scales, tl.load(slots + token),
+            page_size, position, cos, sin, rank, half, PAIRS, INT8, ONE, D,
+        )  # fmt: skip
+
+
+@triton.jit
+def store_latent_q(
+    front, back, q, position, cos, sin, heads, rank, half, block,
+    PAIRS: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    head, i = block * H + tl.arange(0, H), tl.arange(0, D)[None, :]
+    v, ok = latent_side(front, back, position, cos, sin, heads, rank, half, head, i, PAIRS)
+    tl.store(q + head[:, None] * (rank + 2 * half) + i, v.to(q.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def store_latent_k(
+    front, back, pages, scales, slot, page_size, position, cos, sin, rank, half,
+    PAIRS: tl.constexpr, INT8: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    head, i = tl.arange(0, H), tl.arange(0, D)[None, :]
+    v, ok = latent_side(front, back, position, cos, sin, 1, rank, half, head, i, PAIRS)
+    store_heads(pages, scales, v, head, i, ok, slot, 1, page_size, rank + 2 * half, INT8)
+
+
+def append_latent(
+    q_latent: torch.Tensor,
+    q_rope: torch.Tensor,
+    latent: torch.Tensor,
+    k_rope: torch.Tensor,
+    kv: CudaKVLayer,
+    spec: AttentionSpec,
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    tables: tuple[torch.Tensor, torch.Tensor],
+    interleaved: bool,
+) -> torch.Tensor:
+    """ops.latent_append."""
+    tokens, (cos, sin) = q_latent.shape[0], tables
+    q = torch.empty((tokens, spec.num_heads * spec.head_dim), dtype=q_latent.dtype, device=q_latent.device)
+    int8 = kv.k.scales is not None
+    block = min(next_power_of_2(spec.num_heads), 4)
+    if tokens:
+        latent_kernel[(tokens, cdiv(spec.num_heads, block) + 1)](
+            q_latent, q_rope, latent, k_rope, q, kv.k.pages, kv.k.scales if int8 else slots, slots, positions,
+            cos, sin, spec.num_heads, spec.v_head_dim, cos.shape[1], kv.page_size,
+            PAIRS=interleaved, INT8=int8, BH=block, ONE=1, D=next_power_of_2(spec.head_dim), num_warps=4,
+        )  # fmt: skip
+    return q

@@ -1,0 +1,209 @@
+"""Triton paged attention against the reference: whole, chunked, decoded, split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from octavo.kernels.cuda import launch
+from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVSpec, Ops, Rotary, Tensor
+from support.cuda import REFERENCE, Apply, by_reference, interpreted, run
+from support.kernels import batch_on, normal
+
+# NumPy warns of infinities under the interpreter; a GPU does not.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def specs(heads: int, kv_heads: int, d: int, dv: int) -> list[AttentionSpec]:
+    base = (heads, kv_heads, d, dv, d**-0.5)
+    slopes = np.linspace(0.02, 0.3, heads).astype(np.float32)
+    sinks = np.linspace(-2, 3, heads).astype(np.float32)
+    return [
+        AttentionSpec(*base, window=40, softcap=3.0),
+        AttentionSpec(*base, alibi_slopes=slopes),
+        AttentionSpec(*base, window=5, sinks=sinks),
+        AttentionSpec(*base, window=100, softcap=20.0, alibi_slopes=slopes, sinks=sinks),
+    ]
+
+
+class Case:
+    """Sequences of random qkv rows on random pages, computed in steps."""
+
+    def __init__(self, seed: int, lengths: Sequence[int], spec: AttentionSpec, page: int, dtype: str) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.spec, self.page, self.lengths = spec, page, list(lengths)
+        self.kv = KVSpec(spec.num_kv_heads, spec.head_dim, spec.v_head_dim, dtype)
+        width = max(-(-n // page) for n in lengths)
+        self.num_pages = width * len(lengths) + 2
+        pages = self.rng.permutation(self.num_pages)[: width * len(lengths)]
+        self.tables = pages.reshape(-1, width).astype(np.int32)
+        columns = (spec.num_heads + spec.num_kv_heads) * spec.head_dim + spec.num_kv_heads * spec.v_head_dim
+        self.qkv = [normal(self.rng, n, columns) for n in lengths]
+
+    def apply(self, layer: object) -> Apply:
+        def case(ops: Ops, inputs: Inputs, t: list[Tensor]) -> Tensor:
+            q = ops.rotary_append(inputs, t[0], layer, self.spec, None)  # type: ignore[arg-type]
+            return ops.attention(inputs, q, layer, self.spec)  # type: ignore[arg-type]
+
+        return case
+
+    def steps(self, cuts: Sequence[Sequence[int]]) -> list[tuple[list[int], object, F32]]:
+        """cuts[s]: lengths of s's chunks; step i runs the i-th chunk of each sequence that has one."""
+        result, done = [], [0] * len(cuts)
+        for i in range(max(len(c) for c in cuts)):
+            who = [s for s, c in enumerate(cuts) if i < len(c)]
+            counts = [cuts[s][i] for s in who]
+            rows = [self.qkv[s][done[s] : done[s] + n] for s, n in zip(who, counts, strict=True)]
+            for s, n in zip(who, counts, strict=True):
+                done[s] += n
+            batch = batch_on(self.rng, self.tables[who], [done[s] for s in who], counts, self.page)
+            result.append((who, batch, np.concatenate(rows)))
+        return result
+
+    def run(self, backend: object, cuts: Sequence[Sequence[int]]) -> list[F32]:
+        cache = backend.kv_cache([self.kv], self.num_pages, self.page)  # type: ignore[attr-defined]
+        out: list[list[F32]] = [[] for _ in cuts]
+        for who, batch, qkv in self.steps(cuts):
+            y = run(backend, batch, self.apply(cache.layer(0)), qkv)  # type: ignore[arg-type]
+            for i, s in enumerate(who):
+                out[s].append(y[batch.query_start[i] : batch.query_start[i + 1]])  # type: ignore[attr-defined]
+        return [np.concatenate(parts) for parts in out]
+
+    def truth(self) -> list[F32]:
+        cache = REFERENCE.kv_cache([self.kv], self.num_pages, self.page)
+        ((_, batch, qkv),) = self.steps([[n] for n in self.lengths])
+        y = by_reference(batch, self.apply(cache.layer(0)), qkv)  # type: ignore[arg-type]
+        return np.split(y, batch.query_start[1:-1])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "page"),
+    [
+        ("f32", (6, 2, 32, 32), 16),
+        ("f16", (3, 3, 24, 40), 5),
+        ("int8", (5, 1, 80, 16), 1),
+        ("f16", (2, 2, 8, 8), 16),
+    ],
+)
+def test_equals_the_reference(dtype: str, shape: tuple[int, int, int, int], page: int) -> None:
+    """A prompt at once, one in chunks, one decoded. (The interpreter cuts bf16 off instead of rounding.)"""
+    spec = specs(*shape)[["f32", "f16", "int8"].index(dtype) + (page == 16 and dtype == "f16") * 2]
+    case = Case(1, [1, 45, 33, 70], spec, page, dtype)
+    got = case.run(interpreted(sms=24), [[1], [45], [20, 1, 12], [68, 1, 1]])
+    for mine, its in zip(got, case.truth(), strict=True):
+        np.testing.assert_allclose(mine, its, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("window", [None, 70])
+def test_decoding_in_splits(window: int | None) -> None:
+    """One split, several, and bit-exact mode's fixed ones, on a busy and on an idle device."""
+    spec = AttentionSpec(4, 2, 16, 16, 0.25, window=window, sinks=np.float32([0.5, 1, -1, 2]))
+    case = Case(3, [200], spec, 16, "f32")
+    want = case.truth()[0][196:]
+    outputs = {}
+    for name, backend in (
+        ("one", interpreted(sms=1)),
+        ("many", interpreted(sms=16)),
+        ("exact", interpreted(exact=True, fixed_split=64)),
+        ("exact, busy", interpreted(exact=True, sms=1, fixed_split=64)),
+    ):
+        outputs[name] = case.run(backend, [[196, 1, 2, 1]])[0][196:]
+        np.testing.assert_allclose(outputs[name], want, atol=2e-5, rtol=2e-5)
+    np.testing.assert_array_equal(outputs["exact"], outputs["exact, busy"])
+
+
+def test_bits_do_not_depend_on_the_cut() -> None:
+    """Bit-exact mode: a prompt at once, in chunks, decoded in a batch; across an edge of splits.
+
+    To 1e-6 here: the BLAS under the interpreter adds by a row's place in its tile. `make gpu-check`
+    compares bits.
+    """
+    spec = AttentionSpec(4, 2, 16, 24, 0.25, window=90)
+    backend = interpreted(exact=True, fixed_split=64)
+    case = Case(4, [140, 30], spec, 16, "f16")
+    whole = case.run(backend, [[140], [30]])
+    pieces = case.run(backend, [[100, 20, 18, 1, 1], [7, 20, 1, 1, 1]])
+    for a, b in zip(whole, pieces, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(a).max())
+
+
+def test_stale_pages_of_others_do_no_harm() -> None:
+    """NaN that another request left in a reused page, beyond our context and before our window."""
+    spec, backend = AttentionSpec(2, 1, 16, 16, 0.25, window=6), interpreted()
+    case = Case(5, [21], spec, 4, "f16")
+    clean = case.run(backend, [[17, 1, 1, 1, 1]])[0]
+    cache = backend.kv_cache([case.kv], case.num_pages, 4)
+    for tensor in cache.tensors:
+        tensor.fill_(float("nan"))
+    out = [run(backend, b, case.apply(cache.layer(0)), x) for _, b, x in case.steps([[17, 1, 1, 1, 1]])]
+    np.testing.assert_array_equal(np.concatenate(out), clean)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "int8"])
+def test_a_sequence_that_is_not_finite_harms_only_itself(dtype: str) -> None:
+    case = Case(6, [20, 25, 15], AttentionSpec(4, 2, 32, 32, 0.2), 16, dtype)
+    clean = case.run(interpreted(), [[20], [25], [15]])
+    case.qkv[1][3] = np.nan
+    got = case.run(interpreted(), [[20], [25], [15]])
+    np.testing.assert_array_equal(got[0], clean[0])
+    np.testing.assert_array_equal(got[2], clean[2])
+    assert np.isnan(got[1][3:]).all()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "int8"])
+def test_latent_attention(dtype: str) -> None:
+    rng = np.random.default_rng(7)
+    backend, heads, rank, rope = interpreted(), 4, 32, 16
+    spec = AttentionSpec(heads, 1, rank + rope, rank, 0.2, latent=True)
+    angles = rng.uniform(0, 7, (64, rope // 2)).astype(np.float32)
+    rotary = Rotary(np.cos(angles), np.sin(angles), True)
+    batch = batch_on(rng, np.int32([[3, 1, 0], [4, 5, 2]]), [40, 20], [40, 20], 16)
+    arrays = [normal(rng, 60, w) for w in (heads * rank, heads * rope, rank, rope)]
+    kv = KVSpec(1, rank + rope, rank, dtype, latent=True)
+
+    def case(layer: object) -> Apply:
+        def apply(ops: Ops, inputs: Inputs, t: list[Tensor]) -> Tensor:
+            q = ops.latent_append(inputs, *t, layer, spec, rotary)  # type: ignore[arg-type]
+            return ops.attention(inputs, q, layer, spec)  # type: ignore[arg-type]
+
+        return apply
+
+    mine, its = (b.kv_cache([kv], 6, 16) for b in (backend, REFERENCE))
+    assert mine.nbytes == its.nbytes
+    got = run(backend, batch, case(mine.layer(0)), *arrays)
+    want = by_reference(batch, case(its.layer(0)), *arrays)
+    np.testing.assert_allclose(got, want, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "int8"])
+def test_pages_are_copied_and_swapped(dtype: str) -> None:
+    backend = interpreted()
+    spec = KVSpec(1, 4, 6, dtype)
+    cache = backend.kv_cache([spec] * 2, 12, 4)
+    assert cache.nbytes == 2 * 12 * 4 * spec.bytes_per_token
+    for number, tensor in enumerate(cache.tensors):
+        tensor += (100 * number) % 100 + 10 * (number % 3)
+        for page in range(12):
+            tensor[page] += page
+    before = [t.clone() for t in cache.tensors]
+    cache.copy_pages([(7, 8), (8, 3), (1, 7)])
+    for now, was in zip(cache.tensors, before, strict=True):
+        assert [now[p].equal(was[q]) for p, q in ((8, 7), (3, 8), (7, 1), (5, 5))] == [True] * 4
+    kept = cache.swap_out([8, 5])
+    cache.copy_pages([(0, 8), (0, 5)])
+    cache.swap_in(kept, [2, 9])
+    for now, was in zip(cache.tensors, before, strict=True):
+        assert now[2].equal(was[7])
+        assert now[9].equal(was[5])
+    with pytest.raises(ValueError, match="outside the cache"):
+        cache.copy_pages([(0, 12)])
+
+
+def test_one_process_has_one_kind_of_kernels() -> None:
+    from octavo.errors import InvalidRequestError
+
+    interpreted()
+    with pytest.raises(InvalidRequestError, match="not both"):
+        launch.prepare(interpret=False)

@@ -1,0 +1,177 @@
+"""Triton's products against exact arithmetic, for every layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.errors import CheckpointError
+from octavo.kernels.ops import F32, Activation, Inputs, Ops, Rows, Tensor
+from octavo.kernels.reference_math import round_to_int8
+from octavo.kernels.weight import Weight
+from support.cuda import REFERENCE, by_reference, interpreted, run
+from support.kernels import LAYOUTS, batch_of, normal, random_weight, tokens_batch
+
+# NumPy warns of infinities under the interpreter; a GPU does not.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def linear(backend: object, x: F32, weights: list[Weight], gated: bool = False, **options: object) -> F32:
+    packed = backend.pack(weights, gated)  # type: ignore[attr-defined]
+
+    def apply(ops: Ops, _: Inputs, t: list[Tensor]) -> Tensor:
+        rest = {"residual": t[1]} if len(t) > 1 else {}
+        return ops.linear(t[0], packed, **options, **rest)  # type: ignore[arg-type]
+
+    residual = [options.pop("residual")] if "residual" in options else []
+    return run(backend, tokens_batch(len(x)), apply, x, *residual)  # type: ignore[arg-type]
+
+
+def check_against_exact(got: F32, x: F32, w: Weight, rounded: bool) -> None:
+    """Rounding errors of a sum of K terms in f32, and of nothing else."""
+    seen = (round_to_int8(x) if rounded and w.layout.quantized else x).astype(np.float64)
+    # scale * q and the minimum are added up apart, so each counts with its own size
+    size = np.abs(w.dequantize()).astype(np.float64)
+    if w.minimum is not None:
+        size = size + 2 * np.repeat(np.abs(w.minimum.astype(np.float64)), 32, axis=1)
+    if w.layout.value == "u4" and w.minimum is None and w.scale is not None:
+        size = size + 16 * np.repeat(np.abs(w.scale.astype(np.float64)), 32, axis=1)
+    bound = 4e-7 * np.sqrt(x.shape[1]) * (np.abs(seen) @ size.T) + 1e-30
+    assert (np.abs(got - seen @ w.dequantize().astype(np.float64).T) <= bound).all()
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_every_layout(kind: str, rounds: bool) -> None:
+    rng = np.random.default_rng(1)
+    w = random_weight(rng, kind, 37, 96)
+    for rows in (1, 33):
+        x = normal(rng, rows, 96) * rng.uniform(0.01, 30, (rows, 1)).astype(np.float32)
+        check_against_exact(linear(interpreted(rounds=rounds), x, [w]), x, w, rounds)
+
+
+@pytest.mark.parametrize("kind", ["f32", "u4-min", "s8-by16"])
+def test_splits_of_k(kind: str) -> None:
+    """A busy device's tiles, an idle one's splits."""
+    rng = np.random.default_rng(2)
+    w, x = random_weight(rng, kind, 20, 1056), normal(rng, 3, 1056)
+    for sms, splits in ((1, 2), (16, 5)):
+        backend = interpreted(sms=sms, exact=kind == "f32")
+        assert backend.policy.tiles(3, 20, 1056, kind != "f32").splits == splits
+        check_against_exact(linear(backend, x, [w]), x, w, False)
+
+
+@pytest.mark.parametrize("kind", ["f32", "s8", "u4-min"])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("splits", [False, True])
+def test_epilogue(kind: str, gated: bool, splits: bool) -> None:
+    rng = np.random.default_rng(3)
+    backend = interpreted(rounds=True, sms=64 if splits else 1)
+    k = 544 if splits else 64
+    for n, rows, activation in [(10, 3, Activation.SILU), (24, 5, Activation.GELU), (21, 1, Activation.RELU)]:
+        weights = [random_weight(rng, kind, n, k) for _ in range(1 + gated)]
+        x, bias, residual = normal(rng, rows, k), normal(rng, n * (1 + gated)), normal(rng, rows, n)
+        options = {"bias": bias, "activation": activation, "scale": 0.37, "softcap": 4.0}
+        got = linear(backend, x, weights, gated, residual=residual, **options)
+        packed = REFERENCE.pack(weights, gated)
+        want = by_reference(
+            tokens_batch(rows),
+            lambda ops, _, t, p=packed, o=options: ops.linear(t[0], p, residual=t[1], **o),
+            x,
+            residual,
+        )
+        np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-5)
+
+
+def test_many_rows_of_a_quantized_weight_are_widened() -> None:
+    rng = np.random.default_rng(4)
+    for kind in ("u4-min", "s8-by16-wide"):
+        w, x = random_weight(rng, kind, 9, 64), normal(rng, 256, 64)
+        check_against_exact(linear(interpreted(), x, [w]), x, w, False)
+
+
+def test_stacked_weights_of_several_layouts() -> None:
+    rng = np.random.default_rng(4)
+    weights = [
+        random_weight(rng, kind, n, 64) for kind, n in [("u4", 17), ("u4-min", 5), ("s8", 20), ("f16", 3)]
+    ]
+    x, bias, residual = normal(rng, 6, 64), np.arange(45, dtype=np.float32), normal(rng, 6, 45)
+    got = linear(interpreted(), x, weights, bias=bias, residual=residual)
+    want = x @ np.concatenate([w.dequantize() for w in weights]).T + bias + residual
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["f32", "s8", "u4-min"])
+def test_bits_do_not_depend_on_the_number_of_rows(kind: str) -> None:
+    """Bit-exact mode: alone, in a few rows, in many."""
+    rng = np.random.default_rng(5)
+    w, x = random_weight(rng, kind, 40, 544), normal(rng, 70, 544)
+    for rounds in (False, True):
+        backend = interpreted(exact=True, rounds=rounds)
+        whole = linear(backend, x, [w])
+        for rows in (1, 3, 64):
+            np.testing.assert_array_equal(linear(backend, x[:rows], [w]), whole[:rows])
+
+
+@pytest.mark.parametrize("kind", ["s8", "u4-min", "f32"])
+@pytest.mark.parametrize("rounds", [False, True])
+def test_a_row_that_is_not_finite_harms_only_itself(kind: str, rounds: bool) -> None:
+    rng = np.random.default_rng(6)
+    w, x = random_weight(rng, kind, 20, 64), normal(rng, 7, 64)
+    backend = interpreted(rounds=rounds)
+    clean = linear(backend, x, [w])
+    x[2, 40], x[5, 3] = np.nan, np.inf
+    got = linear(backend, x, [w])
+    assert np.isnan(got[2]).all()
+    assert not np.isfinite(got[5]).any()
+    others = [0, 1, 3, 4, 6]
+    np.testing.assert_array_equal(got[others], clean[others])
+
+
+@pytest.mark.parametrize("kind", ["f16", "s8", "u4-min"])
+def test_half_precision(kind: str) -> None:
+    """f16 activations: the product's sum is still f32. (The interpreter's bf16 dots are wrong.)"""
+    rng = np.random.default_rng(7)
+    w, x = random_weight(rng, kind, 24, 160), normal(rng, 5, 160).astype(np.float16).astype(np.float32)
+    got = linear(interpreted(dtype="float16"), x, [w])
+    want = x @ w.dequantize().T
+    assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_embedding(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    w = random_weight(rng, kind, 50, 64)
+    batch, backend = batch_of(rng, [9, 4, 30], [3, 4, 1]), interpreted()
+    table, packed = w.dequantize(), backend.pack([w])
+    got = run(backend, batch, lambda ops, inputs, _: ops.embed(inputs, packed, 1.7))
+    np.testing.assert_allclose(got, table[batch.token_ids] * np.float32(1.7), rtol=1e-6)
+    x = normal(rng, batch.num_tokens, 64)
+    placed = run(backend, batch, lambda ops, inputs, t: ops.embed_positions(inputs, t[0], packed, 2), x)
+    np.testing.assert_allclose(placed, x + table[batch.positions + 2], rtol=1e-6, atol=1e-6)
+
+
+def test_packing() -> None:
+    rng, released = np.random.default_rng(8), []
+    backend = interpreted()
+    w = random_weight(rng, "u4-min", 4, 64)
+    w = Weight(w.layout, w.shape, w.values, w.scale, w.minimum, release=lambda: released.append(1))
+    packed = backend.pack([w])
+    assert (released, packed.shape, packed.nbytes) == ([1], (4, 64), 4 * 64 // 2 + 2 * 2 * 4 * 2)
+    with pytest.raises(ValueError, match="gate and up"):
+        backend.pack([random_weight(rng, "f32", 4, 8)], gated=True)
+    with pytest.raises(CheckpointError, match="one width"):
+        backend.pack([random_weight(rng, "f32", 4, 8), random_weight(rng, "f32", 4, 9)])
+    foreign = REFERENCE.pack([Weight.dense(np.ones((4, 4), np.float32))])
+    with pytest.raises(TypeError, match="another backend"):
+        run(backend, tokens_batch(1), lambda ops, _, t: ops.linear(t[0], foreign), normal(rng, 1, 4))
+
+
+def test_logits_are_f32_whatever_the_activations_are() -> None:
+    rng = np.random.default_rng(9)
+    w, x = random_weight(rng, "f16", 6, 32), normal(rng, 2, 32)
+    backend = interpreted(dtype="float16")
+    packed = backend.pack([w])
+    got = run(backend, tokens_batch(2), lambda ops, _, t: ops.linear(t[0], packed), x, rows=Rows.SAMPLED)
+    want = x.astype(np.float16).astype(np.float32) @ w.dequantize().T
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

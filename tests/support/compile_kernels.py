@@ -1,0 +1,75 @@
+"""Compile the GPU backend's kernels for a GPU that is not there: `python -m support.compile_kernels 90`.
+
+Tiny models run on tensors of the CPU, and each launch only compiles, down to machine code: what the
+interpreter lets pass and the compiler does not is found without a GPU. Results are garbage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+
+class NoGpu:
+    """A Triton driver that knows its target and cannot launch."""
+
+    def __init__(self, capability: int) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+
+def compile_only(capability: int) -> list[str]:
+    """From now on kernels are compiled for sm_<capability> instead of launched; returns their names."""
+    import triton
+    from triton.runtime.jit import JITFunction
+
+    triton.runtime.driver.set_active(NoGpu(capability))
+    compiled: list[str] = []
+    seen: set[Any] = set()
+
+    def getitem(self: Any, grid: Any) -> Any:
+        def launch(*args: Any, **options: Any) -> None:
+            kernel = self.warmup(*args, grid=grid, **options)
+            if kernel.hash not in seen:
+                seen.add(kernel.hash)
+                assert kernel.asm["cubin"]
+                compiled.append(self.fn.__name__)
+                print(len(compiled), self.fn.__name__, flush=True)
+
+        return launch
+
+    JITFunction.__getitem__ = getitem
+    return compiled
+
+
+def main() -> int:
+    import numpy as np
+    import torch
+
+    compiled = compile_only(int(sys.argv[1]))
+    from octavo.kernels.cuda.backend import CudaBackend
+    from support.cuda_shapes import exercise
+
+    torch.set_num_threads(1)
+    for options in ({}, {"exact": True}, {"rounds": True, "dtype": "float16"}):
+        backend = CudaBackend("cpu", sms=132, **options)  # type: ignore[arg-type]
+        exercise(backend, np.random.default_rng(0), brief="rounds" in options)
+    print(f"{len(compiled)} kernels compiled: {', '.join(sorted(set(compiled)))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
