@@ -21,7 +21,7 @@ from octavo.errors import CheckpointError, InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.checkpoints.base import Checkpoint
-    from octavo.kernels.ops import Backend
+    from octavo.kernels.ops import Backend, Limits
     from octavo.models.registry import Model
     from octavo.runtime.memory import MemoryPlan
     from octavo.runtime.runner import ModelRunner
@@ -82,12 +82,10 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.generation import decoder_prompt, read_generation
     from octavo.checkpoints.hub import resolve as find
-    from octavo.kernels.ops import Limits
     from octavo.kernels.select import make_backend
     from octavo.models.loader import load_model
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.hardware import usable_threads
-    from octavo.runtime.memory import free_after, plan_memory
     from octavo.runtime.runner import ModelRunner
     from octavo.runtime.states import RequestStates
 
@@ -106,25 +104,12 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
         raise CheckpointError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model's vocabulary {model.vocab_size}"
         )
-    specs = model.kv_specs(user.kv_dtype)
-    source = model.max_source if isinstance(model, EncoderDecoder) else 0
     generation = read_generation(path)
-    begin = decoder_prompt(generation) if source else ()
-    of_encoder = -(-encoder_length(user, source) // user.page_size) * user.page_size
-    length = context_length(user, model.max_position)
-    memory = plan_memory(
-        specs, weight_bytes, length + of_encoder, user.max_num_seqs, user.page_size, user.num_pages,
-        user.gpu_memory_utilization, free_after(weight_bytes) if planned else None,
-    )  # fmt: skip
-    config = resolve(user, model.max_position, memory.num_pages, source)
-    kv = backend.kv_cache(specs, memory.num_pages, user.page_size)
+    begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
+    memory, config = _memory(user, model, weight_bytes, planned)
+    kv = backend.kv_cache(model.kv_specs(user.kv_dtype), memory.num_pages, user.page_size)
     phases.done("memory")
-    limits = Limits(
-        max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
-        max_sequences=config.max_num_seqs,
-        max_sampled=config.max_num_seqs,
-        max_pages_per_sequence=-(-max(config.max_model_len, config.max_encoder_len) // config.page_size),
-    )
+    limits = _limits(config)
     states = RequestStates(
         config.max_num_seqs, config.max_model_len, config.page_size, config.max_encoder_len
     )
@@ -143,6 +128,35 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
         phases.seconds,
         begin,
         generation,
+    )
+
+
+def _memory(
+    user: EngineConfig, model: Model, weight_bytes: int, planned: bool
+) -> tuple[MemoryPlan, SchedulerConfig]:
+    """The pages that fit, and the engine's numbers with them."""
+    from octavo.models.registry import EncoderDecoder
+    from octavo.runtime.memory import free_after, plan_memory
+
+    source = model.max_source if isinstance(model, EncoderDecoder) else 0
+    of_encoder = -(-encoder_length(user, source) // user.page_size) * user.page_size
+    length = context_length(user, model.max_position) + of_encoder
+    memory = plan_memory(
+        model.kv_specs(user.kv_dtype), weight_bytes, length, user.max_num_seqs, user.page_size,
+        user.num_pages, user.gpu_memory_utilization, free_after(weight_bytes) if planned else None,
+    )  # fmt: skip
+    return memory, resolve(user, model.max_position, memory.num_pages, source)
+
+
+def _limits(config: SchedulerConfig) -> Limits:
+    """Of one batch, the decoder's or the encoder's."""
+    from octavo.kernels.ops import Limits
+
+    return Limits(
+        max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        max_sequences=config.max_num_seqs,
+        max_sampled=config.max_num_seqs,
+        max_pages_per_sequence=-(-max(config.max_model_len, config.max_encoder_len) // config.page_size),
     )
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
-from octavo.engine import core
+from octavo.engine import core, scheduler
 from octavo.engine.cross_pages import CrossEntry, CrossPages
+from octavo.engine.encoder_input import Entry
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import EncoderInput, NewRow
 from octavo.engine.request import Request
-from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_builder import StepBuilder
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
@@ -195,7 +195,13 @@ def share_what_is_not_confirmed(patch: pytest.MonkeyPatch) -> None:
 
 
 def encode_again_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Scheduler, "_awaits_encoder", lambda self, request, step: False)
+    entry_of = scheduler.entry_of
+
+    def mutant(request: Request, kv: KVManager, step: StepBuilder) -> Entry:
+        found = entry_of(request, kv, step)
+        return Entry.NOW if found is Entry.LATER else found
+
+    patch.setattr(scheduler, "entry_of", mutant)
 
 
 def never_free(patch: pytest.MonkeyPatch) -> None:
@@ -229,7 +235,7 @@ def encode_never(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_key_for_all_inputs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core, "_salt_of", lambda salt, ids: f"{salt!r}")
+    patch.setattr(core, "salt_of", lambda salt, ids: f"{salt!r}")
 
 
 def admit_without_pages_for_the_encoder(patch: pytest.MonkeyPatch) -> None:

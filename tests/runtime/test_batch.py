@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.engine.plan import NewRow, RowStep
+from octavo.engine.plan import EncoderInput, NewRow, RowStep
 from octavo.params import SamplingParams
-from octavo.runtime.batch import gather_batch
+from octavo.runtime.batch import encoder_batch, gather_batch
 from octavo.runtime.states import RequestStates
 
 ROWS, MODEL_LEN = 6, 50
@@ -63,3 +63,45 @@ def test_a_row_forgets_its_predecessor() -> None:
     states.grow(RowStep(1, 0, 1, (2,), True))
     assert states.pages[1, 0] == 2
     assert states.length[1] == 1
+
+
+@given(st.data(), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_encoder_inputs_lie_whole_in_their_pages(data: st.DataObject, page_size: int) -> None:
+    sources = data.draw(
+        st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=30), min_size=1, max_size=5)
+    )
+    free = iter(data.draw(st.permutations(range(200))))
+    inputs = [
+        EncoderInput(tuple(ids), tuple(next(free) for _ in range(-(-len(ids) // page_size))), True)
+        for ids in sources
+    ]
+    batch = encoder_batch(inputs, page_size)
+    at = 0
+    for s, one in enumerate(inputs):
+        assert batch.query_start[s] == at
+        assert batch.context_lens[s] == len(one.token_ids)
+        assert tuple(batch.page_tables[s, : len(one.pages)]) == one.pages
+        for position, token in enumerate(one.token_ids):
+            assert (batch.token_ids[at], batch.positions[at]) == (token, position)
+            assert batch.slots[at] == one.pages[position // page_size] * page_size + position % page_size
+            at += 1
+    assert batch.query_start[-1] == at == batch.num_tokens
+    assert batch.num_sampled == 0
+
+
+def test_a_decoder_reads_its_rows_encoder_pages() -> None:
+    states = RequestStates(3, 8, 4, max_encoder_len=12)
+    for row, (length, pages) in {0: (9, (7, 5, 6)), 2: (3, (4,))}.items():
+        encoder = EncoderInput((1,) * length, pages, True)
+        states.start(NewRow(row, "r", (5,), 1, SamplingParams(), 0, 0, encoder))
+        states.grow(RowStep(row, 0, 1, (row,), True))
+    batch = gather_batch([RowStep(2, 0, 1, (), True), RowStep(0, 0, 1, (), True)], states)
+    assert batch.cross_lens is not None
+    assert batch.cross_tables is not None
+    assert batch.cross_lens.tolist() == [3, 9]
+    assert batch.cross_tables.tolist() == [[4, 0, 0], [7, 5, 6]]
+    plain = RequestStates(3, 8, 4)
+    plain.start(NewRow(0, "r", (5,), 1, SamplingParams(), 0, 0))
+    plain.grow(RowStep(0, 0, 1, (0,), True))
+    assert gather_batch([RowStep(0, 0, 1, (), True)], plain).cross_lens is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from collections import deque
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
 from octavo.engine.beams import SearchMaker, begin_group, pages_needed, updates_of
+from octavo.engine.encoder_input import check_encoder_input, salt_of
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import Executor, Handle, StepPlan
 from octavo.engine.request import Request, RequestUpdate
@@ -113,7 +113,7 @@ class EngineCore:
             InvalidRequestError: the prompt is empty or too long, a token id is out of range, or n is more
                 than could run and wait together.
         """
-        self._check_encoder(encoder_token_ids)
+        check_encoder_input(encoder_token_ids, self.config.max_encoder_len, self._vocab_size)
         length, limit = len(token_ids), self.config.max_model_len
         if length == 0:
             raise InvalidRequestError("the prompt is empty: it must hold at least one token", "prompt")
@@ -156,23 +156,6 @@ class EngineCore:
         if not self.has_room(n, pending):
             waiting = self.num_waiting + pending
             raise OverloadedError(f"{waiting} requests are waiting already; try again later")
-
-    def _check_encoder(self, token_ids: Sequence[int]) -> None:
-        limit, vocab = self.config.max_encoder_len, self._vocab_size
-        if bool(token_ids) is not (limit > 0):
-            wrong = "needs at least one token for its encoder" if limit else "has no encoder"
-            raise InvalidRequestError(f"the model {wrong}", "encoder_prompt")
-        if len(token_ids) > limit:
-            raise InvalidRequestError(
-                f"the encoder's input has {len(token_ids)} tokens; at most {limit} are computed in one step: "
-                "shorten it, or raise max_model_len and max_num_batched_tokens as far as the model allows",
-                "encoder_prompt",
-            )
-        if token_ids and (min(token_ids) < 0 or (vocab is not None and max(token_ids) >= vocab)):
-            wrong_id = next(t for t in token_ids if t < 0 or (vocab is not None and t >= vocab))
-            raise InvalidRequestError(
-                f"token id {wrong_id} of the encoder's input is not in the vocabulary", "encoder_prompt"
-            )
 
     def _check_beams(
         self, length: int, encoder_length: int, params: SamplingParams, beams: BeamSearchParams
@@ -247,7 +230,7 @@ class EngineCore:
         seed = self._rng.getrandbits(SEED_BITS) if params.seed is None else params.seed
         arrival = self._clock() if arrival_time is None else arrival_time
         encoder = tuple(encoder_token_ids)
-        salt = _salt_of(cache_salt, encoder) if encoder else cache_salt
+        salt = salt_of(cache_salt, encoder) if encoder else cache_salt
         requests = [
             self._new(request_id, token_ids, params, seed, index, priority, salt, arrival, encoder)
             for index in range(params.n if params.beam_search is None else 1)
@@ -405,9 +388,3 @@ class EngineCore:
     def check_integrity(self) -> None:
         """Raise IntegrityError unless all books of the engine room agree. For tests; O(pages)."""
         self.scheduler.check_integrity()
-
-
-def _salt_of(cache_salt: str | None, encoder_token_ids: tuple[int, ...]) -> str:
-    """What a decoder computes depends on the encoder's input too: equal prefixes are shared under both."""
-    digest = hashlib.sha256(",".join(map(str, encoder_token_ids)).encode()).hexdigest()
-    return f"{cache_salt!r}/{digest}"

@@ -9,7 +9,9 @@ from dataclasses import replace
 from octavo.config import SchedulerConfig
 from octavo.engine.beams import BeamGroup, updates_of
 from octavo.engine.budget import TokenBudget
+from octavo.engine.encoder_input import Entry, entry_of
 from octavo.engine.entry_order import EntryOrder
+from octavo.engine.integrity import check_queues
 from octavo.engine.kv_manager import CROSS, SELF, Growth, KVManager
 from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.plan import RowStep, StepPlan, StepResult
@@ -177,9 +179,10 @@ class Scheduler:
                 break  # (a preempted one whose last token is on its way must know it first)
             if request.state is RequestState.WAITING_GRAMMAR or in_progress.worth_waiting(request):
                 continue
-            if self._awaits_encoder(request, step):
-                continue
-            if not step.can_encode(self._to_encode(request)):
+            entry = entry_of(request, self.kv, step)
+            if entry is not Entry.NOW:
+                if entry is Entry.LATER:
+                    continue
                 break
             reserve = self.growth_pages * (len(self.running) + len(admitted))
             if request.group is not None:
@@ -223,15 +226,6 @@ class Scheduler:
         if growth is None:
             raise IntegrityError("a request was admitted without pages for it")
         step.place(request, count, growth)
-
-    def _awaits_encoder(self, request: Request, step: StepBuilder) -> bool:
-        """An encoder output that the request will share is being written by a step in flight."""
-        entry = self.kv.cross.find(request.cache_salt) if self.kv.cross is not None else None
-        return entry is not None and not entry.written and entry not in step.entries
-
-    def _to_encode(self, request: Request) -> int:
-        """Tokens that the encoder has to compute for a waiting request."""
-        return len(request.encoder_token_ids) if self.kv.pages_to_encode(request) else 0
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -392,28 +386,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raise IntegrityError unless rows, queues and pages agree. O(pages + requests)."""
         self.kv.check_integrity(self.running)
-        rows = [request.row for request in self.running if request.group is None]
-        groups = [r.group for r in self.running if r.group is not None and r.group.owner is r]
-        rows += [row for group in groups for row in group.rows]
-        every = sorted(rows + self._free_rows)
-        ensure(every == list(range(self.config.max_num_seqs)), "rows are lost or given twice")
-        ensure(set(self._freed) <= set(self._free_rows), "a row in use counts as freed")
-        for queue in (self.running, self.waiting):
-            ensure(queue == sorted(queue, key=_order), "a queue is out of order")
-        for request in self.running:
-            ensure(request.state is RequestState.RUNNING, f"{request.state} among the running")
-            computed, scheduled = request.num_computed_tokens, request.num_scheduled_tokens
-            ensure(0 <= computed <= scheduled, "more is computed than was scheduled")
-            slots = len(request.page_table) * self.config.page_size
-            ensure(scheduled <= slots, "a page table does not cover what was scheduled")
-            total = len(request.token_ids) + request.num_in_flight
-            waits_for_beams = request.group is not None
-            ensure(computed < total + waits_for_beams, "a running request has nothing to do")
-            ensure(total <= request.max_total_tokens, "a request runs beyond its end")
-        for request in self.waiting:
-            ensure(not request.page_table and request.row == -1, "a waiting request holds pages or a row")
-            ensure(request.cache_node is None, "a waiting request holds a place in the tree")
-            ensure(request.cross is None, "a waiting request holds an encoder output")
+        check_queues(self.config, self.running, self.waiting, self._free_rows, self._freed)
 
 
 def _together(request: Request) -> tuple[Request, ...]:
