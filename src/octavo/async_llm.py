@@ -122,15 +122,12 @@ class AsyncLLM:
     ) -> list[int]:
         """Token ids of a conversation under the model's chat template."""
         refuse_chat(self.max_encoder_len)
-        for message in messages if isinstance(messages, list) else ():
-            content = message.get("content") if isinstance(message, Mapping) else None
-            if isinstance(content, str):
-                check_length(content, self.tokenizer, self.max_model_len)
         return chat_ids(
             self.chat_template,
             self.tokenizer,
             messages,
             tools=tools,
+            max_tokens=self.max_model_len,
             add_generation_prompt=add_generation_prompt and not continue_final_message,
             continue_final_message=continue_final_message,
             **kwargs,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+GRAMMAR_FAILED = "the grammar failed"
+"""How the message of a request begins that its own grammar has ended."""
+
 
 class OctavoError(Exception):
     """Base of all errors with a message made for people. Commands print it and exit 1."""

@@ -17,9 +17,13 @@ MAX_N = 128
 MAX_BEAM_WIDTH = MAX_LOGPROBS // 2
 """Each beam offers two candidates for every beam, as log-probabilities."""
 MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 16_384
+MAX_STOP_IDS = 4096
+MAX_ALLOWED_IDS = 300_000
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
+MAX_BAD_WORDS_CHARS = 8192
 SEED_MASK = (1 << 64) - 1
 
 
@@ -217,12 +221,20 @@ class SamplingParams:
             raise InvalidRequestError(f"stop takes at most {MAX_STOP_STRINGS} strings", "stop")
         if not all(isinstance(s, str) and s for s in self.stop):
             raise InvalidRequestError("stop must hold non-empty strings", "stop")
+        if sum(map(len, self.stop)) > MAX_STOP_CHARS:
+            raise InvalidRequestError(f"stop takes at most {MAX_STOP_CHARS} characters in all", "stop")
+        if len(self.stop_token_ids) > MAX_STOP_IDS:
+            raise InvalidRequestError(f"stop_token_ids takes at most {MAX_STOP_IDS} ids", "stop_token_ids")
         if not all(_is_int(i) and i >= 0 for i in self.stop_token_ids):
             raise InvalidRequestError("stop_token_ids must hold token ids", "stop_token_ids")
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=True", "stop")
 
         allowed = self.allowed_token_ids
+        if allowed is not None and len(allowed) > MAX_ALLOWED_IDS:
+            raise InvalidRequestError(
+                f"allowed_token_ids takes at most {MAX_ALLOWED_IDS} ids", "allowed_token_ids"
+            )
         if allowed is not None and not (allowed and all(_is_int(i) and i >= 0 for i in allowed)):
             raise InvalidRequestError(
                 "allowed_token_ids must hold token ids, at least one", "allowed_token_ids"
@@ -233,6 +245,10 @@ class SamplingParams:
         if not all(isinstance(w, str) and 0 < len(w) <= MAX_BAD_WORD_CHARS for w in words):
             raise InvalidRequestError(
                 f"bad_words must hold strings of 1 to {MAX_BAD_WORD_CHARS} characters", "bad_words"
+            )
+        if sum(map(len, words)) > MAX_BAD_WORDS_CHARS:
+            raise InvalidRequestError(
+                f"bad_words takes at most {MAX_BAD_WORDS_CHARS} characters in all", "bad_words"
             )
 
     def _check_structured(self) -> None:

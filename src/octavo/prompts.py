@@ -155,18 +155,42 @@ def chat_ids(
     tokenizer: Tokenizer,
     messages: Any,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    max_tokens: int | None = None,
     **kwargs: Any,
 ) -> tuple[str, list[int]]:
     """(text, token ids) of a conversation; control tokens are the template's alone (tokenizer.control).
 
     A template that knows nothing of tools gets them as a system message, and calls as plain text.
+
+    Args:
+        max_tokens: of the context; what it cannot hold is refused before much time is spent on it.
     """
+    if max_tokens is not None:
+        _check_chat(messages, tokenizer, max_tokens)
     if "tools" not in (template.source or ""):
         messages, tools = _tools_as_text(messages, tools), None
     messages = plain_messages(messages, template.source or "")  # no escapes of JSON are left in there
     marker = Marker(tokenizer, messages, tools, kwargs)
     given = marker.marked(kwargs)
-    return marker.encode(template.render(marker.marked(messages), tools=marker.marked(tools), **given))
+    text = template.render(marker.marked(messages), tools=marker.marked(tools), **given)
+    if max_tokens is not None:
+        check_length(text, tokenizer, max_tokens)
+    return marker.encode(text)
+
+
+def _check_chat(messages: Any, tokenizer: Tokenizer, max_tokens: int) -> None:
+    """Refuse a conversation that no context of max_tokens holds: by its messages, parts and characters."""
+    pieces = 0
+    for message in messages if isinstance(messages, Sequence) else ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        pieces += len(content) if isinstance(content, list) else 1
+        if pieces > max_tokens:
+            raise InvalidRequestError(
+                f"messages hold more than {max_tokens} texts, more than max_model_len tokens can hold",
+                "messages",
+            )
+        if isinstance(content, str):
+            check_length(content, tokenizer, max_tokens)
 
 
 def _tools_as_text(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> Any:

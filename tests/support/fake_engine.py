@@ -27,6 +27,7 @@ class FakeTokenizer:
     """Token i is the byte i; 256 is the special end of text."""
 
     vocab_size = 257
+    longest_token = 5
     stop_token_ids = (EOS,)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

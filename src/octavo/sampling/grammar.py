@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import GRAMMAR_FAILED, InvalidRequestError
 from octavo.sampling.batch import U32
 from octavo.sampling.constraints import ConstraintError, full_mask
 
@@ -123,7 +123,7 @@ class GrammarMatcher:
         if taken:
             self._matcher.rollback(taken)
         if self._matcher.is_error():
-            raise ConstraintError(f"the grammar failed: {_one_line(self._matcher.get_error())}")
+            raise ConstraintError(f"{GRAMMAR_FAILED}: {_one_line(self._matcher.get_error())}")
 
     def append(self, token_ids: Sequence[int]) -> None:
         # A token that the grammar forbids leaves an error, which the next restrict() reports.

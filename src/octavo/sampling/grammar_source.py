@@ -9,6 +9,7 @@ from typing import Any
 from octavo.errors import InvalidRequestError
 from octavo.params import StructuredOutputsParams
 from octavo.sampling.json_schema import normalize
+from octavo.sampling.regex_size import MAX_COUNT, MAX_REPEATS, repeats
 
 MAX_CHARS = 200_000
 MAX_REGEX_CHARS = 10_000
@@ -64,8 +65,37 @@ def from_schema(schema: Any) -> str:
     """A JSON schema's grammar."""
     import llguidance
 
-    source: str = llguidance.LLMatcher.grammar_from_json_schema(normalize(schema), overrides=JSON_OPTIONS)
+    _check_patterns(schema)
+    try:
+        source: str = llguidance.LLMatcher.grammar_from_json_schema(normalize(schema), overrides=JSON_OPTIONS)
+    except ValueError as error:  # what it cannot read, such as numbers of hundreds of digits
+        raise _wrong(f"structured_outputs.json: {' '.join(str(error).split())[:200]}") from None
     return source
+
+
+def _check_patterns(schema: Any) -> None:
+    """Refuse patterns that repeat too much, wherever they stand."""
+    if isinstance(schema, Mapping):
+        if isinstance(pattern := schema.get("pattern"), str):
+            _check_repeats(pattern, "json: pattern")
+        for name in schema.get("patternProperties", ()):
+            _check_repeats(str(name), "json: patternProperties")
+        for value in schema.values():
+            _check_patterns(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            _check_patterns(value)
+
+
+def _check_repeats(regex: str, where: str) -> None:
+    single, nested = repeats(regex)
+    if single > MAX_COUNT:
+        raise _wrong(f"structured_outputs.{where}: repeats {single} times; at most {MAX_COUNT} are taken")
+    if nested > MAX_REPEATS:
+        raise _wrong(
+            f"structured_outputs.{where}: repetitions inside each other multiply to {nested}; "
+            f"at most {MAX_REPEATS} are taken"
+        )
 
 
 def _regex(regex: Any) -> str:
@@ -73,6 +103,7 @@ def _regex(regex: Any) -> str:
 
     if not isinstance(regex, str):
         raise _wrong("structured_outputs.regex must be a string")
+    _check_repeats(regex, "regex")
     source: str = llguidance.LLMatcher.grammar_from_regex(regex)
     return source
 

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.responses import Response
 
 from octavo.errors import (
+    GRAMMAR_FAILED,
     CapacityError,
     EngineDeadError,
     InvalidRequestError,
@@ -85,6 +86,8 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
         return ApiError(429, str(error), "overloaded_error", code="overloaded", headers=retry)
     if isinstance(error, CapacityError):
         return ApiError(400, str(error), code="capacity")
+    if isinstance(error, RequestFailedError) and str(error).startswith(GRAMMAR_FAILED):
+        return to_api_error(InvalidRequestError(str(error), "structured_outputs"), params)
     if isinstance(error, RequestFailedError):
         return ApiError(500, str(error), "server_error", code="generation_failed")
     if isinstance(error, EngineDeadError):

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import tokenizers
 
 
+LONG_TEXT = 4096
+"""Characters from which encoding lets other threads run, which costs short texts more than it is worth."""
+
+
 class Tokenizer:
     """Text to ids and back.
 
@@ -92,7 +96,10 @@ class Tokenizer:
             InvalidRequestError: not a str, or one with half of a surrogate pair.
         """
         try:
-            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if len(text) < LONG_TEXT:
+                ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+            else:  # only batches are encoded without the interpreter's lock
+                ids = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except (TypeError, UnicodeEncodeError):
             raise InvalidRequestError("the prompt is not valid Unicode text", "prompt") from None
         return ids
@@ -104,7 +111,7 @@ class Tokenizer:
             InvalidRequestError: see encode().
         """
         try:
-            found = self.backend.encode(text, add_special_tokens=False)
+            (found,) = self.backend.encode_batch([text], add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
             raise InvalidRequestError("the prompt is not valid Unicode text", "prompt") from None
         return [(i, *span) for i, span in zip(found.ids, found.offsets, strict=True)]

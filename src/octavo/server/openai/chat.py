@@ -36,7 +36,11 @@ from octavo.server.tools.reasoning import Reasoning, reasoning_for
 
 router = APIRouter()
 
-RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
+RESERVED = frozenset(
+    {"messages", "tools", "add_generation_prompt", "continue_final_message", "max_tokens", "self",
+     "template", "tokenizer"}
+)  # fmt: skip
+"""What chat_template_kwargs must not set: names that rendering uses itself."""
 
 
 @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))

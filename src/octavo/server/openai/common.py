@@ -29,6 +29,10 @@ LONG_TEXT = 20_000
 """Characters above which encoding goes to a thread: megabytes take seconds, and streams must not wait."""
 
 
+MAX_SALT = 256
+"""Characters of a cache_salt: the prefix cache keeps it as long as what was cached under it."""
+
+
 def new_id(prefix: str) -> str:
     """A request id, such as chatcmpl-1f0c..., unique in practice."""
     return f"{prefix}-{secrets.token_hex(16)}"
@@ -47,13 +51,37 @@ async def off_loop(size: int, function: Callable[..., T], *args: Any, **kwargs: 
 
 
 async def encode_prompts(
-    engine: ServedEngine, prompts: Sequence[Prompt], add_special_tokens: bool
+    engine: ServedEngine,
+    prompts: Sequence[Prompt],
+    add_special_tokens: bool,
+    whole: bool = True,
+    field: str = "prompt",
 ) -> list[list[int]]:
-    """Token ids of each prompt; ids are taken as they are."""
+    """Token ids of each prompt; ids are taken as they are.
+
+    Args:
+        whole: False: only the prompts' last tokens are wanted, so they may be longer than the context.
+
+    Raises:
+        InvalidRequestError: a text is longer than any context's tokens.
+    """
     encode = engine.tokenizer.encode
+    for prompt in prompts:
+        if whole and isinstance(prompt, str):
+            check_text(prompt, engine, field)
     return [
         await off_loop(len(p), encode, p, add_special_tokens) if isinstance(p, str) else p for p in prompts
     ]
+
+
+def check_text(text: str, engine: ServedEngine, field: str = "prompt") -> None:
+    """Raise if no max_model_len tokens hold this text: that is cheaper than to encode it."""
+    most = engine.max_model_len * engine.tokenizer.longest_token
+    if len(text) > most:
+        raise InvalidRequestError(
+            f"{field} has {len(text)} characters; the context of {engine.max_model_len} tokens holds {most}",
+            field,
+        )
 
 
 def make_generation(
@@ -81,6 +109,8 @@ def make_generation(
         if highest >= vocab_size:
             raise InvalidRequestError(f"{name} names token {highest}; the model has {vocab_size}", name)
     check_count(len(prompts), params.n, engine.max_sequences, prompt_field)
+    if len(body.cache_salt or "") > MAX_SALT:
+        raise InvalidRequestError(f"cache_salt takes at most {MAX_SALT} characters", "cache_salt")
     salt = state.cache_salt(body.cache_salt, bearer_token(request.scope["headers"]))
     return Generation(engine, state.metrics, request_id, prompts, params, body.priority, salt)
 

@@ -16,6 +16,7 @@ from octavo.params import PoolingParams
 from octavo.server.generation import Generation
 from octavo.server.openai.common import (
     body_schema,
+    check_count,
     dumps,
     encode_prompts,
     error_mapper,
@@ -40,7 +41,10 @@ async def embeddings(request: Request) -> Response:
     wanted = PoolingParams(body.pooling, body.normalize, body.dimensions)
     wanted.check(engine.embedding_size)
     params = wanted.sampling(truncate_prompt_tokens=body.truncate_prompt_tokens)
-    prompts = await encode_prompts(engine, body.input, body.add_special_tokens)
+    check_count(len(body.input), 1, engine.max_sequences, "input")
+    prompts = await encode_prompts(
+        engine, body.input, body.add_special_tokens, body.truncate_prompt_tokens is None, "input"
+    )
     name = new_id("embd")
     generation = make_generation(request, state, body, name, prompts, params, "input")
     as_text = body.encoding_format == "base64"

@@ -100,7 +100,14 @@ def _integral(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _integrals(value: Any) -> Any:
+    """The same for a list, which may be long."""
+    floats = isinstance(value, list) and float in set(map(type, value))
+    return list(map(_integral, value)) if floats else value
+
+
 Int = Annotated[int, BeforeValidator(_integral)]
+Ids = Annotated[list[int], BeforeValidator(_integrals)]
 
 
 class Strict(BaseModel):
@@ -144,7 +151,7 @@ class GenerationRequest(Strict):
     logit_bias: dict[str, float] | None = None
     seed: Int | None = None
     stop: Stops = ()
-    stop_token_ids: list[Int] = []
+    stop_token_ids: Ids = []
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: Int = 0
@@ -155,7 +162,7 @@ class GenerationRequest(Strict):
     return_token_ids: bool = False
     user: str | None = None
     bad_words: Stops = ()
-    allowed_token_ids: list[Int] | None = None
+    allowed_token_ids: Ids | None = None
     prompt_logprobs: Int | None = None
     truncate_prompt_tokens: Int | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -363,7 +370,7 @@ class DetokenizeRequest(Strict):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[Int]
+    tokens: Ids
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from octavo.errors import InvalidRequestError
 from octavo.server.openai.chat import render
-from octavo.server.openai.common import body_schema, off_loop
+from octavo.server.openai.common import body_schema, check_text, off_loop
 from octavo.server.openai.protocol import ChatRequest, DetokenizeRequest, TokenizeRequest, parse
 from octavo.server.state import state_of
 
@@ -34,6 +34,7 @@ async def tokenize(request: Request) -> dict[str, Any]:
         tokens = await render(engine, chat, len(data))
     else:
         text = body.prompt or ""
+        check_text(text, engine)
         tokens = await off_loop(len(text), engine.tokenizer.encode, text, body.add_special_tokens)
     answer: dict[str, Any] = {
         "count": len(tokens),
