@@ -76,10 +76,11 @@ async def encode_prompts(
 
 def check_text(text: str, engine: ServedEngine, field: str = "prompt") -> None:
     """Raise if no max_model_len tokens hold this text: that is cheaper than to encode it."""
-    most = engine.max_model_len * engine.tokenizer.longest_token
+    context = max(engine.max_model_len, engine.max_encoder_len)
+    most = context * engine.tokenizer.longest_token
     if len(text) > most:
         raise InvalidRequestError(
-            f"{field} has {len(text)} characters; the context of {engine.max_model_len} tokens holds {most}",
+            f"{field} has {len(text)} characters; the context of {context} tokens holds {most}",
             field,
         )
 
