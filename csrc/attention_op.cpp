@@ -31,6 +31,8 @@ public:
                 for (int64_t head = 0; head < kv_.heads; head++)
                     items_.push_back(whole_item(b, s, head, std::max<int64_t>(b.query_start[s], end - tokens), end));
         if (static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1) cut();
+        const auto ahead = static_cast<size_t>(step.threads); // threads claim items in turn, more or less
+        for (size_t i = 0; i + ahead < items_.size(); i++) items_[i].soon = &items_[i + ahead];
     }
 
     int64_t size() const { return static_cast<int64_t>(items_.size()); }
@@ -56,7 +58,7 @@ private:
     AttentionItem whole_item(const BatchView& b, int64_t s, int64_t head, int64_t t0, int64_t t1) const {
         if (sight_ != Sight::Causal) {
             const int64_t length = (sight_ == Sight::Cross ? b.cross_lens : b.context_lens)[s];
-            return {s, head, t0, t1, 0, (length + kSplit - 1) / kSplit, nullptr, 0, 0};
+            return {s, head, t0, t1, 0, (length + kSplit - 1) / kSplit, nullptr, 0, 0, nullptr};
         }
         int64_t low = INT32_MAX, high = 0;
         for (int64_t t = t0; t < t1; t++) {
@@ -64,7 +66,7 @@ private:
             high = std::max<int64_t>(high, b.positions[t] + 1);
         }
         const int64_t first = window_ ? std::max<int64_t>(0, low - window_ + 1) / kSplit : 0;
-        return {s, head, t0, t1, first, (high + kSplit - 1) / kSplit, nullptr, 0, 0};
+        return {s, head, t0, t1, first, (high + kSplit - 1) / kSplit, nullptr, 0, 0, nullptr};
     }
 
     void cut() {

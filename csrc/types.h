@@ -186,10 +186,12 @@ struct AttentionArgs {
 // One piece of attention: tokens [t0, t1) of a sequence, one KV head, splits [c0, c1).
 // partial null: all splits are here, write y. Otherwise write each split's m, l and o to
 // partial + ((row * splits) + split - first_split) * (dv_padded + 16): [o | m, l, ...].
+// soon: the item that whoever computes this one is likely to compute next, or null.
 struct AttentionItem {
     int64_t sequence, head, t0, t1, c0, c1;
     float* partial;
     int64_t splits, first_split;
+    const AttentionItem* soon;
 };
 
 } // namespace octavo

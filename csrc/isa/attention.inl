@@ -216,44 +216,52 @@ Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t
     return w;
 }
 
-// n consecutive numbers of a page as f32.
-void widen(const uint8_t* from, KVType type, int64_t n, float* to) {
-    int64_t i = 0;
-    switch (type) {
-    case KVType::F32: __builtin_memcpy(to, from, n * 4); return;
-    case KVType::F16:
-        for (; i + 16 <= n; i += 16) store(to + i, load_f16((const uint16_t*)from + i));
-        for (; i < n; i++) to[i] = widen_f16(((const uint16_t*)from)[i]);
-        return;
-    case KVType::BF16:
-        for (; i + 16 <= n; i += 16) store(to + i, load_bf16((const uint16_t*)from + i));
-        for (; i < n; i++) to[i] = widen_bf16(((const uint16_t*)from)[i]);
-        return;
-    case KVType::S8:
-        for (; i + 16 <= n; i += 16) store(to + i, load_s8((const int8_t*)from + i));
-        for (; i < n; i++) to[i] = (float)((const int8_t*)from)[i];
-        return;
+// Rows of n numbers of a page, `stride` apart, to f32 rows `width` apart.
+template <class T> void widen_rows(const T* from, int64_t stride, int64_t rows, int64_t n, float* to, int64_t width) {
+    for (int64_t r = 0; r < rows; r++, from += stride, to += width) {
+        int64_t i = 0;
+        for (; i + 16 <= n; i += 16)
+            UNROLL for (int j = 0; j < 16; j += VW) vstore(to + i + j, vload_as(from + i + j));
+        for (; i < n; i++) to[i] = widen_one(from[i]);
+    }
+}
+
+// Where the two halves of a block lie. Halves past the context are given the first one: what is read
+// there is masked.
+template <class T> void find_halves(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end,
+                                    const T* (&k)[2], const T* (&v)[2]) {
+    const KVView& kv = a.kv;
+    const int32_t* table = a.page_tables + item.sequence * a.table_width;
+    for (int half = 0; half < 2; half++) {
+        const int64_t position = block + 16 * half;
+        if (position >= end) {
+            k[half] = k[0], v[half] = v[0];
+            continue;
+        }
+        const uint8_t* page = kv.base + table[position / kv.page_size] * kv.page_stride;
+        const int64_t offset = position % kv.page_size;
+        k[half] = (const T*)(page + kv.k_at) + item.head * kv.d * kv.page_size + offset;
+        v[half] = (const T*)(page + kv.v_at) + (item.head * kv.page_size + offset) * kv.dv;
     }
 }
 
 // K and V of positions [from, to) of the block at `block`, page by page; K's other columns are 0.
+template <class T>
 void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t from, int64_t to, Attend& w) {
     const KVView& kv = a.kv;
-    const int64_t size = element_size(kv.type);
     const int32_t* table = a.page_tables + item.sequence * a.table_width;
     if (to - from < kRescale) __builtin_memset(w.k, 0, w.d * kRescale * 4);
     for (int64_t j = from; j < to;) {
         const int64_t offset = j % kv.page_size, left = kv.page_size - offset;
         const int64_t n = to - j < left ? to - j : left, column = j - block;
         const uint8_t* page = kv.base + table[j / kv.page_size] * kv.page_stride;
-        const uint8_t* k = page + kv.k_at + (item.head * kv.d * kv.page_size + offset) * size;
-        for (int64_t i = 0; i < w.d; i++) widen(k + i * kv.page_size * size, kv.type, n, w.k + i * kRescale + column);
+        widen_rows((const T*)(page + kv.k_at) + item.head * kv.d * kv.page_size + offset, kv.page_size, w.d, n,
+                   w.k + column, kRescale);
         const int64_t row = item.head * kv.page_size + offset;
-        const uint8_t* v = page + kv.v_at + row * kv.dv * size;
+        const T* v = (const T*)(page + kv.v_at) + row * kv.dv;
         if (kv.latent) values_of_latent(w.k, w.dv, w.dvp, column, column + n, w.v);
-        else if (w.dv == w.dvp) widen(v, kv.type, n * w.dv, w.v + column * w.dvp);
-        else
-            for (int64_t i = 0; i < n; i++) widen(v + i * kv.dv * size, kv.type, w.dv, w.v + (column + i) * w.dvp);
+        else if (w.dv == w.dvp) widen_rows(v, 0, 1, n * w.dv, w.v + column * w.dvp, 0);
+        else widen_rows(v, kv.dv, n, w.dv, w.v + column * w.dvp, w.dvp);
         if (kv.type == KVType::S8) {
             __builtin_memcpy(w.k_scale + column, (const float*)(page + kv.ks_at) + row, n * 4);
             __builtin_memcpy(w.v_scale + column, (const float*)(page + kv.vs_at) + row, n * 4);
@@ -262,12 +270,33 @@ void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block
     }
 }
 
-// Scores to weights for one row of which positions [from, to) of the block are seen; updates m and l,
-// leaves the factor of o in alpha. distance: from the query to the block's first position.
-SIMD void soften(const AttentionArgs& a, Attend& w, int64_t r, int64_t head, int64_t distance, int from, int to) {
-    float* s = w.s + r * kRescale;
-    F x[2] = {load(s), load(s + 16)};
-    if (a.kv.type == KVType::S8) x[0] = x[0] * load(w.k_scale), x[1] = x[1] * load(w.k_scale + 16);
+// Ask for the block at `block`, up to `end`: pages lie apart, where the hardware does not look ahead.
+template <class T> void prefetch_positions(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end) {
+    const KVView& kv = a.kv;
+    if (kv.page_size % 16) return;
+    const T *k[2], *v[2];
+    find_halves(a, item, block, end, k, v);
+    const int64_t rows = 64 / (kv.page_size * (int64_t)sizeof(T)), step = rows > 1 ? rows : 1; // of K, in a line
+    for (int half = 0; half < 2 && block + 16 * half < end; half++) {
+        for (int64_t i = 0; i < kv.d; i += step) prefetch_far(k[half] + i * kv.page_size);
+        if (!kv.latent)
+            for (int64_t i = 0; i < 16 * kv.dv; i += 64 / (int64_t)sizeof(T)) prefetch_far(v[half] + i);
+    }
+}
+
+// The first positions of the next item: on short contexts, every item's first pages are cold.
+template <class T> void prefetch_item(const AttentionArgs& a, const AttentionItem& item) {
+    const int64_t seen = a.causal ? a.positions[item.t1 - 1] + 1 : a.context_lens[item.sequence];
+    const int64_t start = a.window ? a.positions[item.t0] - a.window + 1 : 0, first = item.c0 * kSplit;
+    const int64_t block = (start > first ? start : first) / kRescale * kRescale;
+    for (int64_t i = block; i < block + 2 * kRescale && i < seen; i += kRescale) prefetch_positions<T>(a, item, i, seen);
+}
+
+// What only some models and some blocks have: a soft cap, biases of the distance, positions that are not seen.
+void restrain(const AttentionArgs& a, const AttentionItem& item, const Attend& w, int64_t r, int64_t block, int from,
+              int to, F (&x)[2]) {
+    const int64_t head = item.head * w.group + r % w.group;
+    const int64_t distance = block - a.positions[item.t0 + r / w.group];
     const F lane = to_float(loadi(kLanes));
     for (int i = 0; i < 2; i++) {
         if (a.softcap != 0.0f) x[i] = set1(a.softcap * kLog2e) * tanh(x[i] / set1(a.softcap));
@@ -283,6 +312,17 @@ SIMD void soften(const AttentionArgs& a, Attend& w, int64_t r, int64_t head, int
             x[i] = select(seen, x[i], set1(-__builtin_inff()));
         }
     }
+}
+
+// Scores to weights for one row of which positions [from, to) of the block are seen; updates m and l,
+// leaves the factor of o in alpha. PLAIN: all are seen, and nothing but the scores counts.
+template <bool PLAIN, bool S8>
+SIMD void soften(const AttentionArgs& a, const AttentionItem& item, Attend& w, int64_t r, int64_t block, int from,
+                 int to) {
+    float* s = w.s + r * kRescale;
+    F x[2] = {load(s), load(s + 16)};
+    if (S8) x[0] = x[0] * load(w.k_scale), x[1] = x[1] * load(w.k_scale + 16);
+    if (!PLAIN) restrain(a, item, w, r, block, from, to, x);
     const float before = w.m[r];
     const F larger = max(x[0], x[1]);
     float now = before, alpha = 1.0f;
@@ -295,7 +335,7 @@ SIMD void soften(const AttentionArgs& a, Attend& w, int64_t r, int64_t head, int
     const F p0 = exp2_negative(x[0] - base), p1 = exp2_negative(x[1] - base);
     w.alpha[r] = alpha;
     store(w.l + 16 * r, fma(load(w.l + 16 * r), set1(alpha), p0 + p1));
-    if (a.kv.type == KVType::S8) { // v = v_scale * int8: the scale goes to the weight
+    if (S8) { // v = v_scale * int8: the scale goes to the weight
         store(s, p0 * load(w.v_scale));
         store(s + 16, p1 * load(w.v_scale + 16));
     } else {
@@ -308,11 +348,10 @@ SIMD void soften(const AttentionArgs& a, Attend& w, int64_t r, int64_t head, int
 void merge_row(float* total, float* total_m, float* total_l, const float* o, float m, float l, int64_t dvp) {
     if (m == -__builtin_inff() && l == 0.0f) return; // nothing of this split was seen
     const float now = m > *total_m ? m : *total_m;
-    const float old_factor = *total_m == -__builtin_inff() ? 0.0f : exp2_negative(*total_m - now);
-    const float new_factor = m == now ? 1.0f : exp2_negative(m - now);
-    for (int64_t i = 0; i < dvp; i += 16)
-        store(total + i, fma(load(o + i), set1(new_factor), load(total + i) * set1(old_factor)));
-    *total_l = *total_l * old_factor + l * new_factor;
+    F old_factor = exp2_negative(set1(*total_m - now)), new_factor = exp2_negative(set1(m - now));
+    if (*total_m == -__builtin_inff()) old_factor = zero();
+    for (int64_t i = 0; i < dvp; i += 16) store(total + i, fma(load(o + i), new_factor, load(total + i) * old_factor));
+    *total_l = *total_l * first_lane(old_factor) + l * first_lane(new_factor);
     *total_m = now;
 }
 
@@ -347,6 +386,22 @@ template <class T> struct Direct {
     }
 };
 
+// The positions of a block that a row sees.
+struct Range { int from, to; };
+SIMD Range seen_in(const Attend& w, int64_t r, int64_t block) {
+    const int64_t low = ((const int32_t*)w.low)[r] - block, high = ((const int32_t*)w.high)[r] - block;
+    return {(int)(low > 0 ? low : 0), (int)(high < kRescale ? high : (int64_t)kRescale)};
+}
+
+template <bool PLAIN, bool S8>
+__attribute__((noinline)) void soften_rows(const AttentionArgs& a, const AttentionItem& item, Attend& w, int64_t begin,
+                                           int64_t end, int64_t block) {
+    for (int64_t r = begin; r < end; r++) {
+        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
+        if (seen.from < seen.to) soften<PLAIN, S8>(a, item, w, r, block, seen.from, seen.to);
+    }
+}
+
 template <class Products>
 void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, Attend& w, const Products& products) {
     const auto* low = (const int32_t*)w.low;
@@ -361,36 +416,19 @@ void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t blo
         }
         if (!seen) continue;
         products.scores(c, w.q + first_row * w.d, w.s + first_row * kRescale);
-        for (int64_t r = first_row; r < first_row + c; r++) {
-            const int64_t token = item.t0 + r / w.group, head = item.head * w.group + r % w.group;
-            const int64_t from = low[r] > block ? low[r] - block : 0;
-            const int64_t to = high[r] < block + kRescale ? high[r] - block : (int64_t)kRescale;
-            if (from >= to) continue;
-            soften(a, w, r, head, block - a.positions[token], (int)from, (int)to);
-            if (!whole)
-                products.weigh(1, w.s + r * kRescale, (int)from, (int)to, w.alpha + r, w.o + r * w.dvp);
+        const bool plain = whole && a.softcap == 0.0f && !a.slopes && !a.bias;
+        const bool s8 = a.kv.type == KVType::S8;
+        if (plain && s8) soften_rows<true, true>(a, item, w, first_row, first_row + c, block);
+        else if (plain) soften_rows<true, false>(a, item, w, first_row, first_row + c, block);
+        else if (s8) soften_rows<false, true>(a, item, w, first_row, first_row + c, block);
+        else soften_rows<false, false>(a, item, w, first_row, first_row + c, block);
+        for (int64_t r = first_row, next; r < first_row + c; r = next) { // rows that see the same positions together
+            for (next = r + 1; next < first_row + c && low[next] == low[r] && high[next] == high[r];) next++;
+            const Range seen = seen_in(w, r, block);
+            if (whole) next = first_row + c;
+            if (seen.from < seen.to)
+                products.weigh(next - r, w.s + r * kRescale, seen.from, seen.to, w.alpha + r, w.o + r * w.dvp);
         }
-        if (whole)
-            products.weigh(c, w.s + first_row * kRescale, 0, kRescale, w.alpha + first_row, w.o + first_row * w.dvp);
-    }
-}
-
-// Where the two halves of a block lie. Halves past the context are given the first one: what is read
-// there is masked.
-template <class T> void find_halves(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end,
-                                    const T* (&k)[2], const T* (&v)[2]) {
-    const KVView& kv = a.kv;
-    const int32_t* table = a.page_tables + item.sequence * a.table_width;
-    for (int half = 0; half < 2; half++) {
-        const int64_t position = block + 16 * half;
-        if (position >= end) {
-            k[half] = k[0], v[half] = v[0];
-            continue;
-        }
-        const uint8_t* page = kv.base + table[position / kv.page_size] * kv.page_stride;
-        const int64_t offset = position % kv.page_size;
-        k[half] = (const T*)(page + kv.k_at) + item.head * kv.d * kv.page_size + offset;
-        v[half] = (const T*)(page + kv.v_at) + (item.head * kv.page_size + offset) * kv.dv;
     }
 }
 
@@ -436,18 +474,31 @@ void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) 
 }
 
 // One block of positions, of which [from, to) are seen by some row.
+template <class T>
 void attend_positions(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t from, int64_t to,
                       Attend& w) {
-    if (!w.direct) {
-        const int64_t end = block + kRescale < to ? block + kRescale : to;
-        load_block(a, item, block, block > from ? block : from, end, w);
-        return attend_block(a, item, block, w, Widened{w});
-    }
+    if (w.direct) return attend_directly<T>(a, item, block, to, w);
+    const int64_t after = block + kRescale;
+    load_block<T>(a, item, block, block > from ? block : from, after < to ? after : to, w);
+    if (after < to) prefetch_positions<T>(a, item, after, to);
+    attend_block(a, item, block, w, Widened{w});
+}
+
+void prefetch_any(const AttentionArgs& a, const AttentionItem& item) {
     switch (a.kv.type) {
-    case KVType::F32: return attend_directly<float>(a, item, block, to, w);
-    case KVType::F16: return attend_directly<F16Element>(a, item, block, to, w);
-    case KVType::BF16: return attend_directly<BF16Element>(a, item, block, to, w);
-    case KVType::S8: return attend_directly<S8Element>(a, item, block, to, w);
+    case KVType::F32: return prefetch_item<float>(a, item);
+    case KVType::F16: return prefetch_item<F16Element>(a, item);
+    case KVType::BF16: return prefetch_item<BF16Element>(a, item);
+    case KVType::S8: return prefetch_item<S8Element>(a, item);
+    }
+}
+
+void attend_any(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t from, int64_t to, Attend& w) {
+    switch (a.kv.type) {
+    case KVType::F32: return attend_positions<float>(a, item, block, from, to, w);
+    case KVType::F16: return attend_positions<F16Element>(a, item, block, from, to, w);
+    case KVType::BF16: return attend_positions<BF16Element>(a, item, block, from, to, w);
+    case KVType::S8: return attend_positions<S8Element>(a, item, block, from, to, w);
     }
 }
 
@@ -457,6 +508,7 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
     w.direct = rows <= 2 * DIRECT_ROWS && a.kv.page_size % 16 == 0 && a.kv.dv % 16 == 0 && !a.kv.latent;
     w.most = w.direct ? DIRECT_ROWS : ROWS;
     load_queries(a, item, w);
+    if (w.direct && item.soon) prefetch_any(a, *item.soon);
     int64_t from = INT32_MAX, to = 0;
     for (int64_t r = 0; r < rows; r++) {
         if (((int32_t*)w.low)[r] < from) from = ((int32_t*)w.low)[r];
@@ -472,7 +524,7 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
         for (int64_t r = 0; r < rows; r++) w.m[r] = -__builtin_inff();
         for (int64_t block = split * kSplit; block < (split + 1) * kSplit && block < to; block += kRescale) {
             if (block + kRescale <= from) continue;
-            attend_positions(a, item, block, from, to, w);
+            attend_any(a, item, block, from, to, w);
         }
         for (int64_t r = 0; r < rows; r++) {
             const float l = rsum(load(w.l + 16 * r));

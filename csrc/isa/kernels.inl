@@ -4,9 +4,9 @@
 enum { kMaxHead = 1024 };
 const int32_t kLanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Streaming one panel is bound by memory: ask for what comes half a page later.
+// Streaming one panel is bound by memory: ask for what comes a page and a half later.
 SIMD void prefetch_block(const uint8_t* w, int64_t step) {
-    for (int64_t i = 0; i < step; i += 64) prefetch(w + 2048 + i);
+    for (int64_t i = 0; i < step; i += 64) prefetch_far(w + 6144 + i);
 }
 
 #include "math.inl"

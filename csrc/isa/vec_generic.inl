@@ -53,6 +53,7 @@ SIMD float rsum(F x) {
     for (int i = 0; i < 4; i++) h[i] += h[i + 4];
     return (h[0] + h[2]) + (h[1] + h[3]);
 }
+SIMD float first_lane(F x) { return x[0]; }
 SIMD float rmax(F x) { float r = x[0]; for (int i = 1; i < 16; i++) r = x[i] > r ? x[i] : r; return r; }
 SIMD int32_t rmaxi(I x) { int32_t r = x[0]; for (int i = 1; i < 16; i++) r = x[i] > r ? x[i] : r; return r; }
 SIMD int32_t rsumi(I x) { int32_t r = 0; for (int i = 0; i < 16; i++) r += x[i]; return r; }
