@@ -10,6 +10,8 @@ HOST   ?= 127.0.0.1
 PORT   ?= 8000
 # More arguments for pytest: make test ARGS="tests/engine -k radix"
 ARGS   ?=
+# Which sanitizers: address, thread, or both.
+KINDS  ?=
 # Where pip finds the CPU build of torch, for machines whose default index has only the CUDA one:
 # make test TORCH_INDEX=URL
 TORCH_INDEX ?=
@@ -28,7 +30,7 @@ PIP      := -m pip --disable-pip-version-check install --quiet
 EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
 FRAME    := pyproject.toml Makefile constraints
 
-.PHONY: help env serve test test-env test-slow test-oracle oracle-env ext lint format docs bench env-size clean \
+.PHONY: help env serve test test-env test-slow test-oracle oracle-env sanitize ext lint format docs bench env-size clean \
 	_env _test-env _oracle-env _build-env _ext
 
 help:
@@ -37,6 +39,7 @@ help:
 	@echo "make env          the runtime environment alone, in .venv (.venv/bin/octavo)"
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
+	@echo "make sanitize     the kernels under ASan, UBSan and TSan (minutes; KINDS=\"address\" or \"thread\" for one)"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
 	@echo "make ext | lint | format | docs | clean"
@@ -110,6 +113,9 @@ test-slow: test-env
 
 test-oracle: oracle-env
 	@$(ORACLE) -m pytest -m oracle $(ARGS)
+
+sanitize: test-env
+	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" BUILD_PYTHON=$(CURDIR)/$(BUILD) csrc/sanitize.sh $(CURDIR)/$(TEST) $(KINDS)
 
 lint: test-env
 	@failed=0; \

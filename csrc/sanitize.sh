@@ -1,20 +1,25 @@
 #!/bin/sh
 # Build the extension under sanitizers, apart from the one in use, and run the kernels' tests on it.
 #   csrc/sanitize.sh PYTHON [address|thread]...      (default: both)
+# PYTHON runs the tests. BUILD_PYTHON, if set, is the one that has nanobind; cmake and ninja come from the PATH.
 # address: AddressSanitizer and UndefinedBehaviorSanitizer. thread: ThreadSanitizer.
 set -eu
 python=$1
 shift
+builder=${BUILD_PYTHON:-$python}
 root=$(cd "$(dirname "$0")/.." && pwd)
 [ $# -gt 0 ] || set -- address thread
 for kind in "$@"; do
     build=$root/build/sanitize-$kind
+    # Tests import what lies beside them, so they come along.
+    rm -rf "$build/src" "$build/tests"
     mkdir -p "$build/src"
     cp -R "$root/src/octavo" "$build/src/"
+    cp -R "$root/tests" "$root/pyproject.toml" "$build/"
     rm -f "$build"/src/octavo/kernels/_native*.so
     sanitizers=$kind
     [ "$kind" = thread ] || sanitizers=address,undefined
-    cmake -S "$root" -B "$build/cmake" -G Ninja -DPython_EXECUTABLE="$python" \
+    cmake -S "$root" -B "$build/cmake" -G Ninja -DPython_EXECUTABLE="$builder" \
         -DOCTAVO_SANITIZE=$sanitizers -DOCTAVO_OUTPUT="$build/src/octavo/kernels" >/dev/null
     cmake --build "$build/cmake"
     library() { gcc -print-file-name="$1"; }
@@ -28,6 +33,6 @@ for kind in "$@"; do
         set_up="env ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(library libasan.so):$(library libstdc++.so.6)"
         tests="tests/kernels tests/sampling/test_native.py"
     fi
-    (cd "$root" && PYTHONPATH="$build/src" $set_up "$python" -m pytest -p no:xdist -p no:cacheprovider -q \
+    (cd "$build" && $set_up "$python" -m pytest -p no:xdist -p no:cacheprovider -q \
         --deselect tests/kernels/test_reference.py --deselect tests/kernels/test_cpu_spills.py $tests)
 done

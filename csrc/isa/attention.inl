@@ -95,12 +95,13 @@ SIMD void weigh_direct_columns(const float* p, const Halves<T>& v, int64_t c, in
     V z[R][NV];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int j = 0; j < NV; j++) z[r][j] = vmul(vload(o + c + r * dvp + j * VW), vset1(alpha[r]));
+    constexpr int LINE = 64 > VW * (int)sizeof(T) ? 64 / (VW * (int)sizeof(T)) : 1; // vectors in a cache line
     for (int half = 0; half < 2; half++) {
         const int low = from > 16 * half ? from : 16 * half, high = to < 16 * half + 16 ? to : 16 * half + 16;
         const T* row = v.at[half] + (low - 16 * half) * v.stride + c;
         const T* next = v.next[half] + (low - 16 * half) * v.stride + c;
         for (int i = low; i < high; i++, row += v.stride, next += v.stride) {
-            prefetch(next);
+            UNROLL for (int j = 0; j < NV; j += LINE) prefetch(next + j * VW);
             V b[R];
             UNROLL for (int r = 0; r < R; r++) b[r] = vset1(p[r * kRescale + i]);
             UNROLL for (int j = 0; j < NV; j++) {
@@ -270,12 +271,34 @@ void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block
     }
 }
 
+// use(column, k scales, v scales) for each 16 positions of a block, where pages are multiples of 16.
+template <class Use>
+SIMD void each_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, const Use& use) {
+    const KVView& kv = a.kv;
+    const int32_t* table = a.page_tables + item.sequence * a.table_width;
+    for (int64_t j = block; j < end && j < block + kRescale; j += 16) {
+        const uint8_t* page = kv.base + table[j / kv.page_size] * kv.page_stride;
+        const int64_t row = item.head * kv.page_size + j % kv.page_size;
+        use(j - block, (const float*)(page + kv.ks_at) + row, (const float*)(page + kv.vs_at) + row);
+    }
+}
+void copy_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
+    each_scales(a, item, block, end, [&w](int64_t column, const float* ks, const float* vs) {
+        __builtin_memcpy(w.k_scale + column, ks, 64);
+        __builtin_memcpy(w.v_scale + column, vs, 64);
+    });
+}
+void prefetch_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end) {
+    each_scales(a, item, block, end, [](int64_t, const float* ks, const float* vs) { prefetch(ks), prefetch(vs); });
+}
+
 // Ask for the block at `block`, up to `end`: pages lie apart, where the hardware does not look ahead.
 template <class T> void prefetch_positions(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end) {
     const KVView& kv = a.kv;
     if (kv.page_size % 16) return;
     const T *k[2], *v[2];
     find_halves(a, item, block, end, k, v);
+    if (kv.type == KVType::S8) prefetch_scales(a, item, block, end);
     const int64_t rows = 64 / (kv.page_size * (int64_t)sizeof(T)), step = rows > 1 ? rows : 1; // of K, in a line
     for (int half = 0; half < 2 && block + 16 * half < end; half++) {
         for (int64_t i = 0; i < kv.d; i += step) prefetch_far(k[half] + i * kv.page_size);
@@ -432,17 +455,6 @@ void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t blo
     }
 }
 
-void copy_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
-    const KVView& kv = a.kv;
-    const int32_t* table = a.page_tables + item.sequence * a.table_width;
-    for (int64_t j = block; j < end && j < block + kRescale; j += 16) { // pages are multiples of 16 here
-        const uint8_t* page = kv.base + table[j / kv.page_size] * kv.page_stride;
-        const int64_t row = item.head * kv.page_size + j % kv.page_size;
-        __builtin_memcpy(w.k_scale + (j - block), (const float*)(page + kv.ks_at) + row, 64);
-        __builtin_memcpy(w.v_scale + (j - block), (const float*)(page + kv.vs_at) + row, 64);
-    }
-}
-
 template <class T>
 void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
     Direct<T> products{w, {}, {}};
@@ -451,7 +463,10 @@ void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t 
     find_halves(a, item, after, end, products.k.next, products.v.next);
     products.k.stride = a.kv.page_size;
     products.v.stride = a.kv.dv;
-    if (a.kv.type == KVType::S8) copy_scales(a, item, block, end, w);
+    if (a.kv.type == KVType::S8) {
+        copy_scales(a, item, block, end, w);
+        prefetch_scales(a, item, block + 4 * kRescale, end); // scattered: nothing else brings them
+    }
     attend_block(a, item, block, w, products);
 }
 
