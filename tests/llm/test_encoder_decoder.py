@@ -192,3 +192,34 @@ def test_what_is_not_served_is_refused(
     answer = client.post(path, json={"model": "tiny", **body})
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
+
+
+# --- the command line ---------------------------------------------------------------------------------
+
+
+def test_generate_runs_and_chat_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], llm: LLM
+) -> None:
+    from octavo.cli import main
+
+    flags = ["--dtype", "float32", "--temperature", "0"]
+    assert main(["generate", str(folder), "-p", TEXTS[0], "-n", "24", *flags]) == 0
+    assert llm.generate(TEXTS[0], GREEDY)[0].outputs[0].text.strip() in capsys.readouterr().out
+    assert main(["chat", str(folder), *flags]) != 0
+    said = capsys.readouterr().err
+    assert "holds no conversations" in said
+    assert "Traceback" not in said
+
+
+def test_the_logprobs_of_a_decoder_prompt(folder: Path, llm: LLM) -> None:
+    """Of what was generated before, they are what they were then."""
+    first = llm.generate(TEXTS[1], GREEDY)[0]
+    begin, written = first.prompt_token_ids, first.outputs[0]
+    prompt = {"encoder_prompt": TEXTS[1], "decoder_prompt": [*begin, *written.token_ids]}
+    again = llm.generate(prompt, GREEDY.replace(max_tokens=1, prompt_logprobs=0))[0]
+    scores = again.prompt_logprobs or []
+    assert written.logprobs is not None
+    for place, (token, known) in enumerate(zip(written.token_ids, written.logprobs, strict=True), len(begin)):
+        score = scores[place]
+        assert score is not None
+        assert score[token].logprob == pytest.approx(known[token].logprob, abs=1e-5)

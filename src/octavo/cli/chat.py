@@ -32,10 +32,16 @@ def chat(
 ) -> int:
     """Talk with a model; it remembers the conversation. Reads a turn a line, also from a pipe."""
     from octavo.cli._load import fetch, load
+    from octavo.prompts import refuse_chat
 
     params = SamplingParams(**{"max_tokens": None, **sampling}, output_kind=RequestOutputKind.DELTA)
     fetch(engine.model, quiet=as_json)
     llm = load(engine)
+    try:
+        refuse_chat(llm.max_encoder_len)
+    except InvalidRequestError:
+        llm.shutdown()
+        raise
     conversation = Conversation(llm, params, system)
     interactive = sys.stdin.isatty() and not as_json
     if interactive:
