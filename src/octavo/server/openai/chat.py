@@ -26,10 +26,10 @@ from octavo.server.openai.common import (
 )
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.protocol import ChatRequest, parse
-from octavo.server.openai.stream import ChunkHead, chunks
+from octavo.server.openai.stream import more_members, respond
 from octavo.server.openai.structured import structured
 from octavo.server.openai.tool_use import AnswerReader, ToolUse, tool_use
-from octavo.server.sse import Answer, ErrorMapper, EventStream
+from octavo.server.sse import ErrorMapper
 from octavo.server.state import state_of
 from octavo.server.tools import Format, format_for
 from octavo.server.tools.reasoning import Reasoning, reasoning_for
@@ -58,14 +58,14 @@ async def chat_completions(request: Request) -> Response:
 async def _respond(request: Request, body: ChatRequest, size: int, to_error: ErrorMapper) -> Response:
     request_id = new_id("chatcmpl")
     generation, readers = await prepare(request, body, size, request_id)
-    engine = generation.engine
-    headers = {"x-request-id": request_id}
-    if body.stream:
-        head = ChunkHead(request_id, "chat.completion.chunk", now(), engine.served_model_name)
-        fields = _DeltaFields(engine, body, readers)
-        events = chunks(generation, head, fields, body.include_usage, body.continuous_usage)
-        return EventStream(events, to_error, headers)
-    return Answer(lambda: _answer(generation, body, readers), to_error, headers)
+    return respond(
+        generation,
+        body,
+        "chat.completion.chunk",
+        lambda: _DeltaFields(generation.engine, body, readers),
+        lambda: _answer(generation, body, readers),
+        to_error,
+    )
 
 
 async def prepare(
@@ -220,12 +220,6 @@ class _DeltaFields:
             delta["content"] = ""
         delta |= part.members(before)
         logprobs = dumps(_logprobs(self._engine, body, new)) if body.logprobs else "null"
-        extra = ""
-        if new.finish_reason is not None:
-            extra += f',"stop_reason":{dumps(new.stop_reason)}'
-        if body.return_token_ids:
-            extra += f',"token_ids":{dumps(new.token_ids)}'
-            if first:
-                extra += f',"prompt_token_ids":{dumps(output.prompt_token_ids)}'
+        more = more_members(output.prompt_token_ids, new, first, body.return_token_ids)
         reason = self._make.finish_reason(new.finish_reason, reader)
-        return f'"delta":{dumps(delta)},"logprobs":{logprobs},"finish_reason":{dumps(reason)}{extra}'
+        return f'"delta":{dumps(delta)},"logprobs":{logprobs},"finish_reason":{dumps(reason)}{more}'

@@ -28,8 +28,7 @@ from octavo.server.openai.common import (
 )
 from octavo.server.openai.logprobs import CompletionLogprobs, join, prompt_logprobs
 from octavo.server.openai.protocol import CompletionRequest, parse
-from octavo.server.openai.stream import ChunkHead, chunks
-from octavo.server.sse import Answer, EventStream
+from octavo.server.openai.stream import more_members, respond
 from octavo.server.state import state_of
 
 router = APIRouter()
@@ -61,13 +60,14 @@ async def completions(request: Request) -> Response:
     texts = _echo(engine, given if whole else generation.prompts) if body.echo else [""] * len(given)
     beams = "n" if body.best_of is None else "best_of"
     to_error = error_mapper({"structured_outputs": body.structured_field, "beam_width": beams})
-    headers = {"x-request-id": request_id}
-    if body.stream:
-        head = ChunkHead(request_id, "text_completion", now(), engine.served_model_name)
-        fields = _TextFields(engine, body, texts)
-        events = chunks(generation, head, fields, body.include_usage, body.continuous_usage)
-        return EventStream(events, to_error, headers)
-    return Answer(lambda: _answer(generation, body, texts), to_error, headers)
+    return respond(
+        generation,
+        body,
+        "text_completion",
+        lambda: _TextFields(engine, body, texts),
+        lambda: _answer(generation, body, texts),
+        to_error,
+    )
 
 
 def _read(output: RequestOutput) -> list[int]:
@@ -173,11 +173,5 @@ class _TextFields:
             lists = _echoed(writer, output, self._texts[prompt]) if first and body.echo else None
             added = writer.add(new.token_ids, new.logprobs)
             logprobs = dumps(added if lists is None else join(lists, added))
-        extra = ""
-        if new.finish_reason is not None:
-            extra += f',"stop_reason":{dumps(new.stop_reason)}'
-        if body.return_token_ids:
-            extra += f',"token_ids":{dumps(new.token_ids)}'
-            if first:
-                extra += f',"prompt_token_ids":{dumps(_read(output))}'
-        return f'"text":{dumps(text)},"logprobs":{logprobs},"finish_reason":{dumps(new.finish_reason)}{extra}'
+        more = more_members(_read(output), new, first, body.return_token_ids)
+        return f'"text":{dumps(text)},"logprobs":{logprobs},"finish_reason":{dumps(new.finish_reason)}{more}'

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.responses import Response
+
 from octavo.params import CompletionOutput, RequestOutput
 from octavo.server.generation import Generation
-from octavo.server.openai.common import dumps, usage_of
+from octavo.server.openai.common import dumps, now, usage_of
+from octavo.server.openai.protocol import GenerationRequest
+from octavo.server.sse import Answer, ErrorMapper, EventStream
 
 ChoiceFields = Callable[[int, RequestOutput, CompletionOutput, bool], str | None]
 """(prompt index, output, what is new, is it the choice's first) -> the JSON members of the choice
@@ -84,6 +88,40 @@ async def chunks(
                 yield "".join(events).encode()
     if include_usage:
         yield f'{head.format(None)}],"usage":{dumps(_usage(prompts))}}}\n\n'.encode()
+
+
+def more_members(prompt: Sequence[int], new: CompletionOutput, first: bool, token_ids: bool) -> str:
+    """What vLLM adds to a chunk's choice: stop_reason at the end, and token ids where asked for."""
+    more = ""
+    if new.finish_reason is not None:
+        more += f',"stop_reason":{dumps(new.stop_reason)}'
+    if token_ids:
+        more += f',"token_ids":{dumps(new.token_ids)}'
+        if first:
+            more += f',"prompt_token_ids":{dumps(prompt)}'
+    return more
+
+
+def respond(
+    generation: Generation,
+    body: GenerationRequest,
+    kind: str,
+    choice_fields: Callable[[], ChoiceFields],
+    answer: Callable[[], Coroutine[Any, Any, bytes]],
+    to_error: ErrorMapper,
+) -> Response:
+    """The response that the request wants: a stream of chunks, or the whole answer.
+
+    Args:
+        kind: a chunk's `object`.
+        choice_fields, answer: make the one or the other.
+    """
+    headers = {"x-request-id": generation.request_id}
+    if not body.stream:
+        return Answer(answer, to_error, headers)
+    head = ChunkHead(generation.request_id, kind, now(), generation.engine.served_model_name)
+    events = chunks(generation, head, choice_fields(), body.include_usage, body.continuous_usage)
+    return EventStream(events, to_error, headers)
 
 
 def _tail(prompts: dict[int, _PromptState], include_usage: bool, continuous: bool) -> str:
