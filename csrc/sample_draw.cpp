@@ -64,10 +64,11 @@ void keep_largest(Candidates& c, int64_t count, float threshold) {
     int64_t ties = count - above;
     for (int64_t i = 0; i < c.size; i++) {
         const float w = c.weights[i];
-        const bool keep = w > threshold || (w == threshold && ties-- > 0);
+        const bool tie = w == threshold;
         c.ids[kept] = c.ids[i];
         c.weights[kept] = w;
-        kept += keep;
+        kept += (w > threshold) | (tie & (ties > 0)); // no branch: nobody could predict it
+        ties -= tie;
     }
     c.size = kept;
     c.count = count;
