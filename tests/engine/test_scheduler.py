@@ -72,7 +72,7 @@ def test_the_time_target_bounds_prompts_while_something_decodes() -> None:
     h.add(prompt(400, 190), params(max_tokens=2))
     for _ in range(10):
         h.step()
-    assert 20 <= last_plan(h).num_tokens <= 30
+    assert 20 <= max(plan.num_tokens for plan in h.executor.plans) <= 25
     assert last_plan(h).steps[0].sample
     h.drain_and_check()
 

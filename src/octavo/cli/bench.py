@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,12 +18,14 @@ from octavo.cli._flags import EngineChoice, engine_flags
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from octavo.bench.ablate import Ablation
     from octavo.bench.calibrate import Machine
     from octavo.bench.driver import Driver
     from octavo.bench.roofline import Line, Work
 
 DEFAULT = "inference"
 JSON_FLAG = typer.Option(False, "--json", help="Print one JSON object.")
+TRACE = typer.Option(None, "--trace", help="Requests from a file instead (see octavo plan).")
 
 
 class DefaultGroup(TyperGroup):
@@ -151,6 +156,114 @@ def load_server(
         for name, value in dataclasses.asdict(result).items():
             print(f"{name:<14} {value}")
     return 0 if not result.failed else 1
+
+
+@bench.command()
+@engine_flags(leave_out=("seed", "served_model_name", "chat_template"))
+def ablate(
+    engine: EngineChoice,
+    rounds: int = typer.Option(3, "--rounds", help="Turns of each engine; printed are medians.", min=1),
+    out: str = typer.Option("", "--out", help="Write OUT.json and OUT.png (needs octavo\\[bench])."),
+    as_json: bool = JSON_FLAG,
+) -> int:
+    """What continuous batching, the prefix cache, chunked prefill and copy-on-write are worth here."""
+    from octavo.assembly import load as assemble
+    from octavo.bench.ablate import ENGINE
+    from octavo.bench.ablate import ablate as run
+    from octavo.cli._load import fetch
+    from octavo.engine_args import EngineArgs
+
+    fetch(engine.model, as_json)
+    loaded = assemble(EngineArgs(engine.model, **ENGINE | dict(engine.options)).config)
+
+    def say(name: str) -> None:
+        if not as_json:
+            print(f"measuring {name}", file=sys.stderr)
+
+    result = run(loaded, rounds, say)
+    body = ablation_body(engine, result, rounds)
+    if out:
+        from octavo.bench.plot import plot
+
+        Path(f"{out}.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+        plot(result, f"{engine.model}, {body['machine']['cpu']['model']}", Path(f"{out}.png"))
+    if as_json:
+        print(json.dumps(body))
+    else:
+        print_ablation(result)
+    return 0
+
+
+def ablation_body(engine: EngineChoice, result: Ablation, rounds: int) -> dict[str, Any]:
+    """The figures, and what a reader needs in order to judge them."""
+    from octavo.cli.env import collect
+
+    facts = collect()
+    return {
+        "model": engine.model,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["octavo", *sys.argv[1:]]),
+        "rounds": rounds,
+        "machine": {name: facts[name] for name in ("octavo", "platform", "cpu")},
+        **dataclasses.asdict(result),
+        "ratios": {
+            "continuous over static": result.batching.ratio,
+            "cached over computed": result.prefix.ratio,
+            "chunks are held": result.chunking.held,
+            "pages saved": result.sharing.saved,
+        },
+    }
+
+
+def print_ablation(result: Ablation) -> None:
+    batches, prefix, chunks, beams = result.batching, result.prefix, result.chunking, result.sharing
+    print(
+        f"continuous batching  {batches.continuous:.0f} tok/s, static {batches.static:.0f}: "
+        f"{batches.ratio:.2f} x (padding alone: {batches.bound:.2f} x); over contiguous KV, "
+        f"{batches.contiguous_rows} rows: {batches.contiguous:.0f}\n"
+        f"prefix cache         first token in {prefix.cached_ms:.1f} ms instead of "
+        f"{prefix.computed_ms:.1f}, {prefix.shared_tokens} tokens shared: {prefix.ratio:.1f} x\n"
+        f"chunked prefill      {chunks.chunked_p99:.1f} ms between tokens (p99) while prompts of "
+        f"{chunks.prompt_tokens} arrive; whole {chunks.whole_p99:.1f}, quiet median {chunks.quiet_p50:.1f}, "
+        f"allowed {chunks.allowed_ms:.1f}\n"
+        f"copy-on-write        {beams.beams} beams in {beams.shared_pages} pages instead of "
+        f"{beams.copied_pages}: {beams.saved:.0%} saved"
+    )
+
+
+@bench.command()
+def fragmentation(
+    requests: int = typer.Option(400, "--requests", help="Requests of the mix.", min=1),
+    rate: float = typer.Option(4.0, "--rate", help="Their arrivals a second.", min=0.001),
+    max_model_len: int = typer.Option(2048, "--max-model-len", help="What contiguous KV allocates.", min=64),
+    page_size: int = typer.Option(16, "--page-size", "--block-size", help="KV slots in a page.", min=1),
+    kv_tokens: int = typer.Option(32_768, "--kv-tokens", help="KV slots in all.", min=64),
+    trace: Path | None = TRACE,
+    as_json: bool = JSON_FLAG,
+) -> int:
+    """KV memory that holds no token: pages beside contiguous slabs. Simulated, no model is loaded."""
+    from octavo.bench.fragmentation import fragmentation as run
+    from octavo.bench.trace import conversations, read_trace
+    from octavo.config import SchedulerConfig
+
+    config = SchedulerConfig(
+        num_pages=kv_tokens // page_size,
+        page_size=page_size,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=512,
+        step_target_s=0.1,
+        enable_prefix_caching=False,
+        max_waiting=10**9,
+    )
+    mix = conversations(requests, rate, max_model_len) if trace is None else read_trace(trace)
+    found = run(config, mix)
+    if as_json:
+        print(json.dumps({each.name: dataclasses.asdict(each) for each in found}))
+        return 0
+    print(line("KV", "waste", "running", "tok/s"))
+    for each in found:
+        print(line(each.name, f"{each.waste:.1%}", f"{each.running:.1f}", f"{each.output_rate:.0f}"))
+    return 0
 
 
 def numbers(text: str, flag: str) -> list[int]:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 MIN_TOKENS = 16
 """Prompts go on at this pace at least, however slow the machine."""
+MARGIN = 0.9
+"""Share of the target that is aimed at: what a step takes varies, and the target is what it may take."""
 
 
 class TokenBudget:
-    """A controller that learns how many tokens fit into the step target.
+    """A controller that learns how many tokens fit into the step target, less a MARGIN.
 
-    A step of n tokens that took s seconds says that about n * target / s would have fitted. The
-    estimate moves half-way there, which converges on the number whose step takes the target,
-    whatever part of a step is fixed cost. A step of less than half the estimate says little about
-    large ones and is heard only if it took too long itself.
+    A step of n tokens that took s seconds says that about n * aim / s would have fitted. The
+    estimate moves half-way there, which converges on the number whose step takes as long as aimed at,
+    whatever part of a step is fixed cost. It begins at MIN_TOKENS and comes from below in a few steps:
+    from above, the first steps of an engine would keep everybody waiting. A step of less than half
+    the estimate says little about large ones and is heard only if it took too long itself.
 
     Args:
         max_tokens: never more than this.
-        target_s: aim of a step's duration while anything decodes; None: max_tokens always.
+        target_s: what a step should take at most while anything decodes; None: max_tokens always.
     """
 
     def __init__(self, max_tokens: int, target_s: float | None) -> None:
         self._max_tokens = max_tokens
-        self._target_s = target_s
-        self._estimate = float(max_tokens)
+        self._aim_s = None if target_s is None else MARGIN * target_s
+        self._estimate = float(MIN_TOKENS)
 
     def tokens(self, num_decoding: int) -> int:
         """The budget of a step in which num_decoding requests need their next token.
@@ -30,16 +33,16 @@ class TokenBudget:
         The time budget bounds what prompts may add: decodes are never held back by it, and prompts
         get MIN_TOKENS beside them.
         """
-        if self._target_s is None or num_decoding == 0:
+        if self._aim_s is None or num_decoding == 0:
             return self._max_tokens
-        return min(self._max_tokens, max(int(self._estimate), num_decoding + MIN_TOKENS))
+        return min(self._max_tokens, max(round(self._estimate), num_decoding + MIN_TOKENS))
 
     def observe(self, num_tokens: int, seconds: float) -> None:
         """A step of num_tokens took this long."""
-        if self._target_s is None or num_tokens < 1 or seconds <= 0.0:
+        if self._aim_s is None or num_tokens < 1 or seconds <= 0.0:
             return
-        if 2 * num_tokens < self._estimate and seconds <= self._target_s:
+        if 2 * num_tokens < self._estimate and seconds <= self._aim_s:
             return
-        fits = num_tokens * self._target_s / seconds
+        fits = num_tokens * self._aim_s / seconds
         estimate = (self._estimate + fits) / 2
         self._estimate = min(max(estimate, float(MIN_TOKENS)), float(self._max_tokens))
