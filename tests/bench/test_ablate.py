@@ -84,14 +84,12 @@ def test_chunks(loaded: Loaded) -> None:
     assert min(found.quiet_p50, found.chunked_p99, found.whole_p99) > 0
 
 
-def test_beams_share_their_prompt_and_their_past() -> None:
-    found = sharing()
-    assert found.copied_pages == 4 * 16
-    assert 16 + 3 < found.shared_pages < 64
+def test_beams_share_their_prompt_and_their_past(loaded: Loaded) -> None:
+    found = sharing(loaded, beams=4, prompt_tokens=96, new_tokens=20, rounds=1)
+    assert found.copied_pages == 4 * 8
+    assert 8 <= found.shared_pages <= 6 + 4 * 2
     assert found.saved >= 0.3
-    assert sharing(beams=1).saved == 0.0
-    # Beams that part at once share nothing but the prompt.
-    assert sharing(new_tokens=1, prompt_tokens=160).shared_pages == 10 + 4
+    assert sharing(loaded, beams=1, prompt_tokens=96, new_tokens=4, rounds=1).saved == 0.0
 
 
 RESULT = Ablation(

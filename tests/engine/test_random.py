@@ -45,6 +45,12 @@ def test_random_operations_with_an_encoder() -> None:
     assert sum(e is not None and not e.compute for e in inputs) > 200
 
 
+@pytest.mark.slow
+def test_a_hundred_thousand_random_operations() -> None:
+    """The same with other seeds; drive() ends with every page free again, as at the start."""
+    assert sum(drive(seed, OPERATIONS).operations for seed in range(10_000, 10_420)) > 100_000
+
+
 class EngineMachine(RuleBasedStateMachine):
     """The same by hypothesis, which shrinks what it finds."""
 

@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from octavo.assembly import Loaded
+from octavo.beam_search import sampling_params
 from octavo.bench.baselines import ContiguousKV, StaticScheduler
 from octavo.bench.stats import percentile
 from octavo.bench.workload import random_prompts
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
-from octavo.engine.page_pool import PagePool
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import OctavoError
-from octavo.params import SamplingParams
+from octavo.params import BeamSearchParams, SamplingParams
+from octavo.sampling.beam import BeamSearch
 
 SHORT, LONG = (4, 32), 256
 """Output tokens of the mix: 85 % evenly from SHORT, 15 % LONG."""
@@ -255,14 +256,14 @@ def chunking(
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Pages of beams that share what they have in common, and of beams that each have a copy.
+    """Pages of a beam search whose beams share what they have in common, and with a copy for each.
 
-    Counted on the pool, without a model.
+    At the step that needs most, median over the prompts.
     """
 
     beams: int
-    shared_pages: int
-    copied_pages: int
+    shared_pages: float
+    copied_pages: float
 
     @property
     def saved(self) -> float:
@@ -270,37 +271,23 @@ class Sharing:
 
 
 def sharing(
-    beams: int = 4, prompt_tokens: int = 128, new_tokens: int = 128, page_size: int = 16, seed: int = 0
+    loaded: Loaded, beams: int = 4, prompt_tokens: int = 128, new_tokens: int = 128, rounds: int = 3
 ) -> Sharing:
-    """Peak of pages in a beam search whose survivors are drawn at random.
-
-    At each token every beam continues a parent: a random permutation with repeats, half of the time
-    its own line (as likely text does). A fork shares all pages; the last one, if it is partly filled, is
-    copied when written to by one of several owners.
-    """
-    draw = random.Random(seed)
-    pool = PagePool(beams * -(-(prompt_tokens + new_tokens) // page_size) + beams)
-    prompt = pool.allocate(-(-prompt_tokens // page_size))
-    tables = [list(prompt) for _ in range(beams)]
-    for _ in range(beams - 1):
-        pool.retain(prompt)
-    peak = pool.num_pages - pool.num_free
-    for length in range(prompt_tokens, prompt_tokens + new_tokens):
-        parents = [beam if draw.random() < 0.5 else draw.randrange(beams) for beam in range(beams)]
-        forked = [list(tables[parent]) for parent in parents]
-        for table in forked:
-            pool.retain(table)
-        for table in tables:
-            pool.release(table)
-        tables = forked
-        for table in tables:
-            if length % page_size == 0:
-                table += pool.allocate(1)
-            elif pool.references(table[-1]) > 1:
-                pool.release([table.pop()])
-                table += pool.allocate(1)
-        peak = max(peak, pool.num_pages - pool.num_free)
-    return Sharing(beams, peak, beams * -(-(prompt_tokens + new_tokens) // page_size))
+    """Beam searches on the real engine, one prompt at a time; distinct pages are counted after each step."""
+    config = config_of(loaded, enable_prefix_caching=False)
+    wish = sampling_params(BeamSearchParams(beam_width=beams, max_tokens=new_tokens, ignore_eos=True))
+    shared, copied = [], []
+    for prompt in random_prompts(rounds, prompt_tokens, loaded.model.vocab_size, seed=3):
+        core = EngineCore(config, loaded.runner, beam_search=BeamSearch)
+        core.add_request("beams", prompt, wish)
+        most = (0, 0)
+        while core.has_unfinished():
+            core.step()
+            tables = [request.page_table for request in core.scheduler.running]
+            most = max(most, (len(set().union(*tables)), sum(map(len, tables))))
+        shared.append(most[0])
+        copied.append(most[1])
+    return Sharing(beams, statistics.median(shared), statistics.median(copied))
 
 
 # --- all of it ------------------------------------------------------------------------------------------
@@ -332,4 +319,4 @@ def ablate(loaded: Loaded, rounds: int = 3, progress: Callable[[str], None] = la
     progress("chunked prefill")
     chunks = chunking(loaded, rounds=rounds)
     progress("copy-on-write")
-    return Ablation(batches, prefix, chunks, sharing())
+    return Ablation(batches, prefix, chunks, sharing(loaded, rounds=rounds))

@@ -1,0 +1,179 @@
+"""Copy-on-write, publishing and eviction in every state of small worlds, and mistakes that this finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from model.explorer import Size, explore
+from octavo.engine.kv_manager import KVManager
+from octavo.engine.page_pool import IntegrityError, PagePool
+from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.request import Request
+
+SMALL = Size(num_pages=3, max_len=3, prompts=((0,), (0, 0, 0)))  # the longer one can be a hit
+WIDE = Size(num_pages=4, max_len=3, max_running=3, prompts=((0,),), tokens=(0,))
+LARGE = Size()
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE], ids=["small", "wide"])
+def test_every_state_is_sound(size: Size) -> None:
+    found = explore(size, 20_000)
+    assert found.complete
+    assert found.states > 200
+    assert found.copies > 20
+    assert found.evictions > 50
+
+
+def test_without_a_cache() -> None:
+    found = explore(Size(num_pages=3, max_len=3, prompts=((0,), (0, 0)), caching=False), 20_000)
+    assert found.complete
+    assert found.copies > 3
+
+
+@pytest.mark.slow
+def test_every_state_of_a_larger_world() -> None:
+    found = explore(LARGE, 10**6)
+    assert found.complete
+    assert found.states > 10_000
+
+
+# --- mistakes ---------------------------------------------------------------------------------------
+
+
+def write_without_a_copy(patch: pytest.MonkeyPatch) -> None:
+    grow = KVManager.grow
+
+    def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
+        request.shares_tail = False
+        return grow(self, request, num_tokens)
+
+    patch.setattr(KVManager, "grow", mutant)
+
+
+def copy_for_one_of_the_two_alone(patch: pytest.MonkeyPatch) -> None:
+    """The parent of a fork goes on writing where it was."""
+    regroup = KVManager.regroup
+
+    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
+        regroup(self, members, parents, gone)
+        members[0].shares_tail = False
+
+    patch.setattr(KVManager, "regroup", mutant)
+
+
+def keep_the_page_that_was_copied(patch: pytest.MonkeyPatch) -> None:
+    grow = KVManager.grow
+
+    def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
+        growth = grow(self, request, num_tokens)
+        if growth is not None and growth.copy is not None:
+            self.pool.retain(growth.copy[:1])
+        return growth
+
+    patch.setattr(KVManager, "grow", mutant)
+
+
+def forget_to_copy(patch: pytest.MonkeyPatch) -> None:
+    grow = KVManager.grow
+
+    def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
+        growth = grow(self, request, num_tokens)
+        return growth if growth is None or growth.copy is None else type(growth)(growth.pages, None)
+
+    patch.setattr(KVManager, "grow", mutant)
+
+
+def fork_without_locking(patch: pytest.MonkeyPatch) -> None:
+    regroup, lock = KVManager.regroup, PrefixCache.lock
+
+    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
+        patch.setattr(PrefixCache, "lock", lambda cache, node: None)
+        try:
+            regroup(self, members, parents, gone)
+        finally:
+            patch.setattr(PrefixCache, "lock", lock)
+
+    patch.setattr(KVManager, "regroup", mutant)
+
+
+def fork_without_counting(patch: pytest.MonkeyPatch) -> None:
+    regroup, retain = KVManager.regroup, PagePool.retain
+
+    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
+        patch.setattr(PagePool, "retain", lambda pool, pages: None)
+        try:
+            regroup(self, members, parents, gone)
+        finally:
+            patch.setattr(PagePool, "retain", retain)
+
+    patch.setattr(KVManager, "regroup", mutant)
+
+
+def publish_what_a_sibling_shares(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KVManager, "_publishable", lambda self, request: self._full_pages(request))
+
+
+def publish_a_partial_page(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: KVManager, request: Request) -> int:
+        return -(-min(request.num_computed_tokens, len(request.token_ids)) // self.page_size)
+
+    patch.setattr(KVManager, "_full_pages", mutant)
+
+
+def evict_what_is_in_use(patch: pytest.MonkeyPatch) -> None:
+    def mutant(node: Any, stamp: int) -> bool:
+        return node.last_used >= stamp and not node.children and node.parent is not None
+
+    patch.setattr(PrefixCache, "_is_current", staticmethod(mutant))
+
+
+def evict_without_freeing(patch: pytest.MonkeyPatch) -> None:
+    trim = PrefixCache._trim
+
+    def mutant(self: PrefixCache, leaf: Any, count: int) -> None:
+        self._pool.retain(leaf.pages[-1:])
+        trim(self, leaf, count)
+
+    patch.setattr(PrefixCache, "_trim", mutant)
+
+
+def use_the_whole_hit(patch: pytest.MonkeyPatch) -> None:
+    """Begin at the end of the cached prefix, one page further than what was matched."""
+    begin = KVManager.begin
+
+    def mutant(self: KVManager, request: Request, reserve: int) -> bool:
+        done = begin(self, request, reserve)
+        if done and request.num_computed_tokens:
+            request.num_computed_tokens += 1
+        return done
+
+    patch.setattr(KVManager, "begin", mutant)
+
+
+MUTANTS: tuple[Patch, ...] = (
+    write_without_a_copy,
+    copy_for_one_of_the_two_alone,
+    keep_the_page_that_was_copied,
+    forget_to_copy,
+    fork_without_locking,
+    fork_without_counting,
+    publish_what_a_sibling_shares,
+    publish_a_partial_page,
+    evict_what_is_in_use,
+    evict_without_freeing,
+    use_the_whole_hit,
+)
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
+def test_the_mistake_is_found(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    with pytest.raises((IntegrityError, AssertionError, IndexError, ValueError)) as caught:
+        explore(SMALL, 20_000)
+    # The way there is told, and it is a short one: breadth first.
+    assert caught.value.__notes__[0].count("->") <= 6
