@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.models.loader import load_model
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.hardware import usable_threads
+    from octavo.runtime.memory import seconds_to_copy
     from octavo.runtime.runner import ModelRunner
     from octavo.runtime.states import RequestStates
 
@@ -107,13 +108,17 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     generation = read_generation(path)
     begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
     memory, config = _memory(user, model, weight_bytes, planned)
-    kv = backend.kv_cache(model.kv_specs(user.kv_dtype), memory.num_pages, user.page_size)
+    swap = memory.num_swap_pages
+    kv = backend.kv_cache(model.kv_specs(user.kv_dtype), memory.num_pages + swap, user.page_size)
+    if swap:
+        page_s = 0.0 if planned else seconds_to_copy(kv, memory.num_pages)
+        config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
     phases.done("memory")
     limits = _limits(config)
     states = RequestStates(
         config.max_num_seqs, config.max_model_len, config.page_size, config.max_encoder_len
     )
-    runner = ModelRunner(model, backend, kv, limits, states, tokenizer.stop_token_ids)
+    runner = ModelRunner(model, backend, kv, limits, states, tokenizer.stop_token_ids, memory.num_pages)
     phases.done("program")
     return Loaded(
         user,
@@ -144,6 +149,7 @@ def _memory(
     memory = plan_memory(
         model.kv_specs(user.kv_dtype), weight_bytes, length, user.max_num_seqs, user.page_size,
         user.num_pages, user.gpu_memory_utilization, free_after(weight_bytes) if planned else None,
+        user.swap_space,
     )  # fmt: skip
     return memory, resolve(user, model.max_position, memory.num_pages, source)
 

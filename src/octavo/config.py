@@ -26,6 +26,8 @@ class SchedulerConfig:
         step_target_s: while anything decodes, a step should take no longer than this: the budget
             is then also bounded by the measured rate (at least 16 tokens). None: tokens only.
         max_waiting: waiting sequences above this many are refused (OverloadedError); each of n is one.
+        num_swap_pages: slots of the swap space, for pages of preempted requests; swap_page_s: seconds
+            that copying a page takes, measured when the model was loaded.
         scheduling_policy, fair_share: who enters next, see engine.entry_order.
         max_encoder_len: tokens of an encoder's input, computed in one step; 0: the model has no encoder.
     """
@@ -38,6 +40,8 @@ class SchedulerConfig:
     step_target_s: float | None = None
     enable_prefix_caching: bool = True
     max_waiting: int = 1024
+    num_swap_pages: int = 0
+    swap_page_s: float = 0.0
     scheduling_policy: str = "fcfs"
     fair_share: int = 16
     max_encoder_len: int = 0
@@ -91,6 +95,8 @@ class EngineConfig:
         isa: CPU instruction set: "auto", or a name that `octavo env` lists.
         backend: "auto", "cpu" (native kernels) or "reference" (NumPy).
         step_target_ms: SchedulerConfig.step_target_s; 0 is none.
+        swap_space: GiB of memory, beyond the pages, in which those of preempted requests may wait. They
+            do where copying them takes less time than computing them again. vLLM's default is 4.
         scheduling_policy: one of POLICIES.
         seed: base of the seeds of requests that bring none; None draws each at random.
         chat_template: a Jinja template, or the path of a file that holds one.
@@ -113,6 +119,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     step_target_ms: float = 100.0
     max_waiting: int = 1024
+    swap_space: float = 0.0
     scheduling_policy: str = "fcfs"
     seed: int | None = None
     threads: int | None = None
@@ -126,6 +133,8 @@ class EngineConfig:
         _one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPES))
         _one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         _one_of("backend", self.backend, ("auto", "cpu", "reference"))
+        if not 0.0 <= self.swap_space < float("inf"):
+            raise InvalidRequestError("swap_space must be 0 or a positive number of GiB", "swap_space")
         if self.quantization not in (None, "gguf"):
             raise UnsupportedError(f"quantization {self.quantization!r} is not supported yet", "quantization")
         if self.tensor_parallel_size != 1:

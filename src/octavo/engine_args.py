@@ -18,7 +18,6 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "disable_log_stats": (False, True),
     "enable_chunked_prefill": (None, True),
     "pipeline_parallel_size": (1,),
-    "swap_space": (0,),
     "cpu_offload_gb": (0,),
     "device": ("auto", "cpu"),
     "revision": (None,),

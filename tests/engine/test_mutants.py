@@ -19,6 +19,7 @@ from octavo.engine.request import Request
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.step_builder import StepBuilder
+from octavo.engine.swap import SwapSpace
 from support.random_driver import drive
 from support.toy_executor import PlanError
 
@@ -312,6 +313,43 @@ def continue_the_wrong_beam(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KVManager, "regroup", mutant)
 
 
+def swap_what_is_only_scheduled(patch: pytest.MonkeyPatch) -> None:
+    swap_out = KVManager.swap_out
+
+    def mutant(self: KVManager, request: Request) -> Any:
+        pairs = swap_out(self, request)
+        if pairs and request.num_in_flight == 0:
+            request.num_swapped_tokens = min(request.num_swapped_tokens + 1, len(request.token_ids) - 1)
+        return pairs
+
+    patch.setattr(KVManager, "swap_out", mutant)
+
+
+def swap_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
+    begin = KVManager._begin_swapped
+
+    def mutant(self: KVManager, request: Request, *rest: Any) -> bool:
+        begun = begin(self, request, *rest)
+        pages = [page for _, page in request.swap_in]
+        request.swap_in = tuple(
+            (slot, page) for (slot, _), page in zip(request.swap_in, pages[::-1], strict=True)
+        )
+        return begun
+
+    patch.setattr(KVManager, "_begin_swapped", mutant)
+
+
+def keep_the_slots_of_the_aborted(patch: pytest.MonkeyPatch) -> None:
+    forget = SwapSpace.forget
+
+    def mutant(self: SwapSpace, request: Request) -> None:
+        if request.finish_reason == "abort":
+            request.swapped = []
+        forget(self, request)
+
+    patch.setattr(SwapSpace, "forget", mutant)
+
+
 def preempt_a_single_beam(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scheduler, "_together", lambda request: (request,))
 
@@ -331,6 +369,9 @@ MUTANTS: tuple[Patch, ...] = (
     plan_a_beam_past_its_choice,
     continue_the_wrong_beam,
     preempt_a_single_beam,
+    swap_what_is_only_scheduled,
+    swap_in_the_wrong_order,
+    keep_the_slots_of_the_aborted,
     free_twice,
     leak_on_abort,
     pages_off_by_one,

@@ -24,6 +24,7 @@ def test_thousands_of_random_operations() -> None:
     assert sum(h.scheduler.num_preemptions for h in engines) > 50
     assert sum(h.kv.cache.hit_tokens for h in engines) > 1000
     assert sum(h.executor.num_copies for h in engines) > 200
+    assert sum(h.executor.num_swaps for h in engines) > 20
     found = [h.reasons[key] for h in engines for key in h.searched & h.reasons.keys()]
     assert min(found.count(reason) for reason in ("stop", "length", "abort", "error")) > 10
     assert sum(h.num_suspensions() for h in engines) > 5

@@ -10,6 +10,7 @@ import pytest
 from octavo import LLM, EngineCore, SamplingParams
 from octavo.assembly import load
 from octavo.config import EngineConfig
+from octavo.engine.swap import SwapSpace
 from octavo.params import CompletionOutput
 
 STORY = "Once upon a time, in a small village by the sea, there lived an old fisherman who"
@@ -90,16 +91,36 @@ def test_a_second_equal_prompt_hits_the_cache(llm: Callable[..., LLM], fastest: 
     same(warm.outputs[0], cold.outputs[0], fastest)
 
 
-def test_preempted_requests_say_the_same(llm: Callable[..., LLM], fastest: str) -> None:
+@pytest.mark.parametrize("swap_space", [0.0, 0.05])
+def test_preempted_requests_say_the_same(
+    llm: Callable[..., LLM], fastest: str, swap_space: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped: list[int] = []
+    take = SwapSpace.take
+
+    def watched(self: SwapSpace, num_tokens: int, num_pages: int) -> list[int]:
+        slots = take(self, num_tokens, num_pages)
+        swapped.extend(slots)
+        return slots
+
+    monkeypatch.setattr(SwapSpace, "take", watched)
     params = SAMPLED.replace(max_tokens=24)
     prompts = [STORY, *OTHERS]
     calm = [alone(llm(fastest), params, prompt) for prompt in prompts]
     precision = {"dtype": "float32"} if fastest == "reference" else {}
     tight = LLM(
-        "smollm2", backend=fastest, max_model_len=64, max_num_seqs=8, page_size=4, num_pages=30, **precision
+        "smollm2",
+        backend=fastest,
+        max_model_len=64,
+        max_num_seqs=8,
+        page_size=4,
+        num_pages=30,
+        swap_space=swap_space,
+        **precision,
     )
     outputs = tight.generate(prompts, params)
     assert tight.get_metrics().preemptions > 0
+    assert bool(swapped) is (swap_space > 0)
     for output, want in zip(outputs, calm, strict=True):
         same(output.outputs[0], want, fastest)
 

@@ -1,12 +1,13 @@
 """The same answer twice: whoever else is there, however pages and chunks fall, to the last bit.
 
-Batch size, chunk size, page size, cache hits, preemption, priorities, policies, n, beams, aborts of others,
-one thread or two, one step in flight or two, KV in fp32, fp16 and int8: random mixtures of all of them.
+Batch size, chunk size, page size, cache hits, preemption, swapped pages, priorities, policies, n, beams,
+aborts of others, one thread or two, one step in flight or two, KV in fp32, fp16 and int8: random mixtures.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuKVCache, CpuProgram
 from octavo.kernels.select import native_available
+from octavo.runtime.runner import ModelRunner
 from octavo.sampling.rows import SamplingRows
 from support.crowds import KV_DTYPES, PARAMS, Crowd, alone, crowds, prompts
 from support.tiny_engine import save_tiny_llama
@@ -36,6 +38,7 @@ def check(met: list[Crowd]) -> None:
     # What is promised must also have been put to the test.
     assert happened["compared"] > 2 * len(met)
     assert happened["preempted"] > len(met) // 4
+    assert happened["steps with pages swapped out"] > len(met) // 4
     assert happened["tokens from the cache"] > 10 * len(met)
 
 
@@ -89,6 +92,11 @@ def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CpuKVCache, "copy_pages", lambda self, pairs: None)
 
 
+def swapped_pages_lost(patch: pytest.MonkeyPatch) -> None:
+    copies = ModelRunner._copies
+    patch.setattr(ModelRunner, "_copies", lambda self, plan: copies(self, replace(plan, swaps_in=())))
+
+
 def last_page_copied_to_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
     copy = CpuKVCache.copy_pages
     patch.setattr(CpuKVCache, "copy_pages", lambda self, pairs: copy(self, [(b, a) for a, b in pairs]))
@@ -96,7 +104,14 @@ def last_page_copied_to_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "mutate",
-    [noise_by_step, noise_by_row, sums_by_load, copies_forgotten, last_page_copied_to_the_wrong_place],
+    [
+        noise_by_step,
+        noise_by_row,
+        sums_by_load,
+        copies_forgotten,
+        last_page_copied_to_the_wrong_place,
+        swapped_pages_lost,
+    ],
     ids=lambda mutate: mutate.__name__,
 )
 def test_the_mutant_is_caught(mutate: Any, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

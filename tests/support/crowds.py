@@ -71,6 +71,7 @@ def random_engine(folder: Path, rng: random.Random, kv_dtype: str) -> EngineCore
         max_num_batched_tokens=rng.choice((7, 16, 40, 200)),
         enable_prefix_caching=rng.random() < 0.7,
         scheduling_policy=rng.choice(("fcfs", "lpm")),
+        num_swap_pages=rng.choice((0, least // 2, 2 * least)),
     )
     if rng.random() < 0.5:  # reckless admission, so that requests are preempted
         engine.scheduler.growth_pages = 0
@@ -104,6 +105,8 @@ class Crowd:
                 self._add(f"r{left}")
             if self.engine.has_unfinished():
                 self._answers.take(self.engine.step())
+                swap = self.engine.scheduler.kv.swap.pool
+                self.happened["steps with pages swapped out"] += swap.num_free < swap.num_pages
             if self._asked and rng.random() < 0.01:
                 name = rng.choice(list(self._asked))
                 self._aborted.add(name)

@@ -48,6 +48,7 @@ def random_harness(rng: random.Random, encoder: bool = False) -> Harness:
         max_num_batched_tokens=budget,
         enable_prefix_caching=rng.random() < 0.8,
         max_waiting=24,
+        num_swap_pages=rng.choice((0, 0, 3, 20)),
         depth=rng.choice((1, 2)),
         vocab_size=vocab_size,
         scheduling_policy=rng.choice(("fcfs", "lpm")),

@@ -79,7 +79,8 @@ def tiny_engine(
     wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
     config = SchedulerConfig(**wanted)
     made, model = loaded(folder, backend, threads)
-    pages = made.kv_cache(model.kv_specs(kv_dtype), config.num_pages, config.page_size)
+    slots = config.num_pages + config.num_swap_pages
+    pages = made.kv_cache(model.kv_specs(kv_dtype), slots, config.page_size)
     limits = Limits(
         max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         max_sequences=config.max_num_seqs,
@@ -87,7 +88,7 @@ def tiny_engine(
         max_pages_per_sequence=-(-config.max_model_len // config.page_size),
     )
     states = RequestStates(config.max_num_seqs, config.max_model_len, config.page_size)
-    runner = ModelRunner(model, made, pages, limits, states, (EOS,))
+    runner = ModelRunner(model, made, pages, limits, states, (EOS,), config.num_pages)
     return EngineCore(
         config,
         runner,

@@ -158,7 +158,8 @@ class ToyExecutor:
         self.references = references
         self.propose = propose
         self.plans: list[StepPlan] = []
-        self.num_copies = 0
+        self.num_copies = self.num_swaps = 0
+        self.swapped: dict[int, list[int | None]] = {}
         self.fail_row: Callable[[NewRow], str | None] = lambda new: None
         self.fail_step: Callable[[StepPlan], Exception | None] = lambda plan: None
         self._unknown: set[int] = set()  # rows of failed steps: free or not, until freed or given anew
@@ -222,15 +223,19 @@ class ToyExecutor:
 
     def _copy(self, plan: StepPlan) -> set[int]:
         """Copy pages as planned; all are read before any is written. Returns the destinations."""
+        saved = [(list(self.slots[page]), slot) for page, slot in plan.swaps_out]
         read = [(list(self.slots[source]), target) for source, target in plan.copies]
+        read += [(list(self.swapped[slot]), page) for slot, page in plan.swaps_in]
+        self.swapped.update({slot: content for content, slot in saved})
+        self.num_swaps += len(plan.swaps_in)
         for content, target in read:
             if self.references is not None and self.references(target) != 1:
                 raise PlanError(f"a copy overwrites page {target}, which is shared")
             self.slots[target] = content
-        targets = {target for _, target in plan.copies}
-        if len(targets) != len(plan.copies):
+        targets = {target for _, target in (*plan.copies, *plan.swaps_in)}
+        if len(targets) != len(plan.copies) + len(plan.swaps_in):
             raise PlanError("two copies go to one page")
-        self.num_copies += len(targets)
+        self.num_copies += len(plan.copies)
         return targets
 
     def _grow(self, step: RowStep, copied: set[int]) -> None:

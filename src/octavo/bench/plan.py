@@ -58,7 +58,7 @@ def plan_model(user: EngineConfig) -> ModelPlan:
     available = available_memory()
     loaded = load(user, planned=True)
     memory, runner = loaded.memory, loaded.runner
-    parts = (memory.weights, memory.kv_cache, runner.activation_bytes, runner.state_bytes)
+    parts = (memory.weights, memory.kv_cache + memory.swap_space, runner.activation_bytes, runner.state_bytes)
     process = resident_bytes()
     return ModelPlan(
         user.model, *parts, process, sum(parts) + process, available, memory.bytes_per_token, loaded.config

@@ -42,6 +42,7 @@ ENGINE_HELP = {
     "enable_prefix_caching": "Reuse the KV of prompts that begin alike.",
     "step_target_ms": "While anything decodes, a step should not take longer; 0: no such limit.",
     "max_waiting": "Requests that may wait; more are refused.",
+    "swap_space": "GiB in which the pages of preempted requests may wait; 0: none.",
     "scheduling_policy": "Among equal priorities: fcfs, or lpm (longest cached prefix first).",
     "seed": "Base of the seeds of requests that bring none.",
     "threads": "CPU threads.",

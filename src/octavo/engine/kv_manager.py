@@ -10,6 +10,7 @@ from octavo.engine.cross_pages import CrossPages
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.prefix_cache import Node, PrefixCache
 from octavo.engine.request import Request
+from octavo.engine.swap import SwapSpace
 from octavo.errors import UnsupportedError
 
 
@@ -62,6 +63,7 @@ class KVManager:
         num_pages: int,
         page_size: int,
         enable_prefix_caching: bool = True,
+        swap: SwapSpace | None = None,
     ) -> None:
         for group in groups:
             if group not in (SELF, CROSS):
@@ -72,6 +74,7 @@ class KVManager:
         self.cross = CrossPages(self.pool) if CROSS in groups else None
         self.cache = PrefixCache(self.pool, page_size)
         self.caching = enable_prefix_caching
+        self.swap = swap or SwapSpace(0, 0.0)
 
     @property
     def num_available(self) -> int:
@@ -103,6 +106,8 @@ class KVManager:
             self.cache.lock(node)
         cached = len(pages)
         computed = max(cached * self.page_size, self._shared_with_leader(request))
+        if request.num_swapped_tokens > computed:
+            return self._begin_swapped(request, node, pages, reserve)
         if request.leader is not None:
             pages += request.leader.page_table[cached : self.pages_for(computed)]
         missing = self.pages_for(len(request.token_ids)) - computed // self.page_size
@@ -119,13 +124,36 @@ class KVManager:
         request.num_cached_pages = cached
         request.num_computed_tokens = request.num_scheduled_tokens = computed
         request.shares_tail = True
+        self.swap.forget(request)
+        return True
+
+    def _begin_swapped(self, request: Request, node: Node | None, pages: list[int], reserve: int) -> bool:
+        """The same for one whose pages are in the swap space, beyond those that the cache still holds."""
+        cached, computed = len(pages), request.num_swapped_tokens
+        missing = self.pages_for(len(request.token_ids)) - cached
+        of_encoder = self.pages_to_encode(request)
+        back = request.swapped[cached:]
+        if self.num_available < missing + of_encoder + reserve:
+            if node is not None:
+                self.cache.unlock(node)
+            return False
+        self.pool.retain(pages)
+        if self.cross is not None:
+            request.cross = self.cross.join(request.cache_salt, self._take(of_encoder) or ())
+        own = self._take(len(back)) or []
+        request.swap_in = tuple(zip(back, own, strict=True))
+        request.page_table = pages + own
+        request.cache_node = node
+        request.num_cached_pages = cached
+        request.num_computed_tokens = request.num_scheduled_tokens = computed
+        self.swap.forget(request)
         return True
 
     def _shared_with_leader(self, request: Request) -> int:
         """Tokens that a sibling has computed and still holds: at most all of the prompt but one."""
         leader = request.leader
-        if leader is None or not leader.page_table:
-            return 0
+        if leader is None or not leader.page_table or leader.swap_in:
+            return 0  # (what is being swapped in can be copied from with the next step)
         return min(leader.num_computed_tokens, request.num_prompt_tokens - 1)
 
     def _find(self, request: Request) -> tuple[Node | None, list[int]]:
@@ -193,6 +221,21 @@ class KVManager:
             self.cache.unlock(node)
             request.cache_node = end
         request.num_cached_pages = full
+
+    def swap_out(self, request: Request) -> tuple[tuple[int, int], ...]:
+        """(page, slot) pairs that save what a request has computed, which is about to lose its pages.
+
+        None: it is not worth it, or there is no room. (Beams come back by way of their prompt, and what
+        is pooled needs every token's vector again.)
+        """
+        if request.group is not None or request.params.pooling is not None:
+            return ()
+        tokens = request.num_computed_tokens
+        pages = request.page_table[: self.pages_for(tokens)]
+        slots = self.swap.take(tokens, len(pages))
+        if slots:
+            request.swapped, request.num_swapped_tokens, request.swapping = slots, tokens, True
+        return tuple(zip(pages, slots, strict=False)) if slots else ()
 
     def regroup(
         self, members: Sequence[Request], parents: Sequence[Request], gone: Sequence[Request]

@@ -84,6 +84,8 @@ class StepPlan:
     Attributes:
         freed_rows: rows whose request is gone; named again after a step that failed.
         copies: (source page, destination page) pairs, all read before any is written.
+        swaps_out: (page, slot of the swap space); swaps_in: (slot, page). Part of the copies: all are
+            read before any is written.
     """
 
     step_id: int
@@ -91,6 +93,8 @@ class StepPlan:
     new_rows: tuple[NewRow, ...]
     steps: tuple[RowStep, ...]
     copies: tuple[tuple[int, int], ...] = ()
+    swaps_out: tuple[tuple[int, int], ...] = ()
+    swaps_in: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:

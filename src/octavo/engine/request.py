@@ -59,6 +59,9 @@ class Request:
         encoder_token_ids: what the encoder reads; empty where the model has none.
         cache_salt: of the prefix cache; with an encoder it names its input too.
         cross: pages of the encoder's keys and values, while RUNNING.
+        swapped, num_swapped_tokens: slots of the swap space that hold its first tokens' KV, while it
+            waits; swapping: the step that fills them has not been confirmed.
+        swap_in: (slot, page) pairs that its first step copies.
         group: the beam search that it belongs to.
         leader: the first of its n siblings; when that one has computed the prompt they share its pages.
         enters: its row begins with its next step.
@@ -92,6 +95,10 @@ class Request:
     num_cached_pages: int = 0
     cross: CrossEntry | None = None
     num_cached_tokens: int = 0
+    swapped: list[int] = field(default_factory=list)
+    num_swapped_tokens: int = 0
+    swapping: bool = False
+    swap_in: tuple[tuple[int, int], ...] = ()
     group: BeamGroup | None = None
     leader: Request | None = None
     enters: bool = False

@@ -18,6 +18,7 @@ from octavo.engine.plan import RowStep, StepPlan, StepResult
 from octavo.engine.request import ABORT, ERROR, STOP, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.step_builder import InFlight, StepBuilder
+from octavo.engine.swap import SwapSpace
 from octavo.params import SampledToken
 
 MAX_IN_FLIGHT = 2
@@ -48,7 +49,8 @@ class Scheduler:
         stay in the prefix cache) and its row, and waits again in its old place. What it had
         generated is kept and computed anew with the prompt. The oldest is never preempted, and a
         lone request fits (max_model_len <= pool), so somebody always ends and everybody does.
-        A beam search enters and leaves as a whole.
+        A beam search enters and leaves as a whole. Where copying costs less than computing anew, its
+        pages wait in the swap space (SwapSpace) and come back when it enters.
     7.  *Sampling.* Whoever has computed the last known token gets the next one, which counts as
         known to the runner from then on, and to us when the result arrives.
     8.  *In flight.* schedule() may be called again before update(): at most two steps are in
@@ -69,7 +71,10 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, kv: KVManager | None = None) -> None:
         self.config = config
         groups = (SELF, CROSS) if config.max_encoder_len else (SELF,)
-        self.kv = kv or KVManager(groups, config.num_pages, config.page_size, config.enable_prefix_caching)
+        swap = SwapSpace(config.num_swap_pages, config.swap_page_s)
+        self.kv = kv or KVManager(
+            groups, config.num_pages, config.page_size, config.enable_prefix_caching, swap
+        )
         self.entry_order = EntryOrder(config.scheduling_policy, config.fair_share, self.kv)
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
         self.running: list[Request] = []  # both in order (priority, arrival)
@@ -124,6 +129,8 @@ class Scheduler:
         if self.waiting and self._free_rows and step.left > 0 and not step.preempted:
             self._admit(step, now)
         if len(step) == 0:
+            for victim in step.swapped:
+                self.kv.swap.forget(victim)  # nothing is executed, so nothing is saved
             return None
         flight = step.build(self._next_step, tuple(self._freed))
         self._freed.clear()
@@ -160,8 +167,11 @@ class Scheduler:
     def _preempt(self, victim: Request, step: StepBuilder) -> None:
         if victim.group is not None:
             victim = victim.group.owner
+        copying = step.copies_for(victim)
         for member in _together(victim):
             step.withdraw(member)
+        if not copying and (pairs := self.kv.swap_out(victim)):
+            step.swapped[victim] = pairs
         self._leave(victim)
         victim.state = RequestState.PREEMPTED
         victim.drafts = ()
@@ -175,7 +185,9 @@ class Scheduler:
         in_progress = PrefixesInProgress(self.kv, self.running)
         admitted: list[Request] = []
         for request in self.entry_order.offer(self.waiting, self.running):
-            if step.left <= 0 or len(self._free_rows) < request.num_rows or request.num_in_flight:
+            if step.left <= 0 or len(self._free_rows) < request.num_rows:
+                break
+            if request.num_in_flight or request.swapping:
                 break  # (a preempted one whose last token is on its way must know it first)
             if request.state is RequestState.WAITING_GRAMMAR or in_progress.worth_waiting(request):
                 continue
@@ -241,6 +253,9 @@ class Scheduler:
         self.budget.observe(plan.num_tokens, duration_s)
         for entry in flight.entries:
             entry.written = True
+        for victim in flight.swapped:
+            victim.swapping = False
+        self.kv.swap.observe(plan.num_tokens, duration_s)
         updates: list[RequestUpdate] = []
         errors, drawn, running = result.errors, result.tokens, RequestState.RUNNING
         for request, step, preemptions in zip(flight.requests, plan.steps, flight.preemptions, strict=True):
@@ -343,6 +358,8 @@ class Scheduler:
         if flight is None:
             raise IntegrityError(f"step {step_id} is not in flight")
         self._in_flight.remove(flight)
+        for victim in flight.swapped:
+            self.kv.swap.forget(victim)
         free = set(self._free_rows).difference(self._freed, *(f.plan.freed_rows for f in self._in_flight))
         # Nobody knows how far the executor came: say again which rows are free.
         self._freed += [row for row in flight.plan.freed_rows if row in free]
@@ -365,6 +382,7 @@ class Scheduler:
             self._leave(request, publish)
         else:
             self.waiting.remove(request)
+            self.kv.swap.forget(request)
         request.state = RequestState.FINISHED
         request.waits_for = None
         request.metrics.finished_time = now
@@ -387,6 +405,9 @@ class Scheduler:
         """Raise IntegrityError unless rows, queues and pages agree. O(pages + requests)."""
         self.kv.check_integrity(self.running)
         check_queues(self.config, self.running, self.waiting, self._free_rows, self._freed)
+        held = [slot for request in self.waiting for slot in request.swapped]
+        space = self.kv.swap.pool
+        ensure(len(held) == len(set(held)) == space.num_pages - space.num_free, "a slot is lost")
 
 
 def _together(request: Request) -> tuple[Request, ...]:

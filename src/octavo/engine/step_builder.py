@@ -20,6 +20,7 @@ class InFlight:
     requests: tuple[Request, ...]
     preemptions: tuple[int, ...]
     entries: tuple[CrossEntry, ...] = ()
+    swapped: tuple[Request, ...] = ()
 
 
 class StepBuilder:
@@ -33,6 +34,7 @@ class StepBuilder:
         self._steps: dict[Request, RowStep] = {}
         self._new_rows: dict[Request, NewRow] = {}
         self._copies: dict[Request, tuple[int, int]] = {}
+        self.swapped: dict[Request, tuple[tuple[int, int], ...]] = {}
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -60,6 +62,10 @@ class StepBuilder:
         request.num_scheduled_tokens = end
         self._steps[request] = RowStep(request.row, start, count, pages, sample, drafts, copied)
         self.left -= count
+
+    def copies_for(self, request: Request) -> bool:
+        """Whether the request's last page is a copy that this step makes."""
+        return request in self._copies
 
     def can_encode(self, count: int) -> bool:
         """Whether an encoder input of so many tokens, which cannot be cut, may be part of the step.
@@ -90,15 +96,21 @@ class StepBuilder:
             request.verifying = False
 
     def build(self, step_id: int, freed_rows: tuple[int, ...]) -> InFlight:
+        swaps_in: list[tuple[int, int]] = []
         for request in self._new_rows:
             request.enters = False
+            swaps_in += request.swap_in
+            request.swap_in = ()
             if request.group is not None:
                 request.group.started.add(request.row)
+        swaps_out = tuple([pair for pairs in self.swapped.values() for pair in pairs])
         new_rows, copies = tuple(self._new_rows.values()), tuple(self._copies.values())
-        plan = StepPlan(step_id, freed_rows, new_rows, tuple(self._steps.values()), copies)
+        plan = StepPlan(
+            step_id, freed_rows, new_rows, tuple(self._steps.values()), copies, swaps_out, tuple(swaps_in)
+        )
         requests = tuple(self._steps)
         preemptions = tuple([r.metrics.num_preemptions for r in requests])
-        return InFlight(plan, requests, preemptions, tuple(self.entries))
+        return InFlight(plan, requests, preemptions, tuple(self.entries), tuple(self.swapped))
 
     def _new_row(self, request: Request) -> NewRow:
         encoder, entry = None, request.cross

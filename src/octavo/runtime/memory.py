@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.errors import CapacityError
-from octavo.kernels.ops import KVSpec
+from octavo.kernels.ops import KVCache, KVSpec
 
 CPU_SHARE = 0.25
 """Share of free memory that pages may take on a CPU when nobody says otherwise."""
@@ -24,6 +25,11 @@ class MemoryPlan:
     num_pages: int
     page_size: int
     bytes_per_token: int
+    num_swap_pages: int = 0
+
+    @property
+    def swap_space(self) -> int:
+        return self.num_swap_pages * self.page_size * self.bytes_per_token
 
     @property
     def num_tokens(self) -> int:
@@ -39,6 +45,7 @@ def plan_memory(
     num_pages: int | None,
     share: float | None,
     free: int | None = None,
+    swap_gib: float = 0.0,
 ) -> MemoryPlan:
     """Pages for max_num_seqs requests of max_model_len, if that fits in share of what is free.
 
@@ -46,12 +53,19 @@ def plan_memory(
         num_pages: exactly this many, if given.
         share: 0..1 of the free bytes; None is CPU_SHARE.
         free: bytes that are free, weights loaded already; None asks the system.
+        swap_gib: GiB of the swap space, which pages and it must share what is free.
 
     Raises:
         CapacityError: not even one page fits.
     """
     free = available_memory() if free is None else free
     per_token = sum(spec.bytes_per_token for spec in specs)
+    swap = int(swap_gib * 2**30) // (per_token * page_size)
+    if swap * per_token * page_size > free:
+        raise CapacityError(
+            f"swap_space {swap_gib:g} GiB is more than the {free / 2**30:.1f} GiB that are free"
+        )
+    free -= swap * per_token * page_size
     wanted = max_num_seqs * -(-max_model_len // page_size)
     fits = int(free * (CPU_SHARE if share is None else share)) // (per_token * page_size)
     pages = min(wanted, fits) if num_pages is None else num_pages
@@ -65,7 +79,18 @@ def plan_memory(
             f"a page of {page_size} tokens needs {per_token * page_size} bytes; "
             f"{free} are free: raise --gpu-memory-utilization or free memory"
         )
-    return MemoryPlan(weights, pages * page_size * per_token, free, pages, page_size, per_token)
+    return MemoryPlan(weights, pages * page_size * per_token, free, pages, page_size, per_token, swap)
+
+
+def seconds_to_copy(kv: KVCache, slot: int) -> float:
+    """What copying a page takes: to a slot and back, the quickest of a few times."""
+    best = float("inf")
+    for _ in range(5):
+        begin = time.perf_counter()
+        kv.copy_pages([(0, slot)])
+        kv.copy_pages([(slot, 0)])
+        best = min(best, (time.perf_counter() - begin) / 2)
+    return best
 
 
 def free_after(weights: int, available: int | None = None) -> int:

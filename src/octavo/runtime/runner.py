@@ -51,8 +51,9 @@ class ModelRunner:
         limits: Limits,
         states: RequestStates,
         eos_token_ids: Sequence[int] = (),
+        first_slot: int = 0,
     ) -> None:
-        self._kv, self._states = kv, states
+        self._kv, self._states, self._first_slot = kv, states, first_slot
         self._samplings = SamplingRows(limits.max_sequences, model.vocab_size, eos_token_ids)
         self._sampler = make_sampler(backend, model.vocab_size)
 
@@ -103,12 +104,21 @@ class ModelRunner:
             )
         for step in plan.steps:
             self._states.grow(step)
-        self._kv.copy_pages(plan.copies)
+        self._kv.copy_pages(self._copies(plan))
         if self._encoder is not None and plan.encodes:
             self._encoder.replay(encoder_batch(plan.encodes, self._states.page_size))
         steps, vectors = self._vectors.run(plan.steps)
         result = self._draw(plan.step_id, steps)
         return _with_vectors(result, vectors) if vectors else result
+
+    def _copies(self, plan: StepPlan) -> Sequence[tuple[int, int]]:
+        """All page copies; the slots of the swap space are the pages after the pool's."""
+        if not plan.swaps_out and not plan.swaps_in:
+            return plan.copies
+        first = self._first_slot
+        out = [(page, first + slot) for page, slot in plan.swaps_out]
+        back = [(first + slot, page) for slot, page in plan.swaps_in]
+        return [*plan.copies, *out, *back]
 
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         """Score and sample."""
