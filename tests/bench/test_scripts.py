@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import subprocess
@@ -11,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from octavo.bench.driver import Driver
+from octavo.engine.core import EngineCore
 
 ROOT = Path(__file__).parents[2]
 
@@ -205,3 +209,16 @@ def test_results_do_not_overwrite_each_other(tmp_path: Path, monkeypatch: pytest
     first, second = harness.write(result), harness.write(result)
     assert first != second
     assert json.loads(first.read_text()) == json.loads(second.read_text()) == result
+
+
+@pytest.mark.parametrize("rate", [40.0, float("inf")])
+def test_overload_counts_everybody(driver: Driver, rate: float) -> None:
+    overload = script("overload")
+    config = dataclasses.replace(driver.loaded.config, max_waiting=3)
+    core = EngineCore(config, driver.loaded.runner)
+    found = overload.offer(core, driver.vocab_size, rate, 0.5)
+    assert found.ended + found.refused == found.arrived > 0
+    assert found.most_waiting <= 3
+    assert found.served <= found.ended
+    core.check_integrity()
+    assert core.scheduler.kv.num_available == config.num_pages
