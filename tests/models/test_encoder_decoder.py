@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.errors import CheckpointError
 from octavo.kernels.ops import Backend, Sight
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
@@ -144,3 +146,30 @@ def test_the_registry_knows_who_has_an_encoder(tiny_folder: Folders) -> None:
     for declared in (family("t5"), family("bart"), family("llama")):
         model = load(tiny_folder(declared.name, next(iter(declared.tiny_config()))), ReferenceBackend())
         assert isinstance(model, EncoderDecoder) is declared.encoder_decoder
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("t5", {"feed_forward_proj": "gated-foo"}, "feed_forward_proj = 'gated-foo' is not supported"),
+        ("t5", {"num_heads": 0}, "num_heads must be positive, not 0"),
+        ("t5", {"num_heads": 5}, r"relative_attention_bias.weight.* expected \[32, 5\]"),
+        ("t5", {"num_decoder_layers": 3}, "'decoder.block.2.* is missing"),
+        ("t5", {"num_layers": 1, "num_decoder_layers": 2}, "encoder.block.1.* contradict each other"),
+        ("t5", {"relative_attention_num_buckets": 2}, "relative_attention_num_buckets = 2"),
+        ("bart", {"normalize_before": True}, "normalize_before = True is not supported"),
+        ("bart", {"normalize_embedding": False}, "normalize_embedding = False is not supported"),
+        ("bart", {"decoder_attention_heads": 7}, "decoder_attention_heads = 7 does not divide d_model 64"),
+        ("bart", {"max_position_embeddings": 100}, r"expected \[102, 64\]"),
+        ("bart", {"activation_function": "mish"}, "activation_function = 'mish' is not supported"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_by_name(
+    name: str, change: dict[str, Any], message: str, tiny_folder: Folders, tmp_path: Path
+) -> None:
+    folder = tiny_folder(name, "plain")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        load(tmp_path, ReferenceBackend())

@@ -51,6 +51,8 @@ def config_of(checkpoint: Checkpoint) -> BartConfig:
     read.refuse("normalize_before", (False,))  # of the first mBART's files
     read.refuse("add_final_layer_norm", (False,))
     read.refuse("static_position_embeddings", (False,))
+    read.refuse("normalize_embedding", (True,))
+    read.refuse("extra_pos_embeddings", (POSITION_OFFSET,))
     hidden = read.integer("d_model")
 
     def half(name: str) -> Half:
