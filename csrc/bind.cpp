@@ -44,12 +44,15 @@ NormOf norm_of(const NormTuple& n) {
 }
 
 Weights pack_sources(Pool& pool, WeightArena& arena, int layout, const std::vector<SourceTuple>& tuples, int64_t k,
-                     bool gated, bool wide, bool minima) {
+                     bool gated, bool wide, bool minima, const nb::callable& after_slice) {
     std::vector<Source> sources;
     for (const auto& [values, rows, row_stride, block_stride, scales, mins] : tuples)
         sources.push_back({address(values), rows, row_stride, block_stride, table_of(scales), table_of(mins)});
     nb::gil_scoped_release release;
-    return pack(pool, arena, static_cast<Layout>(layout), sources, k, gated, wide, minima);
+    return pack(pool, arena, static_cast<Layout>(layout), sources, k, gated, wide, minima, [&after_slice] {
+        nb::gil_scoped_acquire acquire;
+        after_slice();
+    });
 }
 
 // sigmoid, bias, groups, top groups, best of a group that count, scale

@@ -1,10 +1,13 @@
 #include "pack.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 namespace octavo {
 namespace {
+
+constexpr int64_t kSlice = int64_t{8} << 20;
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -89,7 +92,8 @@ struct Job {
 } // namespace
 
 std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout, const std::vector<Source>& sources,
-                                   int64_t k, bool gated, bool wide, bool minima) {
+                                   int64_t k, bool gated, bool wide, bool minima,
+                                   const std::function<void()>& after_slice) {
     int64_t n = 0;
     for (const Source& s : sources) n += s.rows;
     if (n == 0 || k <= 0) throw std::invalid_argument("a packed matrix has at least one row and one column");
@@ -107,9 +111,14 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     m.data = piece.data;
     if (arena.planned()) return packed;
     const Job job{&sources, m, piece.data};
-    parallel(pool, static_cast<int>(m.panels), 4, [&job](int panel) {
-        for (int64_t lane = 0; lane < kPanel; lane++) job.pack_lane(panel, lane);
-    });
+    const int64_t slice = std::max<int64_t>(1, kSlice / m.panel_bytes);
+    for (int64_t first = 0; first < m.panels; first += slice) {
+        const auto count = static_cast<int>(std::min(slice, m.panels - first));
+        parallel(pool, count, 4, [&job, first](int panel) {
+            for (int64_t lane = 0; lane < kPanel; lane++) job.pack_lane(first + panel, lane);
+        });
+        if (after_slice && first + count < m.panels) after_slice();
+    }
     return packed;
 }
 

@@ -1,5 +1,6 @@
 // Checkpoint rows to the panels of types.h, in parallel.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -30,9 +31,11 @@ struct PackedMatrix {
 };
 
 // Stack the sources along their rows. U4 sources without minima get -8 scale where others have them
-// (that needs wide, to be exact). Throws std::invalid_argument for shapes that cannot be.
+// (that needs wide, to be exact). after_slice, if any, is called by this thread between slices of 8 MB: what
+// was read so far may be given back to the system. Throws std::invalid_argument for shapes that cannot be.
 std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout, const std::vector<Source>& sources,
-                                   int64_t k, bool gated, bool wide, bool minima);
+                                   int64_t k, bool gated, bool wide, bool minima,
+                                   const std::function<void()>& after_slice = {});
 
 // Bytes of Activations for m rows of k elements, and the arrays in memory of that size,
 // for weights of that layout.

@@ -1,7 +1,7 @@
 """From an EngineConfig to a loaded model: the one place where all rooms meet, in phases.
 
 resolve   alias or path -> files            checkpoints.hub
-tokenizer metadata -> Tokenizer, template   in a thread, beside:
+tokenizer metadata -> Tokenizer, template   tokenizer
 weights   tensors -> packed weights         quant, kernels, models
 memory    what is free -> pages             runtime.memory
 program   forward -> captured program       runtime.runner
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,12 +94,12 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     phases.done("resolve")
     checkpoint = open_checkpoint(path)
     backend = make_backend(user.backend, user.isa, user.threads or usable_threads(), planned)
-    with ThreadPoolExecutor(1, "tokenizer") as pool:
-        words = pool.submit(_words, user, checkpoint, path)
-        model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
-        phases.done("weights")
-        tokenizer, template = words.result()
+    # Before the weights, not beside them: what it takes to make a tokenizer is gone again when they come.
+    tokenizer, template = _words(user, checkpoint, path)
+    checkpoint.forget_words()
     phases.done("tokenizer")
+    model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
+    phases.done("weights")
     if tokenizer.vocab_size > model.vocab_size:
         raise CheckpointError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model's vocabulary {model.vocab_size}"

@@ -53,6 +53,15 @@ def test_a_ratio_counts_against_the_fastest() -> None:
     assert script("peers.__main__").ratios({"short": {"engines": {"octavo": engine(1.0)}}}) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are /proc's")
+def test_loading_holds_no_tensor_twice() -> None:
+    """Its peak beyond the imports stays under 1.2 x the weights + the largest tensor."""
+    footprint = script("footprint")
+    (facts,) = footprint.child(footprint.MODULES, "smollm2")
+    found = footprint.load_peak("smollm2", facts)
+    assert found["weights_mb"] < found["peak_mb"] < found["limit_mb"]
+
+
 def test_figures_are_medians() -> None:
     timing = script("engines.base").Timing
     found = script("peers.__main__").figures(

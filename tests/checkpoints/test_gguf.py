@@ -110,6 +110,15 @@ def test_released_pages_read_the_same_again(write: Write) -> None:
     assert tensor.data.tobytes() == bytes(range(32))
 
 
+def test_words_are_forgotten_but_not_their_number(write: Write) -> None:
+    file = open_gguf(write(Draft().bytes()))
+    file.config |= {"tokenizer.ggml.tokens": ["a", "b"], "toy.words": ["c"]}
+    file.forget_words()
+    assert len(file.config["tokenizer.ggml.tokens"]) == 2
+    assert "a" not in file.config["tokenizer.ggml.tokens"]
+    assert file.config["toy.words"] == ["c"]
+
+
 def test_views_outlive_close(write: Write) -> None:
     file = open_gguf(write(Draft().bytes()))
     data = file.tensors["norm"].data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from octavo.errors import CheckpointError
 from octavo.kernels.cpu import CpuBackend, instruction_sets
-from octavo.kernels.ops import F32, Activation, Rows, Tensor
+from octavo.kernels.ops import F32, Activation, Inputs, Rows, Tensor
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_math import activate, round_to_int8
@@ -177,6 +179,18 @@ def test_packing_refuses_what_cannot_be() -> None:
         backend.pack([random_weight(rng, "f32", 4, 8)], gated=True)
     with pytest.raises(CheckpointError, match="one width"):
         backend.pack([random_weight(rng, "f32", 4, 8), random_weight(rng, "f32", 4, 9)])
+
+
+def test_large_sources_are_released_while_they_are_packed() -> None:
+    """Between slices of 8 MB: what is still to be read is read again, and every row is right."""
+    backend, released = CpuBackend(threads=2), list[int]()
+    table = np.random.default_rng(3).standard_normal((70_003, 96)).astype(np.float32)  # 26.9 MB
+    packed = backend.pack([Weight.dense(table, lambda: released.append(1))])
+    assert len(released) == 4
+    rows = np.array([0, 21_839, 21_840, 43_690, 65_535, 70_002])
+    batch = replace(tokens_batch(len(rows)), token_ids=rows.astype(np.int32))
+    ops = backend.eager(batch, limits_of(batch))
+    np.testing.assert_array_equal(ops.value(ops.embed(Inputs(batch), packed)), table[rows])
 
 
 def test_packing_releases_its_sources_once() -> None:

@@ -60,6 +60,9 @@ class Checkpoint(Protocol):
     def tensors(self) -> Mapping[str, StoredTensor]: ...
     @property
     def content_hash_hint(self) -> str: ...
+    def forget_words(self) -> None:
+        """Let go of the vocabulary, once a tokenizer was made of it; its length stays in config."""
+
     def close(self) -> None:
         """Let go of the files. Views that are still alive stay valid; the last one unmaps."""
 

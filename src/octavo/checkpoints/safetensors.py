@@ -48,6 +48,9 @@ class FolderCheckpoint:
     def architecture(self) -> str:
         return str(self.config["model_type"])
 
+    def forget_words(self) -> None:
+        pass  # config.json holds none
+
     def close(self) -> None:
         self.tensors = LazyTensors({})
 

@@ -1,6 +1,6 @@
 """The extension module built from csrc/ (bind.cpp). kernels/cpu_*.py is its only caller."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -67,6 +67,7 @@ def pack(
     gated: bool,
     wide: bool,
     minima: bool,
+    after_slice: Callable[[], None],
     /,
 ) -> Matrix: ...
 def activation_bytes(weight: Matrix, rows: int, /) -> int: ...

@@ -42,7 +42,7 @@ class CpuWeight:
 
 
 def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weight], gated: bool) -> CpuWeight:
-    """Pack in parallel, then release the sources.
+    """Pack in parallel, releasing the sources as it goes.
 
     Raises:
         ValueError: gated, and not two weights of one shape.
@@ -58,9 +58,7 @@ def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weigh
     parts = []
     for _, group in groupby(sources, key=_form):
         parts.append(_pack_part(pool, arena, list(group), gated))
-    for w in weights:
-        if w.release is not None:
-            w.release()
+    _release(weights)
     return CpuWeight(parts, gated)
 
 
@@ -80,7 +78,14 @@ def _pack_part(
     wide = any(t.dtype == np.float32 for t in tables) or (minima and any(w.minimum is None for w in weights))
     held: list[Array] = []  # copies that must live until the packing is done
     sources = [_source(w, held) for w in weights]
-    return _native.pack(pool, arena, layout, sources, k, gated, wide, minima)
+    # Pages that are still to be read come back when they are: at no time is a whole table held twice.
+    return _native.pack(pool, arena, layout, sources, k, gated, wide, minima, lambda: _release(weights))
+
+
+def _release(weights: Sequence[Weight]) -> None:
+    for w in weights:
+        if w.release is not None:
+            w.release()
 
 
 def _source(w: Weight, held: list[Array]) -> tuple[int, int, int, int, _Table, _Table]:

@@ -60,7 +60,7 @@ class Weight:
     Attributes:
         layout: how values, scale and minimum are to be read (the table above).
         shape: (N, K): output rows and input columns.
-        release: gives the mapped pages behind the views back to the system once packed.
+        release: gives the mapped pages behind the views back to the system; reading them again is allowed.
     """
 
     layout: Layout

@@ -46,9 +46,12 @@ def rotary_tables(
         raise CheckpointError(f"rope_scaling of type {kind!r} lacks {error.args[0]!r}") from None
     if "factors" in scaling:
         inverse = inverse / _factors(scaling, "factors", dim)
-    angles = np.outer(np.arange(positions, dtype=np.float32), inverse.astype(np.float32)).astype(np.float32)
-    scale = np.float32(factor)
-    return Rotary(np.cos(angles) * scale, np.sin(angles) * scale, interleaved)
+    angles = np.outer(np.arange(positions, dtype=np.float32), inverse.astype(np.float32))
+    cos = np.cos(angles)
+    sin = np.sin(angles, out=angles)  # long contexts make these tables tens of megabytes
+    cos *= np.float32(factor)
+    sin *= np.float32(factor)
+    return Rotary(cos, sin, interleaved)
 
 
 def _inverse(dim: int, theta: float) -> F32:
