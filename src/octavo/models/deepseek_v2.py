@@ -44,6 +44,7 @@ def config_of(checkpoint: Checkpoint) -> DeepSeekConfig:
     if method not in ("greedy", "group_limited_greedy"):
         raise read.error("topk_method", f"= {method!r} is not supported")
     read.refuse("scoring_func", ("softmax",))
+    read.refuse("norm_topk_prob", (False,))
     limited = method == "group_limited_greedy"
     routing = Routing(
         groups=groups if limited else 1,
@@ -72,10 +73,15 @@ def deepseek_config(
         out_bias=bias,
         mlp_bias=read.flag("mlp_bias"),
     )
+    experts, chosen = read.integer("n_routed_experts", 64), read.integer("num_experts_per_tok", 8)
+    if experts % routing.groups or routing.top_groups > routing.groups:
+        raise read.error("n_group", f"= {routing.groups} does not fit {experts} experts and topk_group")
+    if chosen > experts // routing.groups * routing.top_groups:
+        raise read.error("num_experts_per_tok", f"= {chosen} exceeds the experts of topk_group groups")
     return DeepSeekConfig.of(
         config,
-        num_experts=read.integer("n_routed_experts", 64),
-        top_k=read.integer("num_experts_per_tok", 8),
+        num_experts=experts,
+        top_k=chosen,
         expert_size=read.integer("moe_intermediate_size"),
         renormalize=renormalize,
         dense_layers=frozenset(range(read.integer("first_k_dense_replace", 0))),
