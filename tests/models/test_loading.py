@@ -118,11 +118,15 @@ def test_longrope_follows_the_context_that_is_served(tiny_folder: Folders) -> No
 # --- what is refused ------------------------------------------------------------------------------
 
 
+OPTIONAL = {"final_logits_bias"}  # of BART: a buffer of zeros, which some files leave out
+
+
 def test_a_missing_tensor_is_named(tiny_folder: Folders, tmp_path: Path) -> None:
-    """Any tensor, of any family: none is optional."""
+    """Any tensor, of any family."""
     for f in families():
         source = tiny_folder(f.name, next(iter(f.tiny_config())))
-        for i, name in enumerate(list(load_file(source / "model.safetensors"))[::7]):
+        stored = set(load_file(source / "model.safetensors")) - OPTIONAL
+        for i, name in enumerate(sorted(stored)[::7]):
             broken = variant_of(source, tmp_path / f"{f.name}-{i}", without(name))
             with pytest.raises(CheckpointError, match=f"tensor '{name}' is missing|two_norms"):
                 load(broken, ReferenceBackend())
