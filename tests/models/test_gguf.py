@@ -13,10 +13,11 @@ import pytest
 from octavo.checkpoints.gguf import open_gguf
 from octavo.errors import CheckpointError
 from octavo.kernels.reference import ReferenceBackend
+from octavo.kernels.select import native_available
 from octavo.models.loader import load_model
 from octavo.models.parts import DecoderModel
 from octavo.models.registry import families, family, family_of
-from support.forward import load, logits
+from support.forward import Sequences, load, logits
 from support.gguf_files import gguf_name, write_gguf
 
 IDS = [int(i) for i in np.random.default_rng(6).integers(3, 150, 40)]
@@ -120,3 +121,20 @@ def test_experts_of_four_bits(name: str, arch: str, pair: Callable[..., Any]) ->
     chunked = logits(model, backend, IDS, [1, 20, 19])
     np.testing.assert_allclose(chunked, whole_run, atol=1e-5 * np.abs(whole_run).max(), rtol=0)
     assert nbytes > 0
+
+
+@pytest.mark.skipif(not native_available(), reason="bits are promised of the native kernels")
+@pytest.mark.parametrize(("name", "arch"), [("mixtral", "llama"), ("qwen3_moe", "qwen3moe")])
+def test_experts_of_four_bits_do_not_know_the_batch(name: str, arch: str, pair: Callable[..., Any]) -> None:
+    """Whole, in chunks and beside others: equal bits, with experts streamed as they are stored."""
+    from octavo.kernels.cpu import CpuBackend
+
+    _, file = pair(name, "plain", arch, {"_exps": "Q4_0"})
+    backend = CpuBackend(threads=2)
+    model, _ = load_model(open_gguf(file), backend)
+    whole = logits(model, backend, IDS, [len(IDS)])
+    np.testing.assert_array_equal(logits(model, backend, IDS, [1, 20, 19]), whole)
+    together = Sequences(model, backend, [len(IDS), 9, 30])
+    found = together.logits({0: IDS, 1: IDS[5:14], 2: IDS[:30]})
+    np.testing.assert_array_equal(found[0], whole)
+    np.testing.assert_array_equal(found[2], whole[:30])
