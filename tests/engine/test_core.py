@@ -301,3 +301,14 @@ def test_a_good_step_forgives_the_bad_ones_before() -> None:
         h.add([number + 1, 3])
         h.step()
     h.drain_and_check()
+
+
+@pytest.mark.parametrize("priority", [2**31, -(2**31), 10**30])
+def test_a_priority_out_of_range_is_refused_and_harms_nobody(priority: int) -> None:
+    h = Harness()
+    other = h.add([1, 2, 3])
+    with pytest.raises(InvalidRequestError, match="priority must be from") as caught:
+        h.core.add_request("far", [1, 2, 3], priority=priority)
+    assert caught.value.param == "priority"
+    h.drain_and_check()
+    assert h.reasons[other, 0] == "length"

@@ -21,6 +21,7 @@ from octavo.params import MAX_LOGPROBS, BeamSearchParams, RequestMetrics, Sampli
 SEED_BITS = 53
 """Of seeds that are drawn here: what JavaScript, and so many a JSON client, keeps of an integer."""
 
+MAX_PRIORITY = 2**31 - 1
 MAX_FAILED_STEPS = 3
 """So many steps failing one after the other mean that the executor is broken, not a request."""
 
@@ -212,7 +213,7 @@ class EngineCore:
         """Queue a prompt for params.n completions. Returns the seed that they use, given or drawn.
 
         Args:
-            priority: lower is served first; equal ones in order of arrival.
+            priority: lower is served first; equal ones in order of arrival. 32 bits, signed.
             cache_salt: cached prefixes are shared only under the same salt.
             arrival_time: in seconds of the clock; None is now.
             encoder_token_ids: what the encoder of an encoder-decoder model reads; token_ids is what its
@@ -224,6 +225,10 @@ class EngineCore:
         """
         params = params or SamplingParams()
         self.check(token_ids, params, encoder_token_ids)
+        if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+            raise InvalidRequestError(
+                f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}", "priority"
+            )
         if request_id in self._requests:
             raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
         self.check_room(params.n)
