@@ -1,9 +1,9 @@
 """What the scheduler costs per step, without a model: microseconds of schedule() and update().
 
-    python benchmarks/scheduler_cost.py [--steps 300]
+    python benchmarks/scheduler_cost.py [--steps 300] [--requests 100000]
 
 Prints the median step with 1, 32 and 256 running requests that decode, and with a prompt of 8,000
-tokens that is computed in chunks beside them.
+tokens that is computed in chunks beside them. --requests replays so many short chats in the simulator.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import argparse
 import statistics
 import time
 
+from octavo.bench.cost import CostModel
+from octavo.bench.simulate import simulate
+from octavo.bench.trace import poisson
 from octavo.config import SchedulerConfig
 from octavo.engine.plan import StepPlan, StepResult
 from octavo.engine.request import Request
@@ -67,7 +70,9 @@ def scenario(running: int, with_prompt: bool, steps: int) -> tuple[float, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
-    steps = parser.parse_args().steps
+    parser.add_argument("--requests", type=int, default=0)
+    args = parser.parse_args()
+    steps = args.steps
     print("microseconds a step, median")
     print(f"{'running':>8} {'prompt':>7} {'schedule':>9} {'update':>9} {'sum':>9}")
     for running in (1, 32, 256):
@@ -75,6 +80,23 @@ def main() -> None:
             plan, update = scenario(running, with_prompt, steps)
             prompt = "yes" if with_prompt else "no"
             print(f"{running:8d} {prompt:>7} {plan:9.1f} {update:9.1f} {plan + update:9.1f}")
+    if args.requests:
+        replay(args.requests)
+
+
+def replay(count: int) -> None:
+    """Simulate a trace in which up to 256 requests run at once."""
+    config = SchedulerConfig(
+        num_pages=8192, max_num_seqs=256, max_num_batched_tokens=2048, step_target_s=0.1, max_waiting=count
+    )
+    cost = CostModel(step_s=3e-3, token_s=5e-5, pair_s=2e-9, sample_s=1e-5)
+    trace = poisson(count, 100.0, [(0.85, (16, 128), (4, 32)), (0.15, (64, 512), (32, 128))])
+    start = time.process_time()
+    result = simulate(config, cost, trace)
+    print(
+        f"{count} requests, {result.steps} steps, {result.output_rate * result.seconds:.0f} output tokens: "
+        f"{result.seconds:.0f} s simulated in {time.process_time() - start:.1f} s of CPU time"
+    )
 
 
 if __name__ == "__main__":
