@@ -32,6 +32,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "kernels",
         "checkpoints",
         "tokenizer",
+        "pooling",
         "params",
         "errors",
     )

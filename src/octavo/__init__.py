@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from octavo.params import (
         BeamSearchParams,
         CompletionOutput,
-        PoolingParams,
         RequestOutput,
         SamplingParams,
     )
     from octavo.pipelines import pipeline
+    from octavo.pooling import PoolingParams
 
 __version__ = "0.1.0"
 
@@ -47,7 +47,7 @@ _HOME = {
     "CompletionOutput": "octavo.params",
     "EngineArgs": "octavo.llm",
     "EngineCore": "octavo.engine.core",
-    "PoolingParams": "octavo.params",
+    "PoolingParams": "octavo.pooling",
     "RequestOutput": "octavo.params",
     "SamplingParams": "octavo.params",
     "pipeline": "octavo.pipelines",

@@ -17,12 +17,10 @@ from octavo.engine_args import AsyncEngineArgs, EngineArgs
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.params import (
     BeamSearchParams,
-    EmbeddingOutput,
-    EmbeddingRequestOutput,
-    PoolingParams,
     RequestOutput,
     SamplingParams,
 )
+from octavo.pooling import EmbeddingOutput, EmbeddingRequestOutput, PoolingParams
 from octavo.prompts import Prompt, TokenPrompt, as_list, chat_ids, output_processor, read_prompt, refuse_chat
 from octavo.sampling.beam import BeamSearch
 from octavo.sampling.compiler import ConstraintCompiler

@@ -10,7 +10,7 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 
-from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.errors import InvalidRequestError
 
 MAX_LOGPROBS = 20
 MAX_N = 128
@@ -183,7 +183,7 @@ class SamplingParams:
         if isinstance(self.structured_outputs, Mapping):
             set_(self, "structured_outputs", StructuredOutputsParams(**self.structured_outputs))
         for name in _NUMBERS:
-            set_(self, name, _plain(getattr(self, name)))
+            set_(self, name, plain_number(getattr(self, name)))
         if self.top_k == -1:
             set_(self, "top_k", 0)
         self._check_numbers()
@@ -290,7 +290,7 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def _plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """A number of any kind, such as NumPy's scalars, as Python's own; everything else as it is."""
     if type(value) in (int, float, bool):
         return value
@@ -300,7 +300,7 @@ def _plain(value: Any) -> Any:
 
 
 def _ids(values: Iterable[Any] | None) -> tuple[Any, ...]:
-    return () if values is None else tuple(map(_plain, values))
+    return () if values is None else tuple(map(plain_number, values))
 
 
 _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -441,67 +441,3 @@ class RequestOutput:
     def num_prompt_tokens(self) -> int:
         """Tokens that the model has read, an encoder's included."""
         return len(self.prompt_token_ids) + len(self.encoder_prompt_token_ids or ())
-
-
-@dataclass(frozen=True, slots=True)
-class PoolingParams:
-    """How a prompt becomes a vector. The hidden states are the last layer's, normed.
-
-    Attributes:
-        pooling: "last": the state of the last token; "mean": the mean of all tokens' states.
-        normalize: the vector's length becomes 1 (Euclidean).
-        dimensions: keep only so many of its first members (before normalizing), as models trained with
-            Matryoshka losses allow; None: all.
-    """
-
-    pooling: str = "last"
-    normalize: bool = True
-    dimensions: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.pooling not in ("last", "mean"):
-            raise InvalidRequestError(f"pooling must be last or mean, not {self.pooling!r}", "pooling")
-        object.__setattr__(self, "dimensions", _plain(self.dimensions))
-        if self.dimensions is not None and (not _is_int(self.dimensions) or self.dimensions < 1):
-            raise InvalidRequestError(
-                f"dimensions must be an integer of at least 1, not {self.dimensions!r}", "dimensions"
-            )
-
-    def sampling(self, **more: Any) -> SamplingParams:
-        """What the engine is told."""
-        return SamplingParams(
-            max_tokens=1, seed=0, detokenize=False, pooling=self.pooling,
-            output_kind=RequestOutputKind.FINAL_ONLY, **more,
-        )  # fmt: skip
-
-    def check(self, width: int | None) -> None:
-        """Raise unless a model with this many members of a hidden state (None: it shows none) can do it."""
-        if width is None:
-            raise UnsupportedError("this model gives no embeddings", "model")
-        if self.dimensions is not None and self.dimensions > width:
-            raise InvalidRequestError(
-                f"dimensions {self.dimensions} is above the model's {width}", "dimensions"
-            )
-
-    def finish(self, vector: Sequence[float]) -> list[float]:
-        """Cut and normalize pooled states."""
-        found = list(vector[: self.dimensions])
-        length = math.sqrt(math.fsum(x * x for x in found)) if self.normalize else 0.0
-        return [x / length for x in found] if length else found
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingOutput:
-    """A prompt as a vector."""
-
-    embedding: list[float]
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingRequestOutput:
-    """What LLM.embed gives for one prompt. vLLM's field names."""
-
-    request_id: str
-    outputs: EmbeddingOutput
-    prompt_token_ids: list[int]
-    finished: bool = True

@@ -13,7 +13,7 @@ import torch
 
 from octavo import LLM, SamplingParams
 from octavo.errors import InvalidRequestError
-from octavo.params import PoolingParams
+from octavo.pooling import PoolingParams
 
 TEXTS = ["A page is a leaf.", "x", "The capital of France is Paris. " * 20, "Wasser siedet bei hundert Grad."]
 RAW = {kind: PoolingParams(kind, normalize=False) for kind in ("last", "mean")}

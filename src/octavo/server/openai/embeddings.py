@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.params import PoolingParams
+from octavo.pooling import PoolingParams
 from octavo.server.generation import Generation
 from octavo.server.openai.common import (
     body_schema,
