@@ -30,7 +30,7 @@ PIP      := -m pip --disable-pip-version-check install --quiet
 EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
 FRAME    := pyproject.toml Makefile constraints
 
-.PHONY: help env serve test test-env test-slow test-oracle oracle-env sanitize ext lint format docs bench env-size clean \
+.PHONY: help env serve test test-env test-slow test-oracle oracle-env sanitize ext lint format docs bench gpu-check env-size clean \
 	_env _test-env _oracle-env _build-env _ext
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
 	@echo "make sanitize     the kernels under ASan, UBSan and TSan (minutes; KINDS=\"address\" or \"thread\" for one)"
+	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
 	@echo "make ext | lint | format | docs | clean"
@@ -136,6 +137,10 @@ bench: env oracle-env
 
 env-size:
 	@$(PYTHON) scripts/env_size.py --fresh --limit-mb 200
+
+# On a machine with an NVIDIA GPU: only numpy, torch and Triton, and this source tree.
+gpu-check:
+	@PYTHONPATH=src:benchmarks $(if $(GPU_PYTHON),$(GPU_PYTHON),python3) -m gpu $(ARGS)
 
 clean:
 	rm -rf .make .venv .venv-test .venv-oracle .venv-build build dist .mypy_cache .ruff_cache .pytest_cache

@@ -10,17 +10,17 @@ program   forward -> captured program       runtime.runner
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.config import EngineConfig, SchedulerConfig, context_length, encoder_length, resolve
-from octavo.errors import CheckpointError, InvalidRequestError
+from octavo.errors import CheckpointError, InvalidRequestError, UnsupportedError
 
 if TYPE_CHECKING:
     from octavo.checkpoints.base import Checkpoint
-    from octavo.kernels.ops import Backend, Limits
+    from octavo.kernels.ops import Backend, KVSpec, Limits
     from octavo.models.registry import Model
     from octavo.runtime.memory import MemoryPlan
     from octavo.runtime.runner import ModelRunner
@@ -93,7 +93,8 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     path = find(user.model)
     phases.done("resolve")
     checkpoint = open_checkpoint(path)
-    backend = make_backend(user.backend, user.isa, user.threads or usable_threads(), planned)
+    threads, device = user.threads or usable_threads(), "cpu" if planned else user.device
+    backend = make_backend(user.backend, user.isa, threads, planned, device, user.dtype, user.bit_exact)
     # Before the weights, not beside them: what it takes to make a tokenizer is gone again when they come.
     tokenizer, template = _words(user, checkpoint, path)
     checkpoint.forget_words()
@@ -106,9 +107,10 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
         )
     generation = read_generation(path)
     begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
-    memory, config = _memory(user, model, weight_bytes, planned)
+    specs = model.kv_specs((backend.kv_dtype if user.kv_cache_dtype == "auto" else None) or user.kv_dtype)
+    memory, config = _memory(user, model, backend, specs, weight_bytes, planned)
     swap = memory.num_swap_pages
-    kv = backend.kv_cache(model.kv_specs(user.kv_dtype), memory.num_pages + swap, user.page_size)
+    kv = backend.kv_cache(specs, memory.num_pages + swap, user.page_size)
     if swap:
         page_s = 0.0 if planned else seconds_to_copy(kv, memory.num_pages)
         config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
@@ -136,21 +138,31 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
 
 
 def _memory(
-    user: EngineConfig, model: Model, weight_bytes: int, planned: bool
+    user: EngineConfig,
+    model: Model,
+    backend: Backend,
+    specs: Sequence[KVSpec],
+    weight_bytes: int,
+    planned: bool,
 ) -> tuple[MemoryPlan, SchedulerConfig]:
     """The pages that fit, and the engine's numbers with them."""
     from octavo.models.registry import EncoderDecoder
-    from octavo.runtime.memory import free_after, plan_memory
+    from octavo.runtime.memory import activation_reserve, free_after, plan_memory
 
     source = model.max_source if isinstance(model, EncoderDecoder) else 0
     of_encoder = -(-encoder_length(user, source) // user.page_size) * user.page_size
     length = context_length(user, model.max_position) + of_encoder
+    share, free = user.gpu_memory_utilization, free_after(weight_bytes) if planned else None
+    own = backend.page_budget(share, activation_reserve(user.max_num_seqs, model.vocab_size))
+    if own is not None:
+        if user.swap_space:
+            raise UnsupportedError("swap_space is for a CPU: a GPU's pages are recomputed", "swap_space")
+        share, free = 1.0, own
     memory = plan_memory(
-        model.kv_specs(user.kv_dtype), weight_bytes, length, user.max_num_seqs, user.page_size,
-        user.num_pages, user.gpu_memory_utilization, free_after(weight_bytes) if planned else None,
+        specs, weight_bytes, length, user.max_num_seqs, user.page_size, user.num_pages, share, free,
         user.swap_space,
     )  # fmt: skip
-    return memory, resolve(user, model.max_position, memory.num_pages, source)
+    return memory, resolve(user, model.max_position, memory.num_pages, source, backend.step_tokens)
 
 
 def _limits(config: SchedulerConfig) -> Limits:

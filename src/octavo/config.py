@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from octavo.errors import CapacityError, InvalidRequestError, UnsupportedError
@@ -90,10 +91,13 @@ class EngineConfig:
         tokenizer: where the tokenizer comes from; None is the model itself.
         dtype: "auto" keeps weights as stored and rounds activations to int8 where weights are
             quantized; "float32" dequantizes everything and computes in fp32.
-        gpu_memory_utilization: share of what is free that KV pages may take; None is 0.25 on a CPU.
+        gpu_memory_utilization: on a CPU the share of what is free that KV pages may take (None:
+            0.25); on a GPU the share of its memory that everything together may take (None: 0.9).
         threads: CPU threads; None is min(cores, affinity, cgroup quota).
         isa: CPU instruction set: "auto", or a name that `octavo env` lists.
         backend: "auto", "cpu" (native kernels) or "reference" (NumPy).
+        device: "auto" (a GPU, if one can be used), "cpu", "cuda" or "cuda:N".
+        bit_exact: on a GPU: bits that do not depend on the batch, at a price. A CPU's never do.
         step_target_ms: SchedulerConfig.step_target_s; 0 is none.
         swap_space: GiB of memory, beyond the pages, in which those of preempted requests may wait. They
             do where copying them takes less time than computing them again. vLLM's default is 4.
@@ -125,6 +129,8 @@ class EngineConfig:
     threads: int | None = None
     isa: str = "auto"
     backend: str = "auto"
+    device: str = "auto"
+    bit_exact: bool = False
     served_model_name: str | None = None
     chat_template: str | None = None
 
@@ -135,6 +141,10 @@ class EngineConfig:
         _one_of("backend", self.backend, ("auto", "cpu", "reference"))
         if not 0.0 <= self.swap_space < float("inf"):
             raise InvalidRequestError("swap_space must be 0 or a positive number of GiB", "swap_space")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
+            raise InvalidRequestError(
+                f"device must be auto, cpu, cuda or cuda:N, not {self.device!r}", "device"
+            )
         if self.quantization not in (None, "gguf"):
             raise UnsupportedError(f"quantization {self.quantization!r} is not supported yet", "quantization")
         if self.tensor_parallel_size != 1:
@@ -186,13 +196,20 @@ def encoder_length(user: EngineConfig, max_source: int) -> int:
     return min(max_source, user.max_model_len or max_source, user.max_num_batched_tokens or max_source)
 
 
-def resolve(user: EngineConfig, max_position: int, num_pages: int, max_source: int = 0) -> SchedulerConfig:
+def resolve(
+    user: EngineConfig,
+    max_position: int,
+    num_pages: int,
+    max_source: int = 0,
+    step_tokens: int | None = None,
+) -> SchedulerConfig:
     """The engine's numbers from the user's wishes, the model and the pages that fit.
 
     A length the user did not name shrinks to the pool, so that a lone request always ends.
 
     Args:
         max_source: the longest input of the model's encoder; 0: it has none.
+        step_tokens: tokens of a step that keep the backend busy; None: CPU_BATCHED_TOKENS.
 
     Raises:
         CapacityError: the pool cannot hold one sequence of the max_model_len that was asked for.
@@ -214,7 +231,7 @@ def resolve(user: EngineConfig, max_position: int, num_pages: int, max_source: i
         page_size=user.page_size,
         max_model_len=length,
         max_num_seqs=user.max_num_seqs,
-        max_num_batched_tokens=user.max_num_batched_tokens or max(CPU_BATCHED_TOKENS, encoder),
+        max_num_batched_tokens=user.max_num_batched_tokens or max(step_tokens or CPU_BATCHED_TOKENS, encoder),
         step_target_s=user.step_target_ms / 1000 or None,
         enable_prefix_caching=user.enable_prefix_caching,
         max_waiting=user.max_waiting,

@@ -19,7 +19,6 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "enable_chunked_prefill": (None, True),
     "pipeline_parallel_size": (1,),
     "cpu_offload_gb": (0,),
-    "device": ("auto", "cpu"),
     "revision": (None,),
     "tokenizer_mode": ("auto",),
     "load_format": ("auto",),

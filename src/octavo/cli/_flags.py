@@ -48,6 +48,8 @@ ENGINE_HELP = {
     "threads": "CPU threads.",
     "isa": "CPU instruction set: auto, or one that `octavo env` lists.",
     "backend": "auto, cpu (native kernels) or reference (NumPy).",
+    "device": "auto, cpu, cuda or cuda:N.",
+    "bit_exact": "On a GPU: bits that do not depend on the batch, at a price.",
     "served_model_name": "The model's name in the API.",
     "chat_template": "A Jinja template, or a file that holds one.",
 }

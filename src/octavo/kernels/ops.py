@@ -418,11 +418,27 @@ class RowSampler(Protocol):
 
 
 class Backend(ABC):
-    """A place to compute: packs weights, holds pages, runs programs."""
+    """A place to compute: packs weights, holds pages, runs programs.
+
+    Attributes:
+        kv_dtype: the type of pages (KVSpec.dtype) where nobody chose one; None: the configuration's.
+        step_tokens: tokens of a step that keep it busy; None: as many as a CPU's.
+    """
 
     name: str
     isa: str
     threads: int
+    kv_dtype: str | None = None
+    step_tokens: int | None = None
+
+    def page_budget(self, share: float | None, reserve: int) -> int | None:
+        """Bytes of a memory of its own that pages may take; None: they lie in the system's memory.
+
+        Args:
+            share: of the whole memory, for everything; None: the backend's own.
+            reserve: bytes to leave to activations.
+        """
+        return None
 
     @abstractmethod
     def pack(self, weights: Sequence[Any], gated: bool = False) -> PackedWeight:

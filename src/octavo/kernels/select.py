@@ -6,6 +6,7 @@ import importlib.util
 import warnings
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.kernels.cuda.device import choose_device
 from octavo.kernels.ops import Backend
 
 
@@ -14,16 +15,32 @@ def native_available() -> bool:
     return importlib.util.find_spec("octavo.kernels._native") is not None
 
 
-def make_backend(name: str, isa: str, threads: int, planned: bool = False) -> Backend:
+def make_backend(
+    name: str,
+    isa: str,
+    threads: int,
+    planned: bool = False,
+    device: str = "cpu",
+    dtype: str = "auto",
+    exact: bool = False,
+) -> Backend:
     """The backend called name: "auto", "cpu" or "reference".
 
     Args:
         planned: it will weigh a model, not run it (CpuBackend).
+        device: "auto", "cpu", "cuda" or "cuda:N" (cuda.device.choose_device). On a GPU dtype "auto"
+            is bfloat16, and exact is its bit-exact mode.
 
     Raises:
         UnsupportedError: planned, and the backend cannot.
         InvalidRequestError: it was not built, or does not know the instruction set.
     """
+    if (chosen := choose_device(device, name)) != "cpu":
+        if planned:
+            raise UnsupportedError("planning memory is for a CPU (--device cpu)", "device")
+        from octavo.kernels.cuda import make
+
+        return make(chosen, dtype="bfloat16" if dtype == "auto" else dtype, exact=exact)
     if name == "reference" or (name == "auto" and not native_available()):
         from octavo.kernels.reference import ReferenceBackend
 

@@ -108,6 +108,11 @@ def free_after(weights: int, available: int | None = None) -> int:
     return available - weights
 
 
+def activation_reserve(max_num_seqs: int, vocab_size: int) -> int:
+    """Bytes of a device's memory that pages leave: 1 GiB, and the sampled rows' logits twice."""
+    return 2**30 + 2 * 4 * max_num_seqs * vocab_size
+
+
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes that this process may still take: the system's, within the cgroup's limit."""
     free = _system_available(root)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -19,6 +20,32 @@ from octavo.kernels.ops import F32, Backend, Forward, Inputs, KVSpec, Limits, Pr
 from octavo.kernels.weight import Weight
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+SHARE = 0.9
+"""Of a GPU's memory, for weights, pages and activations, when nobody says otherwise."""
+
+
+def budget(free: int, total: int, share: float, reserve: int) -> int:
+    """Bytes for pages: what share of the whole leaves after all that is taken, ours and others'."""
+    return max(int(total * share) - (total - free) - reserve, 0)
+
+
+@contextmanager
+def clear_errors(device: torch.device, what: str) -> Iterator[None]:
+    """Too little memory as one line.
+
+    Raises:
+        CapacityError: with what was asked for, and what is free.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        raise CapacityError(
+            f"{what} do not fit on the GPU: {free / 1e9:.1f} of {total / 1e9:.1f} GB are free. Use a smaller "
+            "or quantized model, fewer pages, or a lower --gpu-memory-utilization"
+        ) from error
 
 
 def check_limits(batch: ForwardBatch, limits: Limits) -> None:
@@ -70,6 +97,7 @@ class CudaBackend(Backend):
 
     name = "cuda"
     threads = 1
+    step_tokens = 8192
 
     def __init__(
         self,
@@ -88,15 +116,23 @@ class CudaBackend(Backend):
         properties = torch.cuda.get_device_properties(self.device) if cuda else None
         self.isa = "interpreter" if properties is None else f"sm_{properties.major}{properties.minor}"
         found = 4 if properties is None else properties.multi_processor_count
+        self.kv_dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
         self.policy = Policy(sms or found, exact, rounds, fixed_split)
         self.constants = Constants(self.device)
         self._graphs = graphs
 
+    def page_budget(self, share: float | None, reserve: int) -> int | None:
+        if self.device.type != "cuda":
+            return None
+        return budget(*torch.cuda.mem_get_info(self.device), SHARE if share is None else share, reserve)
+
     def pack(self, weights: Sequence[Weight], gated: bool = False) -> CudaWeight:
-        return pack(weights, gated, self.dtype, self.device)
+        with clear_errors(self.device, "the weights"):
+            return pack(weights, gated, self.dtype, self.device)
 
     def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> CudaKVCache:
-        return CudaKVCache(layers, num_pages, page_size, self.device)
+        with clear_errors(self.device, f"{num_pages} pages"):
+            return CudaKVCache(layers, num_pages, page_size, self.device)
 
     def capture(self, forward: Forward, limits: Limits) -> Program:
         if self.device.type != "cuda" or not self._graphs:

@@ -1,0 +1,1 @@
+"""What `make gpu-check` does on a machine with a GPU: see __main__.py."""

@@ -1,0 +1,130 @@
+"""`make gpu-check`: correctness on the device, then the table; results to benchmarks/results.
+
+    PYTHONPATH=src:benchmarks python3 -m gpu [--device cuda] [--dtype bfloat16] [--no-write]
+
+Needs numpy, torch and triton (transformers for its row alone) and this source tree; no extension, no
+network, no weights. Exits with 1 where a check fails; a row of the table that is missed is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = parser().parse_args(arguments)
+    from octavo.errors import OctavoError
+    from octavo.kernels.cuda.device import choose_device
+    from octavo.kernels.cuda.launch import prepare
+
+    small = given.device == "cpu"
+    try:
+        device = choose_device(given.device, "auto")
+        prepare(interpret=small)
+    except OctavoError as error:
+        print(f"gpu-check: {error}", file=sys.stderr)
+        return 2
+    from gpu import checks, speed
+
+    result: dict[str, Any] = {"benchmark": "gpu", **origin(device), "dtype": given.dtype}
+    found = () if given.table_only else checks.all_checks(device, given.dtype, small)
+    failed = run_checks(found, result, given.brief)
+    rows = [] if given.checks_only else speed.table(device, given.dtype, speed.SMALL if small else speed.REAL)
+    result["table"] = []
+    for row in rows:
+        value = "-" if row.value is None else f"{row.value:.3f}"
+        mark = {None: "failed", True: "", False: "missed"}[row.met]
+        print(f"{row.work:<66} {value:>10} {row.unit:<8} {row.wanted:<6g} {mark:<7} {row.note}", flush=True)
+        result["table"].append(
+            {"work": row.work, "unit": row.unit, "value": row.value, "wanted": row.wanted, "met": row.met,
+             "note": row.note}
+        )  # fmt: skip
+    if not given.no_write:
+        print(write(result))
+    return 1 if failed else 0
+
+
+def run_checks(found: Any, result: dict[str, Any], brief: bool) -> int:
+    """Print what is wrong; note all. Returns how many failed."""
+    result["checks"], failed = [], 0
+    for number, (what, error, allowed) in enumerate(found):
+        good = error <= allowed
+        failed += not good
+        result["checks"].append({"what": what, "error": error, "allowed": allowed, "ok": good})
+        if not good or not brief:
+            print(f"{'ok  ' if good else 'FAIL'} {what}: {error:.2e} of {allowed:.2e}", flush=True)
+        if brief and number >= 5:
+            break
+    print(f"{len(result['checks'])} checks, {failed} failed", flush=True)
+    return failed
+
+
+def origin(device: str) -> dict[str, Any]:
+    """What a reader needs in order to judge a figure."""
+    import torch
+    import triton
+
+    facts: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
+        "commit": commit(),
+        "command": "make gpu-check",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "device": device,
+    }
+    if device != "cpu":
+        p = torch.cuda.get_device_properties(device)
+        facts["gpu"] = {
+            "name": p.name, "capability": f"{p.major}.{p.minor}", "multiprocessors": p.multi_processor_count,
+            "memory_gb": round(p.total_memory / 1e9, 1), "cuda": torch.version.cuda,
+        }  # fmt: skip
+    return facts
+
+
+def commit() -> str:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
+
+
+def write(result: dict[str, Any]) -> Path:
+    """Into benchmarks/results, beside what is there already."""
+    folder = ROOT / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    stem = f"gpu-{result['date'][:10]}-{result['commit']}"
+    path, number = folder / f"{stem}.json", 1
+    while path.exists():
+        number += 1
+        path = folder / f"{stem}-{number}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="gpu-check", description="Check and measure Octavo on a GPU.")
+    made.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu: tiny sizes, interpreted")
+    made.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    made.add_argument("--checks-only", action="store_true", help="no table")
+    made.add_argument("--table-only", action="store_true", help="no checks")
+    made.add_argument("--brief", action="store_true", help="only the first few checks (to try the script)")
+    made.add_argument("--no-write", action="store_true", help="no result file")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Correctness on the device: every kernel against NumPy, whole models, equal bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu.drive import Driver
+from gpu.models import TINY, Model, Shape
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.cuda import make
+from octavo.kernels.ops import F32, Activation, AttentionSpec, Inputs, KVSpec, Rotary, Rows, Tensor
+from octavo.kernels.reference import ReferenceBackend
+from octavo.kernels.weight import Layout, Weight
+
+TOLERANCE = {"float32": 3e-5, "float16": 6e-3, "bfloat16": 5e-2}
+"""Largest difference over the largest value: rounding of activations in that type, with room."""
+
+Check = tuple[str, float, float]
+"""(what, error, how large it may be)."""
+
+
+def batch_of(rng: np.random.Generator, contexts: list[int], queries: list[int], page: int) -> ForwardBatch:
+    width = max(-(-c // page) for c in contexts)
+    tables = rng.permutation(width * len(contexts)).reshape(-1, width).astype(np.int32)
+    positions = [np.arange(c - q, c, dtype=np.int32) for c, q in zip(contexts, queries, strict=True)]
+    slots = [tables[s][p // page] * page + p % page for s, p in enumerate(positions)]
+    start = np.concatenate([[0], np.cumsum(queries)]).astype(np.int32)
+    return ForwardBatch(
+        rng.integers(0, 50, start[-1]).astype(np.int32), np.concatenate(positions),
+        np.concatenate(slots).astype(np.int32), start, np.array(contexts, np.int32), tables,
+        start[1:] - np.int32(1),
+    )  # fmt: skip
+
+
+def error(got: F32, want: F32) -> float:
+    """Largest difference over the largest value; infinite where got is not finite."""
+    if not np.isfinite(got).all():
+        return float("inf")
+    return float(np.abs(got - want).max() / max(np.abs(want).max(), 1e-30))
+
+
+def weight_of(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight:
+    if kind == "dense":
+        return Weight.dense(rng.standard_normal((n, k)).astype(np.float32))
+    scale = rng.uniform(0.01, 0.1, (n, k // 32)).astype(np.float16)
+    if kind == "s8":
+        return Weight(Layout.S8, (n, k), rng.integers(-127, 128, (n, k // 32, 32)).astype(np.int8), scale)
+    q = rng.integers(0, 256, (n, k // 32, 16)).astype(np.uint8)
+    return Weight(Layout.U4, (n, k), q, scale, (scale * np.float16(-7.5)).astype(np.float16))
+
+
+def linear(device: str, dtype: str, sizes: list[tuple[int, int, int]]) -> Iterator[Check]:
+    """Products of every layout at several M, gated too."""
+    rng = np.random.default_rng(0)
+    for m, n, k in sizes:
+        for kind in ("dense", "s8", "u4"):
+            for exact in (False, True):
+                backend = make(device, dtype=dtype, exact=exact)
+                x = rng.standard_normal((m, k)).astype(np.float32)
+                pair = [weight_of(rng, kind, n, k) for _ in range(2)]
+                ops = backend.eager(batch_of(rng, [m], [m], 16))
+                seen = torch.tensor(x).to(backend.dtype).float().numpy()
+                gate, up = (seen @ w.dequantize().T for w in pair)
+                got = ops.value(ops.linear(ops.tensor(x), backend.pack(pair[:1])))
+                yield f"linear {kind} {m}x{n}x{k} exact={exact}", error(got, gate), TOLERANCE[dtype]
+                got = ops.value(
+                    ops.linear(ops.tensor(x), backend.pack(pair, True), activation=Activation.RELU)
+                )
+                want = np.maximum(gate, 0) * up
+                yield f"gated {kind} {m}x{n}x{k} exact={exact}", error(got, want), 2 * TOLERANCE[dtype]
+
+
+def attention(device: str, dtype: str, contexts: list[int], queries: list[int]) -> Iterator[Check]:
+    """Append and attend, each variant, against the reference on equally rounded inputs."""
+    rng = np.random.default_rng(1)
+    reference = ReferenceBackend()
+    kv_dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
+    slopes, sinks = (np.linspace(a, b, 8).astype(np.float32) for a, b in ((0.02, 0.3), (-2, 3)))
+    variants: dict[str, dict[str, Any]] = {
+        "plain": {}, "window": {"window": 20}, "softcap": {"softcap": 5.0}, "alibi": {"alibi_slopes": slopes},
+        "sinks": {"sinks": sinks},
+    }  # fmt: skip
+    cases = [(name, 128, kv_dtype, False) for name in variants]
+    cases += [("plain", dim, kv_dtype, False) for dim in (64, 80)]
+    cases += [(name, 128, "int8", False) for name in ("plain", "window")]
+    cases += [(name, 64, kv_dtype, True) for name in ("plain", "window", "sinks")]
+    for name, dim, pages, exact in cases:
+        angles = rng.uniform(0, 6, (max(contexts), dim // 2)).astype(np.float32)
+        rotary = Rotary(np.cos(angles), np.sin(angles))
+        spec = AttentionSpec(8, 2, dim, dim, dim**-0.5, **variants[name])
+        backend = make(device, dtype=dtype, exact=exact)
+        got, want = both(backend, reference, rng, spec, rotary, pages, contexts, queries)
+        label = f"attention {name} d={dim} kv={pages} exact={exact} {queries}"
+        yield label, error(got, want), TOLERANCE[dtype]
+
+
+def both(
+    backend: Any, reference: ReferenceBackend, rng: np.random.Generator, spec: AttentionSpec,
+    rotary: Rotary, pages: str, contexts: list[int], queries: list[int],
+) -> tuple[F32, F32]:  # fmt: skip
+    """The context is computed first, whole; then the queries, whose results are compared."""
+    kv = KVSpec(spec.num_kv_heads, spec.head_dim, spec.v_head_dim, pages)
+    state = rng.bit_generator.state
+    results = []
+    computers: tuple[Any, ...] = (backend, reference)
+    width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+    for computer in computers:
+        rng.bit_generator.state = state
+        whole = batch_of(rng, contexts, contexts, 16)
+        part = ForwardBatch(
+            whole.token_ids, *tail(whole, queries), whole.context_lens, whole.page_tables, whole.sampled
+        )
+        cache = computer.kv_cache([kv], whole.page_tables.size, 16).layer(0)
+        x = rng.standard_normal((whole.num_tokens, width)).astype(np.float32)
+        x = torch.tensor(x).to(backend.dtype).float().numpy()
+        last = np.concatenate(
+            [np.arange(e - n, e) for e, n in zip(whole.query_start[1:], queries, strict=True)]
+        )
+        for batch, rows in ((whole, x), (part, x[last])):
+            if computer is backend:
+                ops = backend.eager(batch)
+                q = ops.rotary_append(Inputs(batch), ops.tensor(rows), cache, spec, rotary)
+                y = ops.value(ops.attention(Inputs(batch), q, cache, spec))
+            else:
+                r = reference.ops
+                tensor = Tensor(Rows.TOKENS, width, rows)
+                q = r.rotary_append(Inputs(batch), tensor, cache, spec, rotary)
+                y = r.attention(Inputs(batch), q, cache, spec).ref
+        results.append(y)
+    return results[0], results[1]
+
+
+def tail(whole: ForwardBatch, queries: list[int]) -> tuple[Any, Any, Any]:
+    """positions, slots and query_start of each sequence's last tokens."""
+    rows = np.concatenate([np.arange(e - n, e) for e, n in zip(whole.query_start[1:], queries, strict=True)])
+    start = np.concatenate([[0], np.cumsum(queries)]).astype(np.int32)
+    return whole.positions[rows], whole.slots[rows], start
+
+
+def model(device: str, dtype: str, shape: Shape = TINY, steps: int = 4) -> Iterator[Check]:
+    """A whole model: graphs against eager, and in exact mode equal bits alone, in a batch, in chunks."""
+    rng = np.random.default_rng(2)
+    prompts = [rng.integers(0, shape.vocab, n) for n in (37, 5, 20)]
+    for kind in ("dense", "u4"):
+        runs = {}
+        for name, options in (("eager", {"graphs": False}), ("graphs", {})):
+            drive = driver(make(device, dtype=dtype, **options), shape, kind, len(prompts))
+            runs[name] = transcript(drive, prompts, steps)
+        yield f"{kind} model: graphs equal eager", error(runs["graphs"], runs["eager"]), 0.0
+        exact = make(device, dtype=dtype, exact=True)
+        together = transcript(driver(exact, shape, kind, len(prompts)), prompts, steps)
+        alone = transcript(driver(exact, shape, kind, 1), prompts[:1], steps)
+        # The interpreter's BLAS adds by a row's place in its tile.
+        allowed = 0.0 if device != "cpu" else TOLERANCE[dtype]
+        yield f"{kind} model: alone equals in a batch (bits)", error(together[:, :1], alone), allowed
+        chunked = driver(exact, shape, kind, 1)
+        chunked.prefill([0], [prompts[0][:7]])
+        pieces = transcript(chunked, [prompts[0][7:]], steps)
+        yield f"{kind} model: chunked equals whole (bits)", error(pieces, alone), allowed
+
+
+def driver(backend: Any, shape: Shape, kind: str, count: int) -> Driver:
+    return Driver(Model(backend, shape, kind, pages=16 * count), count, 64 * 4, 256)
+
+
+def transcript(drive: Driver, prompts: list[Any], steps: int) -> F32:
+    """Logits [steps + 1, sequences, vocab] of prompts and of decoding fixed tokens after them."""
+    who = np.arange(len(prompts))
+    rows = [drive.step(drive.batch(who, prompts)).float().cpu().numpy().copy()]
+    for step in range(steps):
+        given = [np.array([step + 3]) for _ in prompts]
+        rows.append(drive.step(drive.batch(who, given)).float().cpu().numpy().copy())
+    return np.array(rows, np.float32)
+
+
+def all_checks(device: str, dtype: str, small: bool) -> Iterator[Check]:
+    """Everything; small: the shapes that an interpreter can do."""
+    sizes = [(3, 40, 64)] if small else [(1, 4096, 4096), (7, 1000, 576), (64, 576, 1536), (300, 512, 1024)]
+    yield from linear(device, dtype, sizes)
+    contexts = [40, 7] if small else [700, 33, 2100]
+    for queries in ([1, 1, 1], [30, 5, 64]):
+        yield from attention(device, dtype, contexts, queries[: len(contexts)])
+    yield from model(device, dtype)

@@ -1,0 +1,275 @@
+"""The benchmark table: each row is a share, a ratio or a rate, beside what it should reach."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu.drive import Driver, seconds
+from gpu.models import LLAMA_8B, SMOLLM2, TINY, Model, Shape
+from octavo.kernels.cuda import make
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. value is None where the row could not be run; note says why."""
+
+    work: str
+    unit: str
+    value: float | None
+    wanted: float
+    note: str = ""
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value <= self.wanted if self.at_most else self.value >= self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large: of a real GPU, or small enough for an interpreter that tests this script."""
+
+    large: Shape
+    small: Shape
+    short: int
+    long: int
+    streams: int
+    prompt: int
+    answer: int
+    whole_prompt: int
+    chunk: int
+    repeat: int
+    ceiling: int
+
+
+REAL = Scale(LLAMA_8B, SMOLLM2, 128, 32768, 256, 512, 256, 8192, 8192, 20, 8192)
+SMALL = Scale(TINY, TINY, 8, 40, 3, 6, 2, 24, 64, 1, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What this device does: bytes a second of a copy (read plus written), FLOP/s of a matmul."""
+
+    bandwidth: float
+    flops: float
+
+
+def ceilings(device: torch.device, dtype: torch.dtype, n: int) -> Ceilings:
+    """Measured on random data, well past the caches where n is large."""
+    source = torch.randn(n * n * 8, device=device, dtype=torch.float32)
+    target = torch.empty_like(source)
+    copy = seconds(lambda: target.copy_(source), 10, device)
+    a, b = (torch.randn((n, n), device=device).to(dtype) for _ in range(2))
+    product = seconds(lambda: torch.mm(a, b), 10, device)
+    return Ceilings(2 * source.nbytes / copy, 2 * n**3 / product)
+
+
+def decode_seconds(backend: Any, shape: Shape, kind: str, context: int, repeat: int) -> tuple[float, Model]:
+    """One step of one stream at a context, between device events."""
+    pages = -(-(context + repeat + 8) // 16) + 1
+    drive = Driver(Model(backend, shape, kind, pages), 1, (pages - 1) * 16, 8)
+    drive.pretend(context)
+    batch = drive.batch(np.array([0]), [np.array([1])])
+    drive.step(batch)  # compiles, and records the graph
+    return seconds(lambda: drive.step(batch), repeat, backend.device), drive.model
+
+
+def roofline(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
+    """One stream: bytes of weights and pages over the time, as a share of the copy bandwidth."""
+    times = {}
+    for context, wanted in ((scale.short, 0.75), (scale.long, 0.70)):
+        took, model = decode_seconds(backend, scale.large, "dense", context, scale.repeat)
+        times[context] = took
+        moved = model.bytes_per_step + context * model.kv_bytes_per_token
+        del model
+        note = f"{1 / took:.1f} tok/s, {moved / 1e9:.2f} GB a step"
+        work = f"{scale.large.name} dense, 1 stream, context {context}: share of bandwidth"
+        yield Row(work, "share", moved / took / most.bandwidth, wanted, note)
+    took, _ = decode_seconds(backend, scale.large, "u4", scale.short, scale.repeat)
+    yield Row("4-bit over dense, 1 stream", "x", times[scale.short] / took, 2.5, f"{1 / took:.1f} tok/s")
+    took, _ = decode_seconds(backend, scale.small, "dense", scale.short, scale.repeat)
+    yield Row(f"{scale.small.name}, 1 stream", "tok/s", 1 / took, 1000)
+
+
+def prompts(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
+    """A long prompt in one forward: its products and its attention as a share of the matmul rate."""
+    shape, n = scale.large, scale.whole_prompt
+    drive = Driver(Model(backend, shape, "dense", -(-n // 16) + 1), 1, n, n)
+    tokens = np.arange(n) % shape.vocab
+    batch = drive.batch(np.array([0]), [tokens])
+    took = seconds(lambda: drive.step(batch), max(scale.repeat // 4, 1), backend.device)
+    head = shape.vocab * shape.hidden
+    work = 2 * n * (shape.linear_parameters - head) + 2 * head
+    work += 2 * n * n * shape.heads * shape.head_dim * shape.layers  # causal: half of 4 n^2
+    note = f"{n / took:.0f} tok/s"
+    yield Row(f"prompt of {n}: share of dense peak", "share", work / took / most.flops, 0.55, note)
+
+
+def streams(backend: Any, scale: Scale, peer: float | None, why: str) -> Iterator[Row]:
+    """Many streams from prompts to answers, against transformers on the same shapes."""
+    shape, count = scale.large, scale.streams
+    length = scale.prompt + scale.answer
+    pages = count * -(-length // 16)
+    drive = Driver(Model(backend, shape, "dense", pages), count, length, scale.chunk)
+    rng = np.random.default_rng(0)
+    drive.decode(np.zeros(count, np.int64))  # compiles and records
+    drive.lengths[:] = 0
+    at_once = max(scale.chunk // scale.prompt, 1)
+    given = [rng.integers(0, shape.vocab, scale.prompt) for _ in range(count)]
+    drive.prefill([0], given[:1])
+    drive.lengths[:] = 0
+    since = time.perf_counter()
+    tokens = np.zeros(count, np.int64)
+    for first in range(0, count, at_once):
+        who = list(range(first, min(first + at_once, count)))
+        tokens[who] = drive.prefill(who, [given[s] for s in who])
+    for _ in range(scale.answer - 1):
+        tokens = drive.decode(tokens)
+    rate = count * scale.answer / (time.perf_counter() - since)
+    ratio = None if peer is None else rate / peer
+    note = f"{rate:.0f} tok/s; " + (why if peer is None else f"transformers {peer:.0f} tok/s")
+    yield Row(f"{count} streams, {scale.prompt} + {scale.answer}, over transformers", "x", ratio, 5.0, note)
+
+
+def host_gap(backend: Any, scale: Scale) -> Iterator[Row]:
+    """64 streams: how much longer a whole step is than the device's part of it."""
+    count = min(64, scale.streams)
+    length = scale.short + 64
+    drive = Driver(Model(backend, scale.large, "dense", count * -(-length // 16)), count, length, scale.chunk)
+    drive.pretend(scale.short)
+    tokens = np.zeros(count, np.int64)
+    for _ in range(3):
+        tokens = drive.decode(tokens)
+    batch = drive.batch(np.arange(count), list(tokens.reshape(-1, 1)))
+    device = seconds(lambda: drive.step(batch), scale.repeat, backend.device)
+    drive.pretend(scale.short)
+    steps = 20 if backend.device.type == "cuda" else 1
+    since = time.perf_counter()
+    for _ in range(steps):
+        tokens = drive.decode(tokens)
+    whole = (time.perf_counter() - since) / steps
+    note = f"{whole * 1e3:.2f} ms a step, {device * 1e3:.2f} ms on the device"
+    yield Row(f"host gap at {count} streams", "share", max(whole - device, 0) / whole, 0.05, note, True)
+
+
+def transformers_rate(scale: Scale, device: torch.device, dtype: torch.dtype) -> float:
+    """Tokens a second of transformers' static generate on the same shape, random weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    s = scale.large
+    make_config: Any = LlamaConfig
+    config = make_config(
+        vocab_size=s.vocab, hidden_size=s.hidden, intermediate_size=s.inner, num_hidden_layers=s.layers,
+        num_attention_heads=s.heads, num_key_value_heads=s.kv_heads, head_dim=s.head_dim,
+        max_position_embeddings=s.positions, attn_implementation="sdpa",
+        bos_token_id=0, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    with torch.device(device):
+        model: Any = LlamaForCausalLM(config)
+    model = model.to(dtype=dtype).eval()
+    ids = torch.randint(0, s.vocab, (scale.streams, scale.prompt), device=device)
+    mask = torch.ones_like(ids)
+    options: dict[str, Any] = {"do_sample": False, "attention_mask": mask, "pad_token_id": 0}
+    with torch.no_grad():
+        model.generate(ids[:1], max_new_tokens=2, **{**options, "attention_mask": mask[:1]})
+        since = time.perf_counter()
+        model.generate(ids, max_new_tokens=scale.answer, min_new_tokens=scale.answer, **options)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    return scale.streams * scale.answer / (time.perf_counter() - since)
+
+
+def attention(backend: Any, scale: Scale) -> Iterator[Row]:
+    """Our attention over torch's SDPA: a prompt, and decoding with KV that SDPA gets contiguous."""
+    from octavo.kernels.cuda.attention import attend
+    from octavo.kernels.ops import KVSpec
+
+    shape, device, dtype = scale.large, backend.device, backend.dtype
+    kv_type = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
+    heads, dim = shape.heads, shape.head_dim
+    for name, count, context, query, wanted in (
+        ("prefill", 1, scale.whole_prompt, scale.whole_prompt, 1.0),
+        ("paged decode", scale.streams // 4 + 1, scale.long // 8, 1, 1.2),
+    ):
+        width = -(-context // 16)
+        layer = backend.kv_cache([KVSpec(shape.kv_heads, dim, dim, kv_type)], count * width, 16).layer(0)
+        for tensor in layer.tensors:
+            tensor.normal_()
+        queries = device_queries(device, count, context, query, width)
+        q = torch.randn((count * query, heads * dim), device=device).to(dtype)
+        ours_once = partial(attend, q, layer, shape.spec, queries, None, None, None, backend.policy)
+        ours = seconds(ours_once, scale.repeat, device)
+        k, v = (torch.randn((count, shape.kv_heads, context, dim), device=device).to(dtype) for _ in range(2))
+        rows = q.view(count, query, heads, dim).transpose(1, 2)
+        sdpa = partial(
+            torch.nn.functional.scaled_dot_product_attention, rows, k, v, is_causal=query > 1, enable_gqa=True
+        )
+        theirs = seconds(sdpa, scale.repeat, device)
+        note = f"{ours * 1e6:.0f} us, SDPA {theirs * 1e6:.0f} us; {count} x {query} queries at {context}"
+        yield Row(f"attention over SDPA, {name}", "x", theirs / ours, wanted, note)
+
+
+def device_queries(device: torch.device, count: int, context: int, query: int, width: int) -> Any:
+    from octavo.kernels.cuda.attention import Queries
+
+    def ints(values: Any) -> torch.Tensor:
+        return torch.tensor(np.asarray(values, np.int32), device=device)
+
+    positions = np.tile(np.arange(context - query, context), count)
+    tables = np.random.default_rng(0).permutation(count * width).reshape(count, width)
+    starts, lens, zeros = np.arange(count + 1) * query, np.full(count, context), np.zeros(count * query)
+    return Queries(ints(starts), ints(lens), ints(positions), ints(zeros), ints(tables), query, context)
+
+
+def exact_price(device: str, dtype: str, scale: Scale, plain: Any) -> Iterator[Row]:
+    """Bit-exact mode: its time over the fast one's, one stream."""
+    fast, _ = decode_seconds(plain, scale.large, "dense", scale.short, scale.repeat)
+    exact = make(device, dtype=dtype, exact=True)
+    slow, _ = decode_seconds(exact, scale.large, "dense", scale.short, scale.repeat)
+    yield Row("price of bit-exact mode, 1 stream", "x", slow / fast, 1.5, f"{1 / slow:.1f} tok/s", True)
+
+
+def table(device: str, dtype: str, scale: Scale) -> Iterator[Row]:
+    """All rows. One that fails says so in its note, and the next one runs."""
+    backend = make(device, dtype=dtype)
+    most = ceilings(backend.device, backend.dtype, scale.ceiling)
+    yield Row("measured copy bandwidth", "TB/s", most.bandwidth / 1e12, 0)
+    yield Row("measured matmul rate", "TFLOP/s", most.flops / 1e12, 0)
+    yield from guarded("one stream", lambda: roofline(backend, scale, most))
+    yield from guarded("attention", lambda: attention(backend, scale))
+    yield from guarded("prompt", lambda: prompts(backend, scale, most))
+    yield from guarded("host gap", lambda: host_gap(backend, scale))
+    yield from guarded("bit-exact mode", lambda: exact_price(device, dtype, scale, backend))
+    peer, why = None, ""
+    try:
+        peer = transformers_rate(scale, backend.device, backend.dtype)
+    except Exception as error:  # whatever stops the peer, our own rows still count
+        why = f"transformers did not run: {error!r:.200}"
+    forget()
+    yield from guarded("streams", lambda: streams(backend, scale, peer, why))
+
+
+def guarded(name: str, rows: Any) -> Iterator[Row]:
+    try:
+        yield from rows()
+    except Exception as error:  # one row's failure is a row
+        yield Row(name, "", None, 0, f"failed: {error!r:.300}")
+    forget()
+
+
+def forget() -> None:
+    """Give the last row's memory back before the next."""
+    import gc
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,103 @@
+"""Which device, how much of it, and what is said when there is none: without a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from octavo.config import EngineConfig, resolve
+from octavo.errors import CapacityError, InvalidRequestError
+from octavo.kernels.cuda.device import Gpu, choose_device, find_gpu, torch_refuses, why_not
+from support.cuda import interpreted
+
+HOPPER = Gpu("NVIDIA H200", (9, 0), 141 * 10**9, (13, 0))
+VOLTA = Gpu("Tesla V100", (7, 0), 16 * 10**9, (12, 4))
+
+
+def test_a_gpu_that_is_too_old() -> None:
+    assert why_not(HOPPER) is None
+    assert "compute capability 7.0" in str(why_not(VOLTA))
+    assert choose_device("auto", "auto", VOLTA) == "cpu"
+    with pytest.raises(InvalidRequestError, match=r"no GPU can be used: Tesla V100 .* 8.0"):
+        choose_device("cuda", "auto", VOLTA)
+
+
+def test_no_gpu_at_all() -> None:
+    for reason in ("no NVIDIA driver is installed", "GPU 3 was asked for, the driver sees 1"):
+        assert choose_device("auto", "auto", reason) == "cpu"
+        with pytest.raises(InvalidRequestError, match=reason):
+            choose_device("cuda:3", "auto", reason)
+    found = find_gpu(999)
+    assert isinstance(found, str)
+    assert "driver" in found
+
+
+def test_a_cpu_is_a_cpu_whatever_is_there() -> None:
+    for device, backend in (("cpu", "auto"), ("cpu", "reference"), ("auto", "cpu"), ("auto", "reference")):
+        assert choose_device(device, backend, HOPPER) == "cpu"
+    with pytest.raises(InvalidRequestError, match="does not run on device"):
+        choose_device("cuda", "reference", HOPPER)
+
+
+def test_what_torch_is_told_of() -> None:
+    def torch(cuda: str | None, works: bool) -> SimpleNamespace:
+        return SimpleNamespace(
+            __version__="2.11.0",
+            version=SimpleNamespace(cuda=cuda),
+            cuda=SimpleNamespace(is_available=lambda: works),
+        )
+
+    assert torch_refuses(HOPPER, torch("13.0", True)) is None
+    assert "built without CUDA" in str(torch_refuses(HOPPER, torch(None, False)))
+    assert "needs CUDA 13.2, the NVIDIA driver knows CUDA up to 13.0" in str(
+        torch_refuses(HOPPER, torch("13.2", False))
+    )
+    with pytest.raises(InvalidRequestError, match="built without CUDA"):
+        choose_device("cuda", "auto", HOPPER)  # the torch that tests run with
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "", "cuda0"])
+def test_devices_nobody_has(device: str) -> None:
+    with pytest.raises(InvalidRequestError, match="device must be"):
+        EngineConfig("m", device=device)
+    with pytest.raises(InvalidRequestError, match="device must be"):
+        choose_device(device, "auto", HOPPER)
+
+
+def test_pages_get_what_is_left() -> None:
+    from octavo.kernels.cuda.backend import budget
+
+    gb = 10**9
+    assert budget(free=100 * gb, total=140 * gb, share=0.9, reserve=2 * gb) == 84 * gb
+    assert budget(free=10 * gb, total=140 * gb, share=0.5, reserve=0) == 0
+    assert interpreted().page_budget(0.9, 0) is None  # its memory is the system's
+    assert interpreted().kv_dtype == "f32"
+
+
+def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from octavo.kernels.cuda import backend
+    from octavo.kernels.ops import KVSpec
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+    monkeypatch.setattr(backend, "CudaKVCache", full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * 10**9, 16 * 10**9))
+    with pytest.raises(
+        CapacityError, match=r"^7 pages do not fit on the GPU: 2.0 of 16.0 GB are free"
+    ) as info:
+        interpreted().kv_cache([KVSpec(1, 8, 8, "f16")], 7, 16)
+    assert "\n" not in str(info.value)
+
+
+def test_a_step_is_as_large_as_the_backend_likes() -> None:
+    user = EngineConfig("m")
+    assert resolve(user, 100, 100).max_num_batched_tokens == 512
+    assert resolve(user, 100, 100, step_tokens=8192).max_num_batched_tokens == 8192
+    small = EngineConfig("m", max_num_batched_tokens=64)
+    assert resolve(small, 100, 100, step_tokens=8192).max_num_batched_tokens == 64
+    assert np.array(interpreted().step_tokens) == 8192

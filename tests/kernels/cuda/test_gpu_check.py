@@ -1,0 +1,91 @@
+"""`make gpu-check` on the CPU: tiny sizes, interpreted, with nothing installed but what it may need."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+ABSENT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {names} or name == "octavo.kernels._native":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+"""
+UNNEEDED = {
+    "llguidance", "prometheus_client", "fastapi", "uvicorn", "starlette", "rich", "typer",
+    "jinja2", "huggingface_hub", "tokenizers", "safetensors", "transformers", "nanobind",
+}  # fmt: skip
+
+
+def script(code: str) -> subprocess.CompletedProcess[str]:
+    """Python with this source tree, interpreting Triton, in which UNNEEDED cannot be imported."""
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks")])
+    return subprocess.run(
+        [sys.executable, "-W", "ignore::RuntimeWarning", "-c", ABSENT.format(names=UNNEEDED) + code],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+
+def test_a_bare_machine_has_enough() -> None:
+    """Checks run, and every module of the script imports, with neither extension nor server packages."""
+    done = script(
+        "import gpu.speed, gpu.__main__ as g\n"
+        "options = '--device cpu --dtype float32 --brief --checks-only --no-write'\n"
+        "sys.exit(g.main(options.split()))"
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "6 checks, 0 failed" in done.stdout
+
+
+def test_a_wrong_result_is_a_failure(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from gpu import __main__ as gpu
+    from gpu.checks import error
+
+    assert error(np.float32([1, np.nan]), np.float32([1, 2])) == float("inf")
+    result: dict[str, Any] = {}
+    assert gpu.run_checks([("good", 0.1, 0.2), ("bad", 0.3, 0.2)], result, True) == 1
+    assert "FAIL bad" in capsys.readouterr().out
+    assert [c["ok"] for c in result["checks"]] == [True, False]
+
+
+def test_results_keep_earlier_ones(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from gpu import __main__ as gpu
+
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    (tmp_path / "benchmarks").mkdir()
+    paths = {gpu.write({"date": "2026-01-01T", "commit": "abc", "n": n}) for n in range(3)}
+    assert len(paths) == 3
+    assert {json.loads(p.read_text())["n"] for p in paths} == {0, 1, 2}
+
+
+@pytest.mark.slow
+def test_the_whole_script(tmp_path: Path) -> None:
+    """All checks and the whole table, in tiny shapes: figures mean nothing, that they come does."""
+    code = (
+        "import gpu.__main__ as g\n"
+        f"g.ROOT = g.Path({str(tmp_path)!r}); (g.ROOT / 'benchmarks').mkdir()\n"
+        "sys.exit(g.main(['--device', 'cpu', '--dtype', 'float32']))"
+    )
+    done = script(code)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    (path,) = (tmp_path / "benchmarks" / "results").glob("gpu-*.json")
+    table = json.loads(path.read_text())["table"]
+    assert len(table) == 12
+    values = {row["work"]: row["value"] for row in table if row["value"] is not None}
+    assert len(values) == 11  # transformers' row alone: it is absent here

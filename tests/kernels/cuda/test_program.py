@@ -1,0 +1,105 @@
+"""Buckets and padding of recorded decode steps; the recording itself is played by a stand-in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.errors import CapacityError
+from octavo.kernels.ops import F32, Inputs, KVSpec, Limits, Ops, Tensor
+from support.cuda import interpreted
+from support.kernels import batch_of, random_weight
+
+
+def program_module() -> Any:
+    interpreted()
+    from octavo.kernels.cuda import program
+
+    return program
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 9, 64, 65, 256, 300, 1000])
+def test_buckets(most: int) -> None:
+    """Ascending, none too large, none that wastes half of itself."""
+    program = program_module()
+    sizes = program.buckets(most)
+    assert list(sizes) == sorted(set(sizes))
+    assert sizes[0] == 1
+    assert sizes[-1] == most
+    for rows in range(1, most + 1):
+        size = program.bucket_of(sizes, rows)
+        assert rows <= size <= max(2 * rows, rows + 8)
+
+
+def same(ours: F32, theirs: F32) -> None:
+    """Tiles of another number of rows: the same sums, in another order."""
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * max(np.abs(theirs).max(), 1))
+
+
+class Recordings:
+    """Plays a graph: replaying runs the forward again over the same arrays."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, run: Any) -> tuple[Any, Any]:
+        self.made += 1
+        result = run()
+
+        class Graph:
+            def replay(self) -> None:
+                result.copy_(run())
+
+        return Graph(), result
+
+
+def test_a_padded_step_equals_an_eager_one() -> None:
+    """Rows of padding change nothing, in pages or in logits; each bucket is recorded once."""
+    from octavo.kernels.cuda.backend import EagerProgram, check_limits
+
+    program, backend, rng = program_module(), interpreted(), np.random.default_rng(0)
+    table = backend.pack([random_weight(rng, "f32", 50, 64)])
+    spec_of = KVSpec(1, 16, 16, "f32")
+    from octavo.kernels.ops import AttentionSpec
+
+    spec = AttentionSpec(2, 1, 16, 16, 0.25)
+    qkv, head = (backend.pack([random_weight(rng, "f32", n, k)]) for n, k in ((64, 64), (50, 32)))
+    caches = [backend.kv_cache([spec_of], 12, 16) for _ in range(2)]
+
+    def forward_on(cache: Any) -> Any:
+        def forward(ops: Ops, inputs: Inputs) -> Tensor:
+            x = ops.linear(ops.embed(inputs, table), qkv)
+            q = ops.rotary_append(inputs, x, cache.layer(0), spec, None)
+            return ops.linear(ops.gather_rows(inputs, ops.attention(inputs, q, cache.layer(0), spec)), head)
+
+        return forward
+
+    limits, record = Limits(64, 6, 6, 4), Recordings()
+    graphs = program.GraphProgram(backend, forward_on(caches[0]), limits, check_limits, record)
+    eager = EagerProgram(backend, forward_on(caches[1]), limits)
+    for rows, made, replays in ((3, 1, 0), (3, 1, 1), (2, 2, 1), (4, 2, 2), (6, 3, 2), (5, 3, 3)):
+        lengths = rng.integers(1, 17, rows).tolist()
+        batch = batch_of(np.random.default_rng(rows), lengths, [1] * rows, num_pages=12)
+        same(graphs.replay(batch), eager.replay(batch))
+        assert (record.made, graphs.replays) == (made, replays)
+        for mine, its in zip(caches[0].tensors, caches[1].tensors, strict=True):
+            same(mine.numpy(), its.numpy())
+    prompt = batch_of(rng, [9, 5], [9, 1], num_pages=12)
+    same(graphs.replay(prompt), eager.replay(prompt))
+    assert record.made == 3
+    with pytest.raises(CapacityError):
+        graphs.replay(batch_of(rng, [1] * 7, [1] * 7, num_pages=12))
+
+
+def test_stale_rows_of_a_bucket_are_nobodys() -> None:
+    program, rng = program_module(), np.random.default_rng(1)
+    limits = Limits(8, 8, 8, 4)
+    host = {name: np.full(shape, 7, np.int32) for name, shape in program.shapes(8, limits).items()}
+    batch = batch_of(rng, [20, 3, 40], [1, 1, 1])
+    program.pad(batch, host)
+    assert host["slots"].tolist() == [*batch.slots, -1, -1, -1, -1, -1]
+    assert host["context_lens"].tolist() == [20, 3, 40, 0, 0, 0, 0, 0]
+    assert host["query_start"].tolist() == list(range(9))
+    assert (host["page_tables"][:3, : batch.page_tables.shape[1]] == batch.page_tables).all()
