@@ -129,6 +129,26 @@ def test_bits_do_not_depend_on_the_cut() -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(a).max())
 
 
+def test_heads_are_shared_out_where_a_group_is_large() -> None:
+    """Latent attention's 128 heads of 576 elements would fill a multiprocessor many times over."""
+    from octavo.kernels.cuda import attention
+
+    queries = attention.Queries(*[interpreted().constants(np.zeros(3, np.float32))] * 5, 1, 4096)
+    policy = interpreted().policy
+    for spec, sub in (
+        (AttentionSpec(128, 1, 576, 512, 0.1, latent=True), 16),
+        (AttentionSpec(20, 1, 576, 512, 0.1, latent=True), 10),
+        (AttentionSpec(71, 1, 64, 64, 0.1), 71),
+        (AttentionSpec(32, 8, 128, 128, 0.1), 4),
+    ):
+        shape = attention.shape_of(queries, 3, spec, policy, False)
+        assert shape.sub == sub
+        assert shape.bq * sub <= shape.bm <= 128
+    case = Case(8, [30], AttentionSpec(34, 1, 272, 16, 0.06), 16, "f32")  # 2 heads a program: 17 is too many
+    got = case.run(interpreted(), [[28, 1, 1]])[0]
+    np.testing.assert_allclose(got, case.truth()[0], atol=2e-5, rtol=2e-5)
+
+
 def test_stale_pages_of_others_do_no_harm() -> None:
     """NaN that another request left in a reused page, beyond our context and before our window."""
     spec, backend = AttentionSpec(2, 1, 16, 16, 0.25, window=6), interpreted()

@@ -1,6 +1,6 @@
 """Triton paged attention: prefill, decode and verify are one kernel over query blocks and splits of KV.
 
-    a program:  BM rows = BM // group tokens of one sequence x the query heads of one KV head
+    a program:  BM rows = BM // SUB tokens of one sequence x SUB query heads of one KV head
     its work:   the KV positions of a split, BN at a time, rescaling as it goes (flash attention)
 
 With one split the result is final. With more, each split leaves its sum, its maximum and its weight,
@@ -76,15 +76,17 @@ def attention_kernel(
     sequences, q_heads, kv_heads, dim, v_dim, stride_v, page_size, table_width, window, scale, softcap,
     SPLITS: tl.constexpr, FIXED: tl.constexpr, DIRECT: tl.constexpr, INT8: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
-    BIAS: tl.constexpr, SINKS: tl.constexpr, GROUP: tl.constexpr, BQ: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, DV: tl.constexpr, NARROW: tl.constexpr,
+    BIAS: tl.constexpr, SINKS: tl.constexpr, GROUP: tl.constexpr, SUB: tl.constexpr, BQ: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, DV: tl.constexpr,
+    NARROW: tl.constexpr,
 ):  # fmt: skip
     """See the module's text. out [T, q_heads, v_dim] (DIRECT) or [splits, T, q_heads, v_dim] in f32.
 
     Query blocks: sequence s has those from query_start[s] // BQ + s, enough for its tokens; some
     blocks are nobody's.
     """
-    block, kv_head, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    block, heads_block, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    kv_head = heads_block // (GROUP // SUB)
     low, high = 0, sequences
     while high - low > 1:  # the last sequence whose first block is not after ours
         middle = (low + high) // 2
@@ -97,9 +99,9 @@ def attention_kernel(
     first_token = start + (block - start // BQ - seq) * BQ
     if first_token < end:
         m_row = tl.arange(0, BM)
-        token = first_token + m_row // GROUP
-        head = kv_head * GROUP + m_row % GROUP
-        row_ok = (m_row // GROUP < BQ) & (token < end)
+        token = first_token + m_row // SUB
+        head = heads_block * SUB + m_row % SUB
+        row_ok = (m_row // SUB < BQ) & (token < end)
         context = tl.load(context_lens + seq)
         pos = tl.load(positions + token, mask=row_ok, other=-1)
         highest = context
@@ -262,8 +264,9 @@ class Queries:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the work is cut: BM rows of BQ tokens, BN positions, splits (1: results are final)."""
+    """How the work is cut: BM rows of BQ tokens by SUB heads, BN positions, splits (1: nothing to fold)."""
 
+    sub: int
     bm: int
     bq: int
     bn: int
@@ -271,24 +274,29 @@ class Shape:
     fixed: int
 
 
-def shape_of(queries: Queries, tokens: int, spec: AttentionSpec, policy: Policy) -> Shape:
+def shape_of(queries: Queries, tokens: int, spec: AttentionSpec, policy: Policy, wide: bool) -> Shape:
     """Blocks by how many tokens a sequence has; splits until every multiprocessor has two programs.
 
     Bit-exact mode has one block shape, and splits that are cut at fixed positions.
+
+    Args:
+        wide: q is f32, which takes twice the shared memory.
     """
     group, exact = spec.num_heads // spec.num_kv_heads, policy.exact
+    most_rows = 16 if spec.head_dim > 256 else 64 if spec.head_dim > 128 else 128
+    sub = next(s for s in range(min(group, most_rows), 0, -1) if group % s == 0)
     decode = queries.max_query * group <= 64
-    bm = next_power_of_2(max(16, group if exact else group * min(queries.max_query, 64)))
-    bm = max(min(bm, 64 if spec.head_dim > 128 else 128), next_power_of_2(group))
-    bq = bm // group
-    bn = 32 if exact or spec.head_dim > 256 else 64
+    bm = next_power_of_2(max(16, sub if exact else sub * min(queries.max_query, 64)))
+    bm = max(min(bm, most_rows), next_power_of_2(sub))
+    bq = bm // sub
+    bn = 32 if exact or spec.head_dim > (128 if wide else 256) else 64
     if not decode or (exact and spec.sight is not Sight.CAUSAL):
-        return Shape(bm, bq, bn, 1, policy.fixed_split if exact else 0)
-    programs = (tokens // bq + queries.sequences) * spec.num_kv_heads
+        return Shape(sub, bm, bq, bn, 1, policy.fixed_split if exact else 0)
+    programs = (tokens // bq + queries.sequences) * (spec.num_heads // sub)
     most = cdiv(queries.max_context, policy.fixed_split if exact else 2 * bn)
     if exact:
-        return Shape(bm, bq, bn, max(most, 1), policy.fixed_split)
-    return Shape(bm, bq, bn, max(min(2 * policy.sms // programs, 64, most), 1), 0)
+        return Shape(sub, bm, bq, bn, max(most, 1), policy.fixed_split)
+    return Shape(sub, bm, bq, bn, max(min(2 * policy.sms // programs, 64, most), 1), 0)
 
 
 def attend(
@@ -306,7 +314,7 @@ def attend(
     y = torch.empty((tokens, heads * spec.v_head_dim), dtype=q.dtype, device=q.device)
     if not tokens:
         return y
-    shape = shape_of(queries, tokens, spec, policy)
+    shape = shape_of(queries, tokens, spec, policy, q.dtype == torch.float32)
     direct = shape.splits == 1
     d0 = max(next_power_of_2(spec.head_dim + 1) // 2, 16)
     d1 = 0 if d0 >= spec.head_dim else max(next_power_of_2(spec.head_dim - d0), 16)
@@ -317,7 +325,7 @@ def attend(
         out = torch.empty((shape.splits, tokens, heads, spec.v_head_dim), device=q.device)
         part_m, part_l = (torch.empty((shape.splits, tokens, heads), device=q.device) for _ in range(2))
     lanes = 1 if direct else min(shape.splits, max(2 * policy.sms, 1))
-    attention_kernel[(tokens // shape.bq + queries.sequences, spec.num_kv_heads, lanes)](
+    attention_kernel[(tokens // shape.bq + queries.sequences, heads // shape.sub, lanes)](
         q, kv.k.pages, kv.v.pages, kv.k.scales if int8 else q, kv.v.scales if int8 else q,
         out, part_m, part_l, queries.query_start, queries.context_lens, queries.positions,
         queries.page_tables, q if slopes is None else slopes, q if sinks is None else sinks,
@@ -328,8 +336,8 @@ def attend(
         SPLITS=lanes, FIXED=shape.fixed, DIRECT=direct, INT8=int8, CAUSAL=spec.sight is Sight.CAUSAL,
         BIAS=bias is not None, WINDOW=spec.window is not None,
         SOFTCAP=spec.softcap is not None, ALIBI=slopes is not None, SINKS=sinks is not None and direct,
-        GROUP=heads // spec.num_kv_heads, BQ=shape.bq, BM=shape.bm, BN=shape.bn, D0=d0, D1=d1, DV=dv,
-        NARROW=spec.head_dim < d0,
+        GROUP=heads // spec.num_kv_heads, SUB=shape.sub, BQ=shape.bq, BM=shape.bm, BN=shape.bn,
+        D0=d0, D1=d1, DV=dv, NARROW=spec.head_dim < d0,
         num_warps=4 if shape.bm <= 64 else 8, num_stages=2,
     )  # fmt: skip
     if not direct:
