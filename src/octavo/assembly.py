@@ -81,10 +81,8 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.generation import decoder_prompt, read_generation
     from octavo.checkpoints.hub import resolve as find
-    from octavo.kernels.select import make_backend
     from octavo.models.loader import load_model
     from octavo.models.registry import EncoderDecoder
-    from octavo.runtime.hardware import usable_threads
     from octavo.runtime.memory import seconds_to_copy
     from octavo.runtime.runner import ModelRunner
     from octavo.runtime.states import RequestStates
@@ -93,8 +91,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     path = find(user.model)
     phases.done("resolve")
     checkpoint = open_checkpoint(path)
-    threads, device = user.threads or usable_threads(), "cpu" if planned else user.device
-    backend = make_backend(user.backend, user.isa, threads, planned, device, user.dtype, user.bit_exact)
+    backend = _backend(user, planned)
     # Before the weights, not beside them: what it takes to make a tokenizer is gone again when they come.
     tokenizer, template = _words(user, checkpoint, path)
     checkpoint.forget_words()
@@ -135,6 +132,15 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
         begin,
         generation,
     )
+
+
+def _backend(user: EngineConfig, planned: bool) -> Backend:
+    """Where it runs. Only what a CPU will take can be planned."""
+    from octavo.kernels.select import make_backend
+    from octavo.runtime.hardware import usable_threads
+
+    threads, device = user.threads or usable_threads(), "cpu" if planned else user.device
+    return make_backend(user.backend, user.isa, threads, planned, device, user.dtype, user.bit_exact)
 
 
 def _memory(
