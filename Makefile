@@ -24,14 +24,15 @@ ONCE     := $(PYTHON) scripts/when_changed.py
 RUNTIME  := .venv/bin/python
 TEST     := .venv-test/bin/python
 ORACLE   := .venv-oracle/bin/python
+CLIENTS  := .venv-clients/bin/python
 BUILD    := .venv-build/bin/python
 PIP      := -m pip --disable-pip-version-check install --quiet
 # The extension is built once, in place (make ext), so the environments install Python alone.
 EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
 FRAME    := pyproject.toml Makefile constraints
 
-.PHONY: help env serve test test-env test-slow test-oracle oracle-env sanitize ext lint format docs bench gpu-check env-size clean \
-	_env _test-env _oracle-env _build-env _ext
+.PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize \
+	ext lint format docs bench gpu-check env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
 
 help:
 	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
@@ -41,6 +42,7 @@ help:
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
 	@echo "make sanitize     the kernels under ASan, UBSan and TSan (minutes; KINDS=\"address\" or \"thread\" for one)"
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table"
+	@echo "make test-clients  Instructor, npm's openai and lm-eval, in an environment of their own (needs node)"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
 	@echo "make ext | lint | format | docs | clean"
@@ -74,6 +76,17 @@ _oracle-env:
 	@$(ORACLE) $(PIP) -c constraints/test.txt -r constraints/oracle.txt
 	@$(ORACLE) $(PIP) -c constraints/test.txt $(EDITABLE) -e '.[dev]'
 
+clients-env:
+	@$(ONCE) .make/clients-env --makes $(CLIENTS) $(FRAME) tests/clients/package.json -- $(MAKE) --no-print-directory _clients-env
+
+_clients-env:
+	@echo "making .venv-clients (others' clients; torch is large)"
+	@$(PYTHON) -m venv .venv-clients
+	@$(CLIENTS) $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	@$(CLIENTS) $(PIP) -r constraints/clients.txt
+	@cp tests/clients/package.json .venv-clients/
+	@cd .venv-clients && npm install --silent --no-fund --no-audit
+
 # --- the native extension, in place ---------------------------------------------------------------
 
 ext:
@@ -106,7 +119,7 @@ test: test-env env
 	@failed=0; \
 	$(MAKE) --no-print-directory lint || failed=1; \
 	$(PYTHON) scripts/env_size.py --limit-mb 200 .venv || failed=1; \
-	$(TEST) -m pytest -m "not slow and not oracle" $(ARGS) || failed=1; \
+	$(TEST) -m pytest -m "not slow and not oracle and not clients" $(ARGS) || failed=1; \
 	exit $$failed
 
 test-slow: test-env
@@ -117,6 +130,9 @@ test-oracle: oracle-env
 
 sanitize: test-env
 	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" BUILD_PYTHON=$(CURDIR)/$(BUILD) csrc/sanitize.sh $(CURDIR)/$(TEST) $(KINDS)
+
+test-clients: test-env clients-env
+	@$(TEST) -m pytest -m clients $(ARGS)
 
 lint: test-env
 	@failed=0; \
@@ -143,6 +159,6 @@ gpu-check:
 	@PYTHONPATH=src:benchmarks $(if $(GPU_PYTHON),$(GPU_PYTHON),python3) -m gpu $(ARGS)
 
 clean:
-	rm -rf .make .venv .venv-test .venv-oracle .venv-build build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .make .venv .venv-test .venv-oracle .venv-clients .venv-build build dist .mypy_cache .ruff_cache .pytest_cache
 	rm -f src/octavo/kernels/*.so
 	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
