@@ -34,6 +34,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "tokenizer",
         "pooling",
         "params",
+        "checks",
         "errors",
     )
 )

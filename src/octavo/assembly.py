@@ -119,19 +119,9 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     runner = ModelRunner(model, backend, kv, limits, states, tokenizer.stop_token_ids, memory.num_pages)
     phases.done("program")
     return Loaded(
-        user,
-        config,
-        path,
-        tokenizer,
-        template,
-        backend,
-        model,
-        memory,
-        runner,
-        phases.seconds,
-        begin,
+        user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,
         generation,
-    )
+    )  # fmt: skip
 
 
 def _backend(user: EngineConfig, planned: bool) -> Backend:

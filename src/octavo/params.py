@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from numbers import Integral, Real
 from typing import Any
 
+from octavo.checks import integer, is_int, logit_bias, number, plain_number, token_ids
 from octavo.errors import InvalidRequestError
 
 MAX_LOGPROBS = 20
@@ -20,7 +19,6 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 16_384
 MAX_STOP_IDS = 4096
 MAX_ALLOWED_IDS = 300_000
-MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_BAD_WORDS_CHARS = 8192
@@ -98,9 +96,9 @@ class BeamSearchParams:
     early_stopping: bool | str = False
 
     def __post_init__(self) -> None:
-        _integer(self, "beam_width", 1, MAX_BEAM_WIDTH)
-        _integer(self, "max_tokens", 1, 2**31 - 1)
-        _number(self, "length_penalty", -10.0, 10.0)
+        integer(self, "beam_width", 1, MAX_BEAM_WIDTH)
+        integer(self, "max_tokens", 1, 2**31 - 1)
+        number(self, "length_penalty", -10.0, 10.0)
         if self.temperature not in (0, 1):
             raise InvalidRequestError(
                 f"temperature {self.temperature!r}: a beam search draws nothing; leave it out", "temperature"
@@ -174,12 +172,12 @@ class SamplingParams:
     def __post_init__(self) -> None:
         set_ = object.__setattr__  # the dataclass is frozen; this is its constructor
         set_(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
-        set_(self, "stop_token_ids", _ids(self.stop_token_ids))
+        set_(self, "stop_token_ids", token_ids(self.stop_token_ids))
         set_(self, "bad_words", tuple(self.bad_words or ()))
         if self.logit_bias is not None:
-            set_(self, "logit_bias", _logit_bias(self.logit_bias))
+            set_(self, "logit_bias", logit_bias(self.logit_bias))
         if self.allowed_token_ids is not None:
-            set_(self, "allowed_token_ids", _ids(self.allowed_token_ids))
+            set_(self, "allowed_token_ids", token_ids(self.allowed_token_ids))
         if isinstance(self.structured_outputs, Mapping):
             set_(self, "structured_outputs", StructuredOutputsParams(**self.structured_outputs))
         for name in _NUMBERS:
@@ -192,29 +190,29 @@ class SamplingParams:
         self._check_beams()
 
     def _check_numbers(self) -> None:
-        _integer(self, "n", 1, MAX_N)
-        _number(self, "temperature", 0.0, 100.0)
-        _number(self, "top_p", 0.0, 1.0, low_open=True)
-        _number(self, "min_p", 0.0, 1.0)
-        _integer(self, "top_k", 0, 2**31 - 1)
-        _number(self, "presence_penalty", -2.0, 2.0)
-        _number(self, "frequency_penalty", -2.0, 2.0)
-        _number(self, "repetition_penalty", 0.0, 100.0, low_open=True)
-        _integer(self, "min_tokens", 0, 2**31 - 1)
+        integer(self, "n", 1, MAX_N)
+        number(self, "temperature", 0.0, 100.0)
+        number(self, "top_p", 0.0, 1.0, low_open=True)
+        number(self, "min_p", 0.0, 1.0)
+        integer(self, "top_k", 0, 2**31 - 1)
+        number(self, "presence_penalty", -2.0, 2.0)
+        number(self, "frequency_penalty", -2.0, 2.0)
+        number(self, "repetition_penalty", 0.0, 100.0, low_open=True)
+        integer(self, "min_tokens", 0, 2**31 - 1)
         if self.max_tokens is not None:
-            _integer(self, "max_tokens", 1, 2**31 - 1)
+            integer(self, "max_tokens", 1, 2**31 - 1)
             if self.min_tokens > self.max_tokens:
                 raise InvalidRequestError(
                     f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}", "min_tokens"
                 )
         if self.logprobs is not None:
-            _integer(self, "logprobs", 0, MAX_LOGPROBS)
+            integer(self, "logprobs", 0, MAX_LOGPROBS)
         if self.prompt_logprobs is not None:
-            _integer(self, "prompt_logprobs", 0, MAX_LOGPROBS)
+            integer(self, "prompt_logprobs", 0, MAX_LOGPROBS)
         if self.truncate_prompt_tokens is not None:
-            _integer(self, "truncate_prompt_tokens", 1, 2**31 - 1)
+            integer(self, "truncate_prompt_tokens", 1, 2**31 - 1)
         if self.seed is not None:
-            _integer(self, "seed", -(2**63), SEED_MASK)
+            integer(self, "seed", -(2**63), SEED_MASK)
 
     def _check_lists(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -225,7 +223,7 @@ class SamplingParams:
             raise InvalidRequestError(f"stop takes at most {MAX_STOP_CHARS} characters in all", "stop")
         if len(self.stop_token_ids) > MAX_STOP_IDS:
             raise InvalidRequestError(f"stop_token_ids takes at most {MAX_STOP_IDS} ids", "stop_token_ids")
-        if not all(_is_int(i) and i >= 0 for i in self.stop_token_ids):
+        if not all(is_int(i) and i >= 0 for i in self.stop_token_ids):
             raise InvalidRequestError("stop_token_ids must hold token ids", "stop_token_ids")
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=True", "stop")
@@ -235,7 +233,7 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"allowed_token_ids takes at most {MAX_ALLOWED_IDS} ids", "allowed_token_ids"
             )
-        if allowed is not None and not (allowed and all(_is_int(i) and i >= 0 for i in allowed)):
+        if allowed is not None and not (allowed and all(is_int(i) and i >= 0 for i in allowed)):
             raise InvalidRequestError(
                 "allowed_token_ids must hold token ids, at least one", "allowed_token_ids"
             )
@@ -290,19 +288,6 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def plain_number(value: Any) -> Any:
-    """A number of any kind, such as NumPy's scalars, as Python's own; everything else as it is."""
-    if type(value) in (int, float, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    return float(value) if isinstance(value, Real) else value
-
-
-def _ids(values: Iterable[Any] | None) -> tuple[Any, ...]:
-    return () if values is None else tuple(map(plain_number, values))
-
-
 _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
     "temperature": (0, 1),
     "top_p": (1,),
@@ -321,41 +306,6 @@ _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
     "bad_words": ((),),
 }
 """What does not go with beams, and the values that ask for nothing."""
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _integer(params: object, name: str, low: int, high: int) -> None:
-    value = getattr(params, name)
-    if not _is_int(value) or not low <= value <= high:
-        raise InvalidRequestError(f"{name} must be an integer from {low} to {high}, not {value!r}", name)
-
-
-def _number(params: object, name: str, low: float, high: float, low_open: bool = False) -> None:
-    value = getattr(params, name)
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or not low <= value <= high or (low_open and value == low):
-        above = f"above {low:g}" if low_open else f"at least {low:g}"
-        raise InvalidRequestError(f"{name} must be {above} and at most {high:g}, not {value!r}", name)
-
-
-def _logit_bias(bias: Mapping[int, float]) -> dict[int, float]:
-    if len(bias) > MAX_LOGIT_BIAS:
-        raise InvalidRequestError(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", "logit_bias")
-    checked: dict[int, float] = {}
-    for token, value in bias.items():
-        try:
-            token_id, amount = int(token), float(value)  # JSON objects have string keys
-        except (TypeError, ValueError):
-            raise InvalidRequestError("logit_bias maps token ids to numbers", "logit_bias") from None
-        if token_id < 0 or not -100.0 <= amount <= 100.0:
-            raise InvalidRequestError(
-                "logit_bias takes token ids >= 0 and values from -100 to 100", "logit_bias"
-            )
-        checked[token_id] = amount
-    return checked
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.checks import plain_number
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.params import RequestOutputKind, SamplingParams, plain_number
+from octavo.params import RequestOutputKind, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,3 +196,8 @@ def begin_group(owner: Request, params: BeamSearchParams, make: SearchMaker) -> 
 
 def row_params(params: SamplingParams, candidates: int) -> SamplingParams:
     return params.replace(beam_search=None, temperature=0.0, n=1, logprobs=candidates)
+
+
+def together(request: Request) -> tuple[Request, ...]:
+    """The request and, of a beam search, all of its beams."""
+    return (request,) if request.group is None else tuple(request.group.members)

@@ -83,6 +83,15 @@ class EntryOrder:
         return [*sorted(head, key=key), *waiting[len(head) :]]
 
 
+def without(waiting: list[Request], entered: Sequence[Request]) -> list[Request]:
+    """Who still waits; usually the first have entered, and a long queue is not walked for them."""
+    first = 0
+    while first < len(entered) and _entered(waiting[first]):
+        first += 1
+    del waiting[:first]
+    return waiting if first == len(entered) else [r for r in waiting if not _entered(r)]
+
+
 def _arrival(request: Request) -> int:
     return request.order[1]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from dataclasses import replace
+from operator import attrgetter
 
 from octavo.config import SchedulerConfig
-from octavo.engine.beams import BeamGroup, updates_of
+from octavo.engine.beams import BeamGroup, together, updates_of
 from octavo.engine.budget import TokenBudget
 from octavo.engine.encoder_input import Entry, entry_of
-from octavo.engine.entry_order import EntryOrder
+from octavo.engine.entry_order import EntryOrder, without
 from octavo.engine.integrity import check_queues
 from octavo.engine.kv_manager import CROSS, SELF, Growth, KVManager
 from octavo.engine.page_pool import IntegrityError, ensure
@@ -22,6 +23,7 @@ from octavo.engine.swap import SwapSpace
 from octavo.params import SampledToken
 
 MAX_IN_FLIGHT = 2
+ORDER = attrgetter("order")
 
 
 class Scheduler:
@@ -92,7 +94,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request in state WAITING or WAITING_GRAMMAR."""
-        insort(self.waiting, request, key=_order)
+        insort(self.waiting, request, key=ORDER)
 
     def grammar_ready(self, request: Request) -> None:
         """The grammar it waited for is compiled."""
@@ -151,8 +153,7 @@ class Scheduler:
             if end <= len(request.page_table) * page_size and not request.shares_tail:
                 step.place(request, count)
                 continue
-            growth = self._grow(request, end, step)
-            if growth is not None:
+            if (growth := self._grow(request, end, step)) is not None:
                 step.place(request, count, growth)
 
     def _grow(self, request: Request, num_tokens: int, step: StepBuilder) -> Growth | None:
@@ -168,7 +169,7 @@ class Scheduler:
         if victim.group is not None:
             victim = victim.group.owner
         copying = step.copies_for(victim)
-        for member in _together(victim):
+        for member in together(victim):
             step.withdraw(member)
         if not copying and (pairs := self.kv.swap_out(victim)):
             step.swapped[victim] = pairs
@@ -178,7 +179,7 @@ class Scheduler:
         victim.verifying = False
         victim.metrics.num_preemptions += 1
         self.num_preemptions += 1
-        insort(self.waiting, victim, key=_order)
+        insort(self.waiting, victim, key=ORDER)
 
     def _admit(self, step: StepBuilder, now: float) -> None:
         """Let waiting requests enter, in order."""
@@ -207,18 +208,9 @@ class Scheduler:
             admitted.append(request)
             in_progress.add(request)
         if admitted:
-            self._take_out(admitted)
+            self.waiting = without(self.waiting, admitted)
             for request in admitted:
-                insort(self.running, request, key=_order)
-
-    def _take_out(self, admitted: list[Request]) -> None:
-        """They no longer wait; usually they were the first, and a long queue is not walked for them."""
-        first = 0
-        while first < len(admitted) and self.waiting[first].state is RequestState.RUNNING:
-            first += 1
-        del self.waiting[:first]
-        if first < len(admitted):
-            self.waiting = [r for r in self.waiting if r.state is not RequestState.RUNNING]
+                insort(self.running, request, key=ORDER)
 
     def _enter(self, request: Request, step: StepBuilder, now: float) -> None:
         """A request that has begun in the KV manager gets a row and its first chunk."""
@@ -328,7 +320,7 @@ class Scheduler:
             one.token_ids, one.enters = token_ids, True
             if one not in seated:
                 one.state = RequestState.RUNNING
-                insort(self.running, one, key=_order)
+                insort(self.running, one, key=ORDER)
         return []
 
     def _sampled(
@@ -389,7 +381,7 @@ class Scheduler:
 
     def _leave(self, request: Request, publish: bool = True) -> None:
         """A running request, with all of its beams, gives back its pages and its row."""
-        for member in _together(request):
+        for member in together(request):
             self.running.remove(member)
             self.kv.release(member, publish)
         if request.group is None:
@@ -405,15 +397,4 @@ class Scheduler:
         """Raise IntegrityError unless rows, queues and pages agree. O(pages + requests)."""
         self.kv.check_integrity(self.running)
         check_queues(self.config, self.running, self.waiting, self._free_rows, self._freed)
-        held = [slot for request in self.waiting for slot in request.swapped]
-        space = self.kv.swap.pool
-        ensure(len(held) == len(set(held)) == space.num_pages - space.num_free, "a slot is lost")
-
-
-def _together(request: Request) -> tuple[Request, ...]:
-    """The request and, of a beam search, all of its beams."""
-    return (request,) if request.group is None else tuple(request.group.members)
-
-
-def _order(request: Request) -> tuple[int, int]:
-    return request.order
+        self.kv.swap.check_integrity(self.waiting)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from octavo.engine.page_pool import PagePool
+from collections.abc import Iterable
+
+from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.request import Request
 
 
@@ -46,3 +48,8 @@ class SwapSpace:
         """The request needs its slots no more."""
         self.pool.release(request.swapped)
         request.swapped, request.num_swapped_tokens, request.swapping = [], 0, False
+
+    def check_integrity(self, waiting: Iterable[Request]) -> None:
+        """Raise IntegrityError unless every slot in use is some waiting request's."""
+        held = [slot for request in waiting for slot in request.swapped]
+        ensure(len(held) == len(set(held)) == self.pool.num_pages - self.pool.num_free, "a slot is lost")

@@ -17,7 +17,7 @@ from octavo.server.generation import Generation
 from octavo.server.openai.chat import Readers, prepare
 from octavo.server.openai.common import body_schema, dumps, new_id, off_loop
 from octavo.server.openai.items import Item, Items, Totals, parts
-from octavo.server.openai.protocol import parse
+from octavo.server.openai.parse import parse
 from octavo.server.sse import Answer, EventStream
 
 router = APIRouter()

@@ -25,7 +25,8 @@ from octavo.server.openai.common import (
     usage,
 )
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
-from octavo.server.openai.protocol import ChatRequest, parse
+from octavo.server.openai.parse import parse
+from octavo.server.openai.protocol import ChatRequest
 from octavo.server.openai.stream import more_members, respond
 from octavo.server.openai.structured import structured
 from octavo.server.openai.tool_use import AnswerReader, ToolUse, tool_use

@@ -27,7 +27,8 @@ from octavo.server.openai.common import (
     usage,
 )
 from octavo.server.openai.logprobs import CompletionLogprobs, join, prompt_logprobs
-from octavo.server.openai.protocol import CompletionRequest, parse
+from octavo.server.openai.parse import parse
+from octavo.server.openai.protocol import CompletionRequest
 from octavo.server.openai.stream import more_members, respond
 from octavo.server.state import state_of
 

@@ -24,7 +24,8 @@ from octavo.server.openai.common import (
     new_id,
     off_loop,
 )
-from octavo.server.openai.protocol import EmbeddingRequest, parse
+from octavo.server.openai.parse import parse
+from octavo.server.openai.protocol import EmbeddingRequest
 from octavo.server.sse import Answer
 from octavo.server.state import state_of
 

@@ -16,7 +16,8 @@ from octavo.server.generation import Generation
 from octavo.server.openai.chat import Readers, prepare
 from octavo.server.openai.common import body_schema, dumps, error_mapper, new_id, now, off_loop
 from octavo.server.openai.items import Item, Items, Totals, parts
-from octavo.server.openai.protocol import ChatRequest, ResponsesRequest, parse
+from octavo.server.openai.parse import parse
+from octavo.server.openai.protocol import ChatRequest, ResponsesRequest
 from octavo.server.openai.responses_input import as_chat, as_message, input_messages
 from octavo.server.sse import Answer, EventStream
 from octavo.server.state import ServerState, bearer_token, state_of

@@ -10,7 +10,8 @@ from starlette.requests import Request
 from octavo.errors import InvalidRequestError
 from octavo.server.openai.chat import render
 from octavo.server.openai.common import body_schema, check_text, off_loop
-from octavo.server.openai.protocol import ChatRequest, DetokenizeRequest, TokenizeRequest, parse
+from octavo.server.openai.parse import parse
+from octavo.server.openai.protocol import ChatRequest, DetokenizeRequest, TokenizeRequest
 from octavo.server.state import state_of
 
 router = APIRouter()

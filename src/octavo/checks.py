@@ -1,0 +1,60 @@
+"""What a parameter may be: numbers of any kind made plain, ranges checked, errors that name the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from octavo.errors import InvalidRequestError
+
+MAX_LOGIT_BIAS = 1024
+
+
+def plain_number(value: Any) -> Any:
+    """A number of any kind, such as NumPy's scalars, as Python's own; everything else as it is."""
+    if type(value) in (int, float, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def token_ids(values: Iterable[Any] | None) -> tuple[Any, ...]:
+    return () if values is None else tuple(map(plain_number, values))
+
+
+def is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def integer(params: object, name: str, low: int, high: int) -> None:
+    value = getattr(params, name)
+    if not is_int(value) or not low <= value <= high:
+        raise InvalidRequestError(f"{name} must be an integer from {low} to {high}, not {value!r}", name)
+
+
+def number(params: object, name: str, low: float, high: float, low_open: bool = False) -> None:
+    value = getattr(params, name)
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or not low <= value <= high or (low_open and value == low):
+        above = f"above {low:g}" if low_open else f"at least {low:g}"
+        raise InvalidRequestError(f"{name} must be {above} and at most {high:g}, not {value!r}", name)
+
+
+def logit_bias(bias: Mapping[int, float]) -> dict[int, float]:
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise InvalidRequestError(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", "logit_bias")
+    checked: dict[int, float] = {}
+    for token, value in bias.items():
+        try:
+            token_id, amount = int(token), float(value)  # JSON objects have string keys
+        except (TypeError, ValueError):
+            raise InvalidRequestError("logit_bias maps token ids to numbers", "logit_bias") from None
+        if token_id < 0 or not -100.0 <= amount <= 100.0:
+            raise InvalidRequestError(
+                "logit_bias takes token ids >= 0 and values from -100 to 100", "logit_bias"
+            )
+        checked[token_id] = amount
+    return checked
