@@ -351,7 +351,7 @@ def keep_the_slots_of_the_aborted(patch: pytest.MonkeyPatch) -> None:
 
 
 def preempt_a_single_beam(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduler, "_together", lambda request: (request,))
+    patch.setattr(scheduler, "together", lambda request: (request,))
 
 
 def publish_what_a_sibling_holds(patch: pytest.MonkeyPatch) -> None:
