@@ -11,6 +11,7 @@ from octavo.bench.memory import peak_bytes, reset_peak, resident_bytes
 from octavo.bench.sweep import sweep
 from octavo.bench.workload import random_prompts
 from octavo.errors import InvalidRequestError
+from octavo.params import StructuredOutputsParams
 
 
 def test_tokens_are_those_of_generate(driver: Driver) -> None:
@@ -38,6 +39,14 @@ def test_early_starters_draw_in_the_prompt_phase() -> None:
     assert [len(ids) for ids in run.token_ids] == [4, 4]
     assert sum(step.tokens for step in run.prompt + run.decode) == 8
     assert run.first_token_s[0] < run.first_token_s[1]
+
+
+def test_grammars_are_followed(driver: Driver) -> None:
+    digits = StructuredOutputsParams(regex="[0-9]{40}")
+    run = driver.run(random_prompts(2, 9, driver.vocab_size), 8, structured_outputs=digits)
+    texts = [driver.loaded.tokenizer.decode(list(ids)) for ids in run.token_ids]
+    assert [len(ids) for ids in run.token_ids] == [8, 8]
+    assert all(text.isdigit() for text in texts)
 
 
 def test_one_token_is_no_decoding(driver: Driver) -> None:

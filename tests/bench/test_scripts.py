@@ -15,6 +15,7 @@ import pytest
 
 from octavo.bench.driver import Driver
 from octavo.engine.core import EngineCore
+from octavo.params import CompletionOutput, RequestOutput
 
 ROOT = Path(__file__).parents[2]
 
@@ -231,3 +232,39 @@ def test_overload_counts_everybody(driver: Driver, rate: float) -> None:
     assert found.served <= found.ended
     core.check_integrity()
     assert core.scheduler.kv.num_available == config.num_pages
+
+
+def test_grammar_costs_are_of_answers_that_do_not_end(driver: Driver) -> None:
+    cost = script("grammar_cost")
+    found = cost.compile_times(driver.loaded.tokenizer, 1)
+    assert found["compile_ms"] > 0
+    assert cost.mask_times(driver.loaded.tokenizer, 5)["masks"] == 5 * len(cost.SCHEMAS)
+    assert cost.wide_schema(1) != cost.wide_schema(2)
+    assert len(cost.wide_schema(1)["properties"]) == 200
+
+
+def test_answers_are_judged_by_the_schema() -> None:
+    judge = script("valid_json")
+
+    def verdict(text: str, reason: str = "stop") -> str:
+        answer = CompletionOutput(0, text, [], finish_reason=reason)
+        return str(judge.verdict(RequestOutput("r", None, [1], [answer], True)))
+
+    right = '{"name": "Bo", "age": 3, "tags": []}'
+    assert verdict(right) == "valid"
+    assert verdict(right, "length") == "ended with length"
+    assert verdict(right[:-1]) == "not JSON"
+    assert verdict(right.replace("3", "131")) == "against the schema"
+
+
+def test_hot_answers_are_valid() -> None:
+    judge = script("valid_json")
+    llm = Driver("smollm2", max_model_len=judge.MAX_TOKENS + 64, max_num_seqs=4)
+    assert judge.verdicts(llm, 4, 1.5) == {"valid": 4}
+
+
+@pytest.mark.slow
+def test_five_hundred_hot_answers_are_valid() -> None:
+    judge = script("valid_json")
+    llm = Driver("smollm2", max_model_len=judge.MAX_TOKENS + 64, max_num_seqs=32)
+    assert judge.verdicts(llm, 500, 1.5) == {"valid": 500}

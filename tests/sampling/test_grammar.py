@@ -100,6 +100,57 @@ def test_a_token_against_the_grammar_fails_the_row_alone(make: ConstraintCompile
     assert second.token_id == ord("a")
 
 
+def test_masks_of_many_rows_are_those_of_each(make: ConstraintCompiler) -> None:
+    """Together as alone: padding, two grammars in a row, a row that comes twice, drafts, an error."""
+    wishes = [
+        (["json", {"type": "array", "items": {"enum": ["x", 1]}}], b"["),
+        (["regex", "[ab]{2,3}"], b"ab"),
+        (["regex", "[ab]{2,3}"], b"x"),
+        (["choice", ["yes", "no"]], b"n"),
+    ]
+    constraints = [compiled(make, **{kind: value}) for (kind, value), _ in wishes]
+    also = compiled(make, regex="[yn][eo]s?")
+    wide = VOCAB + 100
+    rows = SamplingRows(len(wishes) + 1, wide, (END,), mask_threads=2)
+    for row, (constraint, (_, output)) in enumerate(zip(constraints, wishes, strict=True)):
+        both = (constraint, also) if row == 3 else (constraint,)
+        rows.add(row, SamplingParams(constraints=both), 1, 0, [1, *output], 1)
+    rows.add(4, SamplingParams(), 1, 0, [1], 1)
+    order, ahead = [3, 0, 2, 4, 1, 0, 0], [[], [], [], [], [], [], [*b"1"]]
+    batch = rows.batch(order, [5] * len(order), ahead)
+    assert batch.mask is not None
+    assert list(batch.errors) == [2]
+    for index, (row, draft) in enumerate(zip(order, ahead, strict=True)):
+        alone = full_mask(1, wide)[0]
+        if row == 2:
+            continue
+        for constraint in [] if row == 4 else [constraints[row], *([also] if row == 3 else [])]:
+            constraint.start([*wishes[row][1]]).restrict(alone, draft)
+        assert batch.mask[index].tolist() == alone.tolist(), index
+
+
+def test_masks_are_those_of_the_last_token(make: ConstraintCompiler) -> None:
+    """Buffers that are used again, batches that shrink and grow."""
+    constraint = compiled(make, regex="(a|bc)*d")
+    rows = SamplingRows(3, VOCAB, (END,))
+    matchers = [constraint.start([]) for _ in range(3)]
+    for row in range(3):
+        rows.add(row, SamplingParams(constraints=(constraint,)), 1, 0, [1], 1)
+    draw = random.Random(2)
+    for step in range(60):
+        order = draw.sample(range(3), draw.randint(1, 3))
+        batch = rows.batch(order, [step + 1] * len(order))
+        assert batch.mask is not None
+        for index, row in enumerate(order):
+            alone = full_mask(1, VOCAB)[0]
+            matchers[row].restrict(alone)
+            assert batch.mask[index].tolist() == alone.tolist()
+            choices = [t for t in np.flatnonzero(allowed(alone, VOCAB)).tolist() if t in b"abc"]
+            token = draw.choice(choices)
+            rows.append(row, [token])
+            matchers[row].append([token])
+
+
 def test_a_random_model_writes_valid_json(make: ConstraintCompiler) -> None:
     """Every allowed token leads to a whole answer: walks through the masks always parse and validate."""
     import jsonschema

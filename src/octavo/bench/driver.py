@@ -80,7 +80,8 @@ class Driver(LLM):
         """Compute the prompts and draw new_tokens for each: greedy, end of text ignored.
 
         Args:
-            sampling: fields of SamplingParams, for other draws.
+            sampling: fields of SamplingParams, for other draws. structured_outputs end where they must,
+                so let them need more than new_tokens.
 
         Nothing of it is left in the prefix cache that was not there: none of earlier runs is used.
 
@@ -89,8 +90,9 @@ class Driver(LLM):
             OctavoError: a request failed.
         """
         self.reset_prefix_cache()
-        always = {"max_tokens": new_tokens, "ignore_eos": True, "detokenize": False}
-        params = SamplingParams(**{"temperature": 0.0, **sampling, **always})
+        ends = sampling.get("structured_outputs") is not None
+        always = {"max_tokens": new_tokens, "ignore_eos": not ends, "detokenize": False}
+        params = self._compiler.compile(SamplingParams(**{"temperature": 0.0, **sampling, **always}))
         names = [f"run-{self._next_id + i}" for i in range(len(prompts))]
         self._next_id += len(names)
         for prompt in prompts:

@@ -10,6 +10,7 @@ from octavo.engine.plan import RowStep, SampledToken, StepPlan, StepResult
 from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Program, Tensor
 from octavo.models.registry import Embedder, EncoderDecoder, Model
 from octavo.runtime.batch import encoder_batch, gather_batch
+from octavo.runtime.hardware import usable_threads
 from octavo.runtime.scores import PromptScores
 from octavo.runtime.states import RequestStates
 from octavo.runtime.vectors import END, PromptVectors, Vector
@@ -54,7 +55,9 @@ class ModelRunner:
         first_slot: int = 0,
     ) -> None:
         self._kv, self._states, self._first_slot = kv, states, first_slot
-        self._samplings = SamplingRows(limits.max_sequences, model.vocab_size, eos_token_ids)
+        # Masks have the whole forward to be ready in: half of the threads are enough.
+        mask_threads = max(1, usable_threads() // 2)
+        self._samplings = SamplingRows(limits.max_sequences, model.vocab_size, eos_token_ids, mask_threads)
         self._sampler = make_sampler(backend, model.vocab_size)
 
         def forward(ops: Ops, inputs: Inputs) -> Tensor:

@@ -114,20 +114,85 @@ class GrammarMatcher:
         self._matcher = matcher
         self._own = np.zeros(words, np.uint32)
 
+    @property
+    def inner(self) -> Any:
+        """llguidance's own matcher."""
+        return self._matcher
+
+    @property
+    def words(self) -> int:
+        """Of a mask over the tokenizer's vocabulary."""
+        return len(self._own)
+
     def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
         taken = self._matcher.try_consume_tokens(list(ahead)) if ahead else 0
         if taken == len(ahead):
             self._matcher.unsafe_compute_mask_ptr(self._own.ctypes.data, self._own.nbytes)
-            mask[: len(self._own)] &= self._own
-            mask[len(self._own) :] = 0  # tokens beyond the tokenizer's are padding
+            _clear(mask, self._own)
         if taken:
             self._matcher.rollback(taken)
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConstraintError if the last mask means nothing."""
         if self._matcher.is_error():
             raise ConstraintError(f"{GRAMMAR_FAILED}: {_one_line(self._matcher.get_error())}")
 
     def append(self, token_ids: Sequence[int]) -> None:
         # A token that the grammar forbids leaves an error, which the next restrict() reports.
         self._matcher.consume_tokens(list(token_ids))
+
+
+class GrammarMasks:
+    """Masks of many rows in one call, on threads of llguidance's own.
+
+    The interpreter is left once a step and not once a row: each return to it may cost a switch
+    interval (5 ms) where another thread is busy.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._executor: Any = None  # its threads start with its first use
+        self._masks = np.zeros((0, 0), np.uint32)
+
+    def restrict(self, matchers: Sequence[tuple[int, GrammarMatcher]], mask: U32) -> dict[int, str]:
+        """The same as restrict() of each matcher on its row of the mask, but for errors by row.
+
+        Args:
+            matchers: (row of the mask, matcher); no matcher twice, all over one vocabulary.
+            mask [R, words]: bits are cleared in place.
+        """
+        if not matchers:
+            return {}
+        masks = self._compute([matcher for _, matcher in matchers])
+        errors: dict[int, str] = {}
+        for (row, matcher), allowed in zip(matchers, masks, strict=True):
+            _clear(mask[row], allowed)
+            try:
+                matcher.check()
+            except ConstraintError as error:
+                errors[row] = str(error)
+        return errors
+
+    def _compute(self, matchers: list[GrammarMatcher]) -> U32:
+        """[len(matchers), words], overwritten by the next call."""
+        count, words = len(matchers), matchers[0].words
+        if self._executor is None:
+            import llguidance
+
+            self._executor = llguidance.LLExecutor(num_threads=self._threads)
+        if len(self._masks) < count or self._masks.shape[1] != words:
+            self._masks = np.zeros((count, words), np.uint32)
+        pairs = [(matcher.inner, index) for index, matcher in enumerate(matchers)]
+        pointer = self._masks.ctypes.data
+        self._executor.unsafe_compute_mask_ptr(pairs, pointer, 4 * words, len(self._masks))
+        return self._masks[:count]
+
+
+def _clear(mask: U32, allowed: U32) -> None:
+    """Clear what is not allowed; tokens beyond the tokenizer's are padding, and never are."""
+    mask[: len(allowed)] &= allowed
+    mask[len(allowed) :] = 0
 
 
 def _one_line(text: str, limit: int = 300) -> str:

@@ -13,6 +13,7 @@ from octavo.errors import InvalidRequestError
 from octavo.params import SEED_MASK, SamplingParams
 from octavo.sampling.batch import F32, I32, ROW, U32, SamplingBatch, TokenLists
 from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, Matcher, full_mask
+from octavo.sampling.grammar import GrammarMasks, GrammarMatcher
 
 
 class TokenCounts:
@@ -72,9 +73,12 @@ class SamplingRows:
         max_rows: rows are numbered 0 <= row < max_rows.
         vocab_size: width of the logits.
         eos_token_ids: end a sequence, so they are banned until min_tokens (unless ignore_eos).
+        mask_threads: compute the masks of rows with grammars.
     """
 
-    def __init__(self, max_rows: int, vocab_size: int, eos_token_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, max_rows: int, vocab_size: int, eos_token_ids: Sequence[int] = (), mask_threads: int = 1
+    ) -> None:
         self._vocab_size = vocab_size
         self._eos = tuple(eos_token_ids)
         self._rows = np.zeros(max_rows, ROW)
@@ -82,6 +86,7 @@ class SamplingRows:
         self._banned: dict[int, tuple[I32, F32]] = {}
         self._counts: dict[int, TokenCounts] = {}
         self._matchers: dict[int, list[Matcher]] = {}
+        self._grammar_masks = GrammarMasks(mask_threads)
         self._gathered_rows: Sequence[int] | None = None
         self._gathered = self._rows[:0], TokenLists.none(0)
 
@@ -165,13 +170,18 @@ class SamplingRows:
         if not any(row in self._matchers for row in rows):
             return None, errors
         mask = full_mask(len(rows), self._vocab_size)
+        together: dict[GrammarMatcher, int] = {}  # each one once: the first place that has no draft
         for index, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
             try:
                 for matcher in self._matchers.get(row, ()):
-                    matcher.restrict(mask[index], draft)
+                    if isinstance(matcher, GrammarMatcher) and not draft and matcher not in together:
+                        together[matcher] = index
+                    else:
+                        matcher.restrict(mask[index], draft)
             except ConstraintError as error:
                 errors[index] = str(error)
-        return mask, errors
+        later = self._grammar_masks.restrict([(index, each) for each, index in together.items()], mask)
+        return mask, later | errors
 
     def batch(
         self,

@@ -1,0 +1,188 @@
+"""What grammars cost: compiling, each mask, and the throughput of many streams.
+
+    .venv/bin/python benchmarks/grammar_cost.py [--streams 32] [--json] [--write]
+
+Compiling: a schema of 200 properties that was never seen, from the request's params to its first mask. The
+tokenizer's table is made once for a process and counted apart. Masks: of random answers to several schemas,
+each mask alone. Throughput: the same prompts with and without a grammar, in turns; the grammar allows what
+random answers would hold, and no answer ends early.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from harness import report, usable_cores, write
+
+from octavo.bench.driver import Driver
+from octavo.bench.workload import random_prompts
+from octavo.params import SamplingParams, StructuredOutputsParams
+from octavo.sampling import ConstraintCompiler
+from octavo.sampling.constraints import full_mask
+from octavo.sampling.logits import allowed
+
+LIMITS = {"mask_p99_ms": 1.0, "cost": 0.05, "compile_ms": 50.0}
+PROPERTIES = 200
+PROMPT = 16
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+        "mail": {"type": "string", "format": "email"},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 6},
+        "rank": {"enum": ["low", "middle", "high"]},
+        "when": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
+    },
+    "required": ["name", "age", "tags", "when"],
+    "additionalProperties": False,
+}
+SCHEMAS: dict[str, Any] = {
+    "person": PERSON,
+    "people": {"type": "array", "items": PERSON, "minItems": 2},
+    "any object": {"type": "object"},
+    "tree": {
+        "type": "object",
+        "properties": {"value": {"type": "number"}, "left": {"$ref": "#"}, "right": {"$ref": "#"}},
+        "required": ["value"],
+        "additionalProperties": False,
+    },
+}
+
+
+def wide_schema(salt: int) -> dict[str, Any]:
+    """200 properties of several kinds, like no other salt's."""
+    kinds = [
+        {"type": "string", "maxLength": 30},
+        {"type": "integer", "minimum": 0, "maximum": 9999},
+        {"enum": ["red", "green", "blue"]},
+        {"type": "array", "items": {"type": "number"}, "maxItems": 5},
+        {"anyOf": [{"type": "null"}, {"type": "boolean"}]},
+    ]
+    names = [f"field_{salt}_{number}" for number in range(PROPERTIES)]
+    properties = {name: kinds[number % len(kinds)] for number, name in enumerate(names)}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": names[::2],
+        "additionalProperties": False,
+    }
+
+
+def compile_times(tokenizer: Any, repeat: int) -> dict[str, float]:
+    """Milliseconds for the tokenizer's table, and for schemas that were never seen."""
+    start = time.perf_counter()
+    make = ConstraintCompiler(tokenizer)
+    make.compile(SamplingParams(structured_outputs=StructuredOutputsParams(regex="a")))
+    table = time.perf_counter() - start
+    times = []
+    for salt in range(repeat):
+        params = SamplingParams(structured_outputs=StructuredOutputsParams(json=wide_schema(salt)))
+        start = time.perf_counter()
+        make.compile(params)
+        times.append(time.perf_counter() - start)
+    return {
+        "table_ms": round(1e3 * table, 2),
+        "compile_ms": round(1e3 * statistics.median(times), 2),
+        "compile_most_ms": round(1e3 * max(times), 2),
+    }
+
+
+def mask_times(tokenizer: Any, tokens: int, seed: int = 0) -> dict[str, Any]:
+    """Masks along random answers, in milliseconds: every allowed token is as likely as any other."""
+    make, draw = ConstraintCompiler(tokenizer), random.Random(seed)
+    times: list[float] = []
+    for schema in SCHEMAS.values():
+        params = make.compile(SamplingParams(structured_outputs=StructuredOutputsParams(json=schema)))
+        (constraint,) = params.constraints
+        matcher, left = constraint.start([]), tokens
+        while left:
+            mask = full_mask(1, tokenizer.vocab_size)[0]
+            start = time.perf_counter()
+            matcher.restrict(mask)
+            times.append(time.perf_counter() - start)
+            token = draw.choice(np.flatnonzero(allowed(mask, tokenizer.vocab_size)).tolist())
+            matcher.append([token])
+            if token in tokenizer.stop_token_ids:
+                matcher = constraint.start([])
+            left -= 1
+    p50, p99 = (1e3 * float(np.percentile(times, q)) for q in (50, 99))
+    return {
+        "masks": len(times),
+        "mask_p50_ms": round(p50, 4),
+        "mask_p99_ms": round(p99, 4),
+        "mask_most_ms": round(1e3 * max(times), 3),
+    }
+
+
+def throughput(options: argparse.Namespace) -> dict[str, Any]:
+    """Tokens a second of all streams, without and with a grammar, in turns."""
+    driver = Driver(
+        options.model, threads=options.threads, max_num_seqs=options.streams,
+        max_model_len=PROMPT + options.new_tokens + 8, enable_prefix_caching=False,
+    )  # fmt: skip
+    long = {"type": "array", "items": PERSON, "minItems": options.new_tokens}
+    wishes: dict[str, Any] = {
+        "free": {},
+        "grammar": {"structured_outputs": StructuredOutputsParams(json=long)},
+    }
+    rates: dict[str, list[float]] = {name: [] for name in wishes}
+    for repetition in range(options.repeat + 1):
+        prompts = random_prompts(options.streams, PROMPT, driver.vocab_size, repetition)
+        for name, wish in wishes.items():
+            # Temperature 1 for both: argmax of an untouched row takes a shorter way.
+            run = driver.run(prompts, options.new_tokens, temperature=1.0, seed=repetition, **wish)
+            short = [ids for ids in run.token_ids if len(ids) < options.new_tokens]
+            if short:
+                raise SystemExit(f"{len(short)} answers ended early: their rate says nothing")
+            rates[name].append(run.decode_rate)
+    ratios = [g / f for f, g in zip(rates["free"][1:], rates["grammar"][1:], strict=True)]
+    return {
+        "free_tokens_s": round(statistics.median(rates["free"][1:]), 2),
+        "grammar_tokens_s": round(statistics.median(rates["grammar"][1:]), 2),
+        "cost": round(1 - statistics.median(ratios), 4),
+        "costs": [round(1 - ratio, 4) for ratio in ratios],
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="grammar_cost", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--masks", type=int, default=2000, help="for each of the schemas")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/grammar_cost-*.json")
+    options = parser.parse_args(arguments)
+    small = Driver(options.model, threads=1, max_num_seqs=1, max_model_len=64)
+    tokenizer = small.loaded.tokenizer
+    found = {**compile_times(tokenizer, options.repeat), **mask_times(tokenizer, options.masks)}
+    del small
+    found |= throughput(options)
+    settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
+    result = report("grammar_cost", sys.argv, {"settings": settings, "limits": LIMITS, **found})
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        for name, value in found.items():
+            limit = f"  (limit {LIMITS[name]})" if name in LIMITS else ""
+            print(f"{name:18} {value}{limit}")
+    if options.write:
+        print(f"wrote {write(result)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
