@@ -14,6 +14,7 @@ from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling import ConstraintCompiler, RowError, Sampler, SamplingRows, compiler
 from octavo.sampling.constraints import ConstraintError, full_mask
+from octavo.sampling.json_schema import PARTLY, SUPPORTED
 from octavo.sampling.logits import allowed
 from support.grammars import END, VOCAB, ByteTokenizer, accepts, compiled, next_tokens
 
@@ -299,3 +300,108 @@ def test_a_stopped_matcher_reports_what_it_is_fed(make: ConstraintCompiler) -> N
     matcher.append([*b"b"])
     with pytest.raises(ConstraintError, match="grammar failed"):
         matcher.restrict(full_mask(1, VOCAB)[0])
+
+
+OPEN = {"$defs": {"base": {"properties": {"a": {"type": "integer"}}}}, "allOf": [{"$ref": "#/$defs/base"}]}
+PAIR = {"type": "array", "items": {"enum": ["a", "b", 1]}, "maxItems": 2, "uniqueItems": True}
+LIST = {
+    "$id": "https://example.com/root",
+    "$ref": "list",
+    "$defs": {
+        "own": {"$dynamicAnchor": "item", "type": "boolean"},
+        "list": {
+            "$id": "list",
+            "type": "array",
+            "items": {"$dynamicRef": "#item"},
+            "$defs": {"any": {"$dynamicAnchor": "item"}},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        (PAIR, ["[]", '["a",1]', '["b","a"]'], ['["a","a"]', "[1,1]", '["a","b",1]']),
+        ({**PAIR, "minItems": 2}, ['["b",1]'], ["[]", '["a"]']),
+        (
+            {"type": "array", "prefixItems": [{"type": "boolean"}] * 2, "items": False, "uniqueItems": True},
+            ["[true,false]", "[true]"],
+            ["[true,true]"],
+        ),
+        (
+            {"type": "object", "propertyNames": {"maxLength": 2}, "additionalProperties": {"const": 1}},
+            ["{}", '{"ab": 1, "é€": 1}'],
+            ['{"abc": 1}', '{"ab": 2}'],
+        ),
+        (
+            {
+                "type": "object",
+                "propertyNames": {"enum": ["x", "y"]},
+                "properties": {"z": {}, "x": {"const": 1}},
+            },
+            ['{"x": 1}', '{"y": 2}', '{"x": 1, "y": null}'],
+            ['{"z": 1}', '{"x": 2}', '{"w": 1}'],
+        ),
+        (
+            {"type": "object", **OPEN, "properties": {"b": {}}, "unevaluatedProperties": False},
+            ['{"a": 1}', '{"b": 1}', "{}"],
+            ['{"c": 1}', '{"a": "x"}'],
+        ),
+        (
+            {
+                "type": "array",
+                "prefixItems": [{"const": 1}],
+                "allOf": [{"prefixItems": [{}, {"const": 2}]}],
+                "unevaluatedItems": {"const": 3},
+            },
+            ["[]", "[1, 2]", "[1, 2, 3, 3]"],
+            ["[1, 3]", "[1, 2, 4]"],
+        ),
+        (LIST, ["[]", "[true, false]"], ["[1]", '["x"]']),
+    ],
+    ids=[
+        "unique",
+        "unique and least",
+        "unique tuple",
+        "short names",
+        "listed names",
+        "open",
+        "tuple",
+        "dynamic",
+    ],
+)
+def test_keywords_that_are_written_out(
+    make: ConstraintCompiler, schema: dict[str, Any], right: list[str], wrong: list[str]
+) -> None:
+    constraint = compiled(make, json=schema)
+    assert [text for text in right if not accepts(constraint, text)] == []
+    assert [text for text in wrong if accepts(constraint, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"items": {"type": "string"}, "uniqueItems": True}, "uniqueItems"),
+        ({"prefixItems": [{"type": "boolean"}], "uniqueItems": True}, "uniqueItems"),
+        ({"items": {"enum": list(range(9))}, "uniqueItems": True}, "uniqueItems"),
+        ({"propertyNames": {"pattern": "^a", "maxLength": 3}}, "propertyNames"),
+        ({"propertyNames": {"maxLength": 10**9}}, "propertyNames"),
+        ({"propertyNames": {"maxLength": 3}, "patternProperties": {"^a": {}}}, "propertyNames"),
+        ({"anyOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False}, "unevaluatedProperties"),
+        ({"contains": {"const": 1}, "unevaluatedItems": False}, "unevaluatedItems|contains"),
+        ({"$ref": "b", "$defs": {
+            "b": {"$id": "b", "$dynamicRef": "#x", "$defs": {"y": {"$dynamicAnchor": "x", "type": "null"}}},
+            "c": {"$id": "c", "$dynamicAnchor": "x"},
+        }}, "dynamicRef"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_out_is_refused_by_keyword(
+    make: ConstraintCompiler, schema: dict[str, Any], text: str
+) -> None:
+    with pytest.raises((InvalidRequestError, UnsupportedError), match=text):
+        compiled(make, json=schema)
+
+
+def test_the_list_of_keywords_names_known_ones() -> None:
+    assert set(PARTLY) <= SUPPORTED

@@ -12,20 +12,25 @@ name of its own, so recursive schemas end: there are finitely many sets of subsc
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.sampling.json_schema_case import Case, Conjunction
 from octavo.sampling.json_schema_cases import Cases
 from octavo.sampling.json_schema_refs import PARAM, Schemas
+from octavo.sampling.json_schema_value import equal
 
 MAX_DEFINITIONS = 2_000
+MAX_ARRAYS = 1_000
 
 SUPPORTED = frozenset(
     [
         "$anchor",
         "$comment",
         "$defs",
+        "$dynamicAnchor",
+        "$dynamicRef",
         "$id",
         "$ref",
         "$schema",
@@ -81,6 +86,24 @@ SUPPORTED = frozenset(
     ]
 )
 """Keywords that are understood. Some of them only in part: then the error says which part is missing."""
+
+PARTLY = {
+    "$dynamicRef": "where there is one $dynamicAnchor of the name, or the outermost resource has one",
+    "$ref": "within the schema; nothing is fetched",
+    "contains": "where it asks for nothing, or is true or {}",
+    "format": "the formats below",
+    "multipleOf": "one number for a place",
+    "not": "not around oneOf, dependent keywords, type integer, or const and enum beyond null and booleans; "
+    "around bounds, types, required with one name, properties with one name",
+    "oneOf": "where the alternatives that may overlap can be negated (see not)",
+    "pattern": "one expression for a place; no look-around, no back-references",
+    "patternProperties": "of one of the schemas that are merged at a place",
+    "propertyNames": "const, enum, one pattern, or lengths; not beside patternProperties",
+    "unevaluatedItems": "beside items, prefixItems, $ref and allOf; not beside anyOf, oneOf, if or contains",
+    "unevaluatedProperties": "beside properties, $ref, allOf; not beside anyOf, oneOf, if, dependentSchemas",
+    "uniqueItems": f"arrays of one item; at most {MAX_ARRAYS} arrays of enum, const, null and booleans",
+}
+"""Where a keyword is followed, of those that are not followed everywhere. The rest is refused."""
 
 
 def normalize(schema: Any) -> Any:
@@ -139,7 +162,8 @@ class _Writer:
             return {"enum": case.values}
         schema: dict[str, Any] = {"type": case.type, **case.bounds}
         if case.type == "array":
-            return self._array(case, schema)
+            unique = case.unique and case.bounds.get("maxItems", 2) > 1
+            return self._distinct(case) if unique else self._array(case, schema)
         if case.type == "object":
             return self._object(case, schema)
         return schema
@@ -160,6 +184,46 @@ class _Writer:
             schema["prefixItems"] = prefix
         schema["items"] = items
         return schema
+
+    def _distinct(self, case: Case) -> Any:
+        """All arrays without equal items, where they can be counted."""
+        rest = self._finite(case.items)
+        places = [self._finite(item) for item in case.prefix]
+        if rest is None and case.bounds.get("maxItems", math.inf) <= len(places):
+            rest = []  # there is no place for more
+        most = case.bounds.get("maxItems", len(places) + len(rest or ()))
+        if rest is None or None in places[:most]:
+            raise UnsupportedError(
+                "JSON schema keyword 'uniqueItems' is only supported for few values", PARAM
+            )
+        arrays: list[list[Any]] = []
+        longest: list[list[Any]] = [[]]
+        for length in range(most + 1):
+            if length >= case.bounds.get("minItems", 0):
+                arrays += longest
+            choices = places[length] if length < len(places) else rest
+            longest = [
+                [*array, value]
+                for array in longest
+                for value in choices or ()
+                if not any(equal(value, item) for item in array)
+            ]
+            if len(arrays) + len(longest) > MAX_ARRAYS:
+                raise UnsupportedError("JSON schema keyword 'uniqueItems' allows too many arrays here", PARAM)
+        return {"enum": arrays} if arrays else False
+
+    def _finite(self, conjunction: Conjunction) -> list[Any] | None:
+        """The values of a place, each once; None: too many to count."""
+        if not conjunction:
+            return None
+        found: list[Any] = []
+        for case in self._cases.of(conjunction):
+            known: dict[str, list[Any]] = {"null": [None], "boolean": [True, False]}
+            values = known.get(case.type) if case.values is None else case.values
+            if values is None:
+                return None
+            found += [v for i, v in enumerate(values) if not any(equal(v, w) for w in [*found, *values[:i]])]
+        return found
 
     def _object(self, case: Case, schema: dict[str, Any]) -> Any:
         written = {name: self.place(member) for name, member in case.properties.items()}

@@ -26,6 +26,7 @@ class Case:
         type: a JSON type, or "integer".
         values: the only ones, if there are only so many.
         bounds: keywords of numbers, strings, and sizes of arrays and objects, as they are.
+        unique: no two items of an array are equal.
     """
 
     type: str
@@ -37,6 +38,7 @@ class Case:
     patterns: dict[str, Conjunction] = field(default_factory=dict)
     additional: Conjunction = frozenset()
     required: dict[str, None] = field(default_factory=dict)
+    unique: bool = False
 
     @property
     def is_leaf(self) -> bool:
@@ -46,7 +48,7 @@ class Case:
     def is_free(self) -> bool:
         """Any value of the type will do."""
         empty = not (self.bounds or self.prefix or self.items or self.properties or self.patterns)
-        return empty and not (self.additional or self.required) and self.values is None
+        return empty and not (self.additional or self.required or self.unique) and self.values is None
 
     @property
     def bounds_possible(self) -> bool:

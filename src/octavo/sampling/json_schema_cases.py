@@ -36,10 +36,9 @@ _KIND = {
     "patternProperties": "object", "additionalProperties": "object", "propertyNames": "object",
     "unevaluatedProperties": "object", "dependentRequired": "object",
 }  # fmt: skip
-FORMATS = frozenset(
-    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"]
-)
-_COMBINES = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired")
+_COMBINES = (
+    "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired",
+)  # fmt: skip
 
 
 class Cases:
@@ -129,6 +128,8 @@ class Cases:
         match keyword:
             case "$ref":
                 return all_of((self._schemas.target(number, value), wanted))
+            case "$dynamicRef":
+                return all_of((self._schemas.dynamic_target(number, value), wanted))
             case "not":
                 return all_of((ids(value), not wanted))
             case "allOf" | "anyOf":
@@ -229,7 +230,7 @@ class Cases:
             if kind == "array":
                 merge_array(self._schemas, case, number)
         if kind == "object":
-            merge_objects(self._schemas, case, objects)
+            merge_objects(self._schemas, case, objects, self.of)
         impossible = (self._schemas.number(False), True)
         if any(impossible in case.properties.get(name, ()) for name in case.required):
             return None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.sampling.json_schema_case import Case, Conjunction
 from octavo.sampling.json_schema_refs import PARAM, Schemas
-from octavo.sampling.json_schema_value import matches_pattern
+from octavo.sampling.json_schema_value import matches_pattern, satisfies
 
-_BRANCHES = ("anyOf", "oneOf", "not", "if", "dependentSchemas")
+_BRANCHES = ("anyOf", "oneOf", "if", "dependentSchemas")  # what `not` holds evaluates nothing
+_MAX_NAME = 1_000
 
 
 def merge_array(schemas: Schemas, case: Case, number: int) -> None:
@@ -17,16 +19,18 @@ def merge_array(schemas: Schemas, case: Case, number: int) -> None:
     for keyword in ("minItems", "maxItems"):
         if keyword in schema:
             case.tighten(keyword, schema[keyword])
-    if schema.get("uniqueItems") and case.bounds.get("maxItems", 2) > 1:
-        raise UnsupportedError("JSON schema keyword 'uniqueItems' is not supported", PARAM)
+    case.unique = case.unique or bool(schema.get("uniqueItems"))
     _contains(case, schema)
     rest: Conjunction = frozenset()
+    own = [_one(schemas, ids(part)) for part in schema.get("prefixItems", ())]
     if "items" in schema:
         rest = _one(schemas, ids(schema["items"]))
-    elif "unevaluatedItems" in schema:
-        _refuse_branches(schema, "unevaluatedItems", ("$ref", "allOf", "contains", *_BRANCHES))
-        rest = _one(schemas, ids(schema["unevaluatedItems"]))
-    own = [_one(schemas, ids(part)) for part in schema.get("prefixItems", ())]
+    elif "unevaluatedItems" in schema and (left := _one(schemas, ids(schema["unevaluatedItems"]))):
+        others = _beside(schemas, number, "unevaluatedItems", ("contains", *_BRANCHES))
+        if not any("items" in other or "unevaluatedItems" in other for other in others):
+            rest = left
+        evaluated = max((len(other.get("prefixItems", ())) for other in others), default=0)
+        own += [frozenset()] * (evaluated - len(own))
     length = max(len(own), len(case.prefix))
     own += [rest] * (length - len(own))
     case.prefix += [case.items] * (length - len(case.prefix))
@@ -53,6 +57,34 @@ def _one(schemas: Schemas, number: int) -> Conjunction:
     return frozenset() if schema is True or schema == {} else frozenset({(number, True)})
 
 
+def _beside(
+    schemas: Schemas, number: int, keyword: str, branches: tuple[str, ...] = _BRANCHES
+) -> list[Mapping[str, Any]]:
+    """The other subschemas that hold at the same place, whatever the value: through $ref and allOf.
+
+    What they evaluate is not left to an unevaluated keyword of subschema `number`.
+
+    Raises:
+        UnsupportedError: which ones hold depends on the value.
+    """
+    found: dict[int, Mapping[str, Any]] = {}
+    todo = [number]
+    while todo:
+        at = todo.pop()
+        schema = schemas[at]
+        if at in found or isinstance(schema, bool):
+            continue
+        _refuse_branches(schema, keyword, branches)
+        found[at] = schema
+        if "$ref" in schema:
+            todo.append(schemas.target(at, schema["$ref"]))
+        if "$dynamicRef" in schema:
+            todo.append(schemas.dynamic_target(at, schema["$dynamicRef"]))
+        todo += [schemas.number(part) for part in schema.get("allOf", ())]
+    del found[number]
+    return list(found.values())
+
+
 def _refuse_branches(schema: Any, keyword: str, others: tuple[str, ...]) -> None:
     for other in others:
         if other in schema:
@@ -61,7 +93,9 @@ def _refuse_branches(schema: Any, keyword: str, others: tuple[str, ...]) -> None
             )
 
 
-def merge_objects(schemas: Schemas, case: Case, numbers: list[int]) -> None:
+def merge_objects(
+    schemas: Schemas, case: Case, numbers: list[int], cases_of: Callable[[Conjunction], list[Case]]
+) -> None:
     parts = [schemas[number] for number in numbers]
     for schema in parts:
         for keyword in ("minProperties", "maxProperties"):
@@ -71,11 +105,6 @@ def merge_objects(schemas: Schemas, case: Case, numbers: list[int]) -> None:
         if not isinstance(required, list) or not all(isinstance(n, str) for n in required):
             raise InvalidRequestError("required must be a list of names", PARAM)
         case.required |= dict.fromkeys(required)
-        if (
-            "propertyNames" in schema
-            and not _one(schemas, schemas.number(schema["propertyNames"])) == frozenset()
-        ):
-            raise UnsupportedError("JSON schema keyword 'propertyNames' is not supported", PARAM)
     names = dict.fromkeys(n for s in parts for n in s.get("properties", {}))
     names.update(dict.fromkeys(case.properties))
     names.update(case.required)
@@ -90,9 +119,51 @@ def merge_objects(schemas: Schemas, case: Case, numbers: list[int]) -> None:
     for schema in parts:
         case.additional |= _rest(schemas, schema)
     for schema in patterned:
-        others = frozenset[tuple[int, bool]]().union(*(_rest(schemas, s) for s in parts if s is not schema))
+        others = [s for s in parts if s is not schema]
         for pattern, part in schema["patternProperties"].items():
-            case.patterns[pattern] = _one(schemas, schemas.number(part)) | others
+            rest = frozenset[tuple[int, bool]]().union(*(_rest(schemas, s, pattern=pattern) for s in others))
+            case.patterns[pattern] = _one(schemas, schemas.number(part)) | rest
+    names_of = frozenset[tuple[int, bool]]().union(
+        *(_one(schemas, schemas.number(s["propertyNames"])) for s in parts if "propertyNames" in s)
+    )
+    if names_of:
+        _limit_names(schemas, case, names_of, cases_of)
+
+
+def _limit_names(
+    schemas: Schemas, case: Case, wanted: Conjunction, cases_of: Callable[[Conjunction], list[Case]]
+) -> None:
+    """propertyNames: what is not named may only be called so; what may not be is impossible."""
+    never = frozenset({(schemas.number(False), True)})
+    for name in case.properties:
+        if not all(satisfies(schemas, name, number) for number, _ in wanted):
+            case.properties[name] = never
+    if case.patterns:
+        raise UnsupportedError(
+            "JSON schema keyword 'propertyNames' beside 'patternProperties' is not supported", PARAM
+        )
+    rest, case.additional = case.additional, never
+    for names in cases_of(wanted):
+        if names.values is not None:
+            for name in names.values:
+                if isinstance(name, str):
+                    case.properties.setdefault(name, rest)
+        elif names.type == "string" and names.is_free:
+            case.additional = rest
+        elif names.type == "string":
+            case.patterns[_expression(names.bounds)] = rest
+
+
+def _expression(bounds: Mapping[str, Any]) -> str:
+    """A regular expression of the strings within these bounds."""
+    if set(bounds) == {"pattern"}:
+        return str(bounds["pattern"])
+    least, most = bounds.get("minLength", 0), bounds.get("maxLength", "")
+    if not set(bounds) <= {"minLength", "maxLength"} or max(least, most or 0) > _MAX_NAME:
+        raise UnsupportedError(
+            f"JSON schema keyword 'propertyNames' with {' and '.join(bounds)} is not supported", PARAM
+        )
+    return rf"^[\s\S]{{{least},{most}}}$"
 
 
 def _member(schemas: Schemas, schema: Any, name: str) -> Conjunction:
@@ -106,16 +177,32 @@ def _member(schemas: Schemas, schema: Any, name: str) -> Conjunction:
         if matches_pattern(pattern, name):
             known = True
             found |= _one(schemas, schemas.number(part))
-    return found if known else _rest(schemas, schema)
+    return found if known else _rest(schemas, schema, name)
 
 
-def _rest(schemas: Schemas, schema: Any) -> Conjunction:
-    """What one subschema demands of properties that it does not name."""
+def _rest(schemas: Schemas, schema: Any, name: str | None = None, pattern: str | None = None) -> Conjunction:
+    """What one subschema demands of properties that it does not name.
+
+    Args:
+        name, pattern: of this one, or of those that match; without both, of those that no subschema names.
+    """
     if "additionalProperties" in schema:
         return _one(schemas, schemas.number(schema["additionalProperties"]))
     if "unevaluatedProperties" in schema:
-        if schema["unevaluatedProperties"] is True:
-            return frozenset()
-        _refuse_branches(schema, "unevaluatedProperties", ("$ref", "allOf", *_BRANCHES))
-        return _one(schemas, schemas.number(schema["unevaluatedProperties"]))
+        left = _one(schemas, schemas.number(schema["unevaluatedProperties"]))
+        if not left:
+            return left
+        others = _beside(schemas, schemas.number(schema), "unevaluatedProperties")
+        return frozenset() if any(_evaluates(other, name, pattern) for other in others) else left
     return frozenset()
+
+
+def _evaluates(schema: Mapping[str, Any], name: str | None, pattern: str | None) -> bool:
+    if "additionalProperties" in schema or "unevaluatedProperties" in schema:
+        return True
+    patterns = schema.get("patternProperties", {})
+    if pattern is not None and pattern in patterns:
+        return True
+    return name is not None and (
+        name in schema.get("properties", {}) or any(matches_pattern(p, name) for p in patterns)
+    )

@@ -34,6 +34,7 @@ class Schemas:
         self._bases: list[str] = []
         self._number: dict[int, int] = {}  # by identity: the schema is ours while we work on it
         self._places: dict[str, int] = {}  # absolute URI with anchor -> number
+        self._dynamic: dict[str, list[int]] = {}  # the places of each $dynamicAnchor
         self._add(schema, "", 0)
 
     def __getitem__(self, number: int) -> Any:
@@ -75,6 +76,30 @@ class Schemas:
         if found is None:
             raise UnsupportedError(f"$ref {reference[:100]!r} does not point into the schema", PARAM)
         return found
+
+    def dynamic_target(self, number: int, reference: Any) -> int:
+        """The subschema that a $dynamicRef in subschema `number` means.
+
+        It is that of a $ref, unless that one is a $dynamicAnchor: then the outermost resource that was
+        entered and has such an anchor decides. The whole schema's own is always entered first, and where
+        there is only one there is no choice.
+
+        Raises:
+            UnsupportedError: it depends on the way that led to the place.
+        """
+        found = self.target(number, reference)
+        name = reference.partition("#")[2]
+        node = self._nodes[found]
+        if not isinstance(node, Mapping) or node.get("$dynamicAnchor") != name:
+            return found
+        places = self._dynamic[name]
+        outermost = [place for place in places if self._bases[place] == self._bases[0]]
+        if len(places) > 1 and not outermost:
+            raise UnsupportedError(
+                f"$dynamicRef {reference[:100]!r} with several $dynamicAnchors is not supported",
+                PARAM,
+            )
+        return (outermost or places)[0]
 
     def _pointer(self, start: int, pointer: str) -> int | None:
         node = self._nodes[start]
@@ -120,8 +145,11 @@ class Schemas:
             self._places.setdefault(base, number)
             if number == 0:
                 self._places.setdefault("", number)
-        if isinstance(schema.get("$anchor"), str):
-            self._places[f"{base}#{schema['$anchor']}"] = number
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if isinstance(name := schema.get(keyword), str):
+                self._places[f"{base}#{name}"] = number
+                if keyword == "$dynamicAnchor":
+                    self._dynamic.setdefault(name, []).append(number)
         for part in _parts(schema):
             self._add(part, base, depth + 1)
 

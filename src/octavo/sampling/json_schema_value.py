@@ -71,6 +71,8 @@ def _keyword(schemas: Schemas, value: Any, number: int, keyword: str) -> bool:
     match keyword:
         case "$ref":
             return satisfies(schemas, value, schemas.target(number, given))
+        case "$dynamicRef":
+            return satisfies(schemas, value, schemas.dynamic_target(number, given))
         case "type":
             names = [given] if isinstance(given, str) else given
             kind = type_of(value)
