@@ -60,7 +60,7 @@ def quick() -> TokenBudget:
 
 def test_it_recovers_when_the_machine_is_fast_again() -> None:
     budget = TokenBudget(1024, 0.1)
-    assert run(budget, 4, {"fixed": 0.0, "per_token": 0.005}, 30) == pytest.approx(20 * MARGIN, abs=2)
+    assert run(budget, 4, {"fixed": 0.0, "per_token": 0.002}, 30) == pytest.approx(50 * MARGIN, abs=2)
     assert run(budget, 4, {"fixed": 0.0, "per_token": 0.00005}, 60) == 1024
 
 

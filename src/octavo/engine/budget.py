@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 MIN_TOKENS = 16
 """Prompts go on at this pace at least, however slow the machine."""
-MARGIN = 0.9
+MARGIN = 0.8
 """Share of the target that is aimed at: what a step takes varies, and the target is what it may take."""
 
 
@@ -12,10 +14,12 @@ class TokenBudget:
     """A controller that learns how many tokens fit into the step target, less a MARGIN.
 
     A step of n tokens that took s seconds says that about n * aim / s would have fitted. The
-    estimate moves half-way there, which converges on the number whose step takes as long as aimed at,
-    whatever part of a step is fixed cost. It begins at MIN_TOKENS and comes from below in a few steps:
-    from above, the first steps of an engine would keep everybody waiting. A step of less than half
-    the estimate says little about large ones and is heard only if it took too long itself.
+    estimate falls to that at once and rises half-way to it, which converges on the number whose step
+    takes as long as aimed at, whatever part of a step is fixed cost: later chunks of a long prompt
+    cost more than its first ones, and whoever streams should not wait for an average to notice. It
+    begins at MIN_TOKENS and comes from below in a few steps: from above, the first steps of an engine
+    would keep everybody waiting. A step of less than half the estimate says little about large ones
+    and is heard only if it took too long itself.
 
     Args:
         max_tokens: never more than this.
@@ -35,7 +39,7 @@ class TokenBudget:
         """
         if self._aim_s is None or num_decoding == 0:
             return self._max_tokens
-        return min(self._max_tokens, max(round(self._estimate), num_decoding + MIN_TOKENS))
+        return min(self._max_tokens, max(ceil(self._estimate), num_decoding + MIN_TOKENS))
 
     def observe(self, num_tokens: int, seconds: float) -> None:
         """A step of num_tokens took this long."""
@@ -44,5 +48,5 @@ class TokenBudget:
         if 2 * num_tokens < self._estimate and seconds <= self._aim_s:
             return
         fits = num_tokens * self._aim_s / seconds
-        estimate = (self._estimate + fits) / 2
+        estimate = min(fits, (self._estimate + fits) / 2)
         self._estimate = min(max(estimate, float(MIN_TOKENS)), float(self._max_tokens))
