@@ -138,7 +138,8 @@ def throughput(options: argparse.Namespace) -> dict[str, Any]:
     rates: dict[str, list[float]] = {name: [] for name in wishes}
     for repetition in range(options.repeat + 1):
         prompts = random_prompts(options.streams, PROMPT, driver.vocab_size, repetition)
-        for name, wish in wishes.items():
+        turns = list(wishes.items())
+        for name, wish in turns if repetition % 2 else reversed(turns):  # going first may matter
             draws = {"temperature": options.temperature, "seed": repetition}
             run = driver.run(prompts, options.new_tokens, **draws, **wish)
             short = [ids for ids in run.token_ids if len(ids) < options.new_tokens]
