@@ -138,9 +138,10 @@ def throughput(options: argparse.Namespace) -> dict[str, Any]:
     rates: dict[str, list[float]] = {name: [] for name in wishes}
     for repetition in range(options.repeat + 1):
         prompts = random_prompts(options.streams, PROMPT, driver.vocab_size, repetition)
-        for name, wish in wishes.items():
-            # Temperature 1 for both: argmax of an untouched row takes a shorter way.
-            run = driver.run(prompts, options.new_tokens, temperature=1.0, seed=repetition, **wish)
+        turns = list(wishes.items())
+        for name, wish in turns if repetition % 2 else reversed(turns):  # going first may matter
+            draws = {"temperature": options.temperature, "seed": repetition}
+            run = driver.run(prompts, options.new_tokens, **draws, **wish)
             short = [ids for ids in run.token_ids if len(ids) < options.new_tokens]
             if short:
                 raise SystemExit(f"{len(short)} answers ended early: their rate says nothing")
@@ -160,6 +161,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, help="0: argmax, where a mask saves nothing"
+    )
     parser.add_argument("--masks", type=int, default=2000, help="for each of the schemas")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--threads", type=int, default=usable_cores())

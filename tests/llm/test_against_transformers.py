@@ -96,6 +96,25 @@ def test_logprobs_are_transformers(smollm2_llm: Callable[..., LLM], backend: str
                 assert entry.logprob == pytest.approx(float(truth[position, token]), abs=1e-3)
 
 
+def test_prompt_logprobs_are_transformers(smollm2_llm: Callable[..., LLM], backend: str, oracle: Any) -> None:
+    """What prompt_logprobs and echo report: each of the prompt's tokens after those before it."""
+    llm = smollm2_llm(backend=backend, dtype="float32", max_model_len=256, max_num_seqs=20)
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=5)
+    for output in llm.generate(PROMPTS[:4], params):
+        with torch.no_grad():
+            logits = oracle(torch.tensor([output.prompt_token_ids])).logits[0]
+        truth = torch.log_softmax(logits, -1).numpy()
+        first, *found = output.prompt_logprobs or []
+        assert first is None
+        assert len(found) == len(output.prompt_token_ids) - 1
+        for position, entries in enumerate(found):
+            assert entries is not None
+            best = {int(i) for i in np.argsort(-truth[position])[:5]}
+            assert best | {output.prompt_token_ids[position + 1]} == set(entries)
+            for token, entry in entries.items():
+                assert entry.logprob == pytest.approx(float(truth[position, token]), abs=1e-3)
+
+
 def test_rounded_activations_keep_the_model(
     smollm2_llm: Callable[..., LLM], fastest: str, oracle: Any
 ) -> None:
