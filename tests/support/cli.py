@@ -24,8 +24,9 @@ _load.fetch = lambda model, quiet=False: None
 def load(engine, progress=None):
     if engine.model == "stuck":
         time.sleep(600)
-    delay = 0.5 if engine.model == "slow" else 0
-    return Announced(reply="Hello", served_model_name=engine.model, delay=delay)
+    slow = engine.model == "slow"  # so slow that no reader, however late, sees its end
+    reply, delay = ("Hello" * 40, 0.5) if slow else ("Hello", 0)
+    return Announced(reply=reply, served_model_name=engine.model, delay=delay)
 
 _load.load = load
 sys.exit(main(sys.argv[1:]))
