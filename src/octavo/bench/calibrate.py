@@ -14,8 +14,9 @@ from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
 from octavo.kernels.weight import BLOCK, Layout, Weight
 
 TILE_K, TILE_ROWS = 2048, 128
-TILE_BYTES = 256 << 10
-"""Weights of each thread while a tile is measured: they stay in its second-level cache."""
+TILE_BYTES = 1 << 20
+"""Weights of each thread while a tile is measured: they stay in a cache, and there are enough of them for
+the rounding of activations, once a product, to count as little as in a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def calibrate(backend: Backend, bits: float, seconds: float = 0.5) -> Machine:
 
 
 def tile_rate(backend: Backend, layout: Layout, seconds: float = 0.5) -> float:
-    """MAC/s of the linear over weights of this layout that stay in the second-level caches."""
+    """MAC/s of the linear over weights of this layout that stay in a cache."""
     per_weight = {Layout.U4: 0.6875, Layout.S8: 1.125, Layout.F32: 4.0}[layout]
     n = backend.threads * max(int(TILE_BYTES / per_weight / TILE_K) // 16, 1) * 16
     rng = np.random.default_rng(0)
