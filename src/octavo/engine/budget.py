@@ -6,7 +6,7 @@ from math import ceil
 
 MIN_TOKENS = 16
 """Prompts go on at this pace at least, however slow the machine."""
-MARGIN = 0.8
+MARGIN = 0.75
 """Share of the target that is aimed at: what a step takes varies, and the target is what it may take."""
 
 
