@@ -133,6 +133,8 @@ class TestChat:
         process = subprocess.Popen(
             command("chat", "slow", scripted=True),
             env=environment(), stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # What a shell runs in its background ignores Ctrl-C, and so would what it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )  # fmt: skip
         os.close(slave)
         assert process.stdout is not None
