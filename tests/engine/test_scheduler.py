@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.config import SchedulerConfig
+from octavo.engine.budget import MARGIN
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import StepPlan, StepResult
 from octavo.engine.request import Request, RequestState
@@ -72,7 +73,7 @@ def test_the_time_target_bounds_prompts_while_something_decodes() -> None:
     h.add(prompt(400, 190), params(max_tokens=2))
     for _ in range(10):
         h.step()
-    assert 20 <= max(plan.num_tokens for plan in h.executor.plans) <= 25
+    assert 25 * MARGIN - 1 <= max(plan.num_tokens for plan in h.executor.plans) <= 25
     assert last_plan(h).steps[0].sample
     h.drain_and_check()
 
