@@ -62,6 +62,7 @@ def scenario(running: int, with_prompt: bool, steps: int) -> tuple[float, float]
         scheduler.add(request(number, [number + 1, 2, 3, 4, 5, 6, 7, 8]))
     measure(scheduler, 5)
     if with_prompt:
+        # The prompt goes on at its slowest pace beside the decodes, whatever this machine would allow.
         scheduler.budget.tokens = lambda num_decoding: num_decoding + 16  # type: ignore[method-assign]
         scheduler.add(request(running, list(range(8000))))
     return measure(scheduler, steps)

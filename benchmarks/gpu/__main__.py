@@ -74,6 +74,7 @@ def origin(device: str) -> dict[str, Any]:
     import torch
     import triton
 
+    # Such a machine may have a Python older than datetime.UTC.
     facts: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
         "commit": commit(),

@@ -18,6 +18,7 @@ from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
 from octavo.tokenizer import Tokenizer
 from support.forward import greedy, load, logits
+from support.prompts import PROMPTS
 
 pytestmark = pytest.mark.oracle
 COUNT, CONTEXT = 32, 96
@@ -27,28 +28,6 @@ APART = {
     "gemma3-270m": 2e-3,  # llama.cpp looks GELU up in a table of f16
 }
 """How far logits of unrounded activations may lie apart, as a part of the largest."""
-PROMPTS = [
-    "The capital of France is",
-    "def fibonacci(n):",
-    "Once upon a time",
-    "Water boils at",
-    "The three laws of robotics are",
-    "In 1969, humans first",
-    "Dear Sir or Madam,",
-    "Photosynthesis is the process by which",
-    "1, 1, 2, 3, 5, 8,",
-    "To be, or not to be,",
-    "The quick brown fox",
-    "Ingredients: 2 eggs, 100 g flour,",
-    "SELECT name FROM users WHERE",
-    "Die Hauptstadt von Deutschland ist",
-    "The mitochondria is",
-    "Q: What is 12 times 12? A:",
-    "<html><head><title>",
-    "My favourite book is",
-    "Climate change affects",
-    "In the beginning",
-]
 
 
 @dataclass(frozen=True)

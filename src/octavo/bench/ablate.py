@@ -97,6 +97,7 @@ def drive(loaded: Loaded, scheduler: Scheduler, jobs: Sequence[Job]) -> Seen:
 
 def config_of(loaded: Loaded, **changes: object) -> SchedulerConfig:
     """The loaded engine's numbers, some of them changed; the program's limits bound them."""
+    # The fields differ in type; the dataclass checks their names.
     return replace(loaded.config, **changes)  # type: ignore[arg-type]
 
 

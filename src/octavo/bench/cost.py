@@ -133,6 +133,7 @@ class _Recorder:
         self._runner = driver.loaded.runner
         self._execute = self._runner.execute
         self._plans: list[StepPlan] = []
+        # The engine holds this very runner, so it is listened to in its place and put back by stop().
         self._runner.execute = self._note  # type: ignore[method-assign]
 
     def _note(self, plan: StepPlan) -> StepResult:

@@ -227,6 +227,7 @@ class _Fetch:
         class Counter(tqdm):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 kwargs.pop("name", None)
+                # tqdm has no types.
                 super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
                 self._so_far = int(kwargs.get("initial") or 0)
 
