@@ -27,7 +27,8 @@ from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.hub import resolve
 from octavo.config import EngineConfig
 from octavo.kernels.ops import F32
-from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.folder import from_folder
+from octavo.tokenizer.gguf import from_gguf
 
 PERPLEXITY_LIMIT, KL_LIMIT = 1.001, 1.02
 OURS, PEER, EXACT = "octavo", "llama.cpp", "float32"
@@ -35,10 +36,10 @@ OURS, PEER, EXACT = "octavo", "llama.cpp", "float32"
 
 def token_ids(model: Path, text: str) -> tuple[list[int], int | None]:
     """The text's ids, and the id that the model wants before every text, if it does."""
-    tokenizer = Tokenizer.from_folder(model) if model.is_dir() else None
+    tokenizer = from_folder(model) if model.is_dir() else None
     if tokenizer is None:
         checkpoint = open_checkpoint(model)
-        tokenizer = Tokenizer.from_gguf(checkpoint.config)
+        tokenizer = from_gguf(checkpoint.config)
     before = tokenizer.encode("", add_special_tokens=True)
     return tokenizer.encode(text, add_special_tokens=False), before[0] if before else None
 

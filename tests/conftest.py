@@ -57,6 +57,6 @@ def smollm2(smollm2_path: Path) -> Iterator[GGUFCheckpoint]:
 @pytest.fixture(scope="session")
 def smollm2_tokenizer(smollm2: GGUFCheckpoint) -> Tokenizer:
     """Its tokenizer."""
-    from octavo.tokenizer import Tokenizer
+    from octavo.tokenizer.gguf import from_gguf
 
-    return Tokenizer.from_gguf(smollm2.config)
+    return from_gguf(smollm2.config)

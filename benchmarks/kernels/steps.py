@@ -32,7 +32,7 @@ from octavo.kernels.cpu import CpuBackend, run
 from octavo.kernels.cpu_lower import build, parts, rows_to_native
 from octavo.kernels.ops import Inputs
 from octavo.kernels.program import Call, Recorder, fuse
-from octavo.models.loader import load_model
+from octavo.models.load import load_model
 from support.kernels import batch_of, limits_of
 
 PAGE = 16

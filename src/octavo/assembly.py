@@ -81,7 +81,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.generation import decoder_prompt, read_generation
     from octavo.checkpoints.hub import resolve as find
-    from octavo.models.loader import load_model
+    from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.memory import seconds_to_copy
     from octavo.runtime.runner import ModelRunner
@@ -178,8 +178,9 @@ def _words(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Toke
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.hub import default_cache_dir
     from octavo.checkpoints.hub import resolve as find
-    from octavo.tokenizer import Tokenizer
     from octavo.tokenizer.chat import ChatTemplate
+    from octavo.tokenizer.folder import from_folder
+    from octavo.tokenizer.gguf import from_gguf
 
     if user.tokenizer is not None:
         try:
@@ -189,9 +190,9 @@ def _words(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Toke
             raise InvalidRequestError(f"--tokenizer: {text}", "tokenizer") from None
         checkpoint = checkpoint if path.is_dir() else open_checkpoint(path)
     if path.is_dir():
-        tokenizer = Tokenizer.from_folder(path)
+        tokenizer = from_folder(path)
     else:
-        tokenizer = Tokenizer.from_gguf(checkpoint.config, default_cache_dir() / "merges")
+        tokenizer = from_gguf(checkpoint.config, default_cache_dir() / "merges")
     source = tokenizer.chat_template if user.chat_template is None else _template(user.chat_template)
     return tokenizer, ChatTemplate(source, tokenizer.special_tokens)
 

@@ -16,7 +16,7 @@ from octavo.engine_args import EngineArgs
 from octavo.errors import CheckpointError, InvalidRequestError
 from octavo.prompts import read_prompt
 from octavo.server.app import create_app
-from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.folder import from_folder
 from support.seq2seq import make_folder
 
 KINDS = ("t5", "bart")
@@ -42,7 +42,7 @@ def theirs(folder: Path, text: str, **arguments: Any) -> list[int]:
     from transformers import AutoModelForSeq2SeqLM
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    ids = torch.tensor([Tokenizer.from_folder(folder).encode(text)])
+    ids = torch.tensor([from_folder(folder).encode(text)])
     out: list[int] = model.generate(ids, do_sample=False, num_beams=1, **arguments)[0].tolist()
     return out
 
@@ -123,7 +123,7 @@ def test_conversations_are_refused(llm: LLM) -> None:
 
 def test_a_model_without_an_encoder_takes_none(folder: Path) -> None:
     with pytest.raises(InvalidRequestError, match="has no encoder"):
-        read_prompt({"encoder_prompt": "a", "decoder_prompt": "b"}, Tokenizer.from_folder(folder))
+        read_prompt({"encoder_prompt": "a", "decoder_prompt": "b"}, from_folder(folder))
 
 
 def test_what_the_folder_lacks_is_named(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from octavo.kernels.ops import F32, Backend
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
 from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.gguf import from_gguf
 from support.forward import greedy, load, logits
 from support.prompts import PROMPTS
 
@@ -53,7 +54,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     pytest.importorskip("llama_cpp")
     path = hub.resolve(request.param)
     backend = _backend()
-    tokenizer = Tokenizer.from_gguf(open_gguf(path).config)
+    tokenizer = from_gguf(open_gguf(path).config)
     model = load(path, backend, "float32", CONTEXT)
     texts = []
     for prompt in PROMPTS:

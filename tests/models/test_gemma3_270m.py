@@ -17,7 +17,7 @@ from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
 from octavo.models.gemma2 import NAMES
-from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.gguf import from_gguf
 from support.forward import load, logits
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ def transformers_logits(checkpoint: GGUFCheckpoint, ids: list[int]) -> np.ndarra
 
 def test_dequantized_it_equals_transformers(path: Path) -> None:
     checkpoint = open_gguf(path)
-    tokenizer = Tokenizer.from_gguf(checkpoint.config)
+    tokenizer = from_gguf(checkpoint.config)
     ids = tokenizer.encode(PROMPT)
     theirs = transformers_logits(checkpoint, ids)
     gc.collect()

@@ -14,7 +14,7 @@ from octavo.checkpoints.gguf import open_gguf
 from octavo.errors import CheckpointError
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
-from octavo.models.loader import load_model
+from octavo.models.load import load_model
 from octavo.models.parts import DecoderModel
 from octavo.models.registry import families, family, family_of
 from support.forward import Sequences, load, logits

@@ -13,7 +13,7 @@ import octavo
 from octavo import LLM
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.pipelines import Text2TextPipeline, pipeline
-from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.folder import from_folder
 from support.seq2seq import make_folder
 
 TEXTS = ["a page of the book", "The light of the evening falls", "River House"]
@@ -46,7 +46,7 @@ def theirs(folder: Path, text: str, **generation: Any) -> list[str]:
     from transformers import AutoModelForSeq2SeqLM
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    tokenizer = Tokenizer.from_folder(folder)
+    tokenizer = from_folder(folder)
     out = model.generate(torch.tensor([tokenizer.encode(text)]), **{"do_sample": False, **generation})
     return [tokenizer.decode(row.tolist()) for row in out]
 

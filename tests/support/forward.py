@@ -11,7 +11,7 @@ import numpy as np
 from octavo.checkpoints import open_checkpoint
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Limits, Program
-from octavo.models.loader import load_model
+from octavo.models.load import load_model
 from octavo.models.registry import EncoderDecoder, Model
 
 SOURCE = [int(i) for i in np.random.default_rng(8).integers(3, 150, 45)]

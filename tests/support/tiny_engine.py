@@ -14,7 +14,7 @@ from octavo.engine.request import RequestUpdate
 from octavo.kernels.ops import Backend, Limits
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
-from octavo.models.loader import load_model
+from octavo.models.load import load_model
 from octavo.models.registry import Model
 from octavo.params import SampledToken, SamplingParams
 from octavo.runtime.runner import ModelRunner

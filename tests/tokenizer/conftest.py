@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.gguf import from_gguf
 from octavo.tokenizer.token_bytes import byte_alphabet
 
 Metadata = dict[str, Any]
@@ -36,4 +37,4 @@ def toy_metadata() -> Callable[..., Metadata]:
 
 @pytest.fixture(scope="session")
 def toy(toy_metadata: Callable[..., Metadata]) -> Tokenizer:
-    return Tokenizer.from_gguf(toy_metadata())
+    return from_gguf(toy_metadata())

@@ -16,6 +16,7 @@ from transformers import GPT2Tokenizer
 from octavo.checkpoints.gguf import GGUFCheckpoint
 from octavo.errors import CheckpointError
 from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.gguf import from_gguf
 from octavo.tokenizer.pretokenizers import RULES, pretokenizer
 from octavo.tokenizer.token_bytes import byte_alphabet, byte_level
 
@@ -103,7 +104,7 @@ def theirs(smollm2: GGUFCheckpoint) -> GPT2Tokenizer:
 @pytest.fixture(scope="module")
 def as_gpt2(smollm2: GGUFCheckpoint) -> Tokenizer:
     """SmolLM2's vocabulary under GPT-2's rule, which transformers builds from parts as well."""
-    return Tokenizer.from_gguf(smollm2.config | {"tokenizer.ggml.pre": "gpt-2"})
+    return from_gguf(smollm2.config | {"tokenizer.ggml.pre": "gpt-2"})
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -166,7 +167,7 @@ def test_words_by_pretokenizer(name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_every_pretokenizer_loses_nothing(name: str, toy_metadata: Callable[..., dict[str, Any]]) -> None:
-    tokenizer = Tokenizer.from_gguf(toy_metadata(pre=name))
+    tokenizer = from_gguf(toy_metadata(pre=name))
     for text in [*TEXTS, SAMPLE]:
         back = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False))
         assert back == (unicodedata.normalize("NFC", text) if name == "qwen2" else text)
@@ -174,12 +175,12 @@ def test_every_pretokenizer_loses_nothing(name: str, toy_metadata: Callable[...,
 
 def test_llama_3_starts_with_bos_and_keeps_whole_words(toy_metadata: Callable[..., dict[str, Any]]) -> None:
     metadata = toy_metadata(pre="llama-bpe", merges=["h e"])
-    ids = Tokenizer.from_gguf(metadata).encode("hello")
+    ids = from_gguf(metadata).encode("hello")
     assert ids == [metadata["tokenizer.ggml.bos_token_id"], metadata["tokenizer.ggml.tokens"].index("hello")]
-    off = Tokenizer.from_gguf(metadata | {"tokenizer.ggml.add_bos_token": False})
+    off = from_gguf(metadata | {"tokenizer.ggml.add_bos_token": False})
     assert off.encode("hello") == ids[1:]
 
 
 def test_unknown_pretokenizers_are_refused(toy_metadata: Callable[..., dict[str, Any]]) -> None:
     with pytest.raises(CheckpointError, match="pre-tokenizer 'novel' is not supported; supported: default"):
-        Tokenizer.from_gguf(toy_metadata(pre="novel"))
+        from_gguf(toy_metadata(pre="novel"))

@@ -17,6 +17,7 @@ from octavo.prompts import chat_ids
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
 from octavo.tokenizer.detokenizer import IncrementalDetokenizer
+from octavo.tokenizer.gguf import from_gguf
 
 Pair = tuple[Any, Tokenizer]
 
@@ -62,7 +63,7 @@ def metadata_of(model: Any, prefix: bool) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[True, False], ids=["prefix", "plain"])
 def pair(request: pytest.FixtureRequest) -> Pair:
     model = trained(request.param)
-    return model, Tokenizer.from_gguf(metadata_of(model, request.param))
+    return model, from_gguf(metadata_of(model, request.param))
 
 
 @settings(max_examples=300)
@@ -93,7 +94,7 @@ def test_bytes_make_characters_across_tokens(pair: Pair) -> None:
 
 
 def test_a_stream_keeps_the_space_after_a_prompt() -> None:
-    ours = Tokenizer.from_gguf(metadata_of(trained(True), True))
+    ours = from_gguf(metadata_of(trained(True), True))
     ids = ours.encode("import re", add_special_tokens=False)
     begin, rest = ids[:1], ids[1:]
     fresh, continued = IncrementalDetokenizer(ours), IncrementalDetokenizer(ours, begin)
@@ -108,7 +109,7 @@ def test_what_is_missing_is_named(key: str) -> None:
     metadata = metadata_of(trained(True), True)
     del metadata[f"tokenizer.ggml.{key}"]
     with pytest.raises(CheckpointError, match=f"tokenizer.ggml.{key}"):
-        Tokenizer.from_gguf(metadata)
+        from_gguf(metadata)
 
 
 def test_scores_decide_not_the_order_of_ids() -> None:
@@ -123,7 +124,7 @@ def test_scores_decide_not_the_order_of_ids() -> None:
             "tokenizer.ggml.add_space_prefix": False,
             "tokenizer.ggml.add_bos_token": False,
         }
-        ids = Tokenizer.from_gguf(metadata).encode("abc")
+        ids = from_gguf(metadata).encode("abc")
         assert [tokens[i] for i in ids] == expected
         assert list(itertools.chain(*expected)) == list("abc")
 

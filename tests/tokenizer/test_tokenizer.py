@@ -15,6 +15,8 @@ from transformers import AutoTokenizer
 
 from octavo.errors import CheckpointError, InvalidRequestError
 from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.folder import from_folder
+from octavo.tokenizer.gguf import from_gguf
 from octavo.tokenizer.token_bytes import byte_alphabet
 
 Make = Callable[..., dict[str, Any]]
@@ -62,17 +64,17 @@ def test_skipping_special_tokens(toy: Tokenizer) -> None:
 def test_named_ends_are_stops(toy_metadata: Make) -> None:
     metadata = toy_metadata(eot_token_id=0, eom_token_id=1)
     eos = metadata["tokenizer.ggml.eos_token_id"]
-    assert Tokenizer.from_gguf(metadata).stop_token_ids == (0, 1, eos)
+    assert from_gguf(metadata).stop_token_ids == (0, 1, eos)
     tokens = [*metadata["tokenizer.ggml.tokens"], "<|eot_id|>", "<|im_end|>"]
     types = [*metadata["tokenizer.ggml.token_type"], 3, 1]  # the last one is an ordinary token: no stop
-    made = Tokenizer.from_gguf(toy_metadata(tokens=tokens, token_type=types))
+    made = from_gguf(toy_metadata(tokens=tokens, token_type=types))
     assert made.stop_token_ids == (eos, len(tokens) - 2)
 
 
 def test_eos_can_be_appended(toy_metadata: Make) -> None:
     metadata = toy_metadata(add_bos_token=True, add_eos_token=True)
     bos, eos = (metadata[f"tokenizer.ggml.{n}_token_id"] for n in ("bos", "eos"))
-    made = Tokenizer.from_gguf(metadata)
+    made = from_gguf(metadata)
     ids = made.encode("hello")
     assert (ids[0], ids[-1], len(ids)) == (bos, eos, 3)
     assert made.encode("hello", add_special_tokens=False) == ids[1:-1]
@@ -106,7 +108,7 @@ def test_broken_metadata_is_refused_by_name(
     changes: dict[str, Any], message: str, toy_metadata: Make
 ) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
-        Tokenizer.from_gguf(toy_metadata(**changes))
+        from_gguf(toy_metadata(**changes))
     assert "\n" not in str(caught.value)
 
 
@@ -129,7 +131,7 @@ def configure(folder: Path, **values: Any) -> None:
 
 
 def test_a_folder_reads_like_transformers(folder: Path, smollm2_tokenizer: Tokenizer) -> None:
-    ours, theirs = Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
+    ours, theirs = from_folder(folder), AutoTokenizer.from_pretrained(folder)
     for text in TEXTS:
         ids = ours.encode(text)
         assert ids == theirs.encode(text) == smollm2_tokenizer.encode(text)
@@ -143,31 +145,31 @@ def test_a_folder_reads_like_transformers(folder: Path, smollm2_tokenizer: Token
 
 def test_generation_config_adds_stops(folder: Path) -> None:
     write(folder, "config.json", eos_token_id=5)
-    assert Tokenizer.from_folder(folder).stop_token_ids == (2, 5)
+    assert from_folder(folder).stop_token_ids == (2, 5)
     write(folder, "generation_config.json", eos_token_id=[0, 2, None])
-    assert Tokenizer.from_folder(folder).stop_token_ids == (0, 2)
+    assert from_folder(folder).stop_token_ids == (0, 2)
     configure(folder, eos_token=None)
-    assert Tokenizer.from_folder(folder).eos_token_id == 0
+    assert from_folder(folder).eos_token_id == 0
 
 
 def test_where_the_chat_template_is_found(folder: Path) -> None:
     configure(
         folder, chat_template=[{"name": "tool_use", "template": "U"}, {"name": "default", "template": "D"}]
     )
-    assert Tokenizer.from_folder(folder).chat_template == "D"
+    assert from_folder(folder).chat_template == "D"
     configure(folder, chat_template=None)
-    assert Tokenizer.from_folder(folder).chat_template is None
+    assert from_folder(folder).chat_template is None
     write(folder, "chat_template.json", chat_template="J")
-    assert Tokenizer.from_folder(folder).chat_template == "J"
+    assert from_folder(folder).chat_template == "J"
     (folder / "chat_template.jinja").write_text("F")
-    assert Tokenizer.from_folder(folder).chat_template == "F"
+    assert from_folder(folder).chat_template == "F"
 
 
 def test_a_length_limit_in_the_file_is_not_obeyed(folder: Path, smollm2_tokenizer: Tokenizer) -> None:
     data = json.loads((folder / "tokenizer.json").read_text())
     limit = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
     write(folder, "tokenizer.json", **data | {"truncation": limit})
-    ids = Tokenizer.from_folder(folder).encode(TEXTS[0])
+    ids = from_folder(folder).encode(TEXTS[0])
     assert ids == smollm2_tokenizer.encode(TEXTS[0])
     assert len(ids) > 2
 
@@ -185,21 +187,21 @@ def test_a_length_limit_in_the_file_is_not_obeyed(folder: Path, smollm2_tokenize
 def test_broken_folders(name: str, content: str, message: str, folder: Path) -> None:
     (folder / name).write_text(content)
     with pytest.raises(CheckpointError, match=message) as caught:
-        Tokenizer.from_folder(folder)
+        from_folder(folder)
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_without_a_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match="is not UTF-8"):
-        Tokenizer.from_folder(folder)
+        from_folder(folder)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"has no tokenizer.json"):
-        Tokenizer.from_folder(folder)
+        from_folder(folder)
 
 
 def test_decoders_that_are_not_known_are_refused(toy_metadata: Make) -> None:
-    backend = Tokenizer.from_gguf(toy_metadata()).backend
+    backend = from_gguf(toy_metadata()).backend
     for decoder in (decoders.WordPiece(), decoders.Replace("_", " "), decoders.CTC()):
         backend.decoder = decoder
         with pytest.raises(CheckpointError, match=r"decoder \w+ is not supported"):
@@ -207,7 +209,7 @@ def test_decoders_that_are_not_known_are_refused(toy_metadata: Make) -> None:
 
 
 def test_metaspace_decoder(toy_metadata: Make) -> None:
-    backend = Tokenizer.from_gguf(
+    backend = from_gguf(
         toy_metadata(
             tokens=["▁a", "b"], token_type=None, merges=[], pre="gpt-2", eos_token_id=None, bos_token_id=None
         )
@@ -244,6 +246,6 @@ def test_any_metadata_works_or_is_refused(data: st.DataObject) -> None:
 def outcome(metadata: dict[str, Any]) -> Tokenizer | None:
     """The tokenizer, or None where it is refused. Anything but a CheckpointError escapes."""
     try:
-        return Tokenizer.from_gguf(metadata)
+        return from_gguf(metadata)
     except CheckpointError:
         return None

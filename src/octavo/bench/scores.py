@@ -40,7 +40,7 @@ class WindowScorer:
         from octavo.checkpoints import open_checkpoint
         from octavo.checkpoints.hub import resolve
         from octavo.kernels.select import make_backend
-        from octavo.models.loader import load_model
+        from octavo.models.load import load_model
         from octavo.runtime.hardware import usable_threads
 
         checkpoint = open_checkpoint(resolve(config.model))

@@ -19,7 +19,6 @@ from octavo.layers.linear import Linear
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rotary import rotary_tables
 from octavo.models.config import RopeConfig
-from octavo.models.registry import Model, family_of
 from octavo.quant import registry as formats
 
 _DENSE: dict[str, np.dtype[np.generic]] = {
@@ -252,23 +251,3 @@ class Loader:
         if self._progress is not None:
             self._progress(len(self._taken), len(self._checkpoint.tensors))
         return tensor
-
-
-def load_model(
-    checkpoint: Checkpoint,
-    backend: Backend,
-    dtype: str = "auto",
-    progress: Callable[[int, int], None] | None = None,
-    context: int | None = None,
-) -> tuple[Model, int]:
-    """The checkpoint's model and the bytes of its packed weights; arguments as in Loader.
-
-    Raises:
-        CheckpointError: an unknown architecture, or config and tensors do not make a whole model.
-    """
-    family = family_of(checkpoint)
-    names = family.names if checkpoint.kind == "gguf" else {}
-    loader = Loader(checkpoint, backend, names, dtype, progress, context)
-    model = family.build(family.config(checkpoint), loader)
-    loader.finish(family.ignored)
-    return model, loader.nbytes

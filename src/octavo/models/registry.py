@@ -16,7 +16,7 @@ from octavo.kernels.ops import Inputs, KVCache, KVSpec, Ops, Tensor
 if TYPE_CHECKING:
     from octavo.models.loader import Loader
 
-_NOT_FAMILIES = {"config", "loader", "parts", "parts_cross", "parts_moe", "registry"}
+_NOT_FAMILIES = {"config", "load", "loader", "parts", "parts_cross", "parts_moe", "registry"}
 
 
 class Model(Protocol):

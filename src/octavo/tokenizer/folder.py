@@ -13,8 +13,13 @@ _MAX_BYTES = 256 << 20
 _SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 
 
-def build(path: Path) -> Tokenizer:
-    """See Tokenizer.from_folder."""
+def from_folder(path: str | Path) -> Tokenizer:
+    """A Tokenizer from a folder with tokenizer.json (and tokenizer_config.json and the like).
+
+    Raises:
+        CheckpointError: tokenizer.json is missing, broken, or of a kind that is not supported.
+    """
+    path = Path(path)
     file = path / "tokenizer.json"
     if not file.exists():
         old = next((name for name in _SENTENCEPIECE if (path / name).exists()), None)

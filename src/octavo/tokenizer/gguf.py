@@ -33,8 +33,15 @@ _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_t
 """What chat templates call a token -> what GGUF calls its id."""
 
 
-def build(metadata: Mapping[str, Any], cache: Path | None = None) -> Tokenizer:
-    """See Tokenizer.from_gguf."""
+def from_gguf(metadata: Mapping[str, Any], cache: Path | None = None) -> Tokenizer:
+    """A Tokenizer from GGUF metadata.
+
+    Args:
+        cache: a folder for what takes long to derive (a large SentencePiece vocabulary's merges).
+
+    Raises:
+        CheckpointError: no tokenizer in there, a broken one, or a kind that is not supported.
+    """
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None:
         raise CheckpointError("the file holds no tokenizer (tokenizer.ggml.model is missing)")

@@ -10,7 +10,6 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import CheckpointError, InvalidRequestError
@@ -54,31 +53,6 @@ class Tokenizer:
         self._added = backend.get_added_tokens_decoder()
         self._special = frozenset(i for i, token in self._added.items() if token.special)
         self._decoder = TokenDecoder.of(backend)
-
-    @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any], cache: Path | None = None) -> Tokenizer:
-        """Build from GGUF metadata.
-
-        Args:
-            cache: a folder for what takes long to derive (a large SentencePiece vocabulary's merges).
-
-        Raises:
-            CheckpointError: no tokenizer in there, a broken one, or a kind that is not supported.
-        """
-        from octavo.tokenizer.gguf import build
-
-        return build(metadata, cache)
-
-    @classmethod
-    def from_folder(cls, path: str | Path) -> Tokenizer:
-        """Build from a folder with tokenizer.json (and tokenizer_config.json and the like).
-
-        Raises:
-            CheckpointError: tokenizer.json is missing, broken, or of a kind that is not supported.
-        """
-        from octavo.tokenizer.folder import build
-
-        return build(Path(path))
 
     @property
     def vocab_size(self) -> int:

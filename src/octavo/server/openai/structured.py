@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from octavo.errors import InvalidRequestError
 from octavo.params import StructuredOutputsParams
-
-if TYPE_CHECKING:
-    from octavo.server.openai.protocol import GenerationRequest
 
 GUIDED = ("json", "regex", "choice", "grammar")
 Wanted = tuple[str, StructuredOutputsParams | None]
 
 
-def structured(body: GenerationRequest) -> Wanted:
+class Asking(Protocol):
+    """A request's fields that may ask for a shape; guided_* are looked up by their names."""
+
+    @property
+    def structured_outputs(self) -> Any: ...
+    @property
+    def response_format(self) -> Any: ...
+
+
+def structured(body: Asking) -> Wanted:
     """(the field that asks, what for); ("structured_outputs", None) where none does.
 
     Raises:
