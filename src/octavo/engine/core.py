@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
-from octavo.engine.beams import SearchMaker, begin_group, pages_needed, updates_of
-from octavo.engine.encoder_input import check_encoder_input, salt_of
+from octavo.engine.admission import MAX_PRIORITY, Admission
+from octavo.engine.beams import SearchMaker, begin_group, updates_of
+from octavo.engine.encoder_input import salt_of
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import Executor, Handle, StepPlan
 from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.scheduler import MAX_IN_FLIGHT, Scheduler
-from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError, UnsupportedError
-from octavo.params import MAX_LOGPROBS, BeamSearchParams, RequestMetrics, SamplingParams
+from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
+from octavo.params import RequestMetrics, SamplingParams
 
 SEED_BITS = 53
 """Of seeds that are drawn here: what JavaScript, and so many a JSON client, keeps of an integer."""
 
-MAX_PRIORITY = 2**31 - 1
 MAX_FAILED_STEPS = 3
 """So many steps failing one after the other mean that the executor is broken, not a request."""
 
@@ -89,11 +89,10 @@ class EngineCore:
             )
         self.config = config
         self._executor = executor
-        self._eos_ids = frozenset(eos_token_ids)
-        self._vocab_size = vocab_size
         self._rng = rng or random.SystemRandom()
         self._clock = clock
         self._beam_search = beam_search
+        self._admission = Admission(config, frozenset(eos_token_ids), vocab_size, beam_search)
         self._depth = steps_in_flight
         self.scheduler = scheduler or Scheduler(config)
         self._requests: dict[str, list[Request]] = {}  # unfinished ones by the caller's name
@@ -108,44 +107,8 @@ class EngineCore:
     def check(
         self, token_ids: Sequence[int], params: SamplingParams, encoder_token_ids: Sequence[int] = ()
     ) -> None:
-        """Whether a request could be served at all. Any thread may ask.
-
-        Raises:
-            InvalidRequestError: the prompt is empty or too long, a token id is out of range, or n is more
-                than could run and wait together.
-        """
-        check_encoder_input(encoder_token_ids, self.config.max_encoder_len, self._vocab_size)
-        length, limit = len(token_ids), self.config.max_model_len
-        if length == 0:
-            raise InvalidRequestError("the prompt is empty: it must hold at least one token", "prompt")
-        if length >= limit:
-            raise InvalidRequestError(
-                f"the prompt has {length} tokens; max_model_len {limit} leaves room for at most {limit - 1}",
-                "prompt",
-            )
-        if params.n > self.config.max_sequences:
-            most = self.config.max_sequences
-            raise InvalidRequestError(
-                f"n {params.n} is above the {most} sequences that may run and wait", "n"
-            )
-        if (params.bad_words or params.structured_outputs is not None) and not params.constraints:
-            raise InvalidRequestError(
-                "bad_words and structured_outputs need a tokenizer: use LLM or AsyncLLM", "structured_outputs"
-            )
-        if params.beam_search is not None:
-            self._check_beams(length, len(encoder_token_ids), params, params.beam_search)
-        vocab = self._vocab_size
-        if vocab is None:
-            if min(token_ids) < 0:
-                raise InvalidRequestError(f"token id {min(token_ids)} is negative", "prompt")
-            return
-        if min(token_ids) < 0 or max(token_ids) >= vocab:
-            wrong = next(t for t in token_ids if not 0 <= t < vocab)
-            raise InvalidRequestError(f"token id {wrong} is not in the vocabulary of {vocab}", "prompt")
-        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-            highest = max(getattr(params, name) or (0,))
-            if highest >= vocab:
-                raise InvalidRequestError(f"{name} names token {highest}, the vocabulary has {vocab}", name)
+        """Admission.check(): whether a request could be served at all. Any thread may ask."""
+        self._admission.check(token_ids, params, encoder_token_ids)
 
     def has_room(self, n: int, pending: int = 0) -> bool:
         """Whether n more sequences may wait beside those that do, and pending ones. Any thread may ask."""
@@ -157,47 +120,6 @@ class EngineCore:
         if not self.has_room(n, pending):
             waiting = self.num_waiting + pending
             raise OverloadedError(f"{waiting} requests are waiting already; try again later")
-
-    def _check_beams(
-        self, length: int, encoder_length: int, params: SamplingParams, beams: BeamSearchParams
-    ) -> None:
-        config, width = self.config, beams.beam_width
-        if self._beam_search is None:
-            raise UnsupportedError("this engine was made without a beam search", "beam_search")
-        if width > config.max_num_seqs:
-            raise InvalidRequestError(
-                f"beam_width {width} needs {width} sequences at once; max_num_seqs is {config.max_num_seqs}",
-                "beam_width",
-            )
-        if self._vocab_size is not None and 2 * width > self._vocab_size:
-            raise InvalidRequestError(
-                f"beam_width {width} needs a vocabulary of {2 * width}; it has {self._vocab_size}",
-                "beam_width",
-            )
-        ends = len(self._end_ids(params)[0])
-        if width + ends > MAX_LOGPROBS:
-            raise InvalidRequestError(
-                f"beam_width {width} with {ends} end tokens is above {MAX_LOGPROBS}", "beam_width"
-            )
-        needed = pages_needed(length, self._limit(length, params), width, config.page_size)
-        needed += -(-encoder_length // config.page_size)
-        if needed > config.num_pages:
-            raise InvalidRequestError(
-                f"{width} beams of up to {self._limit(length, params)} tokens need {needed} pages of "
-                f"{config.page_size} tokens, the pool has {config.num_pages}: lower beam_width or max_tokens",
-                "beam_width",
-            )
-
-    def _limit(self, length: int, params: SamplingParams) -> int:
-        """How long a sequence may become whose prompt has this length."""
-        limit = self.config.max_model_len
-        return limit if params.max_tokens is None else min(limit, length + params.max_tokens)
-
-    def _end_ids(self, params: SamplingParams) -> tuple[frozenset[int], frozenset[int]]:
-        """(tokens that end a sequence, those of them that are not the caller's own)."""
-        own = frozenset(params.stop_token_ids)
-        eos = frozenset[int]() if params.ignore_eos else self._eos_ids
-        return eos | own, eos - own
 
     def add_request(
         self,
@@ -262,7 +184,7 @@ class EngineCore:
         encoder_token_ids: tuple[int, ...],
     ) -> Request:
         self._arrivals += 1
-        ends, unnamed = self._end_ids(params)
+        ends, unnamed = self._admission.end_ids(params)
         return Request(
             request_id,
             list(token_ids),
@@ -270,7 +192,7 @@ class EngineCore:
             seed,
             index,
             (priority, self._arrivals),
-            self._limit(len(token_ids), params),
+            self._admission.limit(len(token_ids), params),
             ends,
             unnamed,
             RequestMetrics(arrival),
