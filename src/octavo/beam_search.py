@@ -14,7 +14,7 @@ class BeamSearchSequence:
 
     Attributes:
         tokens: the prompt and what was generated, as in vLLM.
-        logprobs: of each generated token.
+        logprobs: of each generated token: the model's, with what logit_bias and penalties make of them.
         cum_logprob: their sum.
         score: the sum over tokens ** length_penalty, by which sequences are ordered (transformers'
             sequences_scores).
@@ -32,20 +32,20 @@ class BeamSearchSequence:
 
 @dataclass(frozen=True, slots=True)
 class BeamSearchOutput:
-    """The beam_width completions of a prompt, best first."""
+    """The completions of a prompt, best first: beam_width of them, or as many as limits allow."""
 
     sequences: list[BeamSearchSequence]
 
 
-def sampling_params(params: BeamSearchParams) -> SamplingParams:
-    """The same wish as the engine takes it."""
-    return SamplingParams(
+def sampling_params(params: BeamSearchParams, others: SamplingParams | None = None) -> SamplingParams:
+    """The same wish as the engine takes it, with what is asked beside it."""
+    others = SamplingParams() if others is None else others
+    return others.replace(
         n=params.beam_width,
-        temperature=0.0,
         max_tokens=params.max_tokens,
         ignore_eos=params.ignore_eos,
         include_stop_str_in_output=params.include_stop_str_in_output,
-        logprobs=0,
+        logprobs=others.logprobs or 0,
         beam_search=params,
     )
 

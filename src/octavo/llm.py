@@ -114,18 +114,28 @@ class LLM:
         return self._run(every, sampling_params, use_tqdm)
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, use_tqdm: bool = True
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        use_tqdm: bool = True,
+        *,
+        sampling_params: SamplingParams | None = None,
     ) -> list[BeamSearchOutput]:
         """The likeliest completions of each prompt that a beam search finds, best first.
 
         Beams run side by side and share their pages; scores and ids are those of transformers.
 
+        Args:
+            sampling_params: what else is asked: structured_outputs, bad_words, allowed_token_ids, logit_bias,
+                min_tokens, penalties, stop_token_ids. Limits may leave fewer than beam_width completions.
+
         Raises:
-            InvalidRequestError: a prompt is wrong, or so many beams need more rows or pages than there are.
+            InvalidRequestError: a prompt is wrong, so many beams need more rows or pages than there are, or
+                sampling_params asks for what a search cannot do.
         """
         begin = self._loaded.decoder_prompt
         every = [read_prompt(prompt, self._loaded.tokenizer, begin) for prompt in as_list(prompts)]
-        outputs = self._run(every, beam_sampling_params(params), use_tqdm)
+        outputs = self._run(every, beam_sampling_params(params, sampling_params), use_tqdm)
         return [output_of(output, params) for output in outputs]
 
     def embed(

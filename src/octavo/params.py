@@ -293,17 +293,9 @@ _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
     "top_p": (1,),
     "top_k": (0,),
     "min_p": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "stop": ((),),
-    "min_tokens": (0,),
     "prompt_logprobs": (None,),
     "pooling": (None,),
-    "structured_outputs": (None,),
-    "logit_bias": (None, {}),
-    "allowed_token_ids": (None,),
-    "bad_words": ((),),
 }
 """What does not go with beams, and the values that ask for nothing."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -170,6 +171,27 @@ def test_completions_by_beam_search(client: OpenAI) -> None:
     assert len({choice.text for choice in found.choices}) == 3
     assert sums == sorted(sums, reverse=True)
     assert "Paris" in found.choices[0].text
+
+
+def test_beams_under_a_grammar(client: OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 8}, "big": {"type": "boolean"}},
+        "required": ["city", "big"],
+        "additionalProperties": False,
+    }
+    ask: dict[str, Any] = {"model": MODEL, "prompt": "Paris as JSON: ", "max_tokens": 40}
+    found = client.completions.create(
+        **ask, n=4, extra_body={"use_beam_search": True, "structured_outputs": {"json": schema}}
+    )
+    answers = [json.loads(choice.text) for choice in found.choices]
+    assert len(answers) == 4
+    assert all(set(answer) == {"city", "big"} for answer in answers)
+    few = client.completions.create(
+        **ask, n=4, extra_body={"use_beam_search": True, "structured_outputs": {"regex": "[01]"}}
+    )
+    assert [choice.index for choice in few.choices] == list(range(len(few.choices)))
+    assert {choice.text for choice in few.choices} == {"0", "1"}
 
 
 def test_token_id_prompts(client: OpenAI, served: Served) -> None:

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from octavo.engine.page_pool import ensure
-from octavo.engine.request import STOP, Request, RequestState, RequestUpdate, update_of
+from octavo.engine.request import ABSENT, ERROR, STOP, Request, RequestState, RequestUpdate, update_of
 from octavo.params import BeamSearchParams, SampledToken, SamplingParams
+
+NOTHING_FOUND = "no beam can go on: its limits allow no token"
 
 Likeliest = Sequence[tuple[int, float]]
 
@@ -52,6 +53,10 @@ class SearchMaker(Protocol):
 
     def candidates(self, params: BeamSearchParams, end_ids: frozenset[int]) -> int:
         """How many of each beam's likeliest tokens the search needs."""
+        ...
+
+    def following(self, params: SamplingParams) -> SamplingParams:
+        """The params with limits (constraints) that fork as beams do."""
         ...
 
 
@@ -152,14 +157,20 @@ class BeamGroup:
         self.started.clear()
         self._heard.clear()
 
+    def conclude(self) -> None:
+        """The search is over; limits may have left every beam without a next token."""
+        owner = self.owner
+        owner.finish_reason = STOP if self._search.hypotheses() else ERROR
+        owner.stop_reason = None if owner.finish_reason == STOP else NOTHING_FOUND
+
     def updates(self) -> list[RequestUpdate]:
-        """The end of each completion that the caller asked for."""
+        """The end of each completion that the caller asked for; ABSENT are those that do not exist."""
         owner = self.owner
         ends: list[tuple[tuple[SampledToken, ...], str | None, int | str | None]]
         if owner.finish_reason == STOP:
             found = self._search.hypotheses()[: self.num_results]
-            ensure(len(found) == self.num_results, "a beam search found too little")
             ends = [(h.tokens, h.finish_reason, self._stop_reason(h)) for h in found]
+            ends += [((), ABSENT, None)] * (self.num_results - len(found))
         else:
             ends = [((), owner.finish_reason, owner.stop_reason)] * self.num_results
         return [
@@ -190,12 +201,13 @@ def begin_group(owner: Request, params: BeamSearchParams, make: SearchMaker) -> 
     asked = owner.params
     limit = owner.max_total_tokens - owner.num_prompt_tokens
     search = make(params, owner.stop_ids, limit, asked.logprobs or 0)
-    owner.params = row_params(asked, make.candidates(params, owner.stop_ids))
+    owner.params = make.following(row_params(asked, make.candidates(params, owner.stop_ids)))
     owner.group = BeamGroup(owner, params.beam_width, asked.n, search)
 
 
 def row_params(params: SamplingParams, candidates: int) -> SamplingParams:
-    return params.replace(beam_search=None, temperature=0.0, n=1, logprobs=candidates)
+    """Of each beam: it draws nothing, and reports so many candidates."""
+    return params.replace(temperature=0.0, n=1, logprobs=candidates)
 
 
 def together(request: Request) -> tuple[Request, ...]:

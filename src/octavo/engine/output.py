@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from octavo.engine.request import ABORT, STOP, RequestUpdate
+from octavo.engine.request import ABORT, ABSENT, STOP, RequestUpdate
 from octavo.params import (
     CompletionOutput,
     Logprob,
@@ -192,7 +192,7 @@ class RequestRecord:
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
         delta = kind is RequestOutputKind.DELTA
-        chosen = [c for c in self.completions if c.has_news or not delta]
+        chosen = [c for c in self.completions if c.finish_reason != ABSENT and (c.has_news or not delta)]
         if not any(c.has_news for c in chosen):
             return None
         return RequestOutput(

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 STOP, LENGTH, ABORT, ERROR = "stop", "length", "abort", "error"
 """Finish reasons: a stop token or string, a limit of length, the caller, a failure (see stop_reason)."""
+ABSENT = "absent"
+"""Of a completion that does not exist: a beam search under limits found fewer than n."""
 
 
 class RequestState(Enum):

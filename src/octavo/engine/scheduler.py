@@ -16,7 +16,7 @@ from octavo.engine.integrity import check_queues
 from octavo.engine.kv_manager import CROSS, SELF, Growth, KVManager
 from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.plan import RowStep, StepPlan, StepResult
-from octavo.engine.request import ABORT, ERROR, STOP, Request, RequestState, RequestUpdate, update_of
+from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.step_builder import InFlight, StepBuilder
 from octavo.engine.swap import SwapSpace
@@ -306,7 +306,7 @@ class Scheduler:
             self.kv.publish(owner)  # while nobody shares it
         beams = group.decide()
         if not beams:
-            owner.finish_reason = STOP
+            group.conclude()
             self._finish(owner, now)
             updates = group.updates()
             self.num_generated_tokens += sum(len(update.tokens) for update in updates)

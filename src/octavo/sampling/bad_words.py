@@ -89,3 +89,8 @@ class BadWordsMatcher:
 
     def append(self, token_ids: Sequence[int]) -> None:
         self._tail = self._words.tail(self._tail, token_ids)
+
+    def fork(self) -> BadWordsMatcher:
+        other = BadWordsMatcher(self._words)
+        other._tail = self._tail
+        return other

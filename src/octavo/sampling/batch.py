@@ -87,6 +87,8 @@ class SamplingBatch:
         mask [R, ceil(V / 32)] uint32: bit t % 32 of word t // 32 is set where token t may be drawn
             (allowed_token_ids, bad_words, grammars); None: no row has such limits.
         errors: index into the batch -> why this row's limits cannot be followed any further.
+        beams: index of each beam that has limits or edits -> the token that it must go on with, or None;
+            sampler.with_candidates scores what may follow.
     """
 
     rows: npt.NDArray[Any]
@@ -96,6 +98,7 @@ class SamplingBatch:
     seen: TokenLists
     mask: U32 | None = None
     errors: Mapping[int, str] = field(default_factory=dict)
+    beams: Mapping[int, int | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.params import MAX_LOGPROBS, BeamSearchParams, SampledToken
+from octavo.params import MAX_LOGPROBS, BeamSearchParams, SampledToken, SamplingParams
+from octavo.sampling.constraints import AllowedTokens, Constraint, Matcher
 
 Candidate = tuple[float, int, SampledToken]
 
@@ -35,9 +36,40 @@ def normalized(total: float, length: int, length_penalty: float) -> float:
     return float(total / length**length_penalty)
 
 
+class Lineage:
+    """A constraint (see constraints.Constraint) that the beams of one search share.
+
+    Beams are equally long and begin anew with every token. One that is a token longer than a beam of the
+    step before forks that one's matcher; only after a preemption is the whole output followed again.
+    """
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._constraint = constraint
+        self._length = -1
+        self._parents: dict[tuple[int, ...], Matcher] = {}
+        self._beams: dict[tuple[int, ...], Matcher] = {}
+
+    def start(self, output: Sequence[int]) -> Matcher:
+        beam = tuple(output)
+        if len(beam) != self._length:
+            self._parents = self._beams if len(beam) == self._length + 1 else {}
+            self._beams, self._length = {}, len(beam)
+        parent = self._parents.get(beam[:-1]) if beam else None
+        if parent is None:
+            matcher = self._constraint.start(beam)
+        else:
+            matcher = parent.fork()
+            matcher.append(beam[-1:])
+        self._beams[beam] = matcher
+        return matcher
+
+
 class BeamSearch:
     """One search, B = beam_width beams. A step, given each beam's likeliest next tokens:
 
+    0.  A beam offers what its limits allow (bias, penalties and masks have changed its log-probabilities
+        before), which may be less than was asked for, or nothing: then it goes no further, and a search
+        may find fewer than B.
     1.  The best 2B continuations of all beams are looked at, by the sum of logprobs (with E > 1 end
         tokens (1 + E) B, so that B of them can go on); equal ones: the earlier beam, the lower id.
     2.  Of the first B those that end (an end token, or the limit of length) are finished; one that
@@ -66,6 +98,14 @@ class BeamSearch:
     def candidates(params: BeamSearchParams, end_ids: frozenset[int]) -> int:
         """How many of each beam's likeliest tokens a step needs: B that end not are among them."""
         return min(max(2 * params.beam_width, params.beam_width + len(end_ids)), MAX_LOGPROBS)
+
+    @staticmethod
+    def following(params: SamplingParams) -> SamplingParams:
+        """The same with limits that all beams of a search share: each goes on from its parent's place."""
+        constraints: list[Constraint] = [Lineage(constraint) for constraint in params.constraints]
+        if params.allowed_token_ids is not None:
+            constraints.append(AllowedTokens(params.allowed_token_ids))
+        return params.replace(allowed_token_ids=None, constraints=tuple(constraints))
 
     def advance(self, likeliest: Sequence[Sequence[tuple[int, float]]]) -> list[tuple[int, int]]:
         """One step.

@@ -6,7 +6,7 @@ own, which follows the row's output. Drafts are looked ahead at, and leave no tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +36,10 @@ class Matcher(Protocol):
 
     def append(self, token_ids: Sequence[int]) -> None:
         """These tokens are now the row's output."""
+        ...
+
+    def fork(self) -> Matcher:
+        """Another one in the same place, for a beam that goes on from this one."""
         ...
 
 
@@ -77,3 +81,44 @@ class AllowedTokens:
 
     def append(self, token_ids: Sequence[int]) -> None:
         pass
+
+    def fork(self) -> AllowedTokens:
+        return self
+
+
+class ForcedTokens:
+    """At some places one token and no other, whatever else is asked (forced beginnings and ends).
+
+    A beam search counts a forced token as certain, as transformers does: its log-probability is 0.
+
+    Args:
+        at: place in the output (0 is the first token) -> token.
+    """
+
+    def __init__(self, at: Mapping[int, int]) -> None:
+        self.at = dict(at)
+
+    def start(self, output: Sequence[int]) -> ForcedTokensMatcher:
+        return ForcedTokensMatcher(self.at, len(output))
+
+
+class ForcedTokensMatcher:
+    """A row's place: how long its output is."""
+
+    def __init__(self, at: Mapping[int, int], length: int) -> None:
+        self._at, self._length = at, length
+
+    def forced(self, ahead: Sequence[int] = ()) -> int | None:
+        """The token that follows the output and the draft tokens `ahead`; None: any."""
+        return self._at.get(self._length + len(ahead))
+
+    def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
+        token = self.forced(ahead)
+        if token is not None:
+            mask &= mask_of([token], len(mask))
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        self._length += len(token_ids)
+
+    def fork(self) -> ForcedTokensMatcher:
+        return ForcedTokensMatcher(self._at, self._length)

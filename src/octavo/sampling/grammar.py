@@ -142,6 +142,9 @@ class GrammarMatcher:
         # A token that the grammar forbids leaves an error, which the next restrict() reports.
         self._matcher.consume_tokens(list(token_ids))
 
+    def fork(self) -> GrammarMatcher:
+        return GrammarMatcher(self._matcher.deep_copy(), len(self._own))
+
 
 class GrammarMasks:
     """Masks of many rows in one call, on threads of llguidance's own.

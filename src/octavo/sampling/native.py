@@ -12,7 +12,7 @@ from octavo.kernels.ops import Backend, RowSampler, TokenArrays
 from octavo.params import SampledToken
 from octavo.sampling.batch import F32, I32, I64, ROW, SamplingBatch, TokenLists
 from octavo.sampling.elementary import F64
-from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite, score
+from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite, score, with_candidates
 
 Scores = tuple[F64, I64, I32, F64]
 """Log-probability and rank of each row's token; ids and log-probabilities of the likeliest [R, most]."""
@@ -62,7 +62,7 @@ class NativeSampler(Sampler):
                 drawn[row] = _scored(tokens[row], row, scores)
         for row, message in batch.errors.items():
             drawn[row] = RowError(message)
-        return drawn
+        return drawn if not batch.beams else with_candidates(drawn, logits, batch)
 
     def score(self, logits: F32, tokens: Sequence[int], count: int) -> list[SampledToken]:
         rows = np.zeros(len(tokens), ROW)

@@ -54,3 +54,10 @@ class NoRepeatNgramMatcher:
             if end >= self._runs:
                 self._followed[tuple(self._tokens[end - self._runs :])].append(token)
             self._tokens.append(token)
+
+    def fork(self) -> NoRepeatNgramMatcher:
+        other = NoRepeatNgramMatcher(self._runs + 1)
+        other._tokens = list(self._tokens)
+        for run, tokens in self._followed.items():
+            other._followed[run] = list(tokens)
+        return other

@@ -12,7 +12,15 @@ import numpy as np
 from octavo.errors import InvalidRequestError
 from octavo.params import SEED_MASK, SamplingParams
 from octavo.sampling.batch import F32, I32, ROW, U32, SamplingBatch, TokenLists
-from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, Matcher, full_mask
+from octavo.sampling.constraints import (
+    AllowedTokens,
+    Constraint,
+    ConstraintError,
+    ForcedTokensMatcher,
+    Matcher,
+    full_mask,
+    mask_of,
+)
 from octavo.sampling.grammar import GrammarMasks, GrammarMatcher
 
 
@@ -86,6 +94,8 @@ class SamplingRows:
         self._banned: dict[int, tuple[I32, F32]] = {}
         self._counts: dict[int, TokenCounts] = {}
         self._matchers: dict[int, list[Matcher]] = {}
+        self._beams: set[int] = set()
+        self._forcing: set[int] = set()  # rows with forced tokens
         self._grammar_masks = GrammarMasks(mask_threads)
         self._gathered_rows: Sequence[int] | None = None
         self._gathered = self._rows[:0], TokenLists.none(0)
@@ -134,6 +144,10 @@ class SamplingRows:
         if constraints:
             output = list(token_ids[num_prompt_tokens:])
             self._matchers[row] = [constraint.start(output) for constraint in constraints]
+            if any(isinstance(matcher, ForcedTokensMatcher) for matcher in self._matchers[row]):
+                self._forcing.add(row)
+        if params.beam_search is not None:
+            self._beams.add(row)
 
     def _bias_lists(self, params: SamplingParams) -> tuple[I32, F32]:
         bias = params.logit_bias or {}
@@ -149,6 +163,8 @@ class SamplingRows:
         self._banned.pop(row, None)
         self._counts.pop(row, None)
         self._matchers.pop(row, None)
+        self._beams.discard(row)
+        self._forcing.discard(row)
 
     @property
     def constrained(self) -> bool:
@@ -156,7 +172,12 @@ class SamplingRows:
         return bool(self._matchers)
 
     def append(self, row: int, token_ids: Sequence[int]) -> None:
-        """These tokens are now the row's own output."""
+        """These tokens are now the row's own output.
+
+        Not so of a beam: the search decides, and what goes on enters a row anew.
+        """
+        if row in self._beams:
+            return
         if row in self._counts:
             self._counts[row].append(token_ids)
         for matcher in self._matchers.get(row, ()):
@@ -206,11 +227,16 @@ class SamplingRows:
             return SamplingBatch(gathered, where, none, none, none)
         drafts: Sequence[Sequence[int]] = [()] * len(rows) if ahead is None else ahead
         mask, errors = self._masks(rows, drafts)
+        forced = self._forced(rows, drafts)
+        for index, token in forced.items():  # whatever else is asked
+            assert mask is not None, "what forces is a matcher, and these have masks"
+            mask[index] = mask_of([token], mask.shape[1])
         bias, banned, seen = none, none, none
         if self._bias:
             bias = TokenLists.of([self._bias.get(row) for row in rows])
         if self._banned:
             early = where < gathered["min_position"]
+            early[list(forced)] = False
             banned = TokenLists.of(
                 [self._banned.get(row) if soon else None for row, soon in zip(rows, early, strict=True)]
             )
@@ -221,4 +247,17 @@ class SamplingRows:
                     for row, draft in zip(rows, drafts, strict=True)
                 ]
             )
-        return SamplingBatch(gathered, where, bias, banned, seen, mask, errors)
+        beams = {index: forced.get(index) for index, row in enumerate(rows) if row in self._beams}
+        return SamplingBatch(gathered, where, bias, banned, seen, mask, errors, beams)
+
+    def _forced(self, rows: Sequence[int], drafts: Sequence[Sequence[int]]) -> dict[int, int]:
+        """Index -> the one token that may be drawn there."""
+        if not self._forcing:
+            return {}
+        found = (
+            (index, matcher.forced(draft))
+            for index, (row, draft) in enumerate(zip(rows, drafts, strict=True))
+            for matcher in self._matchers.get(row, ())
+            if isinstance(matcher, ForcedTokensMatcher)
+        )
+        return {index: token for index, token in found if token is not None}
