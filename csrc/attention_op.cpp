@@ -8,6 +8,8 @@
 
 namespace octavo {
 
+constexpr int64_t kPieces = 12; // of long sequences, for each thread: few pieces are long streams, many end together
+
 // The items of one replay, for every layer of one geometry. A few long sequences are cut at their
 // splits, so that all threads find work; many are not, which saves merging. The kernel adds in the
 // same order either way.
@@ -30,7 +32,7 @@ public:
             for (int64_t end = b.query_start[s + 1]; end > b.query_start[s]; end -= tokens)
                 for (int64_t head = 0; head < kv_.heads; head++)
                     items_.push_back(whole_item(b, s, head, std::max<int64_t>(b.query_start[s], end - tokens), end));
-        if (static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1) cut();
+        if (static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1) cut(step.threads);
         const auto ahead = static_cast<size_t>(step.threads); // threads claim items in turn, more or less
         for (size_t i = 0; i + ahead < items_.size(); i++) items_[i].soon = &items_[i + ahead];
     }
@@ -41,7 +43,7 @@ public:
     // True for the thread that finishes the last split of an item's rows: it merges them.
     bool finished(int64_t i) {
         Group& g = groups_[static_cast<size_t>(group_of_[static_cast<size_t>(i)])];
-        return (g.done.fetch_add(1, std::memory_order_acq_rel) + 1) % g.splits == 0;
+        return (g.done.fetch_add(1, std::memory_order_acq_rel) + 1) % g.pieces == 0;
     }
 
     size_t scratch_bytes(const Kernels& k) const {
@@ -50,8 +52,8 @@ public:
 
 private:
     struct Group {
-        explicit Group(int64_t n) : splits(n) {}
-        int64_t splits;
+        explicit Group(int64_t n) : pieces(n) {}
+        int64_t pieces;
         std::atomic<int64_t> done{0};
     };
 
@@ -69,7 +71,10 @@ private:
         return {s, head, t0, t1, first, (high + kSplit - 1) / kSplit, nullptr, 0, 0, nullptr};
     }
 
-    void cut() {
+    void cut(int threads) {
+        int64_t all = 0;
+        for (const AttentionItem& whole : items_) all += whole.c1 - whole.c0;
+        const int64_t run = std::max<int64_t>(1, all / (kPieces * threads)); // splits of a piece
         const int64_t stride = (kv_.dv + 15) / 16 * 16 + 16;
         if (!partials_)
             partials_ = std::make_unique<Region>(
@@ -79,17 +84,17 @@ private:
         group_of_.clear();
         for (const AttentionItem& whole : items_) {
             const int64_t splits = whole.c1 - whole.c0;
-            for (int64_t c = whole.c0; c < whole.c1; c++) {
+            for (int64_t c = whole.c0; c < whole.c1; c += run) {
                 AttentionItem piece = whole;
                 piece.c0 = c;
-                piece.c1 = c + 1;
+                piece.c1 = std::min(whole.c1, c + run);
                 piece.splits = splits;
                 piece.first_split = whole.c0;
                 piece.partial = splits > 1 ? at : nullptr;
                 pieces.push_back(piece);
                 group_of_.push_back(static_cast<int64_t>(groups_.size()));
             }
-            groups_.emplace_back(splits);
+            groups_.emplace_back((splits + run - 1) / run);
             if (splits > 1) at += rows_ * splits * stride;
         }
         items_ = std::move(pieces);

@@ -27,22 +27,21 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
         v.d = s.d;
         v.dv = s.dv;
         v.type = s.type;
-        v.k_at = at;
-        at = round_up(at + s.heads * s.d * page_size * size, 4);
         v.latent = s.latent;
-        v.v_at = s.latent ? v.k_at : at;
-        if (!s.latent) at = round_up(at + s.heads * s.dv * page_size * size, 4);
-        if (s.type == KVType::S8) {
-            v.ks_at = v.vs_at = at;
-            at += s.heads * page_size * 4;
-            if (!s.latent) {
-                v.vs_at = at;
-                at += s.heads * page_size * 4;
-            }
+        v.layer_at = at;
+        const int64_t scales = s.type == KVType::S8 ? page_size * 4 : 0;
+        v.ks_at = round_up(s.d * page_size * size, 4);
+        v.head_stride = v.ks_at + scales;
+        v.vs_at = v.ks_at;
+        if (!s.latent) {
+            v.v_at = v.head_stride;
+            v.vs_at = round_up(v.v_at + s.dv * page_size * size, 4);
+            v.head_stride = v.vs_at + scales;
         }
+        at += s.heads * v.head_stride;
         views.push_back(v);
     }
-    return round_up(at, 4);
+    return at;
 }
 
 KVCache::KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size)

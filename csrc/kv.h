@@ -1,7 +1,9 @@
 // The pages of all layers: page-major, so that a request's pages lie close together and one copy
 // moves a page of every layer.
 //
-//   page 0: [layer 0: k | v | scales][layer 1: ...]...   page 1: ...
+//   page 0: [layer 0: [head 0: k | its scales | v | its scales][head 1: ...]...][layer 1: ...]...   page 1: ...
+//
+// What attention reads of a page for one head is one stream from memory.
 #pragma once
 #include <utility>
 #include <vector>

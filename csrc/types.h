@@ -106,18 +106,23 @@ struct LinearArgs {
     int64_t y_stride;
 };
 
-// Pages of one layer: page p is at base + p * page_stride, and in it
-//   k [heads][d][page_size], v [heads][page_size][dv], for int8 also ks, vs [heads][page_size] f32.
+// Pages of one layer: head h of page p is at base + p * page_stride + layer_at + h * head_stride, and in it, one
+// after the other,
+//   k [d][page_size], for int8 its scales ks [page_size] f32, v [page_size][dv], for int8 vs [page_size].
 // K is transposed so that a vector holds consecutive positions of one dimension. latent: there is no v,
 // and no vs; the values are the first dv dimensions of k.
 struct KVView {
     uint8_t* base;
-    int64_t page_stride, k_at, v_at, ks_at, vs_at;
+    int64_t page_stride, layer_at, head_stride, ks_at, v_at, vs_at;
     int64_t num_pages, page_size;
     int64_t heads, d, dv;
     KVType type;
     bool latent;
 };
+
+static inline uint8_t* head_of(const KVView& kv, int64_t page, int64_t head) {
+    return kv.base + page * kv.page_stride + kv.layer_at + head * kv.head_stride;
+}
 
 struct BatchView {
     const int32_t* token_ids;

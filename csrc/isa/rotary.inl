@@ -63,11 +63,11 @@ int64_t element_size(KVType type) { return type == KVType::F32 ? 4 : type == KVT
 
 void store_key(const RotaryArgs& a, const float* k, int64_t slot, int64_t head, uint8_t* narrow) {
     const KVView& kv = a.kv;
-    uint8_t* page = kv.base + slot / kv.page_size * kv.page_stride;
+    uint8_t* keys = head_of(kv, slot / kv.page_size, head);
     const int64_t offset = slot % kv.page_size, size = element_size(kv.type);
     float scale = 0.0f;
     narrow_row(k, kv.d, kv.type, narrow, &scale);
-    uint8_t* to = page + kv.k_at + (head * kv.d * kv.page_size + offset) * size;
+    uint8_t* to = keys + offset * size;
     const int64_t stride = kv.page_size * size; // transposed: one element per row of positions
     if (size == 2)
         for (int64_t i = 0; i < kv.d; i++) __builtin_memcpy(to + i * stride, narrow + 2 * i, 2);
@@ -75,16 +75,16 @@ void store_key(const RotaryArgs& a, const float* k, int64_t slot, int64_t head, 
         for (int64_t i = 0; i < kv.d; i++) __builtin_memcpy(to + i * stride, narrow + 4 * i, 4);
     else
         for (int64_t i = 0; i < kv.d; i++) to[i * stride] = narrow[i];
-    if (kv.type == KVType::S8) ((float*)(page + kv.ks_at))[head * kv.page_size + offset] = scale;
+    if (kv.type == KVType::S8) ((float*)(keys + kv.ks_at))[offset] = scale;
 }
 
 void store_value(const RotaryArgs& a, const float* v, int64_t slot, int64_t head) {
     const KVView& kv = a.kv;
-    uint8_t* page = kv.base + slot / kv.page_size * kv.page_stride;
-    const int64_t offset = slot % kv.page_size, row = head * kv.page_size + offset;
+    uint8_t* at = head_of(kv, slot / kv.page_size, head);
+    const int64_t offset = slot % kv.page_size;
     float scale = 0.0f;
-    narrow_row(v, kv.dv, kv.type, page + kv.v_at + row * kv.dv * element_size(kv.type), &scale);
-    if (kv.type == KVType::S8) ((float*)(page + kv.vs_at))[row] = scale;
+    narrow_row(v, kv.dv, kv.type, at + kv.v_at + offset * kv.dv * element_size(kv.type), &scale);
+    if (kv.type == KVType::S8) ((float*)(at + kv.vs_at))[offset] = scale;
 }
 
 // Units are (token, head slot): query heads, then key heads, then value heads. scratch: 3 d floats.

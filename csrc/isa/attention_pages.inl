@@ -1,0 +1,168 @@
+// What one item of attention works on: its scratch, and blocks of K and V read from the pages.
+
+int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
+
+// Scratch of one item; every array is 64-byte aligned.
+struct Attend {
+    int64_t rows, group, d, dv, dvp;
+    bool direct;  // blocks are read from the pages, not widened first
+    int64_t most; // rows of a tile
+    float* q;     // panels [d][rows of the tile], scaled
+    float* s;     // [rows][32] scores, then weights
+    float* o;     // [rows][dvp] of the current split
+    float* total; // [rows][dvp] of the splits before
+    float* k;     // [d][32]
+    float* v;     // [32][dvp]
+    float* l;                                     // [rows][16] sums by lane of the current split
+    float *m, *total_m, *total_l, *alpha;         // [rows]
+    float *k_scale, *v_scale, *low, *high;        // [32] int8 scales; [rows] visible range (as int32)
+};
+
+int64_t attention_scratch(int64_t rows, int64_t d, int64_t dv) {
+    const int64_t dvp = padded(dv), r = padded(rows);
+    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 22 * r + 2 * kRescale + 64) * 4;
+}
+
+Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t dv) {
+    const int64_t dvp = padded(dv), r = padded(rows);
+    Attend w;
+    w.rows = rows, w.group = group, w.d = d, w.dv = dv, w.dvp = dvp;
+    w.q = at, at += r * d;
+    w.s = at, at += r * kRescale;
+    w.o = at, at += r * dvp;
+    w.total = at, at += r * dvp;
+    w.k = at, at += d * kRescale;
+    w.v = at, at += kRescale * dvp;
+    w.m = at, at += r;
+    w.l = at, at += 16 * r;
+    w.total_m = at, at += r;
+    w.total_l = at, at += r;
+    w.alpha = at, at += r;
+    w.low = at, at += r;
+    w.high = at, at += r;
+    w.k_scale = at, at += kRescale;
+    w.v_scale = at;
+    return w;
+}
+
+// Rows of n numbers of a page, `stride` apart, to f32 rows `width` apart.
+template <class T> void widen_rows(const T* from, int64_t stride, int64_t rows, int64_t n, float* to, int64_t width) {
+    for (int64_t r = 0; r < rows; r++, from += stride, to += width) {
+        int64_t i = 0;
+        for (; i + 16 <= n; i += 16)
+            UNROLL for (int j = 0; j < 16; j += VW) vstore(to + i + j, vload_as(from + i + j));
+        for (; i < n; i++) to[i] = widen_one(from[i]);
+    }
+}
+
+// A block is two halves of 16 positions, which may lie in two pages; `next` is what a later block will
+// read, asked for while this one is computed.
+template <class T> struct Halves {
+    const T* at[2];
+    const T* next[2];
+    int64_t stride; // elements from one row to the next
+};
+
+// Where position `position` of the item's sequence lies: the page's part of the item's head.
+SIMD const uint8_t* page_of(const AttentionArgs& a, const AttentionItem& item, int64_t position) {
+    return head_of(a.kv, (a.page_tables + item.sequence * a.table_width)[position / a.kv.page_size], item.head);
+}
+
+// Where the two halves of a block lie. Halves past the context are given the first one: what is read
+// there is masked.
+template <class T> void find_halves(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end,
+                                    const T* (&k)[2], const T* (&v)[2]) {
+    const KVView& kv = a.kv;
+    for (int half = 0; half < 2; half++) {
+        const int64_t position = block + 16 * half;
+        if (position >= end) {
+            k[half] = k[0], v[half] = v[0];
+            continue;
+        }
+        const uint8_t* page = page_of(a, item, position);
+        const int64_t offset = position % kv.page_size;
+        k[half] = (const T*)page + offset;
+        v[half] = (const T*)(page + kv.v_at) + offset * kv.dv;
+    }
+}
+
+// K and V of positions [from, to) of the block at `block`, page by page; K's other columns are 0.
+template <class T>
+void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t from, int64_t to, Attend& w) {
+    const KVView& kv = a.kv;
+    if (to - from < kRescale) __builtin_memset(w.k, 0, w.d * kRescale * 4);
+    for (int64_t j = from; j < to;) {
+        const int64_t offset = j % kv.page_size, left = kv.page_size - offset;
+        const int64_t n = to - j < left ? to - j : left, column = j - block;
+        const uint8_t* page = page_of(a, item, j);
+        widen_rows((const T*)page + offset, kv.page_size, w.d, n, w.k + column, kRescale);
+        const T* v = (const T*)(page + kv.v_at) + offset * kv.dv;
+        if (kv.latent) values_of_latent(w.k, w.dv, w.dvp, column, column + n, w.v);
+        else if (w.dv == w.dvp) widen_rows(v, 0, 1, n * w.dv, w.v + column * w.dvp, 0);
+        else widen_rows(v, kv.dv, n, w.dv, w.v + column * w.dvp, w.dvp);
+        if (kv.type == KVType::S8) {
+            __builtin_memcpy(w.k_scale + column, (const float*)(page + kv.ks_at) + offset, n * 4);
+            __builtin_memcpy(w.v_scale + column, (const float*)(page + kv.vs_at) + offset, n * 4);
+        }
+        j += n;
+    }
+}
+
+// use(column, k scales, v scales) for each 16 positions of a block, where pages are multiples of 16.
+template <class Use>
+SIMD void each_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, const Use& use) {
+    const KVView& kv = a.kv;
+    for (int64_t j = block; j < end && j < block + kRescale; j += 16) {
+        const uint8_t* page = page_of(a, item, j);
+        const int64_t offset = j % kv.page_size;
+        use(j - block, (const float*)(page + kv.ks_at) + offset, (const float*)(page + kv.vs_at) + offset);
+    }
+}
+void copy_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
+    each_scales(a, item, block, end, [&w](int64_t column, const float* ks, const float* vs) {
+        __builtin_memcpy(w.k_scale + column, ks, 64);
+        __builtin_memcpy(w.v_scale + column, vs, 64);
+    });
+}
+void prefetch_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end) {
+    each_scales(a, item, block, end, [](int64_t, const float* ks, const float* vs) { prefetch(ks), prefetch(vs); });
+}
+
+// Ask for the block at `block`, up to `end`: pages lie apart, where the hardware does not look ahead.
+template <class T> void prefetch_positions(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end) {
+    const KVView& kv = a.kv;
+    if (kv.page_size % 16) return;
+    const T *k[2], *v[2];
+    find_halves(a, item, block, end, k, v);
+    if (kv.type == KVType::S8) prefetch_scales(a, item, block, end);
+    const int64_t rows = 64 / (kv.page_size * (int64_t)sizeof(T)), step = rows > 1 ? rows : 1; // of K, in a line
+    for (int half = 0; half < 2 && block + 16 * half < end; half++) {
+        for (int64_t i = 0; i < kv.d; i += step) prefetch_far(k[half] + i * kv.page_size);
+        if (!kv.latent)
+            for (int64_t i = 0; i < 16 * kv.dv; i += 64 / (int64_t)sizeof(T)) prefetch_far(v[half] + i);
+    }
+}
+
+// The positions that an item's last row sees end here, and the first block that one of its rows sees.
+SIMD int64_t end_of(const AttentionArgs& a, const AttentionItem& item) {
+    return a.causal ? a.positions[item.t1 - 1] + 1 : a.context_lens[item.sequence];
+}
+SIMD int64_t first_block(const AttentionArgs& a, const AttentionItem& item) {
+    const int64_t start = a.window ? a.positions[item.t0] - a.window + 1 : 0, first = item.c0 * kSplit;
+    return (start > first ? start : first) / kRescale * kRescale;
+}
+
+// Pages lie apart, where the hardware does not look ahead: what the block `kAhead` later will read,
+// which may be of the item after this one.
+enum { kAhead = 4 * kRescale };
+template <class T>
+void find_later(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Halves<T>& k, Halves<T>& v) {
+    const int64_t last = item.c1 * kSplit < end ? item.c1 * kSplit : end, later = block + kAhead;
+    if (later < last) return find_halves(a, item, later, last, k.next, v.next);
+    if (item.soon) {
+        const int64_t stop = end_of(a, *item.soon);
+        const int64_t at = first_block(a, *item.soon) + later - (last + kRescale - 1) / kRescale * kRescale;
+        if (at < stop) return find_halves(a, *item.soon, at, stop, k.next, v.next);
+    }
+    for (int half = 0; half < 2; half++) k.next[half] = k.at[half], v.next[half] = v.at[half];
+}
