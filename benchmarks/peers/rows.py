@@ -68,6 +68,9 @@ SHAPES: Mapping[str, Shape] = {
     "1b-short": Shape(TINYLLAMA, 1, 16, 64, heavy=True),
     "1b-prompt-256": Shape(TINYLLAMA, 1, 256, 16, heavy=True),
     "1b-batch-32": Shape(TINYLLAMA, 32, 16, 32, heavy=True),
+    "gemma-short": Shape("gemma3-270m", 1, 16, 64, heavy=True),
+    "gemma-prompt-512": Shape("gemma3-270m", 1, 512, 16, heavy=True),
+    "gemma-batch-32": Shape("gemma3-270m", 32, 16, 32, heavy=True),
 }
 
 ROWS = (
@@ -82,4 +85,7 @@ ROWS = (
     Row("1.1B, decode, 1 stream", "1b-short", "decode", 1.4, 1.6),
     Row("1.1B, prompt of 256", "1b-prompt-256", "prompt", 2.2, 3.0),
     Row("1.1B, decode, 32 streams", "1b-batch-32", "decode", 2.5, 4.0),
+    Row("Gemma 3 270M, decode, 1 stream", "gemma-short", "decode", 1.5),
+    Row("Gemma 3 270M, prompt of 512", "gemma-prompt-512", "prompt", 2.5),
+    Row("Gemma 3 270M, decode, 32 streams", "gemma-batch-32", "decode", 3.0),
 )
