@@ -36,6 +36,18 @@ float number_at(const Table& t, int64_t row, int64_t block) {
     return x;
 }
 
+// 32 bits, element j's at bit j, to 4 bytes: bit j of byte e is element 4j + e's.
+void spread_bits(const uint8_t* from, uint8_t* to) {
+    uint32_t bits;
+    std::memcpy(&bits, from, 4);
+    for (int e = 0; e < 4; e++) {
+        uint32_t x = bits >> e & 0x11111111u; // every fourth bit, moved together in three steps
+        x = (x | x >> 3) & 0x03030303u;
+        x = (x | x >> 6) & 0x000f000fu;
+        to[e] = static_cast<uint8_t>(x | x >> 12);
+    }
+}
+
 struct Job {
     const std::vector<Source>* sources;
     Matrix m;
@@ -57,13 +69,13 @@ struct Job {
         return r < half ? r + (lane < 8 ? 0 : half) : -1;
     }
 
-    // Entry `block` of a source's table to a lane of a panel's; fallback's times -8 where it has none.
+    // Entry `block` of a source's table to a lane of a panel's; fallback's times the offset where it has none.
     void pack_entry(const Table& t, const Table* fallback, int64_t row, int64_t block, int64_t lane, uint8_t* to) const {
         if (!m.wide) {
             std::memcpy(to + lane * 2, t.data + row * t.row_stride + block * t.column_stride, 2);
             return;
         }
-        const float x = t.data ? number_at(t, row, block) : -8.0f * number_at(*fallback, row, block);
+        const float x = t.data ? number_at(t, row, block) : static_cast<float>(offset_of(m.layout)) * number_at(*fallback, row, block);
         std::memcpy(to + lane * 4, &x, 4);
     }
 
@@ -78,9 +90,12 @@ struct Job {
             for (int64_t k = 0; k < m.k; k++) std::memcpy(to + (k * kPanel + lane) * size, from + k * size, size);
             return;
         }
-        const int64_t quads = value_bytes(m.layout) / (kPanel * 4), scales = scale_tables(m.layout);
+        const bool fifth = m.layout == Layout::U5; // its bits come first
+        const int64_t quads = value_bytes(m.layout) / (kPanel * 4) - fifth, scales = scale_tables(m.layout);
         for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride, to += m.block_bytes) {
-            for (int64_t q = 0; q < quads; q++) std::memcpy(to + (q * kPanel + lane) * 4, from + 4 * q, 4);
+            const uint8_t* values = from + 4 * fifth;
+            for (int64_t q = 0; q < quads; q++) std::memcpy(to + (q * kPanel + lane) * 4, values + 4 * q, 4);
+            if (fifth) spread_bits(from, to + (quads * kPanel + lane) * 4);
             uint8_t* table = to + value_bytes(m.layout);
             for (int64_t i = 0; i < scales; i++, table += table_bytes(m.wide))
                 pack_entry(s.scale, nullptr, row, b * scales + i, lane, table);

@@ -30,7 +30,7 @@ struct PackedMatrix {
     size_t nbytes = 0;
 };
 
-// Stack the sources along their rows. U4 sources without minima get -8 scale where others have them
+// Stack the sources along their rows. U4 (U5) sources without minima get -8 (-16) scale where others have them
 // (that needs wide, to be exact). after_slice, if any, is called by this thread between slices of 8 MB: what
 // was read so far may be given back to the system. Throws std::invalid_argument for shapes that cannot be.
 std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout, const std::vector<Source>& sources,

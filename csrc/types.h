@@ -16,7 +16,7 @@ enum : int {
     kMaxTile = 16, // upper bound of the tokens in one activation panel
 };
 
-enum class Layout : int { F32, F16, BF16, S8, U4, S8By16 };
+enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5 };
 enum class Activation : int { None, Silu, Gelu, GeluTanh, Relu };
 enum class KVType : int { F32, F16, BF16, S8 };
 enum class NormKind : int { None, Rms, Layer };
@@ -28,10 +28,12 @@ enum class Sight : int { Causal, Whole, Cross };
 //   S8 panel      [k/32] blocks of  [8 quads][16 rows][4] int8  | [16] scales | [16] minima, if any
 //   S8By16        likewise, with [2][16] scales: one for each half of the block
 //   U4 panel      [k/32] blocks of  [4 quads][16 rows][4] bytes | [16] scales | [16] minima
+//   U5 panel      likewise, with [16 rows][4] bytes of fifth bits after the quads
 //
 // A block's scales lie beside its values, so that a panel is one stream from memory.
 // The low nibbles of U4's quad q are elements 4q..4q+3 of the block, the high ones 16+4q..16+4q+3.
-// Scales and minima are f16, or f32 where `wide`. U4 without minima: w = scale (q - 8).
+// Bit j of byte e of U5's last quad is the fifth bit of element 4j + e.
+// Scales and minima are f16, or f32 where `wide`. Without minima U4 is scale (q - 8), U5 scale (q - 16).
 // gated: rows 0-7 of panel p are gate rows 8p.., rows 8-15 the up rows of the same numbers.
 struct Matrix {
     const uint8_t* data;
@@ -64,7 +66,7 @@ static inline int64_t tile_of(const Tiles& t, int64_t token) {
 //   float       x at s*k:  [k][c]
 //
 // q d is the activation; u = d * (sum of q), which meets a weight's minimum; sum is offset * (sum of
-// q), where integer dot products start: offset -8 centres U4 without minima, -128 shifts S8 to u8.
+// q), where integer dot products start: offset -8 centres U4 without minima, -16 U5, -128 shifts S8 to u8.
 struct Activations {
     int8_t* q;
     float* d;
@@ -78,12 +80,15 @@ struct Activations {
 };
 
 static inline bool is_quantized(Layout layout) {
-    return layout == Layout::S8 || layout == Layout::U4 || layout == Layout::S8By16;
+    return layout == Layout::S8 || layout == Layout::U4 || layout == Layout::S8By16 || layout == Layout::U5;
 }
-static inline int64_t value_bytes(Layout layout) { return layout == Layout::U4 ? 256 : 512; } // of a block
+static inline int64_t value_bytes(Layout layout) { // of a block
+    return layout == Layout::U4 ? 256 : layout == Layout::U5 ? 320 : 512;
+}
 static inline int64_t scale_tables(Layout layout) { return layout == Layout::S8By16 ? 2 : 1; } // of a block
 static inline int64_t table_bytes(bool wide) { return wide ? 64 : 32; }
-static inline int32_t offset_of(Layout layout) { return layout == Layout::U4 ? -8 : -128; }
+// Of w = scale (q + offset) without minima, U4 and U5; S8 is shifted to u8.
+static inline int32_t offset_of(Layout layout) { return layout == Layout::U4 ? -8 : layout == Layout::U5 ? -16 : -128; }
 
 struct PrepareArgs {
     const float* x; // [rows, k]

@@ -60,6 +60,44 @@ struct U4 {
     }
 };
 
+// As U4, each number with a fifth bit. Half a block, 8 products of at most 31 x 127, adds up to 31,496 in int16.
+// One half of the rows after the other: the registers do not hold both halves' int16 and int32 sums.
+struct U5 {
+    enum : int64_t { bytes = 320, parts = 1, quads = 8 };
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C], int rows) {
+        const __m256i mask = _mm256_set1_epi8(15), fifth = _mm256_set1_epi8(16);
+        const __m256i bits = _mm256_loadu_si256((const __m256i*)(w + 256 + 32 * rows));
+        UNROLL for (int m = 0; m < C; m++) c[m] = MIN ? _mm256_setzero_si256() : _mm256_set1_epi32(sum[m]);
+        UNROLL for (int half = 0; half < 2; half++) {
+            [[maybe_unused]] __m256i lanes[C];
+            UNROLL for (int j = 0; j < 4; j++) {
+                const __m256i v = _mm256_loadu_si256((const __m256i*)(w + 64 * j + 32 * rows));
+                const __m256i bit = half ? _mm256_srli_epi16(bits, j) : _mm256_slli_epi16(bits, 4 - j);
+                const __m256i low = _mm256_and_si256(half ? _mm256_srli_epi16(v, 4) : v, mask);
+                const __m256i x = _mm256_or_si256(low, _mm256_and_si256(bit, fifth));
+                UNROLL for (int m = 0; m < C; m++) {
+                    const __m256i b = quad(q, (j + 4 * half) * C + m);
+#ifdef VNNI256
+                    c[m] = DPBUSD(c[m], x, b);
+                    KEEP(c[m]);
+#else
+                    const __m256i p = _mm256_maddubs_epi16(x, b);
+                    lanes[m] = j ? _mm256_add_epi16(lanes[m], p) : p;
+                    KEEP(lanes[m]);
+#endif
+                }
+            }
+#ifndef VNNI256
+            const __m256i ones = _mm256_set1_epi16(1);
+            UNROLL for (int m = 0; m < C; m++) {
+                c[m] = _mm256_add_epi32(c[m], _mm256_madd_epi16(lanes[m], ones));
+                KEEP(c[m]);
+            }
+#endif
+        }
+    }
+};
+
 template <int QUADS> struct S8Quads { // one part
     enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS };
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
@@ -103,38 +141,64 @@ template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int half) {
     return WIDE ? vload((const float*)table + half * 8) : vload_f16((const uint16_t*)table + half * 8);
 }
 
+// A block of U5, to eight rows after the other.
+template <int C, bool WIDE, bool MIN>
+SIMD void add_block(const U5&, const uint8_t* w, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
+    constexpr int64_t table = WIDE ? 64 : 32;
+    UNROLL for (int rows = 0; rows < 2; rows++) {
+        __asm__("" : "+r"(q)); // or the first half's broadcasts are kept for the second, in memory
+        __m256i c[C];
+        U5::dot<C, MIN>(w, q, sum, c, rows);
+        const __m256 s = block_scales<WIDE>(w + U5::bytes, rows);
+        __m256 n;
+        if (MIN) n = block_scales<WIDE>(w + U5::bytes + table, rows);
+        UNROLL for (int m = 0; m < C; m++) {
+            float* at = out + 16 * m + 8 * rows;
+            __m256 z = vfma(_mm256_cvtepi32_ps(c[m]), _mm256_mul_ps(s, _mm256_set1_ps(d[m])), vload(at));
+            if (MIN) z = vfma(n, _mm256_set1_ps(u[m]), z);
+            vstore(at, z);
+        }
+    }
+}
+
+template <int C, bool WIDE, bool MIN, class W>
+SIMD void add_block(const W&, const uint8_t* w, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
+    constexpr int64_t table = WIDE ? 64 : 32;
+    const uint8_t* scales = w + W::bytes;
+    UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
+        __m256i c[C][2];
+        W::template dot<C, MIN>(w + part * W::quads * 64, q, sum, c);
+        const __m256 s0 = block_scales<WIDE>(scales + part * table, 0);
+        const __m256 s1 = block_scales<WIDE>(scales + part * table, 1);
+        __m256 n0, n1;
+        if (MIN) {
+            n0 = block_scales<WIDE>(scales + W::parts * table, 0);
+            n1 = block_scales<WIDE>(scales + W::parts * table, 1);
+        }
+        UNROLL for (int m = 0; m < C; m++) {
+            const __m256 scale = _mm256_set1_ps(d[m]);
+            __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);
+            z0 = vfma(_mm256_cvtepi32_ps(c[m][0]), _mm256_mul_ps(s0, scale), z0);
+            z1 = vfma(_mm256_cvtepi32_ps(c[m][1]), _mm256_mul_ps(s1, scale), z1);
+            if (MIN) { // never with two parts
+                const __m256 offset = _mm256_set1_ps(u[m]);
+                z0 = vfma(n0, offset, z0);
+                z1 = vfma(n1, offset, z1);
+            }
+            vstore(out + 16 * m, z0);
+            vstore(out + 16 * m + 8, z1);
+        }
+    }
+}
+
 // z lives in memory: 16 registers do not hold integer and float accumulators both.
 template <int C, class W, bool WIDE, bool MIN>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
                                          const int32_t* sum, int64_t blocks, float* out) {
-    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (W::parts + MIN);
+    constexpr int64_t step = W::bytes + (WIDE ? 64 : 32) * (W::parts + MIN);
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
-    for (int64_t b = 0; b < blocks; b++, w += step, d += C, u += C) {
+    for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += W::parts * C) {
         if (C == 1) prefetch_block(w, step);
-        const uint8_t* scales = w + W::bytes;
-        UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
-            __m256i c[C][2];
-            W::template dot<C, MIN>(w + part * W::quads * 64, q, sum, c);
-            const __m256 s0 = block_scales<WIDE>(scales + part * table, 0);
-            const __m256 s1 = block_scales<WIDE>(scales + part * table, 1);
-            __m256 n0, n1;
-            if (MIN) {
-                n0 = block_scales<WIDE>(scales + W::parts * table, 0);
-                n1 = block_scales<WIDE>(scales + W::parts * table, 1);
-            }
-            UNROLL for (int m = 0; m < C; m++) {
-                const __m256 scale = _mm256_set1_ps(d[m]);
-                __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);
-                z0 = vfma(_mm256_cvtepi32_ps(c[m][0]), _mm256_mul_ps(s0, scale), z0);
-                z1 = vfma(_mm256_cvtepi32_ps(c[m][1]), _mm256_mul_ps(s1, scale), z1);
-                if (MIN) { // never with two parts
-                    const __m256 offset = _mm256_set1_ps(u[m]);
-                    z0 = vfma(n0, offset, z0);
-                    z1 = vfma(n1, offset, z1);
-                }
-                vstore(out + 16 * m, z0);
-                vstore(out + 16 * m + 8, z1);
-            }
-        }
+        add_block<C, WIDE, MIN>(W{}, w, q, d, u, sum, out);
     }
 }

@@ -31,6 +31,31 @@ struct U4 {
     }
 };
 
+// As U4, each number with a fifth bit; half a block, 8 products of at most 31 x 127, fits an int16 lane.
+struct U5 {
+    enum : int64_t { bytes = 320, parts = 1, quads = 8 };
+    template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
+        UH bits;
+        memcpy(&bits, w + 256, 64);
+        for (int m = 0; m < C; m++) c[m] = MIN ? seti(0) : seti(sum[m]);
+        for (int half = 0; half < 2; half++) {
+            H lanes[C] = {};
+            for (int j = 0; j < 4; j++) {
+                UH v;
+                memcpy(&v, w + 64 * j, 64);
+                v = half ? v >> 4 & 0x0f0f : v & 0x0f0f;
+                v |= (half ? bits >> j : bits << (4 - j)) & 0x1010;
+                const H even = (H)(v & 31), odd = (H)(v >> 8);
+                for (int m = 0; m < C; m++) {
+                    const int8_t* a = q + ((j + 4 * half) * C + m) * 4;
+                    lanes[m] += even * quad_elements(a, 0) + odd * quad_elements(a, 1);
+                }
+            }
+            for (int m = 0; m < C; m++) c[m] += widen_pairs(lanes[m]);
+        }
+    }
+};
+
 template <int QUADS> struct S8Quads { // one part
     enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t*, I (&c)[C]) {

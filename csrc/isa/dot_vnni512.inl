@@ -15,6 +15,24 @@ struct U4 {
     SIMD __m512i quad(const int8_t* q, int i) { return _mm512_set1_epi32(((const int32_t*)q)[i]); }
 };
 
+struct U5 { // as U4, each number with a fifth bit
+    enum : int64_t { bytes = 320, parts = 1, quads = 8, shifted = 0 };
+    template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
+        const __m512i mask = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
+        const __m512i bits = _mm512_loadu_si512(w + 256);
+        UNROLL for (int j = 0; j < 4; j++) {
+            const __m512i v = _mm512_loadu_si512(w + 64 * j);
+            const __m512i low = numbers(v, _mm512_slli_epi16(bits, 4 - j), mask, fifth);
+            const __m512i high = numbers(_mm512_srli_epi16(v, 4), _mm512_srli_epi16(bits, j), mask, fifth);
+            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], low, U4::quad(q, j * C + m));
+            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], high, U4::quad(q, (j + 4) * C + m));
+        }
+    }
+    SIMD __m512i numbers(__m512i v, __m512i bits, __m512i mask, __m512i fifth) {
+        return _mm512_ternarylogic_epi32(_mm512_and_si512(v, mask), bits, fifth, 0xf8); // a | (b & c)
+    }
+};
+
 template <int QUADS> struct S8Quads { // one part
     enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, shifted = 1 };
     // Weights become u8 by flipping the sign bit, that is, adding 128: c starts at -128 * sum of q.

@@ -4,7 +4,7 @@
 // with minima, z = fma(minimum, u, z), blocks ascending. Nothing else decides an output's bits, so
 // they depend neither on C nor on who computes the tile. (S8By16: two dot products and scales a block.)
 
-// The instruction set's dot_*.inl gives dot_panel<C, U4 or S8 or S8By16, WIDE, MIN>.
+// The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>.
 
 template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, const Activations& a,
                                           int64_t start, float* out) {
@@ -19,6 +19,8 @@ template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel,
     if (w.layout == Layout::S8By16) { PANEL(S8By16, false); }
     else if (w.layout == Layout::S8 && w.minima) { PANEL(S8, true); }
     else if (w.layout == Layout::S8) { PANEL(S8, false); }
+    else if (w.layout == Layout::U5 && w.minima) { PANEL(U5, true); }
+    else if (w.layout == Layout::U5) { PANEL(U5, false); }
     else if (w.minima) { PANEL(U4, true); }
     else { PANEL(U4, false); }
 #undef PANEL

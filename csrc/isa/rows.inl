@@ -164,11 +164,13 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
             if (w.minima) y[k] += table_entry(w, scales + table_bytes(w.wide), lane);
             break;
         }
-        case Layout::U4: {
+        case Layout::U4:
+        case Layout::U5: {
             const uint8_t byte = block[(j % 16 / 4 * kPanel + lane) * 4 + j % 4];
-            const int q = j < 16 ? byte & 15 : byte >> 4;
+            int q = j < 16 ? byte & 15 : byte >> 4;
+            if (w.layout == Layout::U5) q |= (block[256 + lane * 4 + j % 4] >> j / 4 & 1) << 4;
             const float s = table_entry(w, scales, lane);
-            y[k] = w.minima ? (float)q * s + table_entry(w, scales + table_bytes(w.wide), lane) : (float)(q - 8) * s;
+            y[k] = w.minima ? (float)q * s + table_entry(w, scales + table_bytes(w.wide), lane) : (float)(q + offset_of(w.layout)) * s;
             break;
         }
         }

@@ -21,7 +21,9 @@ def tiles(disassembly: str, register: str) -> dict[str, str]:
     """Name -> code of each integer tile that uses these registers, by tokens, type and options."""
     found = {}
     for function in disassembly.split("\n\n"):
-        name = re.search(r"dot_panel<(\d+), .*::(U4|S8Quads<\d>), (\w+), (\w+)>\(", function.split("\n")[0])
+        name = re.search(
+            r"dot_panel<(\d+), .*::(U4|U5|S8Quads<\d>), (\w+), (\w+)>\(", function.split("\n")[0]
+        )
         widest = "zmm" if "%zmm" in function else "ymm" if "%ymm" in function else "xmm"
         if name and widest == register:
             found[" ".join(name.groups())] = function

@@ -106,6 +106,24 @@ def test_weight_nibbles_and_stacking() -> None:
     np.testing.assert_array_equal(a.rows(np.array([2, 0])).dequantize(), a.dequantize()[[2, 0]])
 
 
+def test_fifth_bits() -> None:
+    values = np.zeros((1, 1, 20), np.uint8)
+    values[0, 0, [1, 3, 4 + 3]] = (
+        0x02,
+        0x80,
+        0xA5,
+    )  # elements 9 and 31 are 16, element 3 is 5, element 19 is 10
+    w = Weight(Layout.U5, (1, 32), values, np.full((1, 1), 2, np.float16))
+    plain = np.zeros(32, np.float32)
+    plain[[3, 9, 19, 31]] = 5, 16, 10, 16
+    np.testing.assert_array_equal(w.dequantize()[0], 2 * (plain - 16))
+    for minimum in (None, np.full((1, 1), 3, np.float16)):
+        other = Weight(Layout.U5, (1, 32), values, w.scale, minimum)
+        assert other.widened().layout is Layout.S8
+        np.testing.assert_array_equal(other.widened().dequantize(), other.dequantize())
+    assert u4(3, 64).widened().layout is Layout.U4
+
+
 def test_moe_routes_ties_to_the_lower_expert() -> None:
     x = normal(3, 32)
     experts = [(normal(16, 32), normal(16, 32), normal(32, 16)) for _ in range(4)]

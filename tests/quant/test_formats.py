@@ -63,7 +63,7 @@ def as_gguf_holds_it(data: npt.NDArray[np.uint8], name: str) -> npt.NDArray[Any]
     return data.view({"F32": np.float32, "F16": np.float16}.get(name, np.uint8))
 
 
-@pytest.mark.parametrize("name", ["BF16", "F16", "F32", "Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("name", ["BF16", "F16", "F32", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
 def test_weights_are_views(name: str) -> None:
     """Of the file, where a layout holds the format's bytes as they are; the others are repacked."""
     data = random_bytes(name, 2, 64)

@@ -23,6 +23,9 @@ LAYOUTS = (
     "u4",
     "u4-min",
     "u4-min-wide",
+    "u5",
+    "u5-min",
+    "u5-min-wide",
 )
 
 
@@ -42,15 +45,17 @@ def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight
     if "by16" in kind:
         scale = rng.uniform(0.01, 0.1, (n, 2 * blocks)).astype(scale_type)
         return Weight(Layout.S8, (n, k), rng.integers(-128, 128, (n, blocks, 32)).astype(np.int8), scale)
-    block = np.dtype([("d", scale_type), ("m", scale_type), ("q", "i1" if s8 else "u1", (32 if s8 else 16,))])
+    size = 32 if s8 else 20 if kind.startswith("u5") else 16
+    block = np.dtype([("d", scale_type), ("m", scale_type), ("q", "i1" if s8 else "u1", (size,))])
     stored = np.zeros((n, blocks), block)
     stored["d"] = rng.uniform(0.01, 0.1, (n, blocks))
     stored["m"] = rng.uniform(-0.8, 0.1, (n, blocks))
     if s8:
         stored["q"] = rng.integers(-128, 128, (n, blocks, 32))
         return Weight(Layout.S8, (n, k), stored["q"], stored["d"], stored["m"] if "min" in kind else None)
-    stored["q"] = rng.integers(0, 256, (n, blocks, 16))
-    return Weight(Layout.U4, (n, k), stored["q"], stored["d"], stored["m"] if "min" in kind else None)
+    stored["q"] = rng.integers(0, 256, (n, blocks, size))
+    layout = Layout.U5 if kind.startswith("u5") else Layout.U4
+    return Weight(layout, (n, k), stored["q"], stored["d"], stored["m"] if "min" in kind else None)
 
 
 def batch_of(

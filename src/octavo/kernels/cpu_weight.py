@@ -12,7 +12,7 @@ from octavo.errors import CheckpointError
 from octavo.kernels import _native
 from octavo.kernels.weight import Array, Layout, Weight
 
-_LAYOUTS = {Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4}
+_LAYOUTS = {Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4, Layout.U5: 6}
 _S8_BY_16 = 5
 _Table: TypeAlias = tuple[int, int, int, bool]
 _ABSENT: _Table = (0, 0, 0, False)
@@ -74,7 +74,7 @@ def _pack_part(
     (layout, _), k = _form(weights[0]), weights[0].shape[1]
     minima = any(w.minimum is not None for w in weights)
     tables = [t for w in weights for t in (w.scale, w.minimum) if t is not None]
-    # Minima of -8 * scale, which some need beside others' own, are exact in f32.
+    # Minima of -8 or -16 times the scale, which some need beside others' own, are exact in f32.
     wide = any(t.dtype == np.float32 for t in tables) or (minima and any(w.minimum is None for w in weights))
     held: list[Array] = []  # copies that must live until the packing is done
     sources = [_source(w, held) for w in weights]

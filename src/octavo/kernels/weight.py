@@ -7,10 +7,13 @@ them into what its kernels stream. Nobody downstream of a Weight hears the name 
     F32/F16/BF16   the numbers themselves           -                -
     S8       int8 q, [N, K/32, 32]                  f16 or f32       f16 or f32, or None
     U4       two 4-bit q a byte, [N, K/32, 16]      f16 or f32       f16 or f32, or None
+    U5       fifth bits, then as U4, [N, K/32, 20]  f16 or f32       f16 or f32, or None
 
 S8:  w = scale * q, + minimum where there is one. G is 32; without minimum it may be 16.
 U4:  w = scale * q + minimum, 0 <= q <= 15, G is 32; byte j of a block of 32 holds element j in its
 low nibble and element j + 16 in its high one. minimum None means -8 * scale.
+U5:  the same with 0 <= q <= 31, and -16 * scale: bit j of the first four bytes (little-endian) is the
+fifth bit of element j.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import numpy.typing as npt
 from octavo.errors import CheckpointError
 
 BLOCK = 32
-"""Elements of K that share a scale in activations, and in the S8 and U4 layouts but for S8 by 16."""
+"""Elements of K that share a scale in activations, and in quantized layouts but for S8 by 16."""
 
 Array = npt.NDArray[np.generic]
 F32Array = npt.NDArray[np.float32]
@@ -38,10 +41,11 @@ class Layout(Enum):
     BF16 = "bf16"
     S8 = "s8"
     U4 = "u4"
+    U5 = "u5"
 
     @property
     def quantized(self) -> bool:
-        return self in (Layout.S8, Layout.U4)
+        return self in _BLOCK_BYTES
 
 
 _DTYPES = {
@@ -50,7 +54,10 @@ _DTYPES = {
     Layout.BF16: np.dtype(ml_dtypes.bfloat16),
     Layout.S8: np.dtype(np.int8),
     Layout.U4: np.dtype(np.uint8),
+    Layout.U5: np.dtype(np.uint8),
 }
+_BLOCK_BYTES = {Layout.S8: 32, Layout.U4: 16, Layout.U5: 20}
+_CENTRES = {Layout.U4: 8, Layout.U5: 16}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +85,7 @@ class Weight:
                 raise CheckpointError(
                     f"a {self.layout.value} weight needs a multiple of {BLOCK} columns, not {k}"
                 )
-            want = (n, k // BLOCK, BLOCK // 2 if self.layout is Layout.U4 else BLOCK)
+            want = (n, k // BLOCK, _BLOCK_BYTES[self.layout])
             by_16 = self.layout is Layout.S8 and self.minimum is None
             if self.scale is None or self.scale.shape not in (want[:2], (n, k // 16) if by_16 else want[:2]):
                 raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its scales")
@@ -132,12 +139,28 @@ class Weight:
             if self.minimum is not None:
                 scaled += self.minimum.astype(np.float32)[:, :, None]
             return scaled.reshape(self.shape)
-        packed = self.values.view(np.uint8)
-        nibbles = np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=2)
+        q = self._unsigned().astype(np.float32)
         if self.minimum is None:
-            return ((nibbles.astype(np.float32) - 8.0) * scale).reshape(self.shape)
-        w = nibbles.astype(np.float32) * scale + self.minimum.astype(np.float32)[:, :, None]
-        return w.reshape(self.shape)
+            return ((q - _CENTRES[self.layout]) * scale).reshape(self.shape)
+        return (q * scale + self.minimum.astype(np.float32)[:, :, None]).reshape(self.shape)
+
+    def _unsigned(self) -> npt.NDArray[np.uint8]:
+        """q of U4 or U5 [N, K/32, 32]."""
+        packed = self.values.view(np.uint8)
+        nibbles = packed[:, :, -BLOCK // 2 :]
+        q = np.concatenate([nibbles & np.uint8(15), nibbles >> np.uint8(4)], axis=2)
+        if self.layout is Layout.U5:
+            q |= np.unpackbits(packed[:, :, :4], axis=2, bitorder="little") << np.uint8(4)
+        return q
+
+    def widened(self) -> Weight:
+        """U5 as S8, the same numbers, for backends that read no fifth bits; other layouts as they are."""
+        if self.layout is not Layout.U5:
+            return self
+        q = self._unsigned().view(np.int8)
+        if self.minimum is None:
+            q -= np.int8(_CENTRES[Layout.U5])
+        return Weight(Layout.S8, self.shape, q, self.scale, self.minimum, self.release)
 
 
 def concat(weights: Sequence[Weight]) -> Weight:

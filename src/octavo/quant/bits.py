@@ -12,14 +12,9 @@ from octavo.kernels.weight import F32Array
 U8 = npt.NDArray[np.uint8]
 
 
-def nibbles(q: npt.NDArray[Any]) -> U8:
-    """[..., 16] bytes -> [..., 32]: low nibbles, then high ones."""
-    return np.concatenate([q & np.uint8(15), q >> np.uint8(4)], axis=-1)
-
-
-def fifth_bits(qh: npt.NDArray[Any]) -> U8:
-    """[..., 4] bytes, a bit an element -> [..., 32] of 0 or 16."""
-    return np.unpackbits(np.ascontiguousarray(qh), axis=-1, bitorder="little") << np.uint8(4)
+def packed(q: U8) -> U8:
+    """[..., 32] numbers below 16 -> [..., 16] bytes as U4 has them: the first half low, the second high."""
+    return q[..., :16] | q[..., 16:] << np.uint8(4)
 
 
 def k_scales(blocks: npt.NDArray[Any]) -> tuple[F32Array, F32Array]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.weight import Layout, Weight
-from octavo.quant.bits import k_nibbles, k_scales
+from octavo.quant.bits import k_nibbles, k_scales, packed
 from octavo.quant.registry import Format
 
 _BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("q", "u1", (128,))])
@@ -20,10 +20,9 @@ _BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("q",
 
 def _unpack(blocks: npt.NDArray[Any], release: Callable[[], None]) -> Weight:
     n, count = blocks.shape
-    q = k_nibbles(blocks["q"]).reshape(n, count * 8, 32)
-    packed = q[:, :, :16] | q[:, :, 16:] << np.uint8(4)
+    q = packed(k_nibbles(blocks["q"])).reshape(n, count * 8, 16)
     scale, minimum = k_scales(blocks)
-    return Weight(Layout.U4, (n, count * 256), packed, scale, minimum, release)
+    return Weight(Layout.U4, (n, count * 256), q, scale, minimum, release)
 
 
 FORMAT = Format("Q4_K", 256, _BLOCK, _unpack)

@@ -1,6 +1,6 @@
 """Q5_1: 32 five-bit numbers, an f16 scale and an f16 minimum; w = d q + m. Source: ggml-common.h, block_q5_1.
 
-Four low bits lie as in Q4_1; bit j of qh is element j's fifth. It becomes S8 with a minimum.
+The numbers lie as in Q5_0: the U5 layout itself.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.weight import Layout, Weight
-from octavo.quant.bits import fifth_bits, nibbles
 from octavo.quant.registry import Format
 
-_BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", (4,)), ("q", "u1", (16,))])
+_BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", (20,))])
 
 
 def _unpack(blocks: npt.NDArray[Any], release: Callable[[], None]) -> Weight:
     n, groups = blocks.shape
-    q = (nibbles(blocks["q"]) | fifth_bits(blocks["qh"])).view(np.int8)
-    return Weight(Layout.S8, (n, groups * 32), q, blocks["d"], blocks["m"], release)
+    return Weight(Layout.U5, (n, groups * 32), blocks["q"], blocks["d"], blocks["m"], release)
 
 
 FORMAT = Format("Q5_1", 32, _BLOCK, _unpack)

@@ -6,6 +6,7 @@
     U4       uint8 [K/32, N, 16]          f16 or f32 [K/32, N]
 
 One block of 32 columns of all rows lies together, so the rows of a tile are read as one stretch.
+U5 becomes S8.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ def pack(weights: Sequence[Weight], gated: bool, dtype: torch.dtype, device: tor
         raise ValueError("a gated weight is made of two weights of one shape, gate and up")
     if len({w.shape[1] for w in weights}) != 1:
         raise CheckpointError("only weights of one width can be stacked")
-    sources = list(weights)
-    if gated and _form(weights[0]) != _form(weights[1]):
-        sources = [Weight.dense(w.dequantize()) for w in weights]
+    sources = [w.widened() for w in weights]
+    if gated and _form(sources[0]) != _form(sources[1]):
+        sources = [Weight.dense(w.dequantize()) for w in sources]
     parts = []
     for _, group in groupby(sources, key=_form):
         parts.append(_stack_rows([_part(w, dtype, device) for w in group]))
