@@ -14,6 +14,7 @@ from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda import make
 from octavo.kernels.ops import F32, Activation, AttentionSpec, Inputs, KVSpec, Rotary, Rows, Tensor
 from octavo.kernels.reference import ReferenceBackend
+from octavo.kernels.trees import masks_of, seen
 from octavo.kernels.weight import Layout, Weight
 
 TOLERANCE = {"float32": 3e-5, "float16": 6e-3, "bfloat16": 5e-2}
@@ -141,6 +142,52 @@ def tail(whole: ForwardBatch, queries: list[int]) -> tuple[Any, Any, Any]:
     return whole.positions[rows], whole.slots[rows], start
 
 
+def trees(device: str, dtype: str) -> Iterator[Check]:
+    """Siblings after one context, each as the last of its own path; in exact mode to the bit."""
+    rng, parents = np.random.default_rng(3), [-1, 0, 0, 1, 1, 2, 5]
+    spec, length, page = AttentionSpec(8, 2, 64, 64, 0.125, window=30), 25, 16
+    rows = rng.standard_normal((length + len(parents), 12 * 64)).astype(np.float32)
+    depth = trees_of(parents).sum(axis=1) - 1
+    whole = batch_of(rng, [len(rows)], [len(rows)], page)
+    for exact in (False, True):
+        backend = make(device, dtype=dtype, exact=exact)
+
+        def run(batch: ForwardBatch, x: F32, cache: Any, backend: Any = backend) -> F32:
+            ops, inputs = backend.eager(batch), Inputs(batch)
+            q = ops.rotary_append(inputs, ops.tensor(x), cache, spec, None)
+            y: F32 = ops.value(ops.attention(inputs, q, cache, spec))
+            return y
+
+        def pages(backend: Any = backend) -> Any:
+            return backend.kv_cache([KVSpec(2, 64, 64, backend.kv_dtype)], 2, page).layer(0)
+
+        def cut(first: int, last: int, **other: Any) -> ForwardBatch:
+            start, end = np.array([0, last - first], np.int32), np.array([last], np.int32)
+            return ForwardBatch(
+                whole.token_ids[first:last], other.pop("positions", whole.positions[first:last]),
+                whole.slots[first:last], start, end, whole.page_tables,
+                (end - 1 - first).astype(np.int32), **other,
+            )  # fmt: skip
+
+        cache = pages()
+        run(cut(0, length), rows[:length], cache)
+        step = cut(
+            length, len(rows), positions=(length + depth).astype(np.int32), tree_masks=masks_of(parents)
+        )
+        got = run(step, rows[length:], cache)
+        alone = []
+        for path_mask in trees_of(parents):
+            path = np.concatenate([np.arange(length), length + np.flatnonzero(path_mask)])
+            alone.append(run(cut(0, len(path)), rows[path], pages())[-1])
+        bound = 0.0 if exact and device != "cpu" else TOLERANCE[dtype]
+        yield f"tree exact={exact}: its paths alone", error(got, np.array(alone)), bound
+
+
+def trees_of(parents: list[int]) -> Any:
+    """[T, T]: what each token of a tree sees of it."""
+    return seen(masks_of(parents), len(parents))
+
+
 def model(device: str, dtype: str, shape: Shape = TINY, steps: int = 4) -> Iterator[Check]:
     """A whole model: graphs against eager, and in exact mode equal bits alone, in a batch, in chunks."""
     rng = np.random.default_rng(2)
@@ -184,4 +231,5 @@ def all_checks(device: str, dtype: str, small: bool) -> Iterator[Check]:
     contexts = [40, 7] if small else [700, 33, 2100]
     for queries in ([1, 1, 1], [30, 5, 64]):
         yield from attention(device, dtype, contexts, queries[: len(contexts)])
+    yield from trees(device, dtype)
     yield from model(device, dtype)

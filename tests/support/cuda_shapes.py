@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,8 @@ def attend(backend: Any, ops: Any, inputs: Inputs, rng: np.random.Generator, row
             inputs, ops.tensor(normal(rng, rows, width)), layer.layer(0), spec, rotary, *gains
         )
         ops.attention(inputs, q, layer.layer(0), spec)
+        tree = replace(inputs.batch, tree_masks=np.zeros((rows, 1), np.uint64))  # type: ignore[type-var]
+        backend.eager(tree).attention(Inputs(tree), q, layer.layer(0), spec)
     spec = AttentionSpec(16, 1, 576, 512, 0.1, latent=True)
     layer = backend.kv_cache([KVSpec(1, 576, 512, "bf16", True)], 12, 16).layer(0)
     parts = [ops.tensor(normal(rng, rows, w), Rows.TOKENS) for w in (16 * 512, 16 * 64, 512, 64)]

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from octavo.kernels import trees
+
 I32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardBatch:
-    """T tokens of S sequences, R of which are sampled after. All arrays are C-contiguous int32.
+    """T tokens of S sequences, R of which are sampled after. Arrays are C-contiguous int32, masks apart.
 
         tokens   | seq 0 (decode: 1) | seq 1 (a chunk: 5)         | seq 2 ...
         query_start  0                 1                            6
@@ -28,6 +30,12 @@ class ForwardBatch:
         sampled [R]: indices into the tokens whose logits are wanted, ascending.
         cross_lens [S], cross_tables [S, P']: the same of each sequence's encoder pages, which cross
             attention reads; None where the model has no encoder.
+        tree_masks [T, W]: uint64 words of which tokens of its sequence's step a token sees
+            (kernels/trees.py); None: no sequence is a tree. Token i of a tree is stored where
+            position context_lens[s] - query_len + i would be; its position is its parent's + 1.
+
+    Raises:
+        ValueError: tree_masks that are not of trees.
     """
 
     token_ids: I32
@@ -39,6 +47,11 @@ class ForwardBatch:
     sampled: I32
     cross_lens: I32 | None = None
     cross_tables: I32 | None = None
+    tree_masks: trees.U64 | None = None
+
+    def __post_init__(self) -> None:
+        if self.tree_masks is not None:
+            trees.check(self.tree_masks, self.positions, self.query_start, self.context_lens)
 
     @property
     def num_tokens(self) -> int:

@@ -349,6 +349,9 @@ class Ops(ABC):
         of them where spec.sight says so) read from the pages (its own too, so a quantized page gives
         the same bits in every split of the work): y[t, h] = sum_j softmax_j(softcap(scale q.k_j)
         + slope (j - p) + bias[h, j - p]) v_j.
+        A token of a tree (ForwardBatch.tree_masks) sees of its own step its ancestors and itself, each at
+        its own position: y is what it would be had the path from the root been the whole sequence. Trees
+        are for causal attention; what an encoder wrote is seen by every token.
         Exponentials are rescaled per block of 32 positions, partial results are merged per 256, both
         counted from position 0 (flash attention, Dao et al. 2022; flash decoding).
         """

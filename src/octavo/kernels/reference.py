@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import CapacityError
+from octavo.kernels import trees
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,
@@ -266,11 +267,21 @@ class ReferenceOps(Ops):
             rows = slice(batch.query_start[s], batch.query_start[s + 1])
             k, v = layer.load(tables[s], int(lens[s]))
             queries = q.ref[rows].reshape(-1, spec.num_heads, spec.head_dim)
-            y[rows] = attend(queries, k, v, batch.positions[rows], spec).reshape(len(queries), -1)
+            tree = _tree(batch, rows, spec)
+            y[rows] = attend(queries, k, v, batch.positions[rows], spec, tree).reshape(len(queries), -1)
         return Tensor(q.rows, y.shape[1], y)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x
+
+
+def _tree(batch: ForwardBatch, rows: slice, spec: AttentionSpec) -> npt.NDArray[np.bool_] | None:
+    """Which of their own step the tokens see; None: their sequence is no tree, or this is an encoder's."""
+    if batch.tree_masks is None or spec.sight is Sight.CROSS or not batch.tree_masks[rows].any():
+        return None
+    if spec.sight is not Sight.CAUSAL:
+        raise ValueError("only causal attention has trees")
+    return trees.seen(batch.tree_masks[rows], rows.stop - rows.start)
 
 
 def _layer(kv: KVLayer) -> ReferenceKVLayer:

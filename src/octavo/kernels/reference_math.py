@@ -16,6 +16,7 @@ from octavo.kernels.ops import (
 )
 from octavo.kernels.weight import BLOCK
 
+I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 
@@ -122,14 +123,25 @@ def rotate(x: F32, cos: F32, sin: F32, interleaved: bool) -> F32:
 
 
 def attend(
-    q: F32, k: F32, v: F32, positions: np.ndarray[tuple[int], np.dtype[np.int32]], spec: AttentionSpec
+    q: F32,
+    k: F32,
+    v: F32,
+    positions: I32,
+    spec: AttentionSpec,
+    tree: npt.NDArray[np.bool_] | None = None,
 ) -> F32:
-    """q [T, Hq, D] at positions [T] over k, v [L, Hkv, D] at positions 0..L-1: [T, Hq, Dv]."""
+    """q [T, Hq, D] at positions [T] over k, v [L, Hkv, D] at positions 0..L-1: [T, Hq, Dv].
+
+    tree [T, T]: the last T of k and v are the queries' own, at their positions, and seen as it says.
+    """
     group = spec.num_heads // spec.num_kv_heads
     scores = np.einsum("thd,lhd->htl", q, np.repeat(k, group, axis=1)) * np.float32(spec.scale)
     if spec.softcap is not None:
         scores = np.float32(spec.softcap) * np.tanh(scores / np.float32(spec.softcap))
-    distance = np.arange(k.shape[0])[None, :] - positions[:, None]
+    at = np.arange(k.shape[0])
+    if tree is not None:
+        at[len(at) - len(positions) :] = positions
+    distance = at[None, :] - positions[:, None]
     if spec.alibi_slopes is not None:
         scores = scores + spec.alibi_slopes[:, None, None] * distance[None].astype(np.float32)
     if spec.relative_bias is not None:
@@ -138,6 +150,8 @@ def attend(
     hidden = (distance > 0) & (spec.sight is Sight.CAUSAL)
     if spec.window is not None:
         hidden = hidden | (distance <= -spec.window)
+    if tree is not None:
+        hidden[:, len(at) - len(positions) :] |= ~tree
     scores = np.where(hidden[None], np.float32(-np.inf), scores)
     top = scores.max(axis=2, keepdims=True)
     if spec.sinks is not None:

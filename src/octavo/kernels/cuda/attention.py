@@ -3,6 +3,10 @@
     a program:  BM rows = BM // SUB tokens of one sequence x SUB query heads of one KV head
     its work:   the KV positions of a split, BN at a time, rescaling as it goes (flash attention)
 
+A tree's token (kernels/trees.py) reads its step's keys through its mask, so that all tokens share them. In
+bit-exact mode a program has one token, and gathers the token's ancestors in the order of their positions:
+the arithmetic is then that of a plain sequence.
+
 With one split the result is final. With more, each split leaves its sum, its maximum and its weight,
 and merge_kernel folds them in ascending order (flash decoding, Dao et al. 2023). Bit-exact mode cuts
 splits at fixed positions and folds them in the same order in both cases.
@@ -28,6 +32,28 @@ def page_pointers(pages, table, at, ok, head, heads, page_size):
     """First element of (page, head, offset) of positions at, in rows of one element."""
     page = tl.load(table + at // page_size, mask=ok, other=0).to(tl.int64)
     return (page * heads + head) * page_size + at % page_size
+
+
+@triton.jit
+def gathered(trees, words, positions, token, start, first, plain, at, BN: tl.constexpr):
+    """Where the keys of positions at [BN] lie on a token's path, counted as positions are stored.
+
+    Of the step, whose tokens are stored from first on, that is the ancestor at this very position.
+    """
+    index, lane = tl.zeros([BN], tl.int32), tl.arange(0, 32)
+    for word in range(words):
+        mine = ((tl.load(trees + token * words + word) >> lane) & 1) != 0
+        depth = tl.load(positions + start + word * 32 + lane, mask=mine, other=-1)
+        index += tl.sum(tl.where(depth[None, :] == at[:, None], (word * 32 + lane)[None, :], 0), axis=1)
+    return tl.where((at < first) | plain, at, first + index)
+
+
+@triton.jit
+def on_path(trees, words, token, i, ok, plain):
+    """Whether tokens [BM] see their step's tokens i [BN]; what was stored before (i < 0) they all see."""
+    inside = ok & (i >= 0)[None, :] & (i < 32 * words)[None, :]
+    word = tl.load(trees + token[:, None] * words + (i // 32)[None, :], mask=inside, other=0)
+    return plain | (i < 0)[None, :] | (((word >> (i % 32)[None, :]) & 1) != 0)
 
 
 @triton.jit
@@ -72,15 +98,17 @@ def fold(total, m_total, l_total, acc, m, l):
 @triton.jit
 def attention_kernel(
     q, k_pages, v_pages, k_scales, v_scales, out, part_m, part_l,
-    query_start, context_lens, positions, tables, slopes, sinks, bias, reach,
+    query_start, context_lens, positions, tables, trees, words, slopes, sinks, bias, reach,
     sequences, q_heads, kv_heads, dim, v_dim, stride_v, page_size, table_width, window, scale, softcap,
     SPLITS: tl.constexpr, FIXED: tl.constexpr, DIRECT: tl.constexpr, INT8: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
     BIAS: tl.constexpr, SINKS: tl.constexpr, GROUP: tl.constexpr, SUB: tl.constexpr, BQ: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, DV: tl.constexpr,
-    NARROW: tl.constexpr,
+    NARROW: tl.constexpr, TREE: tl.constexpr,
 ):  # fmt: skip
-    """See the module's text. out [T, q_heads, v_dim] (DIRECT) or [splits, T, q_heads, v_dim] in f32.
+    """See the module's text. TREE: 0 none, 1 by mask, 2 gathered (BQ is 1).
+
+    out [T, q_heads, v_dim] (DIRECT) or [splits, T, q_heads, v_dim] in f32.
 
     Query blocks: sequence s has those from query_start[s] // BQ + s, enough for its tokens; some
     blocks are nobody's.
@@ -107,6 +135,12 @@ def attention_kernel(
         highest = context
         if CAUSAL:
             highest = tl.minimum(tl.max(pos, axis=0) + 1, context)
+        first = context - (end - start)  # this step's tokens are stored from here on
+        plain = True
+        if TREE > 0:  # a tree's first token sees itself
+            plain = tl.load(trees + start * words) == 0
+        if TREE == 1:
+            highest = tl.minimum(first + first_token + BQ - start, context)
         lowest = 0
         if WINDOW:
             lowest = tl.maximum(tl.min(tl.where(row_ok, pos, context), axis=0) - window + 1, 0)
@@ -154,7 +188,13 @@ def attention_kernel(
             for n0 in range(begin, stop, BN):
                 at = n0 + tl.arange(0, BN)
                 ok = (at < stop) & (at >= lowest)
-                place = page_pointers(k_pages, table, at, ok, kv_head, kv_heads, page_size)
+                stored = at
+                if TREE == 2:
+                    stored = gathered(trees, words, positions, first_token, start, first, plain, at, BN)
+                place = page_pointers(k_pages, table, stored, ok, kv_head, kv_heads, page_size)
+                if TREE == 1:  # from here on, at is each key's position
+                    at = tl.load(positions + start + stored - first, mask=ok & (stored >= first), other=0)
+                    at = tl.where(stored >= first, at, stored)
                 s = scores_of(
                     q0, q1, k_pages, k_scales, place, at, ok, pos, dim, scale, softcap, slope,
                     bias, bias_row, reach, D0, D1, INT8, SOFTCAP, ALIBI, BIAS, NARROW,
@@ -164,6 +204,8 @@ def attention_kernel(
                     seen = seen & (at[None, :] <= pos[:, None])
                 if WINDOW:
                     seen = seen & (at[None, :] > pos[:, None] - window)
+                if TREE == 1:
+                    seen = seen & on_path(trees, words, token, stored - first, seen, plain)
                 s = tl.where(seen, s, -float("inf"))
                 top = tl.maximum(m, tl.max(s, axis=1))
                 safe = tl.where(top == -float("inf"), 0.0, top)
@@ -247,6 +289,7 @@ class Queries:
 
     Attributes:
         max_query, max_context: upper bounds of a sequence's tokens in this batch, and of its length.
+        trees [T, 2 W]: tree masks in words of 32 bits.
     """
 
     query_start: torch.Tensor
@@ -256,6 +299,7 @@ class Queries:
     page_tables: torch.Tensor
     max_query: int
     max_context: int
+    trees: torch.Tensor | None = None
 
     @property
     def sequences(self) -> int:
@@ -288,7 +332,7 @@ def shape_of(queries: Queries, tokens: int, spec: AttentionSpec, policy: Policy,
     decode = queries.max_query * group <= 64
     bm = next_power_of_2(max(16, sub if exact else sub * min(queries.max_query, 64)))
     bm = max(min(bm, most_rows), next_power_of_2(sub))
-    bq = bm // sub
+    bq = 1 if exact and queries.trees is not None else bm // sub
     bn = 32 if exact or spec.head_dim > (128 if wide else 256) else 64
     if not decode or (exact and spec.sight is not Sight.CAUSAL):
         return Shape(sub, bm, bq, bn, 1, policy.fixed_split if exact else 0)
@@ -320,6 +364,8 @@ def attend(
     d1 = 0 if d0 >= spec.head_dim else max(next_power_of_2(spec.head_dim - d0), 16)
     dv = max(next_power_of_2(spec.v_head_dim), 16)
     int8 = kv.k.scales is not None
+    trees = queries.trees
+    tree = 0 if trees is None else 2 if policy.exact else 1
     out, part_m, part_l = y, y, y
     if not direct:
         out = torch.empty((shape.splits, tokens, heads, spec.v_head_dim), device=q.device)
@@ -328,8 +374,9 @@ def attend(
     attention_kernel[(tokens // shape.bq + queries.sequences, heads // shape.sub, lanes)](
         q, kv.k.pages, kv.v.pages, kv.k.scales if int8 else q, kv.v.scales if int8 else q,
         out, part_m, part_l, queries.query_start, queries.context_lens, queries.positions,
-        queries.page_tables, q if slopes is None else slopes, q if sinks is None else sinks,
-        q if bias is None else bias, 0 if bias is None else bias.shape[1] // 2,
+        queries.page_tables, queries.positions if trees is None else trees,
+        0 if trees is None else trees.shape[1], q if slopes is None else slopes,
+        q if sinks is None else sinks, q if bias is None else bias, 0 if bias is None else bias.shape[1] // 2,
         queries.sequences, heads, spec.num_kv_heads, spec.head_dim, spec.v_head_dim,
         kv.v.pages.shape[3], kv.page_size, queries.page_tables.shape[1], spec.window or 0, spec.scale,
         spec.softcap or 1.0,
@@ -337,7 +384,7 @@ def attend(
         BIAS=bias is not None, WINDOW=spec.window is not None,
         SOFTCAP=spec.softcap is not None, ALIBI=slopes is not None, SINKS=sinks is not None and direct,
         GROUP=heads // spec.num_kv_heads, SUB=shape.sub, BQ=shape.bq, BM=shape.bm, BN=shape.bn,
-        D0=d0, D1=d1, DV=dv, NARROW=spec.head_dim < d0,
+        D0=d0, D1=d1, DV=dv, NARROW=spec.head_dim < d0, TREE=tree,
         num_warps=4 if shape.bm <= 64 else 8, num_stages=2,
     )  # fmt: skip
     if not direct:

@@ -79,6 +79,9 @@ def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
     staging.send()
     longest = int(np.diff(batch.query_start).max(initial=1))
     moved = staging.batch(longest, int(batch.context_lens.max(initial=1)))
+    if batch.tree_masks is not None:
+        trees = torch.tensor(batch.tree_masks.astype("<u8", copy=False).view(np.int32), device=device)
+        moved = replace(moved, queries=replace(moved.queries, trees=trees))
     if batch.cross_lens is None or batch.cross_tables is None:
         return moved
     cross = replace(
@@ -86,5 +89,6 @@ def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
         context_lens=torch.tensor(batch.cross_lens, device=device),
         page_tables=torch.tensor(batch.cross_tables, device=device),
         max_context=int(batch.cross_lens.max(initial=1)),
+        trees=None,
     )
     return replace(moved, cross=cross)

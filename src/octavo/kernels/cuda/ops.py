@@ -305,6 +305,8 @@ class CudaOps(Ops):
             if self.batch.cross is None:
                 raise ValueError("cross attention needs the encoder's pages")
             queries = self.batch.cross
+        elif spec.sight is Sight.WHOLE and queries.trees is not None:
+            raise ValueError("only causal attention has trees")
         y = attention.attend(
             value(q), layer_of(kv), spec, queries, optional(spec.alibi_slopes), optional(spec.sinks),
             optional(spec.relative_bias), self.policy,

@@ -39,8 +39,9 @@ def bucket_of(sizes: tuple[int, ...], sequences: int) -> int:
 
 
 def is_decode(batch: ForwardBatch) -> bool:
-    """One token for each sequence, each sampled, no encoder: what graphs are recorded for."""
-    return batch.cross_lens is None and batch.num_tokens == batch.num_sequences == batch.num_sampled > 0
+    """One token for each sequence, each sampled, no encoder and no trees: what graphs are recorded for."""
+    plain = batch.cross_lens is None and batch.tree_masks is None
+    return plain and batch.num_tokens == batch.num_sequences == batch.num_sampled > 0
 
 
 def pad(batch: ForwardBatch, host: dict[str, Any]) -> None:
