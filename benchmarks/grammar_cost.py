@@ -3,24 +3,27 @@
     .venv/bin/python benchmarks/grammar_cost.py [--streams 32] [--json] [--write]
 
 Compiling: a schema of 200 properties that was never seen, from the request's params to its first mask. The
-tokenizer's table is made once for a process and counted apart. Masks: of random answers to several schemas,
-each mask alone. Throughput: the same prompts with and without a grammar, in turns; the grammar allows what
-random answers would hold, and no answer ends early.
+tokenizer's table is made once for a process and counted apart; a server makes it when it is ready and idle:
+first_use is what the first such schema costs a fresh server (--settle seconds old). Masks: of random answers
+to several schemas, each mask alone. Throughput: the same prompts with and without a grammar, step by step, in
+turns; the grammar allows what random answers would hold, and no answer ends early.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from harness import report, usable_cores, write
+from harness import Server, report, usable_cores, write
 
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
@@ -29,7 +32,8 @@ from octavo.sampling import ConstraintCompiler
 from octavo.sampling.constraints import full_mask
 from octavo.sampling.logits import allowed
 
-LIMITS = {"mask_p99_ms": 1.0, "cost": 0.05, "compile_ms": 50.0}
+Seconds = np.ndarray[Any, np.dtype[np.float64]]
+LIMITS = {"mask_p99_ms": 1.0, "cost": 0.05, "compile_ms": 50.0, "first_use_ms": 50.0}
 PROPERTIES = 200
 PROMPT = 16
 
@@ -125,34 +129,83 @@ def mask_times(tokenizer: Any, tokens: int, seed: int = 0) -> dict[str, Any]:
 
 
 def throughput(options: argparse.Namespace) -> dict[str, Any]:
-    """Tokens a second of all streams, without and with a grammar, in turns."""
+    """What a grammar adds to the steps of all streams.
+
+    Three arms take turns, in every order: free, free once more, and with the grammar. All have the same
+    number of steps of the same sizes, so step i of one is compared with step i of the other, by the median
+    over all repetitions: what else the machine does for a moment drops out. The difference of the two free
+    ones is noise.
+    """
     driver = Driver(
         options.model, threads=options.threads, max_num_seqs=options.streams,
         max_model_len=PROMPT + options.new_tokens + 8, enable_prefix_caching=False,
     )  # fmt: skip
     long = {"type": "array", "items": PERSON, "minItems": options.new_tokens}
-    wishes: dict[str, Any] = {
-        "free": {},
-        "grammar": {"structured_outputs": StructuredOutputsParams(json=long)},
-    }
-    rates: dict[str, list[float]] = {name: [] for name in wishes}
-    for repetition in range(options.repeat + 1):
-        prompts = random_prompts(options.streams, PROMPT, driver.vocab_size, repetition)
-        turns = list(wishes.items())
-        for name, wish in turns if repetition % 2 else reversed(turns):  # going first may matter
-            draws = {"temperature": options.temperature, "seed": repetition}
-            run = driver.run(prompts, options.new_tokens, **draws, **wish)
+    wish = {"structured_outputs": StructuredOutputsParams(json=long)}
+    arms: dict[str, Any] = {"free": {}, "again": {}, "grammar": wish}
+    orders = list(itertools.permutations(arms))
+    seconds: dict[str, list[list[float]]] = {name: [] for name in arms}
+    for repetition in range(-1, options.repeat):  # the first warms up
+        prompts = random_prompts(options.streams, PROMPT, driver.vocab_size, repetition + 1)
+        for name in orders[repetition % len(orders)]:
+            draws = {"temperature": options.temperature, "seed": repetition + 1}
+            run = driver.run(prompts, options.new_tokens, **draws, **arms[name])
             short = [ids for ids in run.token_ids if len(ids) < options.new_tokens]
             if short:
                 raise SystemExit(f"{len(short)} answers ended early: their rate says nothing")
-            rates[name].append(run.decode_rate)
-    ratios = [g / f for f, g in zip(rates["free"][1:], rates["grammar"][1:], strict=True)]
+            if repetition >= 0:
+                seconds[name].append([step.seconds for step in run.decode])
+    steps = {name: np.array(runs) for name, runs in seconds.items()}
+    low, high = np.percentile(_resampled(steps, 500), (5, 95))
+    count = options.streams * steps["free"].shape[1]
     return {
-        "free_tokens_s": round(statistics.median(rates["free"][1:]), 2),
-        "grammar_tokens_s": round(statistics.median(rates["grammar"][1:]), 2),
-        "cost": round(1 - statistics.median(ratios), 4),
-        "costs": [round(1 - ratio, 4) for ratio in ratios],
+        "free_tokens_s": round(count / _typical(steps["free"]), 2),
+        "grammar_tokens_s": round(count / _typical(steps["grammar"]), 2),
+        "cost": round(1 - _typical(steps["free"]) / _typical(steps["grammar"]), 4),
+        "cost_5_95": [round(float(low), 4), round(float(high), 4)],
+        "noise": round(1 - _typical(steps["free"]) / _typical(steps["again"]), 4),
     }
+
+
+def _typical(runs: Seconds) -> float:
+    """Seconds of a run [repetitions, steps]: of each step the median."""
+    return float(np.median(runs, axis=0).sum())
+
+
+def _resampled(steps: dict[str, Seconds], times: int) -> list[float]:
+    """The cost, had other repetitions been met (bootstrap)."""
+    draw = np.random.default_rng(0)
+    costs = []
+    for _ in range(times):
+        chosen = draw.integers(0, len(steps["free"]), len(steps["free"]))
+        costs.append(1 - _typical(steps["free"][chosen]) / _typical(steps["grammar"][chosen]))
+    return costs
+
+
+def first_use(options: argparse.Namespace, servers: int = 3) -> dict[str, Any]:
+    """Milliseconds that the first structured output of a fresh server takes longer than a plain request."""
+    found = []
+    for salt in range(servers):
+        with Server(options.model, "--max-model-len", "512", "--max-num-seqs", "4") as server:
+            time.sleep(options.settle)
+            plain = statistics.median(_ask(server.url, {}) for _ in range(5))
+            wish = {"structured_outputs": {"json": wide_schema(1000 + salt)}}
+            found.append(_ask(server.url, wish) - plain)
+    return {
+        "first_use_ms": round(1e3 * statistics.median(found), 2),
+        "first_uses_ms": [round(1e3 * each, 2) for each in found],
+    }
+
+
+def _ask(url: str, wish: dict[str, Any]) -> float:
+    body = {"prompt": "A person:", "max_tokens": 1, "temperature": 0, **wish}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    start = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        answer.read()
+    return time.perf_counter() - start
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -160,20 +213,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument(
         "--temperature", type=float, default=1.0, help="0: argmax, where a mask saves nothing"
     )
     parser.add_argument("--masks", type=int, default=2000, help="for each of the schemas")
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=int, default=12, help="of all three arms of the throughput")
+    parser.add_argument("--settle", type=float, default=1.0, help="seconds from a server's start to its use")
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/grammar_cost-*.json")
     options = parser.parse_args(arguments)
     small = Driver(options.model, threads=1, max_num_seqs=1, max_model_len=64)
     tokenizer = small.loaded.tokenizer
-    found = {**compile_times(tokenizer, options.repeat), **mask_times(tokenizer, options.masks)}
+    found = {**compile_times(tokenizer, 7), **mask_times(tokenizer, options.masks)}
     del small
+    found |= first_use(options)
     found |= throughput(options)
     settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
     result = report("grammar_cost", sys.argv, {"settings": settings, "limits": LIMITS, **found})

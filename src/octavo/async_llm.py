@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -22,6 +23,8 @@ from octavo.sampling.compiler import ConstraintCompiler
 if TYPE_CHECKING:
     from octavo.tokenizer import Tokenizer
     from octavo.tokenizer.chat import ChatTemplate
+
+IDLE_POLL_S = 0.05
 
 
 class AsyncLLM:
@@ -53,6 +56,8 @@ class AsyncLLM:
         )
         self._engine = AsyncEngine(core, output_processor(loaded.tokenizer, loaded.decoder_prompt))
         self._compiler = ConstraintCompiler(loaded.tokenizer)
+        self._preparing: threading.Thread | None = None
+        self._stopped = threading.Event()
         self._engine.start()
 
     @classmethod
@@ -170,8 +175,28 @@ class AsyncLLM:
         """Refuse new requests, let the running ones end for at most timeout_s, then stop."""
         await self._engine.drain(timeout_s)
 
+    def prepare(self) -> None:
+        """Make in the background, while nothing runs, what the first structured output would wait for."""
+        if self._preparing is None:
+            self._preparing = threading.Thread(
+                target=self._compiler.prepare, args=(self._wait_idle,), name="prepare", daemon=True
+            )
+            self._preparing.start()
+
+    def _wait_idle(self) -> bool:
+        """Wait until no request is in the engine. False: it has been stopped."""
+        while not self._stopped.is_set():
+            stats = self.stats()
+            if not stats.running and not stats.waiting:
+                return True
+            self._stopped.wait(IDLE_POLL_S)
+        return False
+
     def shutdown(self) -> None:
         """Stop the engine thread; requests that run end with EngineDeadError."""
+        self._stopped.set()
+        if self._preparing is not None:
+            self._preparing.join()
         self._engine.stop()
 
 

@@ -41,3 +41,33 @@ def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(
         assert "Paris" in asyncio.run(ask())
     finally:
         llm.shutdown()
+
+
+def test_what_grammars_need_is_prepared_while_nothing_runs(fastest: str) -> None:
+    llm = AsyncLLM.from_engine_args(AsyncEngineArgs("smollm2", backend=fastest, max_model_len=128))
+    params = SamplingParams(max_tokens=100, ignore_eos=True, temperature=0)
+
+    async def check() -> None:
+        stream = llm.generate("One, two,", params)
+        await anext(stream)
+        llm.prepare()
+        for _ in range(20):
+            await anext(stream)
+        assert llm._compiler._table is None
+        await stream.aclose()
+
+    try:
+        asyncio.run(check())
+        assert llm._preparing is not None
+        llm._preparing.join(60)
+        assert llm._compiler._table is not None
+    finally:
+        llm.shutdown()
+
+
+def test_shutting_down_ends_the_preparation(fastest: str) -> None:
+    llm = AsyncLLM.from_engine_args(AsyncEngineArgs("smollm2", backend=fastest, max_model_len=128))
+    llm.prepare()
+    llm.shutdown()
+    assert llm._preparing is not None
+    assert not llm._preparing.is_alive()

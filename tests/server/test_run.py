@@ -83,9 +83,11 @@ def test_while_loading_the_answer_is_503_then_200() -> None:
             early = await server.client.get("/health")
             assert (early.status_code, early.json()) == (503, {"status": "starting"})
             assert (await server.client.post(CHAT, json=BODY)).status_code == 503
-            server.loaded.set_result(FakeEngine())
+            engine = FakeEngine()
+            server.loaded.set_result(engine)
             while (await server.client.get("/health")).status_code != 200:
                 await asyncio.sleep(0.01)
+            assert engine.prepared
             assert (await server.client.post(CHAT, json=BODY)).status_code == 200
 
     run(test)

@@ -99,6 +99,7 @@ class FakeEngine:
     template: str | None = None
     draining: bool = False
     shut: bool = False
+    prepared: bool = False
     most_at_once: int = 0
     counts: FakeStats = field(default_factory=FakeStats)
     compiler: ConstraintCompiler = field(default_factory=lambda: ConstraintCompiler(FakeTokenizer()))
@@ -126,6 +127,9 @@ class FakeEngine:
         )
         text = "".join(f"{message['role']}:{message['content']}\n" for message in plain)
         return self.encode(text + ("assistant:" if add_generation_prompt else ""))
+
+    def prepare(self) -> None:
+        self.prepared = True
 
     def stats(self) -> FakeStats:
         return self.counts

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from importlib import import_module
 from typing import Protocol
 
 from octavo.errors import InvalidRequestError, OverloadedError
@@ -47,6 +48,9 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(WORKERS, "grammar")
         self._pending = 0
+        self._making = threading.Lock()
+        self._steps = self._make_table()
+        self._table: GrammarVocabulary | None = None
 
     def compile(self, params: SamplingParams) -> SamplingParams:
         """The params with their constraints.
@@ -118,13 +122,47 @@ class ConstraintCompiler:
     def _vocabulary(self) -> Vocabulary:
         return Vocabulary(self._tokens)
 
-    @cached_property
+    def prepare(self, may_go_on: Callable[[], bool]) -> None:
+        """Make what the first grammar would wait for, step by step: some hold the interpreter for 60 ms.
+
+        Args:
+            may_go_on: asked before each step; it may wait for a good moment. False: leave the rest.
+        """
+        while self._table is None and may_go_on():
+            with self._making:
+                try:
+                    self._advance()
+                except Exception:  # the first grammar meets it again, and its sender is told
+                    return
+
+    @property
     def _grammar_vocabulary(self) -> GrammarVocabulary:
+        with self._making:
+            while self._table is None:
+                self._advance()
+            return self._table
+
+    def _advance(self) -> None:
+        try:
+            next(self._steps, None)
+        except BaseException:
+            self._steps = self._make_table()
+            raise
+
+    def _make_table(self) -> Iterator[None]:
+        """Fill in the table, with rests."""
         t = self._tokenizer
         ends = t.stop_token_ids
         special = [i for i in range(t.vocab_size) if t.is_special(i) or i in ends]
+        yield
         tokens = [t.token_bytes(i) for i in range(t.vocab_size)]
-        return GrammarVocabulary(tokens, special, ends, lambda text: t.encode(text, False))
+        yield
+        import_module("llguidance")  # some 50 ms
+        yield
+        table = GrammarVocabulary(tokens, special, ends, lambda text: t.encode(text, False), slices=False)
+        yield
+        table.add_slices()
+        self._table = table
 
 
 def _needs(params: SamplingParams) -> bool:

@@ -67,6 +67,7 @@ async def serve(
             engine = load.result()
             attach(app, engine)
             on_ready(engine)
+            engine.prepare()
             await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
             finished = await _drain(app.state.octavo, engine, drain_timeout_s, signals.kill)
     finally:
