@@ -13,8 +13,8 @@
 
 #include "calibrate.h"
 #include "cpu.h"
+#include "decode.h"
 #include "ops.h"
-#include "sample.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -274,10 +274,31 @@ public:
         return nb::ndarray<nb::numpy, float>(program_.at(b), 2, shape, self);
     }
 
+    Program& program() { return program_; }
+
 private:
     Program program_;
     AttentionPlans plans_;
 };
+
+// Its arrays are kept alive by their Python owner.
+DecodeRows decode_rows(const Result<int32_t, 2>& tokens, const Result<int64_t, 1>& lengths, const IntTable& pages,
+                       int64_t page_size, const Array<uint8_t, 1>& params) {
+    const size_t rows = tokens.shape(0);
+    if (lengths.shape(0) != rows || pages.shape(0) != rows || params.shape(0) != rows * sizeof(SampleParams) ||
+        reinterpret_cast<uintptr_t>(params.data()) % alignof(SampleParams))
+        throw std::invalid_argument("the rows' arrays differ in length");
+    return {tokens.data(), static_cast<int64_t>(tokens.shape(1)), lengths.data(), static_cast<int64_t>(rows),
+            pages.data(), static_cast<int64_t>(pages.shape(1)), page_size,
+            reinterpret_cast<const SampleParams*>(params.data())};
+}
+
+std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) {
+    std::vector<int32_t> drawn;
+    nb::gil_scoped_release release;
+    decoder.step(rows, starts, drawn);
+    return drawn;
+}
 
 } // namespace
 } // namespace octavo
@@ -359,4 +380,13 @@ NB_MODULE(_native, m) {
         .def("memory", [](nb::handle self, const BufferTuple& buffer, int64_t rows) {
             return nb::cast<Builder&>(self).memory(buffer, rows, self);
         });
+    nb::class_<Decoder>(m, "Decoder")
+        .def("__init__", [](Decoder* self, Builder& program, Sampler& sampler, const Result<int32_t, 2>& tokens,
+                            const Result<int64_t, 1>& lengths, const IntTable& pages, int64_t page_size,
+                            const Array<uint8_t, 1>& params) {
+            new (self) Decoder(program.program(), sampler, decode_rows(tokens, lengths, pages, page_size, params));
+        }, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def_prop_ro("forward_s", &Decoder::forward_s)
+        .def_prop_ro("drawing_s", &Decoder::drawing_s)
+        .def("step", &decode);
 }

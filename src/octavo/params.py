@@ -309,9 +309,11 @@ class Logprob:
     decoded_token: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SampledToken:
     """A drawn token. logprob and top are filled where the row's params ask for logprobs.
+
+    (Not frozen, because one is made per sequence and step, and freezing doubles the time.)
 
     Attributes:
         logprob: natural log of the raw model probability (before penalties and temperature).

@@ -77,9 +77,11 @@ class RowStep:
     copied_page: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepPlan:
     """One step. Executed in this order: freed rows, new rows, page copies, encoder, decoder, sampling.
+
+    (Neither this nor its result is frozen: what a step makes is made anew every few milliseconds.)
 
     Attributes:
         freed_rows: rows whose request is gone; named again after a step that failed.
@@ -98,7 +100,12 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(step.count for step in self.steps) + sum(len(e.token_ids) for e in self.encodes)
+        tokens = 0
+        for step in self.steps:
+            tokens += step.count
+        if self.new_rows:
+            tokens += sum(len(encoder.token_ids) for encoder in self.encodes)
+        return tokens
 
     @property
     def encodes(self) -> tuple[EncoderInput, ...]:
@@ -106,7 +113,7 @@ class StepPlan:
         return tuple([new.encoder for new in self.new_rows if new.encoder and new.encoder.compute])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """Tokens drawn per row (more than one when drafts were accepted), rows that failed, new drafts.
 

@@ -18,7 +18,7 @@ from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.plan import RowStep, StepPlan, StepResult
 from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
-from octavo.engine.step_builder import InFlight, StepBuilder
+from octavo.engine.step_builder import InFlight, StepBuilder, decode_step
 from octavo.engine.swap import SwapSpace
 from octavo.params import SampledToken
 
@@ -119,6 +119,18 @@ class Scheduler:
     def schedule(self, now: float = 0.0) -> StepPlan | None:
         """The next step, or None when there is nothing to compute before a result arrives."""
         ensure(len(self._in_flight) < MAX_IN_FLIGHT, "too many steps are in flight")
+        running, entering, flight = self.running, self.waiting and self._free_rows, None
+        if running and not entering and len(running) <= self.config.max_num_batched_tokens:
+            flight = decode_step(self._next_step, self._freed, running, self.config.page_size)
+        flight = flight or self._any_step(now)
+        if flight is None:
+            return None
+        self._freed.clear()
+        self._next_step += 1
+        self._in_flight.append(flight)
+        return flight.plan
+
+    def _any_step(self, now: float) -> InFlight | None:
         decodes: list[tuple[Request, int]] = []
         prefills: list[tuple[Request, int]] = []
         for request in self.running:
@@ -134,11 +146,7 @@ class Scheduler:
             for victim in step.swapped:
                 self.kv.swap.forget(victim)  # nothing is executed, so nothing is saved
             return None
-        flight = step.build(self._next_step, tuple(self._freed))
-        self._freed.clear()
-        self._next_step += 1
-        self._in_flight.append(flight)
-        return flight.plan
+        return step.build(self._next_step, tuple(self._freed))
 
     def _continue(self, requests: list[tuple[Request, int]], step: StepBuilder) -> None:
         """Place running requests while budget is left."""
@@ -241,13 +249,15 @@ class Scheduler:
         """
         flight = self._in_flight.popleft()
         plan = flight.plan
-        ensure(plan.step_id == result.step_id, f"result {result.step_id} came for step {plan.step_id}")
-        self.budget.observe(plan.num_tokens, duration_s)
+        if plan.step_id != result.step_id:
+            raise IntegrityError(f"result {result.step_id} came for step {plan.step_id}")
+        num_tokens = plan.num_tokens
+        self.budget.observe(num_tokens, duration_s)
         for entry in flight.entries:
             entry.written = True
         for victim in flight.swapped:
             victim.swapping = False
-        self.kv.swap.observe(plan.num_tokens, duration_s)
+        self.kv.swap.observe(num_tokens, duration_s)
         updates: list[RequestUpdate] = []
         errors, drawn, running = result.errors, result.tokens, RequestState.RUNNING
         for request, step, preemptions in zip(flight.requests, plan.steps, flight.preemptions, strict=True):

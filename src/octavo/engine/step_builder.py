@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.engine.cross_pages import CrossEntry
@@ -10,7 +11,7 @@ from octavo.engine.plan import EncoderInput, NewRow, RowStep, StepPlan
 from octavo.engine.request import Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InFlight:
     """A step handed out and not yet answered: its plan, whose rows they were, and each one's number
     of preemptions then (if it has grown since, the pages that the step wrote are gone), and the encoder
@@ -21,6 +22,34 @@ class InFlight:
     preemptions: tuple[int, ...]
     entries: tuple[CrossEntry, ...] = ()
     swapped: tuple[Request, ...] = ()
+
+
+def decode_step(
+    step_id: int, freed_rows: Sequence[int], running: Sequence[Request], page_size: int
+) -> InFlight | None:
+    """What a StepBuilder would build if each of these needs one token and has a slot of its own for it.
+
+    Most steps are so; whatever else any of them needs: None, and nothing has changed.
+    """
+    steps: list[RowStep] = []
+    for request in running:
+        start = request.num_scheduled_tokens
+        if (
+            len(request.token_ids) != start + 1
+            or start >= len(request.page_table) * page_size
+            or request.num_in_flight
+            or request.drafts
+            or request.verifying
+            or request.shares_tail
+            or request.enters
+        ):
+            return None
+        steps.append(RowStep(request.row, start, 1, (), True))
+    for request in running:
+        request.num_in_flight = 1
+        request.num_scheduled_tokens += 1
+    plan = StepPlan(step_id, tuple(freed_rows), (), tuple(steps))
+    return InFlight(plan, tuple(running), tuple([r.metrics.num_preemptions for r in running]))
 
 
 class StepBuilder:

@@ -179,3 +179,21 @@ class Program:
         cross_tables: _I32 | None,
     ) -> _F32: ...
     def memory(self, buffer: _Place, rows: int, /) -> _F32: ...
+
+class Decoder:
+    def __init__(
+        self,
+        program: Program,
+        sampler: Sampler,
+        tokens: _I32,
+        lengths: _I64,
+        pages: _I32,
+        page_size: int,
+        params: npt.NDArray[np.uint8],
+        /,
+    ) -> None: ...
+    @property
+    def forward_s(self) -> float: ...
+    @property
+    def drawing_s(self) -> float: ...
+    def step(self, rows: Sequence[int], starts: Sequence[int], /) -> list[int]: ...

@@ -6,13 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.errors import CapacityError, InvalidRequestError, UnsupportedError
 from octavo.kernels import _native
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu_lower import CpuKVLayer, build, rows_to_native
 from octavo.kernels.cpu_weight import CpuWeight, pack
-from octavo.kernels.ops import F32, Backend, Forward, Inputs, KVSpec, Limits, RowSampler, Tensor
+from octavo.kernels.ops import (
+    F32,
+    Backend,
+    Forward,
+    Inputs,
+    KVSpec,
+    Limits,
+    Program,
+    RowDecoder,
+    RowSampler,
+    Tensor,
+)
 from octavo.kernels.program import Buffer, Call, Recorder, fuse
 from octavo.kernels.weight import Weight
 
@@ -48,18 +60,19 @@ class CpuProgram:
     """A captured forward. replay returns a view of its own memory.
 
     Attributes:
+        native: the program itself.
         nbytes: of that memory, touched as far as batches reach.
     """
 
     def __init__(
         self, native: _native.Program, limits: Limits, keep_alive: Sequence[Any], nbytes: int
     ) -> None:
-        self._program, self._limits, self._keep_alive = native, limits, keep_alive
+        self.native, self._limits, self._keep_alive = native, limits, keep_alive
         self.nbytes = nbytes
 
     def replay(self, batch: ForwardBatch) -> F32:
         check_limits(batch, self._limits)
-        return run(self._program, batch)
+        return run(self.native, batch)
 
 
 def check_limits(batch: ForwardBatch, limits: Limits) -> None:
@@ -91,6 +104,18 @@ def run(program: _native.Program, batch: ForwardBatch) -> F32:
         batch.cross_lens,
         batch.cross_tables,
     )
+
+
+class CpuDecoder:
+    """A step of decoding in one call (csrc/decode.h). Keeps the arrays that it reads and writes alive.
+
+    Attributes:
+        native: forward_s and drawing_s are the seconds that it has spent so far.
+    """
+
+    def __init__(self, native: _native.Decoder, keep_alive: Sequence[Any]) -> None:
+        self.native, self._keep_alive = native, keep_alive
+        self.step = native.step  # with nothing in between
 
 
 class EagerOps(Recorder):
@@ -169,3 +194,20 @@ class CpuBackend(Backend):
     def sampler(self, vocab_size: int) -> RowSampler:
         """Its memory, 12 bytes a token and thread, is touched as far as rows need it."""
         return _native.Sampler(self.pool, self.isa, vocab_size)
+
+    def decoder(
+        self,
+        program: Program,
+        sampler: RowSampler,
+        tokens: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int64],
+        pages: npt.NDArray[np.int32],
+        page_size: int,
+        params: npt.NDArray[Any],
+    ) -> RowDecoder | None:
+        if not isinstance(program, CpuProgram) or not isinstance(sampler, _native.Sampler):
+            return None
+        keep = (tokens, lengths, pages, params)
+        records = params.view(np.uint8)
+        native = _native.Decoder(program.native, sampler, tokens, lengths, pages, page_size, records)
+        return CpuDecoder(native, keep)

@@ -420,6 +420,19 @@ class RowSampler(Protocol):
     ) -> list[int]: ...
 
 
+class RowDecoder(Protocol):
+    """A backend's own way through a step in which every row computes one token and draws the next."""
+
+    def step(self, rows: Sequence[int], starts: Sequence[int]) -> list[int]:
+        """Compute the token at position starts[i] of each row, draw and append the one after it.
+
+        Returns:
+            The tokens; in the place of one what RowSampler.sample gives for an error: that row stays
+            as it was.
+        """
+        ...
+
+
 class Backend(ABC):
     """A place to compute: packs weights, holds pages, runs programs.
 
@@ -462,4 +475,26 @@ class Backend(ABC):
 
     def sampler(self, vocab_size: int) -> RowSampler | None:
         """Draws tokens from logits [R, vocab_size]; None: this backend leaves that to NumPy."""
+        return None
+
+    def decoder(
+        self,
+        program: Program,
+        sampler: RowSampler,
+        tokens: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int64],
+        pages: npt.NDArray[np.int32],
+        page_size: int,
+        params: npt.NDArray[Any],
+    ) -> RowDecoder | None:
+        """Decodes rows whose draws need their params alone, without log-probabilities; None: by replay and sample.
+
+        Args:
+            program, sampler: of this backend.
+            tokens [rows, T]: each row's known tokens; those drawn are appended.
+            lengths [rows]: how many of them are known; kept up likewise.
+            pages [rows, P]: each row's page table.
+            params [rows]: records as the sampler reads them. All arrays are those that others change
+                between steps, C-contiguous.
+        """
         return None

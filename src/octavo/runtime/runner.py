@@ -10,16 +10,17 @@ from octavo.engine.plan import RowStep, SampledToken, StepPlan, StepResult
 from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Program, Tensor
 from octavo.models.registry import Embedder, EncoderDecoder, Model
 from octavo.runtime.batch import encoder_batch, gather_batch
+from octavo.runtime.decoding import Decoding
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.scores import PromptScores
 from octavo.runtime.states import RequestStates
 from octavo.runtime.vectors import END, PromptVectors, Vector
-from octavo.sampling.native import make_sampler
+from octavo.sampling.native import NativeSampler, make_sampler
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Done:
     """The handle of a step that was executed when it was submitted."""
 
@@ -40,6 +41,7 @@ class ModelRunner:
     4. The batch is gathered and the Program replayed: logits [R, vocab]. Beside it the masks of rows
        with grammars are computed: both leave the interpreter to others.
     5. The sampler draws a token for every row that asked; each is appended to its row.
+    4 and 5 are one call where every row decodes and nothing else is asked for (Decoding).
 
     A row whose logits are not finite fails alone (StepResult.errors).
     """
@@ -64,6 +66,7 @@ class ModelRunner:
             return model.forward(ops, inputs, kv)
 
         self._program = backend.capture(forward, limits)
+        self._decoding = self._native_decoding(backend)
         self._scores = PromptScores(self._program, limits.max_sampled, states, self._sampler)
 
         def capture_hidden() -> Program:
@@ -79,6 +82,17 @@ class ModelRunner:
             encode = model.encode
             self._encoder = backend.capture(lambda ops, inputs: encode(ops, inputs, kv), limits)
         self._beside = ThreadPoolExecutor(1, "masks")  # its thread starts with its first use
+
+    def _native_decoding(self, backend: Backend) -> Decoding | None:
+        """The short way through steps of decoding, where the backend has one."""
+        states, sampler = self._states, self._sampler
+        if states.has_encoder or not isinstance(sampler, NativeSampler):
+            return None
+        decoder = backend.decoder(
+            self._program, sampler.native, states.tokens, states.length, states.pages, states.page_size,
+            self._samplings.records,
+        )  # fmt: skip
+        return None if decoder is None else Decoding(decoder, self._samplings)
 
     @property
     def activation_bytes(self) -> int:
@@ -106,8 +120,10 @@ class ModelRunner:
                 new.row, new.params, new.seed, new.sample_index, new.token_ids, new.num_prompt_tokens
             )
         for step in plan.steps:
-            self._states.grow(step)
-        self._kv.copy_pages(self._copies(plan))
+            if step.pages or step.copied_page is not None:
+                self._states.grow(step)
+        if plan.copies or plan.swaps_out or plan.swaps_in:
+            self._kv.copy_pages(self._copies(plan))
         if self._encoder is not None and plan.encodes:
             self._encoder.replay(encoder_batch(plan.encodes, self._states.page_size))
         steps, vectors = self._vectors.run(plan.steps)
@@ -126,6 +142,9 @@ class ModelRunner:
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         """Score and sample."""
         steps, scores = self._scores.run(steps)
+        done = self._decoding.run(step_id, steps) if self._decoding is not None else None
+        if done is not None:
+            return replace(done, prompt_logprobs=scores) if scores else done
         rows = [s.row for s in steps if s.sample]
         positions = [s.start + s.count for s in steps if s.sample]
         if not steps:

@@ -17,7 +17,8 @@ from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite, sco
 Scores = tuple[F64, I64, I32, F64]
 """Log-probability and rank of each row's token; ids and log-probabilities of the likeliest [R, most]."""
 
-_MESSAGES = {-1: NO_TOKEN, -2: not_finite("NaN"), -3: not_finite("infinity")}  # csrc/sample.h
+ERRORS = {-1: NO_TOKEN, -2: not_finite("NaN"), -3: not_finite("infinity")}
+"""Why there is no token, by what stands in its place (csrc/sample.h)."""
 
 
 def make_sampler(backend: Backend, vocab_size: int) -> Sampler:
@@ -31,10 +32,13 @@ class NativeSampler(Sampler):
 
     Rows are shared out among the backend's threads, a lone row by pieces of the vocabulary; neither
     changes a bit.
+
+    Attributes:
+        native: the backend's own.
     """
 
     def __init__(self, native: RowSampler) -> None:
-        self._native = native
+        self.native = native
         self._rows: npt.NDArray[Any] | None = None
 
     def sample(self, logits: F32, batch: SamplingBatch) -> list[SampledToken | RowError]:
@@ -43,7 +47,7 @@ class NativeSampler(Sampler):
             self._records = np.ascontiguousarray(batch.rows).view(np.uint8)
             self._most = int(batch.rows["num_logprobs"].max(initial=-1))
         scores = _NO_SCORES if self._most < 0 else _scores(len(batch), self._most)
-        tokens = self._native.sample(
+        tokens = self.native.sample(
             np.ascontiguousarray(logits, np.float32),
             self._records,
             batch.positions,
@@ -55,7 +59,7 @@ class NativeSampler(Sampler):
             *scores,
         )
         drawn: list[SampledToken | RowError] = [
-            SampledToken(t) if t >= 0 else RowError(_MESSAGES[t]) for t in tokens
+            SampledToken(t) if t >= 0 else RowError(ERRORS[t]) for t in tokens
         ]
         for row, asked in enumerate(batch.rows["num_logprobs"].tolist() if self._most >= 0 else ()):
             if asked >= 0 and tokens[row] >= 0:
@@ -69,7 +73,7 @@ class NativeSampler(Sampler):
         rows["num_logprobs"] = count
         none = _arrays(TokenLists.none(len(tokens)))
         scores = _scores(len(tokens), count)
-        given = self._native.sample(
+        given = self.native.sample(
             np.ascontiguousarray(logits, np.float32),
             rows.view(np.uint8),
             np.zeros(len(tokens), np.int64),

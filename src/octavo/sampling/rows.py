@@ -6,8 +6,10 @@ Each request keeps one permanent row; a step gathers the rows that it samples in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.errors import InvalidRequestError
 from octavo.params import SEED_MASK, SamplingParams
@@ -90,6 +92,7 @@ class SamplingRows:
         self._vocab_size = vocab_size
         self._eos = tuple(eos_token_ids)
         self._rows = np.zeros(max_rows, ROW)
+        self._scored: set[int] = set()
         self._bias: dict[int, tuple[I32, F32]] = {}
         self._banned: dict[int, tuple[I32, F32]] = {}
         self._counts: dict[int, TokenCounts] = {}
@@ -131,6 +134,8 @@ class SamplingRows:
             sample_index,
             -1 if params.logprobs is None else params.logprobs,
         )
+        if params.logprobs is not None:
+            self._scored.add(row)
         stops = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos)}
         stops = {token for token in stops if token < self._vocab_size}
         if params.min_tokens and stops:
@@ -159,12 +164,23 @@ class SamplingRows:
 
     def remove(self, row: int) -> None:
         """The row is free again. Free rows may be removed too."""
+        self._scored.discard(row)
         self._bias.pop(row, None)
         self._banned.pop(row, None)
         self._counts.pop(row, None)
         self._matchers.pop(row, None)
         self._beams.discard(row)
         self._forcing.discard(row)
+
+    @property
+    def records(self) -> npt.NDArray[Any]:
+        """Each row's numbers, of dtype ROW; add() changes them."""
+        return self._rows
+
+    @property
+    def plain(self) -> bool:
+        """Every row in use draws by its record alone, and wants no log-probabilities."""
+        return not (self._bias or self._banned or self._counts or self._matchers or self._scored)
 
     @property
     def constrained(self) -> bool:

@@ -1,0 +1,82 @@
+#include "decode.h"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+namespace octavo {
+namespace {
+
+void require(bool condition, const char* what) {
+    if (!condition) throw std::invalid_argument(what);
+}
+
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+} // namespace
+
+Decoder::Decoder(Program& program, Sampler& sampler, const DecodeRows& rows)
+    : program_(program), sampler_(sampler), rows_(rows) {
+    const Buffer& result = program.result();
+    require(result.rows == Rows::Sampled && result.width == sampler.vocab(), "the program's result is no logits");
+    require(rows.page_size > 0, "a page has at least one slot");
+}
+
+// How many pages the longest row uses.
+int64_t Decoder::check(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) const {
+    require(!rows.empty() && rows.size() == starts.size(), "rows and starts differ in length");
+    int32_t last = 0;
+    for (size_t i = 0; i < rows.size(); i++) {
+        require(rows[i] >= 0 && rows[i] < rows_.num_rows, "there is no such row");
+        const int64_t length = rows_.lengths[rows[i]];
+        require(starts[i] >= 0 && starts[i] < length && length < rows_.tokens_width, "a position is not a known token's");
+        require(rows_.params[rows[i]].num_logprobs < 0, "a row asks for log-probabilities");
+        last = std::max(last, starts[i]);
+    }
+    const int64_t width = last / rows_.page_size + 1;
+    require(width <= rows_.pages_width, "a position is beyond the page table");
+    return width;
+}
+
+BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width) {
+    const size_t n = rows.size();
+    token_ids_.resize(n), slots_.resize(n), context_lens_.resize(n), positions_.resize(n), params_.resize(n);
+    page_tables_.resize(n * static_cast<size_t>(width));
+    while (counting_.size() < n + 1) counting_.push_back(static_cast<int32_t>(counting_.size()));
+    if (no_starts_.size() < n + 1) no_starts_.resize(n + 1, 0);
+    const auto page_size = static_cast<int32_t>(rows_.page_size);
+    for (size_t i = 0; i < n; i++) {
+        const int32_t* table = rows_.pages + rows[i] * rows_.pages_width;
+        token_ids_[i] = rows_.tokens[rows[i] * rows_.tokens_width + starts[i]];
+        slots_[i] = table[starts[i] / page_size] * page_size + starts[i] % page_size;
+        context_lens_[i] = starts[i] + 1;
+        positions_[i] = starts[i] + 1; // of the token to be drawn
+        params_[i] = rows_.params[rows[i]];
+        std::copy_n(table, width, page_tables_.begin() + static_cast<int64_t>(i) * width);
+    }
+    const auto count = static_cast<int64_t>(n);
+    return {token_ids_.data(), starts.data(), slots_.data(), counting_.data(), context_lens_.data(),
+            page_tables_.data(), counting_.data(), count, count, count, width, nullptr, nullptr, 0};
+}
+
+void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, std::vector<int32_t>& drawn) {
+    const BatchView batch = gather(rows, starts, check(rows, starts));
+    drawn.resize(rows.size());
+    const double begin = now();
+    program_.replay(batch);
+    const double computed = now();
+    const TokenListsView none{no_starts_.data(), nullptr, nullptr, 0};
+    sampler_.sample({program_.at(program_.result()), batch.tokens, sampler_.vocab(), params_.data(), positions_.data(),
+                     none, none, none, nullptr, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr, -1});
+    forward_s_ += computed - begin;
+    drawing_s_ += now() - computed;
+    for (size_t i = 0; i < rows.size(); i++) {
+        if (drawn[i] < 0) continue;
+        int64_t& length = rows_.lengths[rows[i]];
+        rows_.tokens[rows[i] * rows_.tokens_width + length++] = drawn[i];
+    }
+}
+
+} // namespace octavo

@@ -1,0 +1,48 @@
+// Steps in which every row computes its last token and draws the next one: batch, forward and draw in one call.
+#pragma once
+#include <vector>
+
+#include "program.h"
+#include "sample.h"
+
+namespace octavo {
+
+// What is known of each row, [rows, ...]: runtime/states.py, and the records of sampling/rows.py.
+struct DecodeRows {
+    int32_t* tokens;
+    int64_t tokens_width;
+    int64_t* lengths;
+    int64_t num_rows;
+    const int32_t* pages;
+    int64_t pages_width, page_size;
+    const SampleParams* params;
+};
+
+class Decoder {
+public:
+    // program: of logits [rows, vocabulary]. Both it and the sampler outlive the decoder.
+    Decoder(Program& program, Sampler& sampler, const DecodeRows& rows);
+    // The token at position starts[i] of rows[i] is computed, the one after it drawn and appended. An error
+    // (sample.h) in its place leaves that row as it was. Throws std::invalid_argument for rows, positions or
+    // pages out of range, and where a row asks for log-probabilities: nothing has changed then.
+    void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, std::vector<int32_t>& drawn);
+
+    // Seconds spent so far in forwards and in draws.
+    double forward_s() const { return forward_s_; }
+    double drawing_s() const { return drawing_s_; }
+
+private:
+    int64_t check(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) const;
+    BatchView gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
+
+    Program& program_;
+    Sampler& sampler_;
+    DecodeRows rows_;
+    double forward_s_ = 0.0, drawing_s_ = 0.0;
+    // The batch; each is as long as the longest yet.
+    std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_;
+    std::vector<int64_t> positions_, no_starts_;
+    std::vector<SampleParams> params_;
+};
+
+} // namespace octavo
