@@ -2,9 +2,10 @@
 
     .venv/bin/python benchmarks/host_time.py [--sampling '{"temperature": 0.8}'] [--json] [--write]
 
-Kernel time is what Program.replay takes, drawing what the native sampler's call takes: neither holds
-the interpreter. The host's share is all the rest of a step: scheduling, gathering the batch, handing
-out the tokens.
+Kernel time is what the program's replay takes, drawing what the native sampler takes: neither holds
+the interpreter. Both are measured inside the one call that a step of decoding is (csrc/decode.h), and
+around their own calls elsewhere. The host's share is all the rest of a step: scheduling, gathering the
+batch, handing out the tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from harness import report, usable_cores, write
 
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
-from octavo.kernels.cpu import CpuBackend
+from octavo.kernels.cpu import CpuBackend, CpuDecoder, CpuProgram
 
 LIMIT = 0.05
 PROMPT = 16
@@ -51,40 +52,72 @@ class Stopwatch:
         return sum(seconds for end, seconds in self.log if end > moment)
 
 
-class Timed:
-    """A program or sampler one of whose methods is timed."""
+class WatchedDecoder:
+    """A decoder that logs (end, seconds of all forwards, seconds of all draws) of every step."""
 
-    def __init__(self, timed: Any, method: str, watch: Stopwatch) -> None:
-        self._timed = timed
-        setattr(self, method, watch.timed(getattr(timed, method)))
+    def __init__(self, decoder: CpuDecoder) -> None:
+        self._decoder = decoder
+        self.log = [(0.0, 0.0, 0.0)]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._timed, name)
+    def step(self, rows: Sequence[int], starts: Sequence[int]) -> list[int]:
+        drawn = self._decoder.step(rows, starts)
+        native = self._decoder.native
+        self.log.append((time.perf_counter(), native.forward_s, native.drawing_s))
+        return drawn
+
+    def since(self, moment: float) -> tuple[float, float]:
+        """Seconds spent in (forwards, draws) of steps that ended after this moment."""
+        _, *before = [entry for entry in self.log if entry[0] <= moment][-1]
+        _, *total = self.log[-1]
+        return total[0] - before[0], total[1] - before[1]
 
 
-@contextmanager
-def watched() -> Iterator[tuple[Stopwatch, Stopwatch]]:
-    """(kernels, drawing) of every engine that is made and run inside."""
-    kernels, drawing = Stopwatch(), Stopwatch()
-    capture, sampler = CpuBackend.capture, CpuBackend.sampler
+class TimedSampler:
+    """A native sampler whose draws are timed."""
 
-    def timed_capture(backend: CpuBackend, *args: Any, **kwargs: Any) -> Any:
-        return Timed(capture(backend, *args, **kwargs), "replay", kernels)
+    def __init__(self, native: Any, watch: Stopwatch) -> None:
+        self.native = native
+        self.sample = watch.timed(native.sample)
 
-    def timed_sampler(backend: CpuBackend, vocab_size: int) -> Any:
-        return Timed(sampler(backend, vocab_size), "sample", drawing)
 
-    with (
-        mock.patch.object(CpuBackend, "capture", timed_capture),
-        mock.patch.object(CpuBackend, "sampler", timed_sampler),
-    ):
-        yield kernels, drawing
+class Watch:
+    """What the engines that are made under it spend in native code."""
+
+    def __init__(self) -> None:
+        self._kernels, self._drawing = Stopwatch(), Stopwatch()
+        self._decoders: list[WatchedDecoder] = []
+
+    def since(self, moment: float) -> tuple[float, float]:
+        """Seconds in (kernels, drawing)."""
+        forwards, draws = zip((0.0, 0.0), *[each.since(moment) for each in self._decoders], strict=True)
+        return self._kernels.since(moment) + sum(forwards), self._drawing.since(moment) + sum(draws)
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        sampler, decoder = CpuBackend.sampler, CpuBackend.decoder
+
+        def timed_sampler(backend: CpuBackend, vocab_size: int) -> Any:
+            return TimedSampler(sampler(backend, vocab_size), self._drawing)
+
+        def watched_decoder(backend: CpuBackend, program: Any, timed: Any, *args: Any) -> Any:
+            made = decoder(backend, program, timed.native, *args)
+            assert isinstance(made, CpuDecoder)
+            self._decoders.append(WatchedDecoder(made))
+            return self._decoders[-1]
+
+        with (
+            mock.patch.object(CpuProgram, "replay", self._kernels.timed(CpuProgram.replay)),
+            mock.patch.object(CpuBackend, "sampler", timed_sampler),
+            mock.patch.object(CpuBackend, "decoder", watched_decoder),
+        ):
+            yield
 
 
 def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
     """Milliseconds of a step while all streams decode: medians over the repetitions."""
     rows = []
-    with watched() as (kernels, drawing):
+    watch = Watch()
+    with watch.patched():
         driver = Driver(
             options.model, threads=options.threads, max_num_seqs=streams, enable_prefix_caching=False,
             **options.options,
@@ -93,7 +126,7 @@ def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
             prompts = random_prompts(streams, PROMPT, driver.vocab_size, repetition)
             run = driver.run(prompts, options.new_tokens, **options.sampling)
             began = time.perf_counter() - run.decode_s
-            spent = (run.decode_s, kernels.since(began), drawing.since(began))
+            spent = (run.decode_s, *watch.since(began))
             rows.append([1e3 * seconds / len(run.decode) for seconds in spent])
     step, kernel, draw = (statistics.median(column) for column in zip(*rows[1:], strict=True))
     return {

@@ -11,13 +11,17 @@ copy is taken by whoever writes to it first.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Protocol
 
+from octavo.engine.kv_manager import KVManager
 from octavo.engine.request import ABSENT, ERROR, STOP, Request, RequestState, RequestUpdate, update_of
 from octavo.params import BeamSearchParams, SampledToken, SamplingParams
 
+ORDER = attrgetter("order")
 NOTHING_FOUND = "no beam can go on: its limits allow no token"
 
 Likeliest = Sequence[tuple[int, float]]
@@ -213,3 +217,26 @@ def row_params(params: SamplingParams, candidates: int) -> SamplingParams:
 def together(request: Request) -> tuple[Request, ...]:
     """The request and, of a beam search, all of its beams."""
     return (request,) if request.group is None else tuple(request.group.members)
+
+
+def deal(
+    group: BeamGroup,
+    beams: Sequence[tuple[Request, list[int]]],
+    kv: KVManager,
+    running: list[Request],
+) -> None:
+    """Seat the beams (each one's parent and tokens) and give them what their parents hold.
+
+    Args:
+        running: in order; those who are seated anew enter it, those who are gone leave it.
+    """
+    seated, gone = set(group.members), group.seat(len(beams))
+    kv.regroup(group.members, [parent for parent, _ in beams], gone)
+    for one in gone:
+        running.remove(one)
+        one.state = RequestState.FINISHED
+    for one, (_, token_ids) in zip(group.members, beams, strict=True):
+        one.token_ids, one.enters = token_ids, True
+        if one not in seated:
+            one.state = RequestState.RUNNING
+            insort(running, one, key=ORDER)

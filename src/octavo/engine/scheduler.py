@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from dataclasses import replace
-from operator import attrgetter
 
 from octavo.config import SchedulerConfig
-from octavo.engine.beams import BeamGroup, together, updates_of
+from octavo.engine.beams import ORDER, BeamGroup, deal, together, updates_of
 from octavo.engine.budget import TokenBudget
 from octavo.engine.encoder_input import Entry, entry_of
 from octavo.engine.entry_order import EntryOrder, without
@@ -23,7 +22,6 @@ from octavo.engine.swap import SwapSpace
 from octavo.params import SampledToken
 
 MAX_IN_FLIGHT = 2
-ORDER = attrgetter("order")
 
 
 class Scheduler:
@@ -321,16 +319,7 @@ class Scheduler:
             updates = group.updates()
             self.num_generated_tokens += sum(len(update.tokens) for update in updates)
             return updates
-        seated, gone = set(group.members), group.seat(len(beams))
-        self.kv.regroup(group.members, [parent for parent, _ in beams], gone)
-        for one in gone:
-            self.running.remove(one)
-            one.state = RequestState.FINISHED
-        for one, (_, token_ids) in zip(group.members, beams, strict=True):
-            one.token_ids, one.enters = token_ids, True
-            if one not in seated:
-                one.state = RequestState.RUNNING
-                insort(self.running, one, key=ORDER)
+        deal(group, beams, self.kv, self.running)
         return []
 
     def _sampled(

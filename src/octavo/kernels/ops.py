@@ -487,7 +487,7 @@ class Backend(ABC):
         page_size: int,
         params: npt.NDArray[Any],
     ) -> RowDecoder | None:
-        """Decodes rows whose draws need their params alone, without log-probabilities; None: by replay and sample.
+        """Decodes rows whose draws need their params alone, no log-probabilities; None: replay and sample do.
 
         Args:
             program, sampler: of this backend.

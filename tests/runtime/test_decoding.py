@@ -1,0 +1,160 @@
+"""The short way through a step of decoding: tokens as on the long one, refused where it is not its own."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.tiny_engine import VOCAB_SIZE, Answers, save_tiny_llama, tiny_engine
+
+from octavo.engine.core import EngineCore
+from octavo.kernels.select import native_available
+from octavo.params import SamplingParams
+from octavo.runtime.decoding import Decoding
+
+pytestmark = pytest.mark.skipif(not native_available(), reason="the reference has no short way")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("tiny"))
+
+
+class Counted:
+    """How often the short way was taken, and refused."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken = self.refused = 0
+        run = Decoding.run
+
+        def counted(decoding: Decoding, *args: Any) -> Any:
+            result = run(decoding, *args)
+            self.taken += result is not None
+            self.refused += result is None
+            return result
+
+        monkeypatch.setattr(Decoding, "run", counted)
+
+
+def crowd(rng: random.Random, plain: bool) -> list[tuple[list[int], SamplingParams]]:
+    """Prompts that come with all that a record holds and, unless plain, with what it does not."""
+    requests = []
+    for seed in range(rng.randrange(1, 7)):
+        options: dict[str, Any] = {"seed": seed, "max_tokens": rng.randrange(1, 40)}
+        options["temperature"] = rng.choice([0.0, 0.7, 1.3])
+        options |= rng.choice([{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}])
+        options["ignore_eos"] = rng.random() < 0.5
+        if not plain:
+            options |= rng.choice(
+                [
+                    {},
+                    {"logprobs": 3},
+                    {"repetition_penalty": 1.5},
+                    {"min_tokens": 9},
+                    {"logit_bias": {7: 4.0}},
+                ]
+            )
+        prompt = [rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randrange(1, 40))]
+        requests.append((prompt, SamplingParams(**options)))
+    return requests
+
+
+def drive(core: EngineCore, requests: list[tuple[list[int], SamplingParams]]) -> Answers:
+    answers = Answers()
+    for number, (prompt, params) in enumerate(requests):
+        core.add_request(str(number), prompt, params)
+    while core.has_unfinished():
+        answers.take(core.step())
+    core.check_integrity()
+    return answers
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("page_size", [1, 5, 16])
+def test_equal_to_the_long_way(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, plain: bool, page_size: int
+) -> None:
+    for seed in range(8):
+        requests = crowd(random.Random(seed), plain)
+        options: dict[str, Any] = {"page_size": page_size, "num_pages": 480 // page_size, "threads": 2}
+        with monkeypatch.context() as patch:
+            patch.setattr(Decoding, "run", lambda *_: None)
+            long = drive(tiny_engine(folder, **options), requests)
+        with monkeypatch.context() as patch:
+            counted = Counted(patch)
+            short = drive(tiny_engine(folder, **options), requests)
+        assert short.tokens == long.tokens
+        assert short.reasons == long.reasons
+        if max(params.max_tokens or 0 for _, params in requests) > 2 and plain:
+            assert counted.taken > 0
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"logprobs": 0},
+        {"repetition_penalty": 1.5},
+        {"frequency_penalty": 1.0},
+        {"min_tokens": 5, "ignore_eos": False},
+        {"logit_bias": {7: 4.0}},
+        {"allowed_token_ids": [5, 6, 7]},
+    ],
+    ids=lambda wish: next(iter(wish)),
+)
+def test_what_a_record_does_not_hold_takes_the_long_way_and_leaves_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
+) -> None:
+    counted = Counted(monkeypatch)
+    core = tiny_engine(folder)
+    options: dict[str, Any] = {"ignore_eos": True, "max_tokens": 6, "temperature": 0.0, **wish}
+    drive(core, [([5, 6, 7], SamplingParams(**options))])
+    assert counted.taken == 0
+    drive(core, [([5, 6, 7], SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True))])
+    assert counted.taken == 5  # all but the prompt's own step
+
+
+def test_a_row_without_a_draw_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in a token's place for an error ends that request; its neighbour goes on."""
+    core = tiny_engine(folder)
+    decoding = core._executor._decoding  # type: ignore[attr-defined]
+    native = decoding._step
+    calls = 0
+
+    def failing(rows: list[int], starts: list[int]) -> list[int]:
+        nonlocal calls
+        calls += 1
+        drawn: list[int] = native(rows, starts)
+        return [-2, *drawn[1:]] if calls == 2 else drawn
+
+    monkeypatch.setattr(decoding, "_step", failing)
+    params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+    answers = drive(core, [([5, 6, 7], params), ([8, 9], params)])
+    assert answers.reasons == {("0", 0): "error", ("1", 0): "length"}
+    assert len(answers.tokens["1", 0]) == 8
+
+
+def test_the_decoder_refuses_what_is_out_of_range(folder: Path) -> None:
+    core = tiny_engine(folder)
+    core.add_request("one", [5, 6, 7], SamplingParams(max_tokens=9, temperature=0.0))
+    core.step()
+    runner: Any = core._executor
+    step, states = runner._decoding._step, runner._states
+    row = int(np.flatnonzero(states.length)[0])
+    length = int(states.length[row])
+    for rows, starts in (
+        ([], []),
+        ([row], []),
+        ([-1], [0]),
+        ([states.tokens.shape[0]], [0]),
+        ([row], [-1]),
+        ([row], [length]),
+    ):
+        with pytest.raises(ValueError):
+            step(rows, starts)
+    assert states.length[row] == length
+    runner._samplings.records["num_logprobs"][row] = 1
+    with pytest.raises(ValueError, match="log-prob"):
+        step([row], [length - 1])
