@@ -91,6 +91,47 @@ def test_forced_first_and_last_tokens_are_obeyed(bart: Path) -> None:
         assert found == [{"generated_text": text} for text in want]
 
 
+SEARCHES: list[dict[str, Any]] = [
+    # as bart-large-cnn's generation_config.json has it, in proportion
+    {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True},
+    {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "num_return_sequences": 4},
+    {"num_beams": 3, "min_length": 0, "early_stopping": False, "num_return_sequences": 3},
+    {"num_beams": 3, "length_penalty": 0.5, "early_stopping": "never", "num_return_sequences": 2},
+    {"num_beams": 2, "max_length": 12, "min_length": 12, "num_return_sequences": 2},
+    {"num_beams": 5, "max_new_tokens": 9, "min_new_tokens": 5, "num_return_sequences": 5},
+    {"num_beams": 3, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "num_return_sequences": 3},
+]
+
+
+@pytest.mark.parametrize("call", SEARCHES)
+def test_beams_obey_lengths_bans_and_forced_tokens(bart: Path, t5: Path, call: dict[str, Any]) -> None:
+    """The defaults of the files and the call's, together, as transformers' generate searches with them."""
+    for folder, files, prefix in (
+        (bart, BART_FILES, ""),
+        (t5, {k: v for k, v in T5_TASKS["summarization"].items() if k != "prefix"}, "summarize: "),
+    ):
+        found = pipeline("summarization", llm(folder))(TEXTS, **call)
+        merged = {k: v for k, v in files.items() if not ("max_new_tokens" in call and k == "max_length")}
+        want = [theirs(folder, prefix + text, **merged | call) for text in TEXTS]
+        several: list[list[str]] = [
+            [record["summary_text"] for record in (records if isinstance(records, list) else [records])]
+            for records in found
+        ]
+        assert several == want
+
+
+def test_defaults_of_the_files_may_ask_for_beams(tmp_path: Path) -> None:
+    asked = BART_FILES | {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True}
+    folder = make_folder("bart", tmp_path, asked, end_bias=6.0)
+    summarize = pipeline("summarization", LLM(str(folder), dtype="float32"))
+    ended = []
+    for least in ({}, {"min_length": 0}, {"min_length": 10}):
+        found = summarize(TEXTS, **least)
+        assert found == [{"summary_text": theirs(folder, text, **least)[0]} for text in TEXTS]
+        ended.append(found)
+    assert ended[0] != ended[1] != ended[2]  # the end waits for the least length
+
+
 def test_records_have_transformers_shape(bart: Path) -> None:
     write = octavo.pipeline("text2text-generation", llm(bart))
     sampled: dict[str, Any] = {"do_sample": True, "seed": 1, "max_new_tokens": 8}
@@ -116,7 +157,9 @@ def test_long_inputs_are_refused_or_cut(bart: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ({"num_beams": 4}, "num_beams = 4 together with .* is not supported"),
+        ({"num_beams": 4, "do_sample": True}, "num_beams = 4 together with do_sample is not supported"),
+        ({"num_beams": 2, "top_p": 0.9}, "top_p has no effect without do_sample"),
+        ({"num_beams": 2, "num_return_sequences": 3}, "n 3 is above beam_width 2"),
         ({"temperature": 0.5}, "temperature has no effect without do_sample"),
         ({"num_return_sequences": 2}, "needs do_sample=True"),
         ({"penalty_alpha": 0.6}, "does not take 'penalty_alpha'"),

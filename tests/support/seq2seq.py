@@ -31,12 +31,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def make_folder(kind: str, folder: Path, generation: Mapping[str, Any] | None = None, **shape: Any) -> Path:
+def make_folder(
+    kind: str, folder: Path, generation: Mapping[str, Any] | None = None, end_bias: float = 0.0, **shape: Any
+) -> Path:
     """A folder that transformers and Octavo load.
 
     Args:
         kind: "t5" or "bart".
         generation: members of generation_config.json beside the start token.
+        end_bias: of BART's, added to the end token's logit: random weights seldom end by themselves.
         shape: of config.json.
     """
     import torch
@@ -55,6 +58,8 @@ def make_folder(kind: str, folder: Path, generation: Mapping[str, Any] | None = 
                 wide = 1.0 if "attn.out" in name or "shared" in name else 2.0
                 narrow = config.d_kv**-0.5 if name.endswith("Attention.q.weight") else 1.0
                 torch.nn.init.normal_(parameter, std=wide * narrow * parameter.shape[-1] ** -0.5)
+    if end_bias:
+        model.final_logits_bias[0, 2] = end_bias
     model.save_pretrained(folder)
     backend.save(str(folder / "tokenizer.json"))
     names = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}

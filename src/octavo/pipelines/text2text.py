@@ -8,12 +8,13 @@ refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
 from octavo.params import BeamSearchParams, SamplingParams
+from octavo.sampling.constraints import Constraint, ForcedTokens
 from octavo.sampling.no_repeat_ngram import NoRepeatNgram
 
 Record = dict[str, Any]
@@ -74,6 +75,9 @@ KNOWN = (
 )
 
 
+_DRAWING = ("temperature", "top_k", "top_p", "min_p")
+
+
 class Text2TextPipeline:
     """Reads texts, writes others.
 
@@ -120,9 +124,12 @@ class Text2TextPipeline:
         texts: Sequence[Any] = [text_inputs] if isinstance(text_inputs, str) else text_inputs
         if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
             raise InvalidRequestError("text_inputs must be a string or a list of strings", "text_inputs")
-        params = Wishes.of(self._defaults, generation, self.llm.decoder_prompt).params()
-        prompts = [self._ids(text, truncation) for text in texts]
-        outputs = self.llm.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
+        wishes = Wishes.of(self._defaults, generation, self.llm.decoder_prompt)
+        params = wishes.params()
+        prompts = [
+            {"encoder_prompt": self._ids(text, truncation), "decoder_prompt": wishes.start} for text in texts
+        ]
+        outputs = self.llm.generate(prompts, params, use_tqdm=False)
         records = [[{self._member: c.text} for c in output.outputs] for output in outputs]
         if not many:
             return records[0]
@@ -147,7 +154,8 @@ class Wishes:
     Attributes:
         values: by transformers' name, of KNOWN. given: those that the call itself named.
         files: the model's own, for what only they say.
-        start: what the decoder begins with.
+        start: what the decoder begins with. A search has only the first token of it given: what is forced
+            after it counts as generated there, as in transformers.
     """
 
     values: Mapping[str, Any]
@@ -169,43 +177,65 @@ class Wishes:
         values = {name: files[name] for name in KNOWN if name in files} | asked
         if "max_length" in asked and "max_new_tokens" not in asked:
             values.pop("max_new_tokens", None)
-        return Wishes(values, frozenset(asked), files, start)
+        wishes = Wishes(values, frozenset(asked), files, start)
+        return replace(wishes, start=start[:1]) if wishes.beams > 1 else wishes
+
+    @property
+    def beams(self) -> int:
+        return self._integer("num_beams", 1)
 
     def params(self) -> SamplingParams:
         """As SamplingParams, constraints included."""
-        count, beams = self._integer("num_return_sequences", 1), self._integer("num_beams", 1)
+        count = self._integer("num_return_sequences", 1)
         least, most = self._lengths()
         penalty = self.values.get("repetition_penalty", 1.0)
         ngram = self._integer("no_repeat_ngram_size", 0)
         sampled = bool(self.values.get("do_sample", False))
-        if beams > 1:
-            found = {"do_sample": sampled, "min_length": least > 0, "repetition_penalty": penalty != 1.0,
-                     "no_repeat_ngram_size": ngram > 0,
-                     **{name: self.files.get(name) is not None
-                        for name in ("forced_bos_token_id", "forced_eos_token_id")}}  # fmt: skip
-            for name in (name for name, asked in found.items() if asked):
-                raise UnsupportedError(
-                    f"num_beams = {beams} together with {name} is not supported: pass num_beams=1, or "
-                    f"switch {name} off where the call can",
-                    "num_beams",
-                )
-            return SamplingParams(n=count, max_tokens=most, beam_search=BeamSearchParams(
-                beams, most, length_penalty=self.values.get("length_penalty", 1.0),
-                early_stopping=self.values.get("early_stopping", False)))  # fmt: skip
-        shaping = self._shaping(sampled, count)
-        params = SamplingParams(
+        shaping = self._searching(sampled, most) if self.beams > 1 else self._shaping(sampled, count)
+        constraints: list[Constraint] = [NoRepeatNgram(ngram, self.start)] if ngram else []
+        if self.beams > 1 and (forced := self._forced(most)):
+            constraints.append(ForcedTokens(forced))
+        return SamplingParams(
             n=count, max_tokens=most, min_tokens=least, repetition_penalty=penalty,
-            seed=self.values.get("seed"), **shaping,
+            seed=self.values.get("seed"), constraints=tuple(constraints), **shaping,
         )  # fmt: skip
-        return params.replace(constraints=(NoRepeatNgram(ngram, self.start),)) if ngram else params
 
-    def _shaping(self, sampled: bool, count: int) -> dict[str, Any]:
-        names = ("temperature", "top_k", "top_p", "min_p")
+    def _searching(self, sampled: bool, most: int) -> dict[str, Any]:
         if sampled:
-            return {"top_k": 50} | {name: self.values[name] for name in names if name in self.values}
-        for name in names:
+            raise UnsupportedError(
+                f"num_beams = {self.beams} together with do_sample is not supported: pass num_beams=1 or "
+                "do_sample=False",
+                "num_beams",
+            )
+        self._refuse_drawing()
+        search = BeamSearchParams(
+            self.beams, most, length_penalty=self.values.get("length_penalty", 1.0),
+            early_stopping=self.values.get("early_stopping", False),
+        )  # fmt: skip
+        return {"beam_search": search}
+
+    def _refuse_drawing(self) -> None:
+        for name in _DRAWING:
             if name in self.given:
                 raise InvalidRequestError(f"{name} has no effect without do_sample=True", name)
+
+    def _forced(self, most: int) -> dict[int, int]:
+        """Place in a search's output -> the token that the model's files want there."""
+        places = {"forced_bos_token_id": 0, "forced_eos_token_id": most - 1}
+        found = {}
+        for name, place in places.items():
+            token = self.files.get(name)
+            if token is None:
+                continue
+            if type(token) is not int:
+                raise UnsupportedError(f"{name} = {token!r} with num_beams: one token id is supported", name)
+            found[place] = token
+        return found
+
+    def _shaping(self, sampled: bool, count: int) -> dict[str, Any]:
+        if sampled:
+            return {"top_k": 50} | {name: self.values[name] for name in _DRAWING if name in self.values}
+        self._refuse_drawing()
         if count != 1:
             raise InvalidRequestError(
                 f"num_return_sequences={count} needs do_sample=True or as many num_beams",
@@ -215,7 +245,7 @@ class Wishes:
 
     def _lengths(self) -> tuple[int, int]:
         """(min_tokens, max_tokens). transformers counts the first token of the start as a prompt, and a
-        forced one after it as generated; a forced end takes the last place."""
+        forced one after it as generated; a forced end takes the last place, where no search puts it."""
         forced = len(self.start) - 1
         if "max_new_tokens" in self.values or "max_length" not in self.values:
             most = self._integer("max_new_tokens", DEFAULT_NEW_TOKENS) - forced
@@ -224,7 +254,7 @@ class Wishes:
         least = max(
             self._integer("min_length", 0) - len(self.start), self._integer("min_new_tokens", 0) - forced, 0
         )
-        end = 1 if self.files.get("forced_eos_token_id") is not None else 0
+        end = 1 if self.beams == 1 and self.files.get("forced_eos_token_id") is not None else 0
         if most - end < 1:
             raise InvalidRequestError("max_length or max_new_tokens leaves no room for a token", "max_length")
         if least > most:
