@@ -6,6 +6,7 @@ reference_pages.py --check   exit 1 if one is out of date
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from octavo.checkpoints.hub import ALIASES
 from octavo.models.registry import families
 from octavo.quant import registry as formats
+from octavo.quant import schemes
 from octavo.sampling.json_schema import PARTLY, SUPPORTED
 from octavo.sampling.json_schema_case import FORMATS
 
@@ -43,6 +45,16 @@ def models_page() -> str:
         bits = f"{8 * known.block_bytes / known.block:g}"
         lines.append(row((f"`{name}`", str(known.block), str(known.block_bytes), bits)))
     lines += ["", "GGUF files may hold any of them, a different one for each tensor."]
+    lines += ["", "## Quantized checkpoints of Hugging Face folders", ""]
+    lines += [row(("`quant_method`", "what is read")), row(["---"] * 2)]
+    for name in schemes.names():
+        described = importlib.import_module(f"octavo.quant.schemes.{name}").__doc__ or ""
+        lines.append(row((f"`{name.replace('_', '-')}`", described.splitlines()[0].split(": ", 1)[-1])))
+    lines += [
+        "",
+        "Another method, and settings of these that are not covered, are refused by name. The GPU keeps",
+    ]
+    lines += ["the stored bytes; the CPU backend holds FP8 and NF4 as f16, each number rounded once."]
     lines += ["", "## Aliases", "", row(("alias", "file", "MB", "from the package")), row(["---"] * 4)]
     for alias, source in ALIASES.items():
         package = ", ".join(f"`{part.package}` {part.version}" for part in source.parts)

@@ -10,7 +10,7 @@ import numpy as np
 from octavo.kernels.ops import Activation, AttentionSpec, Inputs, KVSpec, Rotary, Routing, Rows
 from support.kernels import batch_of, normal, random_weight
 
-KINDS = ("bf16", "u4-min", "s8", "s8-min", "s8-by16")
+KINDS = ("bf16", "u4-min", "s8", "s8-min", "s8-by16", "f8", "f8-blocks", "nf4")
 
 
 def exercise(backend: Any, rng: np.random.Generator, brief: bool = False) -> None:

@@ -27,6 +27,8 @@ LAYOUTS = (
     "u5-min",
     "u5-min-wide",
 )
+CODED = ("f8", "f8-blocks", "nf4")
+"""Of codes of floats; nf4 needs a multiple of 64 columns."""
 
 
 def normal(rng: np.random.Generator, *shape: int) -> F32:
@@ -34,10 +36,18 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
 
 
 def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight:
-    """A weight [n, k] of one of LAYOUTS, as strided views where a file would give such."""
+    """A weight [n, k] of one of LAYOUTS or CODED, as strided views where a file would give such."""
     if kind in ("f32", "f16", "bf16"):
         dtype = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[kind]
         return Weight.dense(normal(rng, n, k).astype(dtype))
+    if kind == "nf4":
+        return Weight(Layout.NF4, (n, k), rng.integers(0, 256, (n, k // 2)).astype(np.uint8),
+                      rng.uniform(0.01, 0.1, (n, k // 64)).astype(np.float32))  # fmt: skip
+    if kind.startswith("f8"):
+        scale = rng.uniform(0.001, 0.01, (n, -(-k // 128) if "blocks" in kind else 1)).astype(np.float32)
+        codes = rng.integers(0, 256, (n, k)).astype(np.uint8)
+        codes[(codes & 127) == 127] = 5  # NaN
+        return Weight(Layout.F8, (n, k), codes.view(ml_dtypes.float8_e4m3fn), scale)
     blocks = k // 32
     wide = kind.endswith("wide")
     scale_type = np.dtype(np.float32 if wide else np.float16)

@@ -42,7 +42,7 @@ class CpuWeight:
 
 
 def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weight], gated: bool) -> CpuWeight:
-    """Pack in parallel, releasing the sources as it goes.
+    """Pack in parallel, releasing the sources as it goes. F8 and NF4 become f16 (Weight.expanded).
 
     Raises:
         ValueError: gated, and not two weights of one shape.
@@ -52,8 +52,8 @@ def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weigh
         raise ValueError("a gated weight is made of two weights of one shape, gate and up")
     if len({w.shape[1] for w in weights}) != 1:
         raise CheckpointError("only weights of one width can be stacked")
-    sources = list(weights)
-    if gated and _form(weights[0]) != _form(weights[1]):
+    sources = [w.expanded() for w in weights]
+    if gated and _form(sources[0]) != _form(sources[1]):
         sources = [Weight.dense(w.dequantize()) for w in weights]  # must be interleaved: one form
     parts = []
     for _, group in groupby(sources, key=_form):

@@ -247,9 +247,9 @@ class Ops(ABC):
     ) -> Tensor:
         """y = epilogue(x W^T), in this order:
 
-        1. z = x W^T + bias. For quantized layouts x is first rounded to int8 per block of 32 along
-           K: d = max|x| / 127, q = round_half_even(x / d), x ~ d q (d = 0: q = 0). Float layouts
-           use x as it is and accumulate in f32.
+        1. z = x W^T + bias. For layouts of integers x is first rounded to int8 per block of 32 along
+           K: d = max|x| / 127, q = round_half_even(x / d), x ~ d q (d = 0: q = 0). Layouts
+           of floats, and of codes of floats (F8, NF4), use x as it is and accumulate in f32.
         2. gated weight: z = activation(z[:N/2]) * z[N/2:], width N/2; otherwise z = activation(z).
         3. z = scale * z; softcap: z = softcap * tanh(z / softcap).
         4. residual: y = residual + z.

@@ -8,12 +8,16 @@ them into what its kernels stream. Nobody downstream of a Weight hears the name 
     S8       int8 q, [N, K/32, 32]                  f16 or f32       f16 or f32, or None
     U4       two 4-bit q a byte, [N, K/32, 16]      f16 or f32       f16 or f32, or None
     U5       fifth bits, then as U4, [N, K/32, 20]  f16 or f32       f16 or f32, or None
+    F8       E4M3, [N, K]                           f32              -
+    NF4      two codes a byte, [N, K/2]             f32              -
 
 S8:  w = scale * q, + minimum where there is one. G is 32; without minimum it may be 16.
 U4:  w = scale * q + minimum, 0 <= q <= 15, G is 32; byte j of a block of 32 holds element j in its
 low nibble and element j + 16 in its high one. minimum None means -8 * scale.
 U5:  the same with 0 <= q <= 31, and -16 * scale: bit j of the first four bytes (little-endian) is the
 fifth bit of element j.
+F8, NF4:  w = scale * number (kernels/coded.py says which). G of NF4 is 64; of F8 it is 128, the last group
+of a row being what is left, or K where a row has one scale.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import CheckpointError
+from octavo.kernels.coded import F8_GROUP, NF4_GROUP, f8_numbers, nf4_numbers
 
 BLOCK = 32
 """Elements of K that share a scale in activations, and in quantized layouts but for S8 by 16."""
@@ -42,10 +47,18 @@ class Layout(Enum):
     S8 = "s8"
     U4 = "u4"
     U5 = "u5"
+    F8 = "f8"
+    NF4 = "nf4"
 
     @property
     def quantized(self) -> bool:
+        """Of integers in blocks of 32, which x meets rounded to int8 (ops.linear)."""
         return self in _BLOCK_BYTES
+
+    @property
+    def coded(self) -> bool:
+        """Of codes of floats, which x meets as it is."""
+        return self in (Layout.F8, Layout.NF4)
 
 
 _DTYPES = {
@@ -55,8 +68,11 @@ _DTYPES = {
     Layout.S8: np.dtype(np.int8),
     Layout.U4: np.dtype(np.uint8),
     Layout.U5: np.dtype(np.uint8),
+    Layout.F8: np.dtype(ml_dtypes.float8_e4m3fn),
+    Layout.NF4: np.dtype(np.uint8),
 }
 _BLOCK_BYTES = {Layout.S8: 32, Layout.U4: 16, Layout.U5: 20}
+_F16_MAX = 65504.0
 _CENTRES = {Layout.U4: 8, Layout.U5: 16}
 
 
@@ -91,11 +107,24 @@ class Weight:
                 raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its scales")
             if self.minimum is not None and self.minimum.shape != want[:2]:
                 raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its minima")
+        elif self.layout.coded:
+            want = self._check_codes()
         if self.values.shape != want or self.values.dtype != _DTYPES[self.layout]:
             raise CheckpointError(
                 f"a {self.layout.value} weight of shape {self.shape} holds "
                 f"{self.values.dtype} {self.values.shape}"
             )
+
+    def _check_codes(self) -> tuple[int, ...]:
+        """The shape that values must have."""
+        n, k = self.shape
+        if self.layout is Layout.NF4 and k % NF4_GROUP:
+            raise CheckpointError(f"an nf4 weight needs a multiple of {NF4_GROUP} columns, not {k}")
+        groups = {-(-k // F8_GROUP), 1} if self.layout is Layout.F8 else {k // NF4_GROUP}
+        fits = self.scale is not None and self.scale.dtype == np.float32 and self.minimum is None
+        if not fits or self.scale is None or self.scale.shape not in {(n, g) for g in groups}:
+            raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its f32 scales")
+        return (n, k // 2) if self.layout is Layout.NF4 else (n, k)
 
     @staticmethod
     def dense(array: Array, release: Callable[[], None] | None = None) -> Weight:
@@ -120,6 +149,8 @@ class Weight:
     @property
     def group(self) -> int:
         """Elements of K that share a scale; 1 for floats."""
+        if self.layout is Layout.F8 and self.scale is not None and self.scale.shape[1] > 1:
+            return F8_GROUP
         return 1 if self.scale is None else self.shape[1] // self.scale.shape[1]
 
     @property
@@ -129,6 +160,9 @@ class Weight:
 
     def dequantize(self) -> F32Array:
         """W as f32 [N, K]."""
+        if self.layout.coded and self.scale is not None:
+            numbers = f8_numbers if self.layout is Layout.F8 else nf4_numbers
+            return numbers(self.values, self.scale)
         if not self.layout.quantized:
             return np.ascontiguousarray(self.values, dtype=np.float32)
         assert self.scale is not None  # checked in __post_init__
@@ -161,6 +195,24 @@ class Weight:
         if self.minimum is None:
             q -= np.int8(_CENTRES[Layout.U5])
         return Weight(Layout.S8, self.shape, q, self.scale, self.minimum, self.release)
+
+    def expanded(self, rows: int = 512) -> Weight:
+        """F8 and NF4 as f16, or bf16 where a number exceeds f16, for backends that read no codes; each
+        number rounded once. Other layouts as they are. Costs the f16 matrix, and f32 of some rows."""
+        if not self.layout.coded:
+            return self
+        n, k = self.shape
+        dense = np.empty((n, k), np.float16)
+        for start in range(0, n, rows):
+            part = slice(start, start + rows)
+            numbers = self.rows(part).dequantize()
+            if np.abs(numbers).max(initial=0) > _F16_MAX:
+                wide = [self.rows(slice(i, i + rows)).dequantize() for i in range(0, n, rows)]
+                return Weight.dense(
+                    np.concatenate([w.astype(ml_dtypes.bfloat16) for w in wide]), self.release
+                )
+            dense[part] = numbers
+        return Weight.dense(dense, self.release)
 
 
 def concat(weights: Sequence[Weight]) -> Weight:

@@ -152,7 +152,7 @@ def _attention(c: DeepSeekConfig, load: Loader, i: int, rotary: Rotary) -> Laten
 
 def _transposed(w: Weight) -> Weight:
     """Quantized groups lie along the other axis, so they are widened."""
-    return Weight.dense((w.dequantize() if w.layout.quantized else w.values).T)
+    return Weight.dense((w.values if w.scale is None else w.dequantize()).T)
 
 
 def tiny_config() -> Mapping[str, Mapping[str, Any]]:

@@ -20,6 +20,7 @@ from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rotary import rotary_tables
 from octavo.models.config import RopeConfig
 from octavo.quant import registry as formats
+from octavo.quant.schemes import scheme_of
 
 _DENSE: dict[str, np.dtype[np.generic]] = {
     "float32": np.dtype(np.float32),
@@ -57,6 +58,7 @@ class Loader:
         self._dense = None if dtype == "auto" else _DENSE[dtype]
         self._progress, self._taken = progress, set[str]()
         self.context = context
+        self._scheme = scheme_of(checkpoint.config) if checkpoint.kind == "hf" else None
         self._embedding: StoredTensor | None = None
         self._shared: dict[str, PackedWeight] = {}
         self.nbytes = 0
@@ -79,7 +81,10 @@ class Loader:
         Args:
             order: rearranges its rows. transposed: it is stored as [K, N] (GPT-2).
         """
-        weight = formats.weight(self._take(name, shape[::-1] if transposed else shape))
+        stored = shape[::-1] if transposed else shape
+        weight = None if self._scheme is None else self._scheme(self._find(name)[0], stored, self._part)
+        if weight is None:
+            weight = formats.weight(self._take(name, stored))
         if transposed:
             weight = Weight.dense(weight.dequantize().T, weight.release)
         if order is not None:
@@ -234,6 +239,18 @@ class Loader:
             stored = stored.replace("{i}", numbers[0])
         return stored, int(numbers[1]) if len(numbers) > 1 else None
 
+    def _part(self, stored: str) -> StoredTensor | None:
+        """A tensor by the file's name, if there is one; it counts as taken."""
+        tensor = self._checkpoint.tensors.get(stored)
+        if tensor is not None:
+            self._count(stored)
+        return tensor
+
+    def _count(self, stored: str) -> None:
+        self._taken.add(stored)
+        if self._progress is not None:
+            self._progress(len(self._taken), len(self._checkpoint.tensors))
+
     def _take(self, name: str, shape: tuple[int, ...], stored: str | None = None) -> StoredTensor:
         stored, slice_ = (stored, None) if stored is not None else self._find(name)
         tensor = self._checkpoint.tensors.get(stored)
@@ -247,7 +264,5 @@ class Loader:
             tensor = replace(tensor, shape=shape)  # GGUF drops a dimension of 1, or keeps it
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"tensor {stored!r} has shape {list(tensor.shape)}, expected {list(shape)}")
-        self._taken.add(stored)
-        if self._progress is not None:
-            self._progress(len(self._taken), len(self._checkpoint.tensors))
+        self._count(stored)
         return tensor

@@ -62,7 +62,7 @@ class Format:
 def _modules() -> dict[str, str]:
     """Format name -> module name, from the files of this package."""
     path = importlib.import_module(_PACKAGE).__path__
-    helpers = ("bits", "registry")
+    helpers = ("bits", "registry", "schemes")
     return {m.name.upper(): m.name for m in pkgutil.iter_modules(path) if m.name not in helpers}
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import F32, Activation, Inputs, Ops, Rows, Tensor
 from octavo.kernels.reference_math import round_to_int8
-from octavo.kernels.weight import Weight
+from octavo.kernels.weight import Layout, Weight
 from support.cuda import REFERENCE, by_reference, interpreted, run
-from support.kernels import LAYOUTS, batch_of, normal, random_weight, tokens_batch
+from support.kernels import CODED, LAYOUTS, batch_of, normal, random_weight, tokens_batch
 
 # NumPy warns of infinities under the interpreter; a GPU does not.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -50,24 +51,59 @@ def test_every_layout(kind: str, rounds: bool) -> None:
         check_against_exact(linear(interpreted(rounds=rounds), x, [w]), x, w, rounds)
 
 
-@pytest.mark.parametrize("kind", ["f32", "u4-min", "s8-by16"])
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("kind", CODED)
+def test_codes_of_floats(kind: str, rounds: bool) -> None:
+    """x stays as it is. 320 columns: two blocks of 128 and a half, five of 64."""
+    rng = np.random.default_rng(1)
+    w = random_weight(rng, kind, 37, 320)
+    for rows in (1, 33):
+        x = normal(rng, rows, 320) * rng.uniform(0.01, 30, (rows, 1)).astype(np.float32)
+        check_against_exact(linear(interpreted(rounds=rounds), x, [w]), x, w, rounds)
+
+
+def test_an_odd_number_of_columns_of_f8() -> None:
+    rng = np.random.default_rng(1)
+    for kind, k in (("f8", 37), ("f8-blocks", 165)):
+        w, x = random_weight(rng, kind, 18, k), normal(rng, 3, k)
+        check_against_exact(linear(interpreted(), x, [w]), x, w, False)
+
+
+def test_every_code_of_f8() -> None:
+    """Through the product and through widening: subnormals, both zeros, the largest. NaN is refused."""
+    codes = np.arange(256, dtype=np.uint8)
+    codes[[127, 255]] = 0
+    half, stored = np.full((256, 1), 0.5, np.float32), ml_dtypes.float8_e4m3fn
+    w = Weight(Layout.F8, (256, 1), codes.view(stored)[:, None], half)
+    want = 0.5 * codes.view(stored).astype(np.float32)
+    for rows in (1, 256):
+        got = linear(interpreted(), np.ones((rows, 1), np.float32), [w])
+        np.testing.assert_array_equal(got, np.tile(want, (rows, 1)))
+    for nan in (127, 255):
+        broken = codes.copy()
+        broken[9] = nan
+        with pytest.raises(CheckpointError, match="holds NaN"):
+            interpreted().pack([Weight(Layout.F8, (256, 1), broken.view(stored)[:, None], half)])
+
+
+@pytest.mark.parametrize("kind", ["f32", "u4-min", "s8-by16", "f8-blocks"])
 def test_splits_of_k(kind: str) -> None:
     """A busy device's tiles, an idle one's splits."""
     rng = np.random.default_rng(2)
     w, x = random_weight(rng, kind, 20, 1056), normal(rng, 3, 1056)
     for sms, splits in ((1, 2), (16, 5)):
         backend = interpreted(sms=sms, exact=kind == "f32")
-        assert backend.policy.tiles(3, 20, 1056, kind != "f32").splits == splits
+        assert backend.policy.tiles(3, 20, 1056, w.layout).splits == splits
         check_against_exact(linear(backend, x, [w]), x, w, False)
 
 
-@pytest.mark.parametrize("kind", ["f32", "s8", "u4-min"])
+@pytest.mark.parametrize("kind", ["f32", "s8", "u4-min", "f8-blocks", "nf4"])
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("splits", [False, True])
 def test_epilogue(kind: str, gated: bool, splits: bool) -> None:
     rng = np.random.default_rng(3)
     backend = interpreted(rounds=True, sms=64 if splits else 1)
-    k = 544 if splits else 64
+    k = (576 if kind in CODED else 544) if splits else 64
     for n, rows, activation in [(10, 3, Activation.SILU), (24, 5, Activation.GELU), (21, 1, Activation.RELU)]:
         weights = [random_weight(rng, kind, n, k) for _ in range(1 + gated)]
         x, bias, residual = normal(rng, rows, k), normal(rng, n * (1 + gated)), normal(rng, rows, n)
@@ -85,27 +121,35 @@ def test_epilogue(kind: str, gated: bool, splits: bool) -> None:
 
 def test_many_rows_of_a_quantized_weight_are_widened() -> None:
     rng = np.random.default_rng(4)
-    for kind in ("u4-min", "s8-by16-wide"):
-        w, x = random_weight(rng, kind, 9, 64), normal(rng, 256, 64)
+    for kind in ("u4-min", "s8-by16-wide", *CODED):
+        w, x = random_weight(rng, kind, 9, 192), normal(rng, 256, 192)
         check_against_exact(linear(interpreted(), x, [w]), x, w, False)
 
 
 def test_stacked_weights_of_several_layouts() -> None:
     rng = np.random.default_rng(4)
     weights = [
-        random_weight(rng, kind, n, 64) for kind, n in [("u4", 17), ("u4-min", 5), ("s8", 20), ("f16", 3)]
+        random_weight(rng, kind, n, 64)
+        for kind, n in [
+            ("u4", 17),
+            ("u4-min", 5),
+            ("s8", 20),
+            ("f16", 3),
+            *[(c, 7) for c in CODED for _ in "12"],
+        ]
     ]
-    x, bias, residual = normal(rng, 6, 64), np.arange(45, dtype=np.float32), normal(rng, 6, 45)
+    rows = sum(w.shape[0] for w in weights)
+    x, bias, residual = normal(rng, 6, 64), np.arange(rows, dtype=np.float32), normal(rng, 6, rows)
     got = linear(interpreted(), x, weights, bias=bias, residual=residual)
     want = x @ np.concatenate([w.dequantize() for w in weights]).T + bias + residual
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["f32", "s8", "u4-min"])
+@pytest.mark.parametrize("kind", ["f32", "s8", "u4-min", "f8-blocks", "nf4"])
 def test_bits_do_not_depend_on_the_number_of_rows(kind: str) -> None:
     """Bit-exact mode: alone, in a few rows, in many."""
     rng = np.random.default_rng(5)
-    w, x = random_weight(rng, kind, 40, 544), normal(rng, 70, 544)
+    w, x = random_weight(rng, kind, 40, 576), normal(rng, 70, 576)
     for rounds in (False, True):
         backend = interpreted(exact=True, rounds=rounds)
         whole = linear(backend, x, [w])
@@ -113,7 +157,7 @@ def test_bits_do_not_depend_on_the_number_of_rows(kind: str) -> None:
             np.testing.assert_array_equal(linear(backend, x[:rows], [w]), whole[:rows])
 
 
-@pytest.mark.parametrize("kind", ["s8", "u4-min", "f32"])
+@pytest.mark.parametrize("kind", ["s8", "u4-min", "f32", "f8", "nf4"])
 @pytest.mark.parametrize("rounds", [False, True])
 def test_a_row_that_is_not_finite_harms_only_itself(kind: str, rounds: bool) -> None:
     rng = np.random.default_rng(6)
@@ -128,17 +172,17 @@ def test_a_row_that_is_not_finite_harms_only_itself(kind: str, rounds: bool) -> 
     np.testing.assert_array_equal(got[others], clean[others])
 
 
-@pytest.mark.parametrize("kind", ["f16", "s8", "u4-min"])
+@pytest.mark.parametrize("kind", ["f16", "s8", "u4-min", "f8-blocks", "nf4"])
 def test_half_precision(kind: str) -> None:
     """f16 activations: the product's sum is still f32. (The interpreter's bf16 dots are wrong.)"""
     rng = np.random.default_rng(7)
-    w, x = random_weight(rng, kind, 24, 160), normal(rng, 5, 160).astype(np.float16).astype(np.float32)
+    w, x = random_weight(rng, kind, 24, 192), normal(rng, 5, 192).astype(np.float16).astype(np.float32)
     got = linear(interpreted(dtype="float16"), x, [w])
     want = x @ w.dequantize().T
     assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()
 
 
-@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("kind", [*LAYOUTS, *CODED])
 def test_embedding(kind: str) -> None:
     rng = np.random.default_rng(0)
     w = random_weight(rng, kind, 50, 64)

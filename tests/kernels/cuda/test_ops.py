@@ -148,10 +148,10 @@ def test_routing(routing: Routing | None, renormalize: bool) -> None:
         np.testing.assert_allclose(got_p.numpy(), np.take_along_axis(want_p, order, 1), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["f32", "u4-min", "s8"])
+@pytest.mark.parametrize("kind", ["f32", "u4-min", "s8", "f8-blocks", "nf4"])
 def test_mixture_of_experts(kind: str) -> None:
     rng = np.random.default_rng(1)
-    experts, hidden, inner, rows = 6, 64, 96, 17
+    experts, hidden, inner, rows = 6, 64, 64 if kind == "nf4" else 160, 17
     gate_up = [[random_weight(rng, kind, inner, hidden) for _ in range(2)] for _ in range(experts)]
     down = [random_weight(rng, kind, hidden, inner) for _ in range(experts)]
     x, router = normal(rng, rows, hidden) * np.float32(0.1), normal(rng, rows, experts) * 2

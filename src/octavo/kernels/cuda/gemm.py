@@ -2,7 +2,8 @@
 
 A program computes a tile [BM, BN] of one split of K and goes on to the next tile (persistent). Blocks
 of 32 columns are multiplied as integers, exactly, and scaled after: sum_k x_k q_k * scale + sum_k x_k *
-minimum. With one split the epilogue runs on the accumulator; several write partial sums, which
+minimum. Codes of floats (coded.py) are looked up, multiplied as x is, and scaled after.
+With one split the epilogue runs on the accumulator; several write partial sums, which
 rows.epilogue adds in ascending order. No atomics: equal tiles give equal bits.
 """
 
@@ -14,13 +15,15 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.kernels.coded import NF4_GROUP
+from octavo.kernels.cuda.coded import f8_steps, nf4_steps, widen_coded
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.cuda.rows import ACTIVATIONS, activate, epilogue, finish
 from octavo.kernels.cuda.weight import Part
 from octavo.kernels.ops import Activation
 from octavo.kernels.weight import BLOCK, Layout
 
-FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2}
+FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2, Layout.F8: 3, Layout.NF4: 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +55,16 @@ class Policy:
     rounds: bool = False
     fixed_split: int = 1024
 
-    def tiles(self, m: int, n: int, k: int, quantized: bool) -> Tiles:
+    def tiles(self, m: int, n: int, k: int, layout: Layout = Layout.F32) -> Tiles:
         bm = 64 if self.exact else min(max(next_power_of_2(m), 16), 64)
         bn = 64 if bm <= 32 else 128
         bn = min(bn, max(next_power_of_2(n), 16))
         steps = cdiv(k, 256)
         programs = cdiv(n, bn) * (1 if self.exact else cdiv(m, bm))
         splits = max(min(2 * self.sms // programs, steps, 8), 1)
-        bk = min(64, max(next_power_of_2(k), 16))
-        return Tiles(bm, bn, bk, splits, 4 if bm * bn <= 64 * 64 else 8, 3 if quantized else 4)
+        bk = min(128 if layout is Layout.F8 else 64, max(next_power_of_2(k), 16))
+        dense = layout not in (Layout.S8, Layout.U4, Layout.F8, Layout.NF4)
+        return Tiles(bm, bn, bk, splits, 4 if bm * bn <= 64 * 64 else 8, 4 if dense else 3)
 
 
 @triton.jit
@@ -130,11 +134,15 @@ def quantized_steps(
 
 @triton.jit
 def steps(
-    acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, k_len, first, last,
+    acc, x, xp, row_ok, w, scale, minimum, code, n, n_ok, n_len, k_len, first, last,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     if FORM == 0:
         acc = dense_steps(acc, x, xp, row_ok, w, n, n_ok, k_len, first, last, BK)
+    elif FORM == 3:  # BY16: more than one scale a row
+        acc = f8_steps(acc, x, xp, row_ok, w, scale, n, n_ok, n_len, k_len, first, last, BY16, BK)
+    elif FORM == 4:
+        acc = nf4_steps(acc, x, xp, row_ok, w, scale, code, n, n_ok, n_len, first, last)
     else:
         acc = quantized_steps(
             acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, first, last, FORM, MINIMUM, BY16, ROUND
@@ -144,7 +152,7 @@ def steps(
 
 @triton.jit
 def product_kernel(
-    x, w, scale, minimum, y, bias, residual, rows_of, expert_of, factor, softcap,
+    x, w, scale, minimum, code, y, bias, residual, rows_of, expert_of, factor, softcap,
     m_len, n_len, k_len, width, stride_x, stride_y, stride_split, stride_residual, tiles, m_tiles, n_tiles,
     per_split, expert_w, expert_s,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr,
@@ -155,11 +163,11 @@ def product_kernel(
     """Tiles of y; see the module's text.
 
     m_len rows of x, n_len rows of W, width columns of y (n_len / 2 where GATED and SPLITS is 1).
-    per_split: columns (dense) or blocks of 32 (quantized) of a split.
+    per_split: columns (dense, F8) or blocks of 32 (quantized) or of 64 (NF4) of a split.
     EXPERTS: rows_of [m_tiles * BM] are the rows of y that a tile computes, from row rows_of // SHARED
     of x, with the weights of expert_of [m_tiles]; a row >= m_len, or an expert < 0, is nobody's.
     """
-    k_end = k_len if FORM == 0 else k_len // 32
+    k_end = k_len if FORM == 0 or FORM == 3 else k_len // (64 if FORM == 4 else 32)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         split = tile % SPLITS
         m_tile = (tile // SPLITS) % m_tiles
@@ -183,7 +191,7 @@ def product_kernel(
             last = tl.minimum(first + per_split, k_end)
             acc = tl.zeros([BM, BN], tl.float32)
             acc = steps(
-                acc, x, xp, row_ok, base_w, base_s, base_m, n, n_ok, n_len, k_len, first, last,
+                acc, x, xp, row_ok, base_w, base_s, base_m, code, n, n_ok, n_len, k_len, first, last,
                 FORM, MINIMUM, BY16, ROUND, BK,
             )  # fmt: skip
             if BIAS:
@@ -191,8 +199,8 @@ def product_kernel(
             if GATED:
                 up = tl.zeros([BM, BN], tl.float32)
                 up = steps(
-                    up, x, xp, row_ok, base_w, base_s, base_m, n + width, n_ok, n_len, k_len, first, last,
-                    FORM, MINIMUM, BY16, ROUND, BK,
+                    up, x, xp, row_ok, base_w, base_s, base_m, code, n + width, n_ok, n_len, k_len, first,
+                    last, FORM, MINIMUM, BY16, ROUND, BK,
                 )  # fmt: skip
                 if BIAS:
                     up += tl.load(bias + n + width, mask=n_ok, other=0.0)[None, :]
@@ -249,7 +257,7 @@ def product(
     m = y.shape[0]
     if not m:
         return y
-    tiles = policy.tiles(m, part.rows, part.columns, part.quantized)
+    tiles = policy.tiles(m, part.rows, part.columns, part.layout)
     splits = tiles.splits if experts is None else 1
     if splits == 1:
         launch(x, part, y[None], end, policy, tiles, 1, experts, shared)
@@ -269,19 +277,24 @@ def launch(
     m_tiles = cdiv(m, bm) if experts is None else experts.expert_of.shape[0]
     n_tiles = cdiv(width, tiles.bn)
     count = splits * m_tiles * n_tiles
-    step = BLOCK if part.quantized else tiles.bk
-    per_split = cdiv(cdiv(part.columns, step), splits) * (1 if part.quantized else step)
+    step = {Layout.S8: BLOCK, Layout.U4: BLOCK, Layout.NF4: NF4_GROUP}.get(part.layout, tiles.bk)
+    blocks = part.quantized or part.layout is Layout.NF4
+    per_split = cdiv(cdiv(part.columns, step), splits) * (1 if blocks else step)
+    by_16 = (
+        part.scale is not None and part.scale.shape[-2] > 1 if part.layout is Layout.F8 else part.group == 16
+    )
     scale = x if part.scale is None else part.scale
     table = 0 if part.scale is None else part.scale.stride(0)
     product_kernel[(min(count, 8 * policy.sms),)](
-        x, part.values, scale, x if part.minimum is None else part.minimum, y,
-        x if end.bias is None else end.bias, x if end.residual is None else end.residual,
+        x, part.values, scale, x if part.minimum is None else part.minimum,
+        x if part.code is None else part.code, y, x if end.bias is None else end.bias,
+        x if end.residual is None else end.residual,
         x if experts is None else experts.rows_of, x if experts is None else experts.expert_of,
         end.scale, end.softcap or 1.0,
         m, part.rows, part.columns, width, x.stride(0), y.stride(1), y.stride(0),
         0 if end.residual is None else end.residual.stride(0), count, m_tiles, n_tiles, per_split,
         part.values.stride(0), table,
-        FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BY16=part.group == 16,
+        FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BY16=by_16,
         ROUND=policy.rounds and part.quantized, EXPERTS=experts is not None, SHARED=shared, SPLITS=splits,
         GATED=end.gated, BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation],
         RESIDUAL=end.residual is not None, SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None,
@@ -327,10 +340,12 @@ def widen(
     factor: float = 1.0,
     added: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Rows ids (all where None) of a quantized part, as numbers [rows, K]."""
+    """Rows ids (all where None) of a part that is not dense, as numbers [rows, K]."""
     rows = part.rows if ids is None else ids.shape[0]
     blocks = part.columns // BLOCK
     y = torch.empty((rows, part.columns), dtype=dtype, device=part.values.device)
+    if not part.quantized:
+        return widen_coded(part, y, ids, factor, added)
     bn = min(next_power_of_2(blocks), 32)
     if rows:
         widen_kernel[(rows, cdiv(blocks, bn))](

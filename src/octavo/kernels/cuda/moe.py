@@ -139,7 +139,7 @@ def moe(
     y = torch.empty((tokens, down.rows), dtype=x.dtype, device=x.device)
     if not tokens:
         return y
-    bm = policy.tiles(cdiv(pairs, experts), gate_up.rows, gate_up.columns, gate_up.quantized).bm
+    bm = policy.tiles(cdiv(pairs, experts), gate_up.rows, gate_up.columns, gate_up.layout).bm
     groups = assign(chosen, experts, bm)
     hidden = torch.empty((pairs, gate_up.rows // 2), dtype=x.dtype, device=x.device)
     product(x, gate_up, hidden, Epilogue(activation=activation, gated=True), policy, groups, top_k)

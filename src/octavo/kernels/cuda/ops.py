@@ -122,7 +122,7 @@ class CudaOps(Ops):
         self, table: CudaWeight, ids: torch.Tensor, scale: float, added: torch.Tensor | None = None
     ) -> torch.Tensor:
         part = only(table)
-        if part.quantized:
+        if not part.dense:
             return widen(part, self.dtype, ids, scale, added)
         y = part.values.index_select(0, ids).to(self.dtype)
         y = y if scale == 1.0 else (y.float() * scale).to(self.dtype)
@@ -197,11 +197,12 @@ class CudaOps(Ops):
     def _by_cublas(self, x: torch.Tensor, part: Part) -> bool:
         if self.policy.exact:
             return False
-        return not part.quantized or (x.shape[0] >= WIDEN_ROWS and not self.policy.rounds)
+        rounds = self.policy.rounds and part.quantized
+        return part.dense or (x.shape[0] >= WIDEN_ROWS and not rounds)
 
     def _matmul(self, x: torch.Tensor, part: Part, wide: bool) -> torch.Tensor:
         """x W^T by cuBLAS, of the compute type; f32 where wide."""
-        w = widen(part, self.dtype) if part.quantized else part.values
+        w = part.values if part.dense else widen(part, self.dtype)
         x = x.to(w.dtype)
         if not wide or w.dtype == torch.float32:
             return torch.mm(x, w.t())
@@ -245,7 +246,7 @@ class CudaOps(Ops):
         y = torch.empty((tokens * heads, part.rows), dtype=self.dtype, device=v.device)
         chosen = torch.arange(heads, device=v.device, dtype=torch.int32).expand(tokens, heads)
         if tokens:
-            bm = self.policy.tiles(tokens, part.rows, part.columns, part.quantized).bm
+            bm = self.policy.tiles(tokens, part.rows, part.columns, part.layout).bm
             groups = moe.assign(chosen, heads, bm)
             product(v.reshape(tokens * heads, part.columns), part, y, Epilogue(), self.policy, groups)
         return Tensor(x.rows, heads * part.rows, y.view(tokens, -1))

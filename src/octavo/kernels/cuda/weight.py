@@ -4,9 +4,11 @@
     dense    [N, K] of the compute type   -
     S8       int8 [K/32, N, 32]           f16 or f32 [K/G, N]
     U4       uint8 [K/32, N, 16]          f16 or f32 [K/32, N]
+    F8       uint8 [N, K]                 f32 [1 or K/128, N]
+    NF4      uint8 [K/64, N, 32]          f32 [K/64, N]
 
 One block of 32 columns of all rows lies together, so the rows of a tile are read as one stretch.
-U5 becomes S8.
+U5 becomes S8. Byte j of an NF4 block holds element j in its low nibble and element j + 32 in its high one.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ import numpy as np
 import torch
 
 from octavo.errors import CheckpointError
+from octavo.kernels.coded import NF4_CODE
 from octavo.kernels.weight import BLOCK, Array, Layout, Weight
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """Rows of one layout. layout is F32 for every dense part, whatever its type.
+
+    code: the numbers that NF4's codes mean.
 
     Experts that were stacked have one more dimension, in front.
     """
@@ -35,10 +40,16 @@ class Part:
     values: torch.Tensor
     scale: torch.Tensor | None = None
     minimum: torch.Tensor | None = None
+    code: torch.Tensor | None = None
 
     @property
     def quantized(self) -> bool:
+        """Of integers, which x may meet rounded to int8."""
         return self.layout.quantized
+
+    @property
+    def dense(self) -> bool:
+        return self.layout is Layout.F32
 
     @property
     def group(self) -> int:
@@ -74,7 +85,7 @@ def pack(weights: Sequence[Weight], gated: bool, dtype: torch.dtype, device: tor
 
     Raises:
         ValueError: gated, and not two weights of one shape.
-        CheckpointError: the weights differ in width.
+        CheckpointError: the weights differ in width, or an F8 weight holds NaN.
     """
     if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
         raise ValueError("a gated weight is made of two weights of one shape, gate and up")
@@ -123,16 +134,31 @@ def stack(weights: Sequence[CudaWeight]) -> Part:
 
 def _form(w: Weight) -> tuple[Layout, int]:
     """What weights must share to lie in one part. Minima that some lack are filled in."""
-    return (w.layout, w.group) if w.layout.quantized else (Layout.F32, 1)
+    return (w.layout, w.group) if w.layout.quantized or w.layout.coded else (Layout.F32, 1)
 
 
 def _part(w: Weight, dtype: torch.dtype, device: torch.device) -> Part:
     n, k = w.shape
+    if w.layout.coded:
+        return _coded(w, device)
     if not w.layout.quantized:
         return Part(Layout.F32, n, k, _tensor(w.values).to(device).to(dtype))
     values = _tensor(w.values).to(device).transpose(0, 1).contiguous()
     assert w.scale is not None  # checked by Weight
     return Part(w.layout, n, k, values, _table(w.scale, device), _minima(w, device))
+
+
+def _coded(w: Weight, device: torch.device) -> Part:
+    n, k = w.shape
+    assert w.scale is not None  # checked by Weight
+    scale, codes = _table(w.scale, device), _tensor(w.values.view(np.uint8)).to(device)
+    if w.layout is Layout.F8:
+        if bool(((codes & 127) == 127).any()):
+            raise CheckpointError("an FP8 weight holds NaN")
+        return Part(w.layout, n, k, codes, scale)
+    numbers = torch.stack([codes >> 4, codes & 15], dim=2).view(n, k // 64, 2, 32).transpose(0, 1)
+    packed = numbers[:, :, 0] | numbers[:, :, 1] << 4
+    return Part(w.layout, n, k, packed.contiguous(), scale, code=torch.tensor(NF4_CODE, device=device))
 
 
 def _minima(w: Weight, device: torch.device) -> torch.Tensor | None:
@@ -161,7 +187,7 @@ def _stack_rows(parts: list[Part]) -> Part:
             for p in parts
         ]
     rows = sum(p.rows for p in parts)
-    if not parts[0].quantized:
+    if parts[0].dense:
         return replace(parts[0], rows=rows, values=torch.cat([p.values for p in parts]))
 
     def joined(tensors: list[torch.Tensor | None]) -> torch.Tensor | None:
@@ -174,7 +200,7 @@ def _stack_rows(parts: list[Part]) -> Part:
     return replace(
         parts[0],
         rows=rows,
-        values=torch.cat([p.values for p in parts], dim=1),
+        values=torch.cat([p.values for p in parts], dim=0 if parts[0].layout is Layout.F8 else 1),
         scale=joined([p.scale for p in parts]),
         minimum=joined([p.minimum for p in parts]),
     )

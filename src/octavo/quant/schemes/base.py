@@ -1,0 +1,131 @@
+"""The registry of schemes, and what they share."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from octavo.checkpoints.base import StoredTensor
+from octavo.errors import CheckpointError
+from octavo.kernels.coded import F8_GROUP
+from octavo.kernels.weight import F32Array, Layout, Weight
+from octavo.quant.registry import get_format
+
+_PACKAGE = "octavo.quant.schemes"
+
+Take = Callable[[str], StoredTensor | None]
+"""The tensor of that name, from then on counted as read; None: there is none."""
+Settings = Mapping[str, Any]
+"""config.json's quantization_config."""
+
+
+class Scheme(Protocol):
+    """Reads the matrices of one checkpoint."""
+
+    def __call__(self, name: str, shape: tuple[int, int], take: Take) -> Weight | None:
+        """The weight [N, K] of the tensor called name; None: this one is stored plainly.
+
+        Raises:
+            CheckpointError: its tensors do not make such a matrix.
+        """
+        ...
+
+
+def names() -> list[str]:
+    """The methods that can be read, as quantization_config spells them (`-` and `_` are one)."""
+    path = importlib.import_module(_PACKAGE).__path__
+    return sorted(m.name for m in pkgutil.iter_modules(path) if m.name != "base")
+
+
+def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
+    """The scheme of a checkpoint's config.json; None: it names none.
+
+    Raises:
+        CheckpointError: an unknown method, or settings of it that are not covered.
+    """
+    settings = config.get("quantization_config")
+    if settings is None:
+        return None
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    module = str(method).replace("-", "_")
+    if module not in names():
+        raise CheckpointError(
+            f"quantization_config has the quant_method {method!r}; supported: {', '.join(names())}"
+        )
+    scheme: Scheme = importlib.import_module(f"{_PACKAGE}.{module}").open_scheme(settings)
+    return scheme
+
+
+def required(name: str, take: Take) -> StoredTensor:
+    """The tensor of that name.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    tensor = take(name)
+    if tensor is None:
+        raise CheckpointError(f"tensor {name!r} is missing")
+    return tensor
+
+
+def table(tensor: StoredTensor) -> F32Array:
+    """A small tensor of floats as f32, of the stored shape."""
+    try:
+        numbers = tensor.data.view(get_format(tensor.format).dtype)
+    except (CheckpointError, ValueError):
+        raise CheckpointError(f"tensor {tensor.name!r} holds no floats, but {tensor.format}") from None
+    return np.asarray(numbers.astype(np.float32)).reshape(tensor.shape)
+
+
+def matrix(tensor: StoredTensor, dtype: npt.DTypeLike, shape: tuple[int, int]) -> npt.NDArray[Any]:
+    """A view of a stored matrix of this shape.
+
+    Raises:
+        CheckpointError: it has another one.
+    """
+    if tensor.shape != shape:
+        raise CheckpointError(
+            f"tensor {tensor.name!r} has shape {list(tensor.shape)}, expected {list(shape)}"
+        )
+    return tensor.data.view(dtype).reshape(shape)
+
+
+def by_rows(name: str, scale: F32Array, shape: tuple[int, int], block: tuple[int, int] | None) -> F32Array:
+    """Scales of a whole tensor, of its rows, or of its blocks, as one for each row: [N, 1] or [N, blocks].
+
+    Args:
+        block: rows and columns of a block; None: the first two.
+    """
+    n, k = shape
+    if scale.size == 1:
+        return np.broadcast_to(scale.reshape(1, 1), (n, 1))
+    if block is None and scale.size == n:
+        return scale.reshape(n, 1)
+    if block is not None and scale.shape == (-(-n // block[0]), -(-k // block[1])):
+        return np.ascontiguousarray(np.repeat(scale, block[0], axis=0)[:n])
+    raise CheckpointError(f"tensor {name!r} of shape {list(scale.shape)} holds no scales of {list(shape)}")
+
+
+def f8(tensor: StoredTensor, scale: F32Array, shape: tuple[int, int]) -> Weight:
+    """E4M3 with scales as by_rows makes them."""
+    values = matrix(tensor, ml_dtypes.float8_e4m3fn, shape)
+    return Weight(Layout.F8, shape, values, scale, release=tensor.release)
+
+
+def check_block(block: Any) -> tuple[int, int] | None:
+    """quantization_config's size of blocks, whose columns kernels must know.
+
+    Raises:
+        CheckpointError: they do not.
+    """
+    if block is None:
+        return None
+    if not (isinstance(block, list) and len(block) == 2 and block[0] > 0 and block[1] == F8_GROUP):
+        raise CheckpointError(f"FP8 weights in blocks of {block} are not supported; [N, {F8_GROUP}] are")
+    return block[0], block[1]
