@@ -17,7 +17,7 @@ Program::Program(std::shared_ptr<Pool> pool, const Kernels* kernels, Limits limi
 
 void Program::add(std::unique_ptr<Op> op) {
     scratch_bytes_ = std::max(scratch_bytes_, op->scratch_bytes(*kernels_));
-    phases_ += static_cast<size_t>(op->phases());
+    for (int phase = 0; phase < op->phases(); phase++) phases_.emplace_back(op.get(), phase);
     ops_.push_back(std::move(op));
 }
 
@@ -44,9 +44,9 @@ void Program::replay(const BatchView& batch) {
     check(batch);
     const auto stride = static_cast<int64_t>((scratch_bytes_ + 4095) / 4096 * 4096);
     if (!scratch_ && stride) scratch_ = std::make_unique<Region>(static_cast<size_t>(stride) * pool_->size(), false);
-    if (claim_count_ != phases_) {
-        claims_ = std::make_unique<Claims[]>(phases_);
-        claim_count_ = phases_;
+    if (claim_count_ != phases_.size()) {
+        claims_ = std::make_unique<Claims[]>(phases_.size());
+        claim_count_ = phases_.size();
     }
     for (size_t i = 0; i < claim_count_; i++) claims_[i].reset();
     step_ = Step{kernels_, batch, arena_.data(), scratch_ ? scratch_->data() : nullptr, stride, pool_->size(),
@@ -60,19 +60,28 @@ void Program::work(int thread) {
     // A few ranges for each thread, so that one who is slow or put aside does not hold up the rest;
     // but not many, because streaming likes long ones.
     const int pieces = pool_->size() == 1 ? 1 : pool_->size() * 4;
-    size_t index = 0;
-    for (auto& op : ops_) {
-        for (int phase = 0; phase < op->phases(); phase++, index++) {
-            const int n = static_cast<int>(op->units(step_, phase)); // every thread sees the same number
-            const int size = op->uneven() ? 1 : std::max(1, n / pieces);
-            Claims& claims = claims_[index];
-            for (int begin, end; claims.claim(n, size, &begin, &end);) {
-                op->run(step_, phase, begin, end, thread);
-                claims.finish(end - begin, n);
-            }
-            claims.await(n);
+    for (size_t index = 0; index < phases_.size(); index++) {
+        auto [op, phase] = phases_[index];
+        const int n = units(index); // every thread sees the same number
+        const int size = op->uneven() ? 1 : std::max(1, n / pieces);
+        Claims& claims = claims_[index];
+        for (int begin, end; claims.claim(n, size, &begin, &end);) {
+            op->run(step_, phase, begin, end, thread);
+            if (n == 1) run_on(index, thread);
+            claims.finish(end - begin, n);
         }
+        claims.await(n);
     }
+}
+
+// Phases of one unit that follow one, as a lone token's norms and sums do: whoever has computed it goes on with
+// them, while the others wait for it once instead of after each.
+void Program::run_on(size_t index, int thread) {
+    size_t next = index + 1;
+    int begin, end;
+    for (; next < phases_.size() && units(next) == 1 && claims_[next].claim(1, 1, &begin, &end); next++)
+        phases_[next].first->run(step_, phases_[next].second, 0, 1, thread);
+    while (--next > index) claims_[next].finish(1, 1);
 }
 
 } // namespace octavo

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels.h"
@@ -79,6 +80,8 @@ public:
 private:
     void check(const BatchView& batch) const;
     void work(int thread);
+    void run_on(size_t index, int thread);
+    int units(size_t index) const { return static_cast<int>(phases_[index].first->units(step_, phases_[index].second)); }
 
     std::shared_ptr<Pool> pool_;
     const Kernels* kernels_;
@@ -90,8 +93,9 @@ private:
     Buffer result_{};
     Step step_{};
     int64_t serial_ = 0;
-    std::unique_ptr<Claims[]> claims_; // one a phase
-    size_t phases_ = 0, claim_count_ = 0;
+    std::vector<std::pair<Op*, int>> phases_; // of all ops, in order
+    std::unique_ptr<Claims[]> claims_;        // one a phase
+    size_t claim_count_ = 0;
 };
 
 } // namespace octavo
