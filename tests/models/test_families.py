@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -123,6 +124,12 @@ def same(ours: np.ndarray, theirs: np.ndarray, backend: str) -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max(), rtol=0)
 
 
+def source_of(name: str) -> str:
+    import octavo.models
+
+    return (Path(octavo.models.__path__[0]) / f"{name}.py").read_text()
+
+
 def windows(name: str, variant: str) -> int | None:
     return family(name).tiny_config()[variant].get("sliding_window")
 
@@ -139,6 +146,12 @@ def test_window_edges_are_exact(name: str, variant: str, backend: str, tiny_fold
         ours = logits(model, backend_called(backend), IDS[:length], [length])
         theirs = truth(folder, tuple(IDS[:length]))
         assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_who_reads_a_window_has_one_to_test(name: str) -> None:
+    reads = re.search(r"windows|sliding_window", source_of(name))
+    assert not reads or any(windows(name, variant) for variant in family(name).tiny_config())
 
 
 def test_a_window_matters(tiny_folder: Folders) -> None:
@@ -174,7 +187,4 @@ def test_a_file_without_a_family_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", family_names())
 def test_family_files_stay_short(name: str) -> None:
-    import octavo.models
-
-    lines = (Path(octavo.models.__path__[0]) / f"{name}.py").read_text().splitlines()
-    assert len(lines) < 200
+    assert len(source_of(name).splitlines()) < 200

@@ -37,7 +37,8 @@ def tiny_config() -> Mapping[str, Mapping[str, Any]]:
         "max_position_embeddings": 256,
     } | {"head_dim": 32}
     biased = {"attention_bias": True, "tie_word_embeddings": True}
-    return {"plain": base, "biased": base | biased}
+    window = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
+    return {"plain": base, "biased": base | biased, "window": base | window}
 
 
 FAMILY = Family(
