@@ -110,6 +110,16 @@ class TestChat:
         assert {call.params.max_tokens for call in engine.calls} == {None}
         assert engine.shut
 
+    def test_without_a_template_it_ends_before_the_first_turn(
+        self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        engine.template = None
+        stdin("one\n")
+        assert main(["chat", "m"]) == 1
+        assert "no chat template; give one with --chat-template" in capsys.readouterr().err
+        assert not engine.calls
+        assert engine.shut
+
     def test_json_is_a_line_a_turn(
         self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
     ) -> None:

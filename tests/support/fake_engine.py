@@ -96,7 +96,7 @@ class FakeEngine:
     ended: list[str | None] = field(default_factory=list)
     aborted: list[str | None] = field(default_factory=list)
     rendered: list[dict[str, Any]] = field(default_factory=list)
-    template: str | None = None
+    template: str | None = "fake"
     draining: bool = False
     shut: bool = False
     prepared: bool = False

@@ -33,12 +33,15 @@ def chat(
     """Talk with a model; it remembers the conversation. Reads a turn a line, also from a pipe."""
     from octavo.cli._load import fetch, load
     from octavo.prompts import refuse_chat
+    from octavo.tokenizer.chat import NO_TEMPLATE
 
     params = SamplingParams(**{"max_tokens": None, **sampling}, output_kind=RequestOutputKind.DELTA)
     fetch(engine.model, quiet=as_json)
     llm = load(engine)
     try:
         refuse_chat(llm.max_encoder_len)
+        if llm.template is None:
+            raise InvalidRequestError(NO_TEMPLATE)
     except InvalidRequestError:
         llm.shutdown()
         raise

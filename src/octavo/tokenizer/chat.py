@@ -24,6 +24,8 @@ _END = "\ue000octavo:end\ue000 "
 
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 
+NO_TEMPLATE = "this model has no chat template; give one with --chat-template"
+
 
 class ChatTemplate:
     """Renders messages. Thread-safe; compiled on first use, because a server starts faster so.
@@ -52,7 +54,7 @@ class ChatTemplate:
             InvalidRequestError: there is none, or it is not valid Jinja.
         """
         if self.source is None:
-            raise InvalidRequestError("this model has no chat template; give one with --chat-template")
+            raise InvalidRequestError(NO_TEMPLATE)
         from octavo.tokenizer.chat_environment import compile_template
 
         return compile_template(self.source, self._now)
