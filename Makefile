@@ -12,6 +12,8 @@ PORT   ?= 8000
 ARGS   ?=
 # Which sanitizers: address, thread, or both.
 KINDS  ?=
+# Which emulated CPUs: x86, arm64, or both.
+CPUS   ?=
 # Where pip finds the CPU build of torch, for machines whose default index has only the CUDA one:
 # make test TORCH_INDEX=URL
 TORCH_INDEX ?=
@@ -31,7 +33,7 @@ PIP      := -m pip --disable-pip-version-check install --quiet
 EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
 FRAME    := pyproject.toml Makefile constraints
 
-.PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize \
+.PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
 	ext lint format docs bench gpu-check env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
 
 help:
@@ -41,6 +43,7 @@ help:
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
 	@echo "make sanitize     the kernels under ASan, UBSan and TSan (minutes; KINDS=\"address\" or \"thread\" for one)"
+	@echo "make emulated     the kernels on other CPUs, under qemu: x86 without AVX, arm64 (long; CPUS=\"x86\" or \"arm64\" for one)"
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table"
 	@echo "make test-clients  Instructor, npm's openai and lm-eval, in an environment of their own (needs node)"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
@@ -130,6 +133,10 @@ test-oracle: oracle-env
 
 sanitize: test-env
 	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" BUILD_PYTHON=$(CURDIR)/$(BUILD) csrc/sanitize.sh $(CURDIR)/$(TEST) $(KINDS)
+
+# Long: an emulator takes minutes where the CPU takes seconds.
+emulated: test-env
+	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" BUILD_PYTHON=$(CURDIR)/$(BUILD) PYTEST_ARGS="$(ARGS)" csrc/emulate.sh $(CURDIR)/$(TEST) $(CPUS)
 
 test-clients: test-env clients-env
 	@$(TEST) -m pytest -m clients $(ARGS)

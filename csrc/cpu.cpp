@@ -4,13 +4,17 @@
 #include <stdexcept>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace octavo {
 namespace {
 
 struct Features {
-    bool avx2 = false, avxvnni = false, avx512vnni = false;
+    bool avx2 = false, avxvnni = false, avx512vnni = false, dotprod = false;
 };
 
 #if defined(__x86_64__)
@@ -35,6 +39,20 @@ Features detect() {
     if (leaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avxvnni = f.avx2 && (a >> 4 & 1);
     return f;
 }
+#elif defined(__aarch64__) && defined(__linux__)
+Features detect() {
+    Features f;
+    f.dotprod = getauxval(AT_HWCAP) >> 20 & 1; // HWCAP_ASIMDDP
+    return f;
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+Features detect() {
+    Features f;
+    int has = 0;
+    size_t size = sizeof has;
+    f.dotprod = !sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) && has;
+    return f;
+}
 #else
 Features detect() { return {}; }
 #endif
@@ -47,6 +65,7 @@ std::vector<const Kernels*> supported_kernels() {
     if (f.avx512vnni && kernels_avx512vnni()) found.push_back(kernels_avx512vnni());
     if (f.avxvnni && kernels_avxvnni()) found.push_back(kernels_avxvnni());
     if (f.avx2 && kernels_avx2()) found.push_back(kernels_avx2());
+    if (f.dotprod && kernels_neon()) found.push_back(kernels_neon());
     found.push_back(kernels_generic());
     return found;
 }

@@ -45,5 +45,6 @@ const Kernels* kernels_generic();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avxvnni();
 const Kernels* kernels_avx512vnni();
+const Kernels* kernels_neon();
 
 } // namespace octavo

@@ -61,6 +61,7 @@ SIMD int32_t rsumi(I x) { int32_t r = 0; for (int i = 0; i < 16; i++) r += x[i];
 SIMD void rmaxi4(int32_t* out, const I* x) { for (int i = 0; i < 4; i++) out[i] = rmaxi(x[i]); }
 SIMD void rsumi4(int32_t* out, const I* x) { for (int i = 0; i < 4; i++) out[i] = rsumi(x[i]); }
 
+#ifndef OWN_HALVES // f16 by the CPU's own instructions
 SIMD F widen_f16_bits(I h) {
     I magnitude = shl<13>(andi(h, seti(0x7fff)));
     F x = from_bits(magnitude) * set1(0x1p112f); // moves the exponent's bias, denormals included
@@ -68,10 +69,14 @@ SIMD F widen_f16_bits(I h) {
     I r = (special & (magnitude | seti(0x7f800000))) | (~special & bits(x));
     return from_bits(r | shl<16>(andi(h, seti(0x8000))));
 }
+#endif
 SIMD I load_u16(const uint16_t* p) { I x; for (int i = 0; i < 16; i++) x[i] = p[i]; return x; }
+#ifndef OWN_HALVES
 SIMD F load_f16(const uint16_t* p) { return widen_f16_bits(load_u16(p)); }
+#endif
 SIMD F load_bf16(const uint16_t* p) { return from_bits(shl<16>(load_u16(p))); }
 SIMD F load_s8(const int8_t* p) { I x; for (int i = 0; i < 16; i++) x[i] = p[i]; return to_float(x); }
+#ifndef OWN_HALVES
 SIMD float widen_f16(uint16_t h) { return widen_f16_bits(seti(h))[0]; }
 SIMD uint16_t narrow_f16(float value) { // round to nearest, ties to even
     uint32_t x;
@@ -90,6 +95,7 @@ SIMD uint16_t narrow_f16(float value) { // round to nearest, ties to even
     return (uint16_t)(sign | ((m - 0x38000000 + 0xfff + (m >> 13 & 1)) >> 13));
 }
 SIMD void store_f16(uint16_t* p, F x) { for (int i = 0; i < 16; i++) p[i] = narrow_f16(x[i]); }
+#endif
 SIMD void store_s8(int8_t* p, I x) { for (int i = 0; i < 16; i++) p[i] = (int8_t)x[i]; }
 SIMD F load_halves(const float* low, const float* high) {
     F x;
@@ -108,7 +114,9 @@ SIMD V vload(const float* p) { return load(p); }
 SIMD void vstore(float* p, V x) { store(p, x); }
 SIMD V vfma(V a, V b, V c) { return fma(a, b, c); }
 SIMD V vmul(V a, V b) { return a * b; }
+#ifndef OWN_HALVES
 SIMD V vload_f16(const uint16_t* p) { return load_f16(p); }
+#endif
 SIMD V vload_bf16(const uint16_t* p) { return load_bf16(p); }
 SIMD V vload_s8(const int8_t* p) { return load_s8(p); }
 SIMD void prefetch(const void* p) { __builtin_prefetch(p); }

@@ -1,0 +1,38 @@
+// 64-bit Arm with the dot product instructions (Armv8.2 and later).
+#include "../kernels.h"
+
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#include <string.h>
+
+#pragma GCC diagnostic ignored "-Wpsabi" // wide vectors never cross a call here: all are inlined
+#define SIMD static inline __attribute__((always_inline))
+#define SIMD_MEMBER inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define ISA_NAME "neon"
+#define LARGEST_TILE_INT8 4
+#define LARGEST_TILE_FLOAT 4
+#define ROWS 4
+#define COLUMNS 1
+#define DIRECT_ROWS 3
+#define ATTENTION_ROWS 96
+#define LARGEST_TILE (LARGEST_TILE_INT8 > LARGEST_TILE_FLOAT ? LARGEST_TILE_INT8 : LARGEST_TILE_FLOAT)
+
+namespace octavo {
+namespace {
+#include "vec_neon.inl"
+#include "kernels.inl"
+#include "dot_neon.inl"
+#include "linear.inl"
+#include "rotary.inl"
+#include "latent.inl"
+#include "attention.inl"
+#include "table.inl"
+} // namespace
+const Kernels* kernels_neon() { return &kTable; }
+} // namespace octavo
+#else
+namespace octavo {
+const Kernels* kernels_neon() { return nullptr; }
+} // namespace octavo
+#endif
