@@ -13,6 +13,8 @@ struct Kernels {
 
     // Rows [begin, end) of x to activation panels. scratch: k floats.
     void (*prepare)(const PrepareArgs&, int64_t begin, int64_t end, float* scratch);
+    // Bytes of scratch that linear needs.
+    int64_t (*linear_scratch)(const Matrix&);
     // Output panels [begin, end) for all tokens.
     void (*linear)(const LinearArgs&, int64_t begin, int64_t end);
     void (*norm)(const float* x, float* y, int64_t k, NormKind kind, const float* gain, const float* bias,

@@ -58,7 +58,7 @@ public:
         if (m == 0) return 0;
         return heads() * (phase == 0 ? m : spec_.weights[0]->view.panels);
     }
-    size_t scratch_bytes(const Kernels&) const override { return static_cast<size_t>(spec_.weights[0]->view.k) * 4; }
+    size_t scratch_bytes(const Kernels& k) const override { return linear_scratch_bytes(k, spec_.weights[0]->view); }
     void begin(const Step& s) override {
         const int64_t m = s.rows(spec_.x.rows), n = heads();
         rows_.resize(static_cast<size_t>(n * m));
@@ -78,7 +78,8 @@ public:
                 s.kernels->prepare(args, begin - base, stop - base, s.scratch_of(thread));
             } else {
                 const LinearArgs args{w, a, nullptr, Activation::None, 1.0f, 0.0f, nullptr,
-                                      s.at(spec_.y) + head * w.n, spec_.y.width};
+                                      s.at(spec_.y) + head * w.n, spec_.y.width,
+                                      reinterpret_cast<uint8_t*>(s.scratch_of(thread))};
                 s.kernels->linear(args, begin - base, stop - base);
             }
             begin = stop;

@@ -48,8 +48,8 @@ public:
     enum Phase { Route, Group, PrepareX, Up, PrepareHidden, Down, Combine, Count };
     int phases() const override { return Count; }
     bool uneven() const override { return false; }
-    size_t scratch_bytes(const Kernels&) const override {
-        return static_cast<size_t>(std::max(spec_.gate_up[0]->view.k, spec_.down[0]->view.k)) * 4;
+    size_t scratch_bytes(const Kernels& k) const override {
+        return std::max(linear_scratch_bytes(k, spec_.gate_up[0]->view), linear_scratch_bytes(k, spec_.down[0]->view));
     }
     int64_t units(const Step& s, int phase) const override {
         const int64_t tokens = s.rows(spec_.x.rows), rows = tokens * spec_.top_k;
@@ -77,7 +77,7 @@ public:
         case PrepareX:
         case PrepareHidden: return prepare(s, phase == PrepareX, begin, end, s.scratch_of(thread));
         case Up:
-        case Down: return linear(s, phase == Up, begin, end);
+        case Down: return linear(s, phase == Up, begin, end, s.scratch_of(thread));
         default:
             for (int64_t t = begin; t < end; t++) combine(s, t);
         }
@@ -148,7 +148,7 @@ private:
         }
     }
 
-    void linear(const Step& s, bool first, int64_t begin, int64_t end) const {
+    void linear(const Step& s, bool first, int64_t begin, int64_t end, float* scratch) const {
         const auto& weights = first ? spec_.gate_up : spec_.down;
         const int64_t panels = weights[0]->view.panels;
         while (begin < end) {
@@ -158,7 +158,7 @@ private:
             const int64_t width = first ? spec_.down[0]->view.k : w.n;
             float* y = reinterpret_cast<float*>(memory_ + (first ? at_.hidden : at_.output)) + e.first_row * width;
             const LinearArgs args{w, activations(s, e, first), nullptr, first ? spec_.activation : Activation::None,
-                                  1.0f, 0.0f, nullptr, y, width};
+                                  1.0f, 0.0f, nullptr, y, width, reinterpret_cast<uint8_t*>(scratch)};
             s.kernels->linear(args, begin - base, stop - base);
             begin = stop;
         }

@@ -156,7 +156,7 @@ public:
         if (phase == 1) return m ? spec_.weight->view.panels : 0;
         return in_place(m) ? 0 : m;
     }
-    size_t scratch_bytes(const Kernels&) const override { return static_cast<size_t>(spec_.weight->view.k) * 4; }
+    size_t scratch_bytes(const Kernels& k) const override { return linear_scratch_bytes(k, spec_.weight->view); }
     void run(const Step& s, int phase, int64_t begin, int64_t end, int thread) override {
         const Matrix& w = spec_.weight->view;
         const int64_t m = s.rows(spec_.x.rows);
@@ -170,7 +170,8 @@ public:
         if (in_place(m)) a.x = s.at(spec_.x);
         const LinearArgs args{w, a, spec_.bias, spec_.activation, spec_.scale, spec_.softcap,
                               spec_.has_residual ? s.at(spec_.residual) + spec_.column : nullptr,
-                              s.at(spec_.y) + spec_.column, spec_.y.width};
+                              s.at(spec_.y) + spec_.column, spec_.y.width,
+                              reinterpret_cast<uint8_t*>(s.scratch_of(thread))};
         s.kernels->linear(args, begin, end);
     }
 
@@ -208,6 +209,10 @@ private:
 };
 
 } // namespace
+
+size_t linear_scratch_bytes(const Kernels& k, const Matrix& w) {
+    return static_cast<size_t>(std::max(w.k * 4, k.linear_scratch(w)));
+}
 
 std::unique_ptr<Op> make_embed(Buffer y, Weights table, float scale) {
     return std::make_unique<Embed>(y, std::move(table), scale);

@@ -26,6 +26,9 @@ std::unique_ptr<Op> make_act_mul(Buffer x, Buffer y, Activation activation);
 std::unique_ptr<Op> make_add(Buffer x, Buffer y, Buffer z);
 std::unique_ptr<Op> make_gate(Buffer x, Buffer gate, Buffer y);
 
+// Scratch that prepare and linear of one weight share.
+size_t linear_scratch_bytes(const Kernels& k, const Matrix& w);
+
 struct LinearSpec {
     Buffer x, y;
     bool has_residual = false;

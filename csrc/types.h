@@ -109,6 +109,7 @@ struct LinearArgs {
     const float* residual;
     float* y; // [m, gated ? n/2 : n], rows y_stride apart; residual likewise
     int64_t y_stride;
+    uint8_t* scratch; // linear_scratch bytes of this thread's own, 64-byte aligned
 };
 
 // Pages of one layer: head h of page p is at base + p * page_stride + layer_at + h * head_stride, and in it, one

@@ -14,51 +14,47 @@
 
 SIMD __m256i quad(const int8_t* q, int i) { return _mm256_set1_epi32(((const int32_t*)q)[i]); }
 
-struct U4 {
-    enum : int64_t { bytes = 256, parts = 1, quads = 8 };
+// EXPANDED: a byte to each weight and tables of f32, as expand_panel writes them.
+template <bool EXPANDED> struct U4Quads {
+    enum : int64_t { bytes = EXPANDED ? 512 : 256, parts = 1, quads = 8 };
+    SIMD __m256i weights(const uint8_t* w, int quad, int half) {
+        const __m256i v = _mm256_loadu_si256((const __m256i*)(w + 64 * (EXPANDED ? quad : quad % 4) + 32 * half));
+        if (EXPANDED) return v;
+        return _mm256_and_si256(quad < 4 ? v : _mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
+    }
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
-        const __m256i mask = _mm256_set1_epi8(15);
-        UNROLL for (int m = 0; m < C; m++) {
 #ifdef VNNI256
+        UNROLL for (int m = 0; m < C; m++)
             c[m][0] = c[m][1] = MIN ? _mm256_setzero_si256() : _mm256_set1_epi32(sum[m]);
-#else
-            c[m][0] = c[m][1] = _mm256_setzero_si256();
 #endif
-        }
-        UNROLL for (int j = 0; j < 4; j++) {
-            const __m256i v0 = _mm256_loadu_si256((const __m256i*)(w + 64 * j));
-            const __m256i v1 = _mm256_loadu_si256((const __m256i*)(w + 64 * j + 32));
-            UNROLL for (int half = 0; half < 2; half++) { // low nibbles, high nibbles
-                const __m256i w0 = _mm256_and_si256(half ? _mm256_srli_epi16(v0, 4) : v0, mask);
-                const __m256i w1 = _mm256_and_si256(half ? _mm256_srli_epi16(v1, 4) : v1, mask);
-                UNROLL for (int m = 0; m < C; m++) {
-                    const __m256i b = quad(q, (j + 4 * half) * C + m);
+        UNROLL for (int j = 0; j < 8; j++) {
+            const int i = j / 2 + j % 2 * 4; // the quads of low and high nibbles of the same bytes
+            const __m256i w0 = weights(w, i, 0), w1 = weights(w, i, 1);
+            UNROLL for (int m = 0; m < C; m++) {
+                const __m256i b = quad(q, i * C + m);
 #ifdef VNNI256
-                    c[m][0] = DPBUSD(c[m][0], w0, b);
-                    c[m][1] = DPBUSD(c[m][1], w1, b);
+                c[m][0] = DPBUSD(c[m][0], w0, b);
+                c[m][1] = DPBUSD(c[m][1], w1, b);
 #else
-                    c[m][0] = _mm256_add_epi16(c[m][0], _mm256_maddubs_epi16(w0, b));
-                    c[m][1] = _mm256_add_epi16(c[m][1], _mm256_maddubs_epi16(w1, b));
+                const __m256i p0 = _mm256_maddubs_epi16(w0, b), p1 = _mm256_maddubs_epi16(w1, b);
+                c[m][0] = j ? _mm256_add_epi16(c[m][0], p0) : p0;
+                c[m][1] = j ? _mm256_add_epi16(c[m][1], p1) : p1;
 #endif
-                    KEEP(c[m][0]);
-                    KEEP(c[m][1]);
-                }
+                KEEP(c[m][0]);
+                KEEP(c[m][1]);
             }
         }
-#ifndef VNNI256
-        const __m256i ones = _mm256_set1_epi16(1);
-        UNROLL for (int m = 0; m < C; m++) {
-            c[m][0] = _mm256_madd_epi16(c[m][0], ones);
-            c[m][1] = _mm256_madd_epi16(c[m][1], ones);
-            if (!MIN) {
-                const __m256i start = _mm256_set1_epi32(sum[m]);
-                c[m][0] = _mm256_add_epi32(c[m][0], start);
-                c[m][1] = _mm256_add_epi32(c[m][1], start);
-            }
-        }
+    }
+    template <bool MIN> SIMD __m256i widened(__m256i c, [[maybe_unused]] const int32_t* sum) {
+#ifdef VNNI256
+        return c;
+#else
+        c = _mm256_madd_epi16(c, _mm256_set1_epi16(1));
+        return MIN ? c : _mm256_add_epi32(c, _mm256_set1_epi32(*sum));
 #endif
     }
 };
+using U4 = U4Quads<false>;
 
 // As U4, each number with a fifth bit. Half a block, 8 products of at most 31 x 127, adds up to 31,496 in int16.
 // One half of the rows after the other: the registers do not hold both halves' int16 and int32 sums.
@@ -132,6 +128,7 @@ template <int QUADS> struct S8Quads { // one part
             }
         }
     }
+    template <bool MIN> SIMD __m256i widened(__m256i c, const int32_t*) { return c; }
 };
 
 using S8 = S8Quads<8>;
@@ -178,8 +175,9 @@ SIMD void add_block(const W&, const uint8_t* w, const int8_t* q, const float* d,
         UNROLL for (int m = 0; m < C; m++) {
             const __m256 scale = _mm256_set1_ps(d[m]);
             __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);
-            z0 = vfma(_mm256_cvtepi32_ps(c[m][0]), _mm256_mul_ps(s0, scale), z0);
-            z1 = vfma(_mm256_cvtepi32_ps(c[m][1]), _mm256_mul_ps(s1, scale), z1);
+            const __m256i c0 = W::template widened<MIN>(c[m][0], sum + m), c1 = W::template widened<MIN>(c[m][1], sum + m);
+            z0 = vfma(_mm256_cvtepi32_ps(c0), _mm256_mul_ps(s0, scale), z0);
+            z1 = vfma(_mm256_cvtepi32_ps(c1), _mm256_mul_ps(s1, scale), z1);
             if (MIN) { // never with two parts
                 const __m256 offset = _mm256_set1_ps(u[m]);
                 z0 = vfma(n0, offset, z0);
@@ -199,6 +197,23 @@ __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, cons
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
     for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += W::parts * C) {
         if (C == 1) prefetch_block(w, step);
+        else __asm__("" : "+r"(out)); // or the compiler keeps copies of z, on the stack
         add_block<C, WIDE, MIN>(W{}, w, q, d, u, sum, out);
     }
 }
+
+#ifndef VNNI256
+// Taking nibbles apart costs a tenth of a tile's instructions. So what many tokens will meet is taken apart once.
+#define EXPANDED_U4 U4Quads<true>
+
+void expand_panel(const Matrix& w, const uint8_t* panel, uint8_t* to) {
+    const int64_t tables = 1 + w.minima;
+    for (int64_t b = 0; b < w.k / kBlock; b++, panel += w.block_bytes, to += EXPANDED_U4::bytes + 64 * tables) {
+        UNROLL for (int i = 0; i < 16; i++)
+            _mm256_store_si256((__m256i*)(to + 32 * i), U4::weights(panel, i / 2, i % 2));
+        const uint8_t* from = panel + U4::bytes;
+        for (int64_t i = 0; i < 2 * tables; i++)
+            vstore((float*)(to + EXPANDED_U4::bytes) + 8 * i, w.wide ? block_scales<true>(from, i) : block_scales<false>(from, i));
+    }
+}
+#endif

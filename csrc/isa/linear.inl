@@ -4,15 +4,41 @@
 // with minima, z = fma(minimum, u, z), blocks ascending. Nothing else decides an output's bits, so
 // they depend neither on C nor on who computes the tile. (S8By16: two dot products and scales a block.)
 
-// The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>.
+// The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>, and, where it pays,
+// EXPANDED_U4 with expand_panel: U4 panels in a form that costs more memory and less time for each token.
 
-template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, const Activations& a,
-                                          int64_t start, float* out) {
+// Panels are expanded where at least so many tokens meet them at once.
+enum { kExpandFrom = 12 };
+
+bool expands([[maybe_unused]] const Matrix& w) {
+#ifdef EXPANDED_U4
+    return w.layout == Layout::U4;
+#else
+    return false;
+#endif
+}
+
+int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
+#ifdef EXPANDED_U4
+    return expands(w) ? w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + w.minima)) : 0;
+#else
+    return 0;
+#endif
+}
+
+template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, [[maybe_unused]] bool expanded,
+                                          const Activations& a, int64_t start, float* out) {
     const int64_t blocks = w.k / kBlock;
     const int8_t* q = a.q + start * w.k;
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks * a.parts;
+#ifdef EXPANDED_U4
+    if (expanded) {
+        if (w.minima) return dot_panel<C, EXPANDED_U4, true, true>(panel, q, d, u, sum, blocks, out);
+        return dot_panel<C, EXPANDED_U4, true, false>(panel, q, d, u, sum, blocks, out);
+    }
+#endif
 #define PANEL(W, MIN)                                                                 \
     if (w.wide) dot_panel<C, W, true, MIN>(panel, q, d, u, sum, blocks, out);         \
     else dot_panel<C, W, false, MIN>(panel, q, d, u, sum, blocks, out)
@@ -109,19 +135,19 @@ void store_gated(const LinearArgs& a, const float* tile, int64_t start, int64_t 
     }
 }
 
-template <int C> void tile(const LinearArgs& a, int64_t p, int64_t start) {
+template <int C> void tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start) {
     alignas(64) float out[C * 16];
-    const uint8_t* panel = a.w.data + p * a.w.panel_bytes;
+    const uint8_t* panel = expanded ? expanded : a.w.data + p * a.w.panel_bytes;
     prefetch_epilogue<C>(a, start, a.w.gated ? p * 8 : p * 16);
-    if (a.a.q) tile_quantized<C>(a.w, panel, a.a, start, out);
+    if (a.a.q) tile_quantized<C>(a.w, panel, expanded, a.a, start, out);
     else tile_float<C>(a.w, panel, a.a, start, out);
     if (a.w.gated) store_gated(a, out, start, C, p * 8);
     else store_plain(a, out, start, C, p * 16);
 }
 
-void any_tile(const LinearArgs& a, int64_t p, int64_t start, int64_t c) {
+void any_tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start, int64_t c) {
     switch (c) {
-#define CASE(C) case C: return tile<C>(a, p, start);
+#define CASE(C) case C: return tile<C>(a, p, expanded, start);
     CASE(1) CASE(2) CASE(3) CASE(4)
 #if LARGEST_TILE > 4
     CASE(5) CASE(6)
@@ -153,10 +179,16 @@ void linear(const LinearArgs& a, int64_t begin, int64_t end) {
     if (chunk < 1) chunk = 1;
     for (int64_t first_tile = 0; first_tile < tiles.count; first_tile += chunk) {
         const int64_t last = first_tile + chunk < tiles.count ? first_tile + chunk : tiles.count;
-        for (int64_t p = begin; p < end; p++)
+        const bool many = tile_start(tiles, last) - tile_start(tiles, first_tile) >= kExpandFrom;
+        uint8_t* expanded = many && expands(a.w) ? a.scratch : nullptr;
+        for (int64_t p = begin; p < end; p++) {
+#ifdef EXPANDED_U4
+            if (expanded) expand_panel(a.w, a.w.data + p * a.w.panel_bytes, expanded);
+#endif
             for (int64_t t = first_tile; t < last; t++) {
                 if (a.a.m > 1 && p + 1 < end) prefetch_part(a.w, p + 1, t - first_tile, last - first_tile);
-                any_tile(a, p, tile_start(tiles, t), tile_size(tiles, t));
+                any_tile(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t));
             }
+        }
     }
 }
