@@ -7,22 +7,19 @@
 // The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>, and, where it pays,
 // EXPANDED_U4 with expand_panel: U4 panels in a form that costs more memory and less time for each token.
 
-// Panels are expanded where at least so many tokens meet them at once.
-enum { kExpandFrom = 12 };
-
-bool expands([[maybe_unused]] const Matrix& w) {
-#ifdef EXPANDED_U4
-    return w.layout == Layout::U4;
-#else
-    return false;
-#endif
-}
-
 int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
 #ifdef EXPANDED_U4
-    return expands(w) ? w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + w.minima)) : 0;
-#else
+    if (w.layout == Layout::U4) return w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + w.minima));
+#endif
     return 0;
+}
+
+// Whether so many tokens, met at once, pay for expanding a panel. (With minima the tile gains less by it.)
+bool expands([[maybe_unused]] const Matrix& w, [[maybe_unused]] int64_t tokens) {
+#ifdef EXPANDED_U4
+    return w.layout == Layout::U4 && tokens >= (w.minima ? 64 : 24);
+#else
+    return false;
 #endif
 }
 
@@ -179,8 +176,8 @@ void linear(const LinearArgs& a, int64_t begin, int64_t end) {
     if (chunk < 1) chunk = 1;
     for (int64_t first_tile = 0; first_tile < tiles.count; first_tile += chunk) {
         const int64_t last = first_tile + chunk < tiles.count ? first_tile + chunk : tiles.count;
-        const bool many = tile_start(tiles, last) - tile_start(tiles, first_tile) >= kExpandFrom;
-        uint8_t* expanded = many && expands(a.w) ? a.scratch : nullptr;
+        const int64_t tokens = tile_start(tiles, last) - tile_start(tiles, first_tile);
+        uint8_t* expanded = expands(a.w, tokens) ? a.scratch : nullptr;
         for (int64_t p = begin; p < end; p++) {
 #ifdef EXPANDED_U4
             if (expanded) expand_panel(a.w, a.w.data + p * a.w.panel_bytes, expanded);

@@ -27,6 +27,8 @@ SIMD void round_block(Block b, float d, float inverse, I* q0, I* q1) {
     *q1 = to_int(r1);
 }
 
+template <class T> using Four __attribute__((vector_size(16))) = T;
+
 // Round count <= 4 blocks to q = round_half_even(x / d), d = max|x| / 127. A NaN or an infinity in a
 // block makes its d NaN, and through it every output of the row. Four at once share the reductions.
 SIMD void quantize_blocks(const Block* b, int count, int64_t c, int8_t* q, float* d, float* u, int32_t* sum,
@@ -37,15 +39,12 @@ SIMD void quantize_blocks(const Block* b, int count, int64_t c, int8_t* q, float
         // As integers, |NaN| > |inf| > every |x|: one maximum finds both.
         top[i] = maxi(bits(abs(x.x0)), bits(abs(x.x1)));
     }
-    alignas(16) int32_t tops[4], totals[4], halves[4];
-    float scale[4], inverse[4];
-    rmaxi4(tops, top);
-    for (int i = 0; i < 4; i++) {
-        float largest;
-        __builtin_memcpy(&largest, &tops[i], 4);
-        scale[i] = tops[i] >= 0x7f800000 ? __builtin_nanf("") : largest / 127.0f;
-        inverse[i] = 1.0f / scale[i];
-    }
+    alignas(16) int32_t totals[4], halves[4];
+    Four<int32_t> tops;
+    rmaxi4((int32_t*)&tops, top);
+    const Four<int32_t> bad = tops >= 0x7f800000; // then a NaN
+    const Four<float> scale = (Four<float>)(((Four<int32_t>)((Four<float>)tops / 127.0f) & ~bad) | (bad & 0x7fc00000));
+    const Four<float> inverse = 1.0f / scale;
     for (int i = 0; i < 4; i++) {
         I q0, q1;
         round_block(b[i < count ? i : 0], scale[i], inverse[i], &q0, &q1);

@@ -55,6 +55,19 @@ def test_every_number_of_rows(isa: str, kind: str) -> None:
             np.testing.assert_array_equal(some, whole[:rows])  # bits, whatever M and threads are
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_crowds_that_pay_for_another_form_of_the_weights(isa: str, kind: str) -> None:
+    rng = np.random.default_rng(6)
+    w, x = random_weight(rng, kind, 37, 96), normal(rng, 150, 96)
+    whole = linear(BACKENDS[isa, 2], x, [w])
+    check_against_exact(whole, x, w)
+    for start in range(0, 150, 10):  # bits of few tokens
+        np.testing.assert_array_equal(
+            linear(BACKENDS[isa, 1], x[start : start + 10], [w]), whole[start : start + 10]
+        )
+
+
 @given(st.integers(0, 2**32), st.integers(1, 80), st.integers(1, 12), st.integers(1, 20))
 @settings(max_examples=60, deadline=None)
 def test_random_shapes(seed: int, n: int, blocks: int, rows: int) -> None:
