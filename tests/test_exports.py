@@ -22,6 +22,7 @@ PUBLIC = {
     "PoolingParams",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
     "pipeline",
 }

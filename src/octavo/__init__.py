@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         CompletionOutput,
         RequestOutput,
         SamplingParams,
+        StructuredOutputsParams,
     )
     from octavo.pipelines import pipeline
     from octavo.pooling import PoolingParams
@@ -34,6 +35,7 @@ __all__ = [
     "PoolingParams",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
     "pipeline",
 ]
@@ -50,6 +52,7 @@ _HOME = {
     "PoolingParams": "octavo.pooling",
     "RequestOutput": "octavo.params",
     "SamplingParams": "octavo.params",
+    "StructuredOutputsParams": "octavo.params",
     "pipeline": "octavo.pipelines",
 }
 

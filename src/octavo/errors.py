@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 GRAMMAR_FAILED = "the grammar failed"
+NO_TOKEN_ALLOWED = "no token is allowed"
 """How the message of a request begins that its own grammar has ended."""
 
 

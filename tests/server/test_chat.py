@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from octavo.params import BeamSearchParams
 from support.asgi import post
 from support.fake_engine import EOS, FakeEngine
 
@@ -213,3 +214,11 @@ def test_content_may_come_in_parts(app: FastAPI, engine: FakeEngine) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     post(app, PATH, {"messages": [{"role": "user", "content": parts}], "return_token_ids": True})
     assert bytes(engine.calls[0].prompt) == b"user:a\nb\nassistant:"
+
+
+def test_a_beam_search_has_n_beams(app: FastAPI, engine: FakeEngine) -> None:
+    ask = {"use_beam_search": True, "n": 3, "max_tokens": 7, "length_penalty": 0.0, "early_stopping": True}
+    answer = post(app, PATH, {"messages": HI, **ask}).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    wanted = BeamSearchParams(3, 7, length_penalty=0.0, early_stopping=True)
+    assert engine.calls[0].params.beam_search == wanted

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from octavo.errors import CapacityError, EngineDeadError, InvalidRequestError, OverloadedError
+from octavo.errors import (
+    NO_TOKEN_ALLOWED,
+    CapacityError,
+    EngineDeadError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestFailedError,
+)
 from octavo.server.app import create_app
 from octavo.server.generation import merge
 from support.asgi import Reply, call, post
@@ -34,6 +41,8 @@ everywhere = pytest.mark.parametrize(("path", "body"), BODIES)
         (OverloadedError("the queue is full", 2.5), 429, "overloaded"),
         (EngineDeadError("the engine has stopped"), 503, "engine_dead"),
         (CapacityError("too large"), 400, "capacity"),
+        (RequestFailedError(f"{NO_TOKEN_ALLOWED}: nothing is left"), 400, "no_token_allowed"),
+        (RequestFailedError("the model's logits hold NaN"), 500, "generation_failed"),
         (RuntimeError("a secret of ours"), 500, "internal_error"),
     ],
 )

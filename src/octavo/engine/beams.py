@@ -19,10 +19,11 @@ from typing import Protocol
 
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.request import ABSENT, ERROR, STOP, Request, RequestState, RequestUpdate, update_of
+from octavo.errors import NO_TOKEN_ALLOWED
 from octavo.params import BeamSearchParams, SampledToken, SamplingParams
 
 ORDER = attrgetter("order")
-NOTHING_FOUND = "no beam can go on: its limits allow no token"
+NOTHING_FOUND = f"{NO_TOKEN_ALLOWED} to any beam by the request's limits"
 
 Likeliest = Sequence[tuple[int, float]]
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.errors import NO_TOKEN_ALLOWED
 from octavo.params import SampledToken
 from octavo.sampling.batch import F32, SamplingBatch
 from octavo.sampling.distribution import CHUNK, Ids, draw, log_sum_exp, total
@@ -17,7 +18,7 @@ from octavo.sampling.elementary import F64, exp_negative
 from octavo.sampling.logits import edit, keep, kth_largest
 from octavo.sampling.noise import race_noise
 
-NO_TOKEN = "no token is allowed: every logit is -inf after bias, min_tokens and the limits"
+NO_TOKEN = f"{NO_TOKEN_ALLOWED}: every logit is -inf after bias, min_tokens and the limits"
 
 
 def not_finite(what: str) -> str:

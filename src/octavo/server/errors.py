@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from octavo.errors import (
     GRAMMAR_FAILED,
+    NO_TOKEN_ALLOWED,
     CapacityError,
     EngineDeadError,
     InvalidRequestError,
@@ -88,6 +89,8 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
         return ApiError(400, str(error), code="capacity")
     if isinstance(error, RequestFailedError) and str(error).startswith(GRAMMAR_FAILED):
         return to_api_error(InvalidRequestError(str(error), "structured_outputs"), params)
+    if isinstance(error, RequestFailedError) and str(error).startswith(NO_TOKEN_ALLOWED):
+        return ApiError(400, str(error), code="no_token_allowed")  # what the request asks for together
     if isinstance(error, RequestFailedError):
         return ApiError(500, str(error), "server_error", code="generation_failed")
     if isinstance(error, EngineDeadError):

@@ -150,7 +150,7 @@ def _names(body: ChatRequest) -> dict[str, str]:
     """What the engine calls otherwise than this request did."""
     form, wanted = structured(body)
     shape = "tools" if wanted is None and body.tools else form
-    names = {"prompt": "messages", "logprobs": "top_logprobs", "structured_outputs": shape}
+    names = {"prompt": "messages", "logprobs": "top_logprobs", "structured_outputs": shape, "beam_width": "n"}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     return names

@@ -10,6 +10,7 @@ from octavo.errors import InvalidRequestError
 from octavo.params import (
     MAX_BEAM_WIDTH,
     MAX_LOGPROBS,
+    MAX_N,
     BeamSearchParams,
     RequestOutputKind,
     SamplingParams,
@@ -167,6 +168,9 @@ class GenerationRequest(Strict):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     response_format: Annotated[Any, Field(json_schema_extra=RESPONSE_FORMAT_SCHEMA)] = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
     @property
     def include_usage(self) -> bool:
@@ -219,6 +223,30 @@ class GenerationRequest(Strict):
             output_kind=RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY,
         )
 
+    def searched(
+        self, params: SamplingParams, beam_width: int | None = None, named: str = "n"
+    ) -> SamplingParams:
+        """The same as a search of beam_width beams (n by default), where one is asked for; n come back."""
+        if not self.use_beam_search:
+            for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
+                if getattr(self, name) != neutral:
+                    raise InvalidRequestError(f"{name} needs use_beam_search: true", name)
+            return params
+        if self.stream:
+            raise InvalidRequestError("use_beam_search needs stream: false", "use_beam_search")
+        width = self.n if beam_width is None else beam_width
+        if width > MAX_BEAM_WIDTH:
+            raise InvalidRequestError(f"{named} {width} is above {MAX_BEAM_WIDTH} beams", named)
+        beams = BeamSearchParams(
+            width,
+            2**31 - 1 if params.max_tokens is None else params.max_tokens,
+            ignore_eos=params.ignore_eos,
+            length_penalty=self.length_penalty,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            early_stopping=self.early_stopping,
+        )
+        return params.replace(beam_search=beams)
+
 
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions. Without max_tokens the answer may fill the context."""
@@ -250,7 +278,8 @@ class ChatRequest(GenerationRequest):
             raise InvalidRequestError(
                 "max_completion_tokens and max_tokens differ: give one of them", "max_completion_tokens"
             )
-        return self.params(older if given is None else given, (top or 0) if self.logprobs else None)
+        params = self.params(older if given is None else given, (top or 0) if self.logprobs else None)
+        return self.searched(params)
 
 
 class CompletionRequest(GenerationRequest):
@@ -261,9 +290,6 @@ class CompletionRequest(GenerationRequest):
     add_special_tokens: bool = True
     logprobs: Int | None = None
     best_of: Int | None = None
-    use_beam_search: bool = False
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
 
     def sampling_params(self) -> SamplingParams:
         """SamplingParams of this request.
@@ -280,34 +306,19 @@ class CompletionRequest(GenerationRequest):
             raise InvalidRequestError("best_of above n needs stream: false", "best_of")
         if self.max_tokens == 0 and self.echo and self.stream:
             raise InvalidRequestError("max_tokens: 0 needs stream: false", "max_tokens")
-        limit = 16 if self.max_tokens is None else max(self.max_tokens, 1 if self.echo else 0)
+        limit = 16 if self.max_tokens is None else self.max_tokens
+        if limit == 0 and self.echo:  # nothing but the prompt is wanted
+            limit = 1
         params = self.params(limit, self.logprobs, self.logprobs if self.echo else None)
         if self.use_beam_search:
-            return self._beams(params)
-        for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
-            if getattr(self, name) != neutral:
-                raise InvalidRequestError(f"{name} needs use_beam_search: true", name)
+            return self.searched(params, count, "n" if count is None else "best_of")
+        params = self.searched(params)
         if count is not None and count > self.n:
+            if count > MAX_N:
+                raise InvalidRequestError(f"best_of must be at most {MAX_N}, not {count}", "best_of")
             # Which is best is told by the logprobs of all.
             params = params.replace(n=count, logprobs=self.logprobs or 0)
         return params
-
-    def _beams(self, params: SamplingParams) -> SamplingParams:
-        """The same as a beam search of best_of beams, n by default, of which n are returned."""
-        if self.stream:
-            raise InvalidRequestError("use_beam_search needs stream: false", "use_beam_search")
-        width, named = (self.n, "n") if self.best_of is None else (self.best_of, "best_of")
-        if width > MAX_BEAM_WIDTH:
-            raise InvalidRequestError(f"{named} {width} is above {MAX_BEAM_WIDTH} beams", named)
-        beams = BeamSearchParams(
-            width,
-            params.max_tokens or 1,
-            ignore_eos=params.ignore_eos,
-            length_penalty=self.length_penalty,
-            include_stop_str_in_output=params.include_stop_str_in_output,
-            early_stopping=self.early_stopping,
-        )
-        return params.replace(beam_search=beams)
 
 
 class ResponsesRequest(Strict):
