@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.errors import InvalidRequestError
-from octavo.params import SamplingParams
+from octavo.params import SampledToken, SamplingParams
 from octavo.sampling import ConstraintCompiler, RowError, Sampler, SamplingRows
 from octavo.sampling.bad_words import BadWords, Vocabulary
-from octavo.sampling.constraints import full_mask, mask_of
+from octavo.sampling.constraints import ForcedTokens, full_mask, mask_of
 from octavo.sampling.logits import allowed
 from support.grammars import ByteTokenizer
 
-VOCAB = 70
+VOCAB, END = 70, 7
 
 
 def test_a_mask_holds_a_bit_per_token() -> None:
@@ -109,3 +109,24 @@ def test_bad_values_are_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(InvalidRequestError, match=field) as caught:
         SamplingParams(**{field: value})  # type: ignore[arg-type]
     assert caught.value.param == field
+
+
+def test_forced_tokens_come_whatever_else_is_asked() -> None:
+    """Also an end before min_tokens, a token outside of other masks, and after drafts; then all is free."""
+    params = SamplingParams(
+        min_tokens=3,
+        temperature=0.0,
+        allowed_token_ids=[1, 2],
+        constraints=(ForcedTokens({0: 5, 2: END}),),
+    )
+    rows = SamplingRows(1, VOCAB, (END,))
+    rows.add(0, params, 0, 0, [1, 1], 2)
+    logits = np.zeros((2, VOCAB), np.float32)
+    logits[:, 2] = 1
+    batch = rows.batch([0, 0], [2, 4], [[], [5, 2]])
+    drawn = [token.token_id for token in Sampler().sample(logits, batch) if isinstance(token, SampledToken)]
+    assert drawn == [5, END]
+    rows.append(0, [5])
+    (second,) = Sampler().sample(logits[:1], rows.batch([0], [3]))
+    assert isinstance(second, SampledToken)
+    assert second.token_id == 2
