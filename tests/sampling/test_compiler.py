@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling import ConstraintCompiler, compiler
+from octavo.sampling.grammar import _Wrapped
 from support.grammars import ByteTokenizer, accepts, compiled
 
 PARAMS = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[a-c]{2}"))
@@ -82,3 +86,47 @@ def test_a_tokenizer_without_an_end_is_told_to_those_who_ask_not_to_the_server()
         with pytest.raises(InvalidRequestError, match="no end token"):
             make.compile(PARAMS)
     make.prepare(lambda: True)
+
+
+ENCODINGS: dict[str, Callable[[str], list[int]]] = {
+    "exact": lambda text: list(text.encode()),
+    "begins with a space": lambda text: list(f" {text}".encode()),
+    "lower case": lambda text: list(text.lower().encode()),
+    "drops quotes": lambda text: list(text.replace('"', "").encode()),
+    "unknown": lambda text: [0] * len(text.encode()),
+    "nothing": lambda text: [],
+}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        ({"regex": "XY Z[ab]"}, "XY Za", "xy Za"),
+        ({"choice": ["Xy", "Xz é"]}, "Xz é", " Xy"),
+        ({"json": {"const": {"Abc": "Xyz"}}}, '{"Abc":"Xyz"}', '{"abc":"xyz"}'),
+    ],
+)
+def test_what_a_grammar_forces_is_spelled_exactly_whatever_the_tokenizer_does(
+    name: str, wanted: dict[str, Any], right: str, wrong: str
+) -> None:
+    """SentencePiece begins every text with a space, T5 changes characters: ids that spell something else."""
+    tokenizer = ByteTokenizer()
+    tokenizer.encode = lambda text, add_special_tokens=True: ENCODINGS[name](text)  # type: ignore[method-assign]
+    constraint = compiled(ConstraintCompiler(tokenizer), **wanted)
+    assert accepts(constraint, right)
+    assert not accepts(constraint, wrong)
+
+
+def test_behind_another_text_it_is_written_as_the_tokenizer_writes() -> None:
+    """A tokenizer that begins with a space still says which of its tokens spell a text."""
+    words = [b"", b"\n", b" ", b"a", b"b", b"ab", b"abc", b"c", b"bc"]
+
+    def encode(text: str) -> list[int]:
+        known = {b"a": 3, b"bc": 8, b"\n": 1, b" ": 2}
+        return [known[part.encode()] for part in re.findall("a|bc|\n| ", f" {text}")]
+
+    wrapped = _Wrapped(words, [0], 0, encode)
+    assert wrapped("abc") == [3, 8]  # and not 6, the longest one
+    assert wrapped(b"ab") == [5]
+    assert wrapped("abz") == [5]

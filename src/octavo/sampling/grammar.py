@@ -8,6 +8,7 @@ compiling and of every mask, so a hostile grammar ends as an error and not as a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,12 @@ class GrammarVocabulary:
 
 
 class _Wrapped:
-    """The attributes that LLTokenizer reads."""
+    """The attributes that LLTokenizer reads.
+
+    What a grammar forces it draws as this tokenizer would have written it, so the ids must spell the text
+    exactly. Many tokenizers do not: they begin with a space of their own, or change characters. Then the text
+    is encoded behind another one, or if that does not help either, by the longest tokens from the left.
+    """
 
     is_tokenizer_wrapper = True
     bos_token_id: int | None = None
@@ -75,7 +81,33 @@ class _Wrapped:
         self._encode = encode
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self._encode(text if isinstance(text, str) else text.decode("utf-8", errors="replace"))
+        spelled = text.encode() if isinstance(text, str) else text
+        plain = spelled.decode("utf-8", errors="replace")
+        for before in ("", "\n"):
+            ids = self._encode(before + plain)[len(self._encode(before)) if before else 0 :]
+            if b"".join(self.tokens[i] for i in ids) == spelled:
+                return ids
+        return self._longest(spelled)
+
+    def _longest(self, text: bytes) -> list[int]:
+        ids, at = list[int](), 0
+        while at < len(text):
+            ends = range(min(len(text), at + self._most), at, -1)
+            end = next((end for end in ends if text[at:end] in self._by_bytes), None)
+            if end is None:
+                return ids  # nothing spells this byte: the grammar finds no token for it either
+            ids.append(self._by_bytes[text[at:end]])
+            at = end
+        return ids
+
+    @cached_property
+    def _by_bytes(self) -> dict[bytes, int]:
+        special = set(self.special_token_ids)
+        return {token: i for i, token in enumerate(self.tokens) if token and i not in special}
+
+    @cached_property
+    def _most(self) -> int:
+        return max(map(len, self._by_bytes), default=1)
 
 
 class Grammar:
