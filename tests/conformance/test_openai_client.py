@@ -277,7 +277,7 @@ def test_work_ends_when_the_client_leaves(served: Served, stream: bool) -> None:
         ({"extra_body": {"tempreature": 1}}, "tempreature"),
         ({"tools": [{"type": "retrieval"}]}, "tools"),
         ({"response_format": {"type": "xml"}}, "response_format"),
-        ({"extra_body": {"use_beam_search": True}}, "use_beam_search"),
+        ({"extra_body": {"best_of": 3}}, "best_of"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
