@@ -84,7 +84,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.memory import seconds_to_copy
-    from octavo.runtime.runner import ModelRunner
+    from octavo.runtime.pipeline import make_runner
     from octavo.runtime.states import RequestStates
 
     phases = _Phases(progress)
@@ -116,7 +116,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     states = RequestStates(
         config.max_num_seqs, config.max_model_len, config.page_size, config.max_encoder_len
     )
-    runner = ModelRunner(model, backend, kv, limits, states, tokenizer.stop_token_ids, memory.num_pages)
+    runner = make_runner(model, backend, kv, limits, states, tokenizer.stop_token_ids, memory.num_pages)
     phases.done("program")
     return Loaded(
         user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,

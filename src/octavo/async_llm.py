@@ -53,6 +53,7 @@ class AsyncLLM:
             vocab_size=loaded.model.vocab_size,
             rng=None if seed is None else random.Random(seed),
             beam_search=BeamSearch,
+            steps_in_flight=loaded.runner.steps_in_flight,
         )
         self._engine = AsyncEngine(core, output_processor(loaded.tokenizer, loaded.decoder_prompt))
         self._compiler = ConstraintCompiler(loaded.tokenizer)
@@ -166,6 +167,11 @@ class AsyncLLM:
     def healthy(self) -> bool:
         """The engine thread lives and, while there is work, moves."""
         return self._engine.healthy
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine died, if it did: nothing can be served any more."""
+        return self._engine.failure
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes that no running request uses. True: none is left."""

@@ -49,3 +49,11 @@ class EngineDeadError(OctavoError):
 
 class RequestFailedError(OctavoError):
     """The engine could not finish this request, through no fault of the caller; others go on."""
+
+
+class StepTooLargeError(CapacityError):
+    """The device has no memory for a step; its requests can be computed in smaller ones."""
+
+
+class DeviceLostError(OctavoError):
+    """The device has failed for good: nothing in this process can use it any more."""

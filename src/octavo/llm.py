@@ -56,6 +56,7 @@ class LLM:
             vocab_size=loaded.model.vocab_size,
             rng=None if seed is None else random.Random(seed),
             beam_search=BeamSearch,
+            steps_in_flight=loaded.runner.steps_in_flight,
         )
         self._outputs: OutputProcessor = output_processor(loaded.tokenizer, loaded.decoder_prompt)
         self._compiler = ConstraintCompiler(loaded.tokenizer)

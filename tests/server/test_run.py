@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from octavo.errors import CheckpointError
+from octavo.errors import CheckpointError, EngineDeadError
 from octavo.server.app import create_app
 from octavo.server.listen import PortInUseError, bind
 from octavo.server.run import serve
@@ -193,5 +193,21 @@ def test_a_reader_that_stops_reading_holds_only_itself_up() -> None:
             quick = await server.client.post(CHAT, json=BODY | {"max_tokens": 3})
             assert quick.text.endswith("data: [DONE]\n\n")
             assert len(engine.ended) == 1
+
+    run(test)
+
+
+def test_an_engine_that_dies_ends_the_server() -> None:
+    """/health says 503 until the process leaves, with the reason as its error."""
+
+    async def test() -> None:
+        engine = FakeEngine()
+        async with running(engine) as server:
+            assert (await server.client.get("/health")).status_code == 200
+            engine.healthy = False
+            assert (await server.client.get("/health")).status_code == 503
+            engine.failure = "the GPU can no longer be used (CUDA error: unknown error)"
+            with pytest.raises(EngineDeadError, match="the GPU can no longer be used"):
+                await asyncio.wait_for(server.done, 20)
 
     run(test)

@@ -46,6 +46,8 @@ def compile_only(capability: int) -> list[str]:
             if kernel.hash not in seen:
                 seen.add(kernel.hash)
                 assert kernel.asm["cubin"]
+                if options.get("enable_fp_fusion") is False:
+                    assert "fma." not in kernel.asm["ptx"], f"{self.fn.__name__} fuses"
                 compiled.append(self.fn.__name__)
                 print(len(compiled), self.fn.__name__, flush=True)
 
@@ -61,9 +63,10 @@ def main() -> int:
 
     compiled = compile_only(int(sys.argv[1]))
     from octavo.kernels.cuda.backend import CudaBackend
-    from support.cuda_shapes import exercise
+    from support.cuda_shapes import draw, exercise
 
     torch.set_num_threads(1)
+    draw(torch.device("cpu"), np.random.default_rng(0))
     for options in ({}, {"exact": True}, {"rounds": True, "dtype": "float16"}):
         backend = CudaBackend("cpu", sms=132, **options)  # type: ignore[arg-type]
         exercise(backend, np.random.default_rng(0), brief="rounds" in options)

@@ -12,6 +12,7 @@ from typing import Any
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, SamplingParams
+from support.late_device import Queue
 from support.tiny_engine import VOCAB_SIZE, Answer, Answers, run, tiny_engine
 
 MAX_LENGTH = 96
@@ -55,7 +56,7 @@ def quiet_engine(folder: Path, kv_dtype: str) -> EngineCore:
     )
 
 
-def random_engine(folder: Path, rng: random.Random, kv_dtype: str) -> EngineCore:
+def random_engine(folder: Path, rng: random.Random, kv_dtype: str, late: Queue | None = None) -> EngineCore:
     """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two."""
     page_size = rng.choice((1, 3, 4, 8, 16, 32))
     least = -(-MAX_LENGTH // page_size)
@@ -63,7 +64,8 @@ def random_engine(folder: Path, rng: random.Random, kv_dtype: str) -> EngineCore
         folder,
         kv_dtype=kv_dtype,
         threads=rng.choice((1, 2)),
-        depth=rng.choice((1, 2)),
+        depth=2 if late else rng.choice((1, 2)),
+        late=late,
         page_size=page_size,
         num_pages=least + rng.choice((0, 1, least // 2, 4 * least)),
         max_model_len=MAX_LENGTH,
@@ -84,12 +86,15 @@ class Crowd:
     Attributes:
         happened: what the engine did, by name.
         differing: requests that did not say what they say alone.
+
+    Args:
+        late: the engine's device does nothing before somebody waits.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, late: Queue | None = None) -> None:
         self._rng = random.Random(seed)
         self._folder, self._kv_dtype = folder, self._rng.choice(KV_DTYPES)
-        self.engine = random_engine(folder, self._rng, self._kv_dtype)
+        self.engine = random_engine(folder, self._rng, self._kv_dtype, late)
         self.happened: Counter[str] = Counter()
         self.differing: list[str] = []
         self._answers = Answers()

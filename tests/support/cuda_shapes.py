@@ -47,6 +47,31 @@ def exercise(backend: Any, rng: np.random.Generator, brief: bool = False) -> Non
         attend(backend, ops, inputs, rng, rows, brief)
 
 
+def draw(device: Any, rng: np.random.Generator) -> None:
+    """The draws of a step, of every kind, with edits and log-probabilities."""
+    import torch
+
+    from octavo.kernels.cuda.sample import DeviceSampler, Kind, Slate, feed
+    from octavo.sampling import SamplingBatch
+    from octavo.sampling.device import DrawMaker
+    from support.draws import lists, random_mask, random_params
+
+    rows, vocab = 3, 49_152
+    params = random_params(rng, rows, vocab, True)
+    several = [lists(rng, 8, vocab, np.ones) for _ in range(3)]
+    batch = SamplingBatch(params, np.arange(rows), *several, mask=random_mask(rng, rows, vocab))
+    draws = DrawMaker().draws(batch)
+    sampler, slate = DeviceSampler(vocab, rows, device), Slate(rows, device)
+    slate.write(draws, range(rows))
+    z = torch.zeros((rows, vocab), dtype=torch.float32, device=device)
+    if draws.edits is not None:
+        sampler.edit(z, draws.edits, slate)
+    for kind in Kind:
+        tokens = sampler.tokens(z, slate, kind, z)
+    sampler.scores(z, tokens, slate, 5)
+    feed(tokens, tokens, sampler.latest)
+
+
 def attend(backend: Any, ops: Any, inputs: Inputs, rng: np.random.Generator, rows: int, brief: bool) -> None:
     angles = rng.uniform(0, 6, (256, 32)).astype(np.float32)
     plain, pairs = Rotary(np.cos(angles), np.sin(angles)), Rotary(np.cos(angles), np.sin(angles), True)

@@ -86,6 +86,7 @@ class FakeEngine:
     hold: asyncio.Event | None = None
     delay: float = 0.0
     healthy: bool = True
+    failure: str | None = None
     max_model_len: int = 128
     max_encoder_len: int = 0
     max_sequences: int = 512

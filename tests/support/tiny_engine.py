@@ -17,9 +17,11 @@ from octavo.kernels.select import native_available
 from octavo.models.load import load_model
 from octavo.models.registry import Model
 from octavo.params import SampledToken, SamplingParams
+from octavo.runtime.pipeline import PipelinedRunner
 from octavo.runtime.runner import ModelRunner
 from octavo.runtime.states import RequestStates
 from octavo.sampling.beam import BeamSearch
+from support.late_device import LateBackend, LateKV, LateSteps, Queue
 
 VOCAB_SIZE, EOS, MAX_MODEL_LEN = 96, 2, 160
 BACKENDS = ("cpu", "reference") if native_available() else ("reference",)
@@ -72,9 +74,14 @@ def tiny_engine(
     threads: int = 1,
     kv_dtype: str = "f32",
     depth: int = 1,
+    late: Queue | None = None,
     **options: Any,
 ) -> EngineCore:
-    """An EngineCore whose runner computes the tiny model; options are SchedulerConfig's."""
+    """An EngineCore whose runner computes the tiny model; options are SchedulerConfig's.
+
+    Args:
+        late: the engine runs on a device that does nothing before somebody waits (late_device.py).
+    """
     wanted: dict[str, Any] = {"page_size": 16, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8, **options}
     wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
     config = SchedulerConfig(**wanted)
@@ -88,7 +95,14 @@ def tiny_engine(
         max_pages_per_sequence=-(-config.max_model_len // config.page_size),
     )
     states = RequestStates(config.max_num_seqs, config.max_model_len, config.page_size)
-    runner = ModelRunner(model, made, pages, limits, states, (EOS,), config.num_pages)
+    if late is None:
+        runner = ModelRunner(model, made, pages, limits, states, (EOS,), config.num_pages)
+    else:
+        program = made.capture(lambda ops, inputs: model.forward(ops, inputs, pages), limits)
+        steps = LateSteps(program, VOCAB_SIZE, config.max_num_seqs, late)
+        kv: Any = LateKV(pages, late)
+        behind: Any = LateBackend(made, late)
+        runner = PipelinedRunner(model, behind, kv, limits, states, (EOS,), config.num_pages, steps=steps)
     return EngineCore(
         config,
         runner,

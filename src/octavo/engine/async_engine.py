@@ -189,6 +189,11 @@ class AsyncEngine:
             return False
         return not self._busy or self._clock() - self._last_progress < self._stall_s
 
+    @property
+    def failure(self) -> str | None:
+        """Why the thread died, if it did; None also where it was told to stop."""
+        return None if self._dead is None or self._stopping else str(self._dead)
+
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let the others end for at most timeout_s, abort the rest, and stop."""
         self._draining = True

@@ -6,6 +6,8 @@ from math import ceil
 
 MIN_TOKENS = 16
 """Prompts go on at this pace at least, however slow the machine."""
+FORGIVES_AFTER = 256
+"""Steps without a lack of memory, after which they may be twice as large again."""
 MARGIN = 0.75
 """Share of the target that is aimed at: what a step takes varies, and the target is what it may take."""
 
@@ -27,7 +29,8 @@ class TokenBudget:
     """
 
     def __init__(self, max_tokens: int, target_s: float | None) -> None:
-        self._max_tokens = max_tokens
+        self._most = self._max_tokens = max_tokens
+        self._good = 0
         self._aim_s = None if target_s is None else MARGIN * target_s
         self._estimate = float(MIN_TOKENS)
 
@@ -41,8 +44,19 @@ class TokenBudget:
             return self._max_tokens
         return min(self._max_tokens, max(ceil(self._estimate), num_decoding + MIN_TOKENS))
 
+    def shrink(self, num_tokens: int) -> bool:
+        """A step of num_tokens was too large for the executor: steps have at most half of it, until
+        FORGIVES_AFTER of them went well. False: there are no smaller ones."""
+        if num_tokens <= 1:
+            return False
+        self._max_tokens, self._good = num_tokens // 2, 0
+        return True
+
     def observe(self, num_tokens: int, seconds: float) -> None:
         """A step of num_tokens took this long."""
+        self._good += 1
+        if self._good >= FORGIVES_AFTER and self._max_tokens < self._most:
+            self._max_tokens, self._good = min(2 * self._max_tokens, self._most), 0
         if self._aim_s is None or num_tokens < 1 or seconds <= 0.0:
             return
         if 2 * num_tokens < self._estimate and seconds <= self._aim_s:

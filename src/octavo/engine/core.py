@@ -16,7 +16,13 @@ from octavo.engine.page_pool import ensure
 from octavo.engine.plan import Executor, Handle, StepPlan
 from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.scheduler import MAX_IN_FLIGHT, Scheduler
-from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
+from octavo.errors import (
+    DeviceLostError,
+    EngineDeadError,
+    InvalidRequestError,
+    OverloadedError,
+    StepTooLargeError,
+)
 from octavo.params import RequestMetrics, SamplingParams
 
 SEED_BITS = 53
@@ -52,7 +58,8 @@ class EngineCore:
     """The engine without threads, text or model: add_request(), step(), abort().
 
     One bad request ends alone: a row that failed ends its request, a step that failed ends the
-    requests of that step, and only MAX_FAILED_STEPS failing steps in a row end the engine.
+    requests of that step, and only MAX_FAILED_STEPS failing steps in a row end the engine, or a device
+    that is lost. A step that was too large for the device's memory is done again in smaller ones.
 
     Not thread safe, but for stats() and check(): AsyncEngine gives it a thread of its own.
 
@@ -269,6 +276,10 @@ class EngineCore:
         return self.scheduler.update(result, now, duration)
 
     def _failed(self, plan: StepPlan, error: Exception) -> list[RequestUpdate]:
+        if isinstance(error, DeviceLostError):
+            raise EngineDeadError(str(error)) from error
+        if isinstance(error, StepTooLargeError):
+            return self.scheduler.fail(plan.step_id, str(error), self._clock(), again=True)
         self.failed_steps += 1
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         if self.failed_steps >= MAX_FAILED_STEPS:

@@ -17,7 +17,7 @@ from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.plan import RowStep, StepPlan, StepResult
 from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
-from octavo.engine.step_builder import InFlight, StepBuilder, decode_step
+from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, take_back
 from octavo.engine.swap import SwapSpace
 from octavo.params import SampledToken
 
@@ -118,7 +118,7 @@ class Scheduler:
         """The next step, or None when there is nothing to compute before a result arrives."""
         ensure(len(self._in_flight) < MAX_IN_FLIGHT, "too many steps are in flight")
         running, entering, flight = self.running, self.waiting and self._free_rows, None
-        if running and not entering and len(running) <= self.config.max_num_batched_tokens:
+        if running and not entering and len(running) <= self.budget.tokens(len(running)):
             flight = decode_step(self._next_step, self._freed, running, self.config.page_size)
         flight = flight or self._any_step(now)
         if flight is None:
@@ -175,14 +175,15 @@ class Scheduler:
         if victim.group is not None:
             victim = victim.group.owner
         copying = step.copies_for(victim)
-        for member in together(victim):
-            step.withdraw(member)
+        step.withdraw(together(victim))
         if not copying and (pairs := self.kv.swap_out(victim)):
             step.swapped[victim] = pairs
+        self._put_back(victim)
+
+    def _put_back(self, victim: Request) -> None:
         self._leave(victim)
         victim.state = RequestState.PREEMPTED
-        victim.drafts = ()
-        victim.verifying = False
+        victim.drafts, victim.verifying = (), False
         victim.metrics.num_preemptions += 1
         self.num_preemptions += 1
         insort(self.waiting, victim, key=ORDER)
@@ -343,23 +344,22 @@ class Scheduler:
                 self.num_prompt_tokens += request.num_prompt_tokens + len(request.encoder_token_ids)
         metrics.last_token_time = now
 
-    def fail(self, step_id: int, message: str, now: float = 0.0) -> list[RequestUpdate]:
-        """A step in flight could not be executed: end its requests, keep the others."""
-        flight = next((f for f in self._in_flight if f.plan.step_id == step_id), None)
-        if flight is None:
-            raise IntegrityError(f"step {step_id} is not in flight")
-        self._in_flight.remove(flight)
+    def fail(self, step_id: int, message: str, now: float = 0.0, again: bool = False) -> list[RequestUpdate]:
+        """A step in flight could not be executed: end its requests, keep the others. But put them back if
+        it is to be tried again, is the last one submitted, and can be done in smaller steps."""
+        flight, freed = take_back(self._in_flight, step_id, set(self._free_rows).difference(self._freed))
+        self._freed += freed
         for victim in flight.swapped:
             self.kv.swap.forget(victim)
-        free = set(self._free_rows).difference(self._freed, *(f.plan.freed_rows for f in self._in_flight))
-        # Nobody knows how far the executor came: say again which rows are free.
-        self._freed += [row for row in flight.plan.freed_rows if row in free]
-        return [
-            update
-            for request in flight.requests
-            if not request.finished
-            for update in self._fail(request, message, now)
-        ]
+        last = step_id == self._next_step - 1
+        if not (again and last and self.budget.shrink(flight.plan.num_tokens)):
+            return [u for r in flight.requests if not r.finished for u in self._fail(r, message, now)]
+        for request, step in zip(flight.requests, flight.plan.steps, strict=True):
+            if request.group is None:  # (a search begins anew)
+                request.num_in_flight -= step.sample
+            if request.state is RequestState.RUNNING:
+                self._put_back(request if request.group is None else request.group.owner)
+        return []
 
     def _fail(self, request: Request, message: str, now: float) -> list[RequestUpdate]:
         if request.group is not None:

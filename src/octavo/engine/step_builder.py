@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.engine.cross_pages import CrossEntry
 from octavo.engine.kv_manager import NO_GROWTH, Growth
+from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import EncoderInput, NewRow, RowStep, StepPlan
 from octavo.engine.request import Request
 
@@ -50,6 +52,23 @@ def decode_step(
         request.num_scheduled_tokens += 1
     plan = StepPlan(step_id, tuple(freed_rows), (), tuple(steps))
     return InFlight(plan, tuple(running), tuple([r.metrics.num_preemptions for r in running]))
+
+
+def take_back(in_flight: deque[InFlight], step_id: int, free_rows: set[int]) -> tuple[InFlight, list[int]]:
+    """A step that could not be executed leaves the queue.
+
+    Returns:
+        It, and those of its freed rows to be named again, as nobody knows how far the executor came.
+
+    Args:
+        free_rows: that are free and that no later step is going to name.
+    """
+    flight = next((f for f in in_flight if f.plan.step_id == step_id), None)
+    if flight is None:
+        raise IntegrityError(f"step {step_id} is not in flight")
+    in_flight.remove(flight)
+    free = free_rows.difference(*(f.plan.freed_rows for f in in_flight))
+    return flight, [row for row in flight.plan.freed_rows if row in free]
 
 
 class StepBuilder:
@@ -111,18 +130,19 @@ class StepBuilder:
             self._encoded.add(request)
             self.left -= len(request.encoder_token_ids)
 
-    def withdraw(self, request: Request) -> None:
-        """Undo place(), if there was one."""
-        step = self._steps.pop(request, None)
-        if step is None:
-            return
-        self._new_rows.pop(request, None)
-        self._copies.pop(request, None)
-        self.left += step.count
-        request.num_scheduled_tokens = step.start
-        if step.sample:
-            request.num_in_flight -= 1
-            request.verifying = False
+    def withdraw(self, requests: Iterable[Request]) -> None:
+        """Undo place() of those for whom there was one."""
+        for request in requests:
+            step = self._steps.pop(request, None)
+            if step is None:
+                continue
+            self._new_rows.pop(request, None)
+            self._copies.pop(request, None)
+            self.left += step.count
+            request.num_scheduled_tokens = step.start
+            if step.sample:
+                request.num_in_flight -= 1
+                request.verifying = False
 
     def build(self, step_id: int, freed_rows: tuple[int, ...]) -> InFlight:
         swaps_in: list[tuple[int, int]] = []

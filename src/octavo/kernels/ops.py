@@ -18,12 +18,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.batch import ForwardBatch
+
+if TYPE_CHECKING:
+    from octavo.kernels.draws import DeviceSteps
 
 F32 = npt.NDArray[np.float32]
 TokenArrays = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], F32]
@@ -472,6 +475,10 @@ class Backend(ABC):
     @abstractmethod
     def capture(self, forward: Forward, limits: Limits) -> Program:
         """Make a Program of model code."""
+
+    def steps(self, forward: Forward, limits: Limits, vocab_size: int) -> DeviceSteps | None:
+        """A program that draws where its logits are (kernels/draws.py); None: logits come to the host."""
+        return None
 
     def sampler(self, vocab_size: int) -> RowSampler | None:
         """Draws tokens from logits [R, vocab_size]; None: this backend leaves that to NumPy."""

@@ -109,8 +109,9 @@ def free_after(weights: int, available: int | None = None) -> int:
 
 
 def activation_reserve(max_num_seqs: int, vocab_size: int) -> int:
-    """Bytes of a device's memory that pages leave: 1 GiB, and the sampled rows' logits twice."""
-    return 2**30 + 2 * 4 * max_num_seqs * vocab_size
+    """Bytes of a device's memory that pages leave: 1 GiB, and the sampled rows' logits four times (as
+    computed, where draws find them, edited, and as weights)."""
+    return 2**30 + 4 * 4 * max_num_seqs * vocab_size
 
 
 def available_memory(root: Path = Path("/")) -> int:

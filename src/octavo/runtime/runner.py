@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from octavo.engine.plan import RowStep, SampledToken, StepPlan, StepResult
+from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
 from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Program, Tensor
 from octavo.models.registry import Embedder, EncoderDecoder, Model
 from octavo.runtime.batch import encoder_batch, gather_batch
@@ -44,7 +44,12 @@ class ModelRunner:
     4 and 5 are one call where every row decodes and nothing else is asked for (Decoding).
 
     A row whose logits are not finite fails alone (StepResult.errors).
+
+    Attributes:
+        steps_in_flight: how many steps are worth submitting before the first result.
     """
+
+    steps_in_flight = 1
 
     def __init__(
         self,
@@ -104,10 +109,16 @@ class ModelRunner:
         """Of the rows' tokens and page tables."""
         return self._states.nbytes
 
-    def submit(self, plan: StepPlan) -> Done:
+    def submit(self, plan: StepPlan) -> Handle:
         return Done(self.execute(plan))
 
     def execute(self, plan: StepPlan) -> StepResult:
+        steps, vectors = self._prepare(plan)
+        result = self._draw(plan.step_id, steps)
+        return with_vectors(result, vectors) if vectors else result
+
+    def _prepare(self, plan: StepPlan) -> tuple[Sequence[RowStep], dict[int, Vector | RowError]]:
+        """All that comes before the step's own batch: 1, 2, and of 3 the pooled prompts."""
         for row in plan.freed_rows:
             self._samplings.remove(row)
             self._scores.remove(row)
@@ -126,9 +137,7 @@ class ModelRunner:
             self._kv.copy_pages(self._copies(plan))
         if self._encoder is not None and plan.encodes:
             self._encoder.replay(encoder_batch(plan.encodes, self._states.page_size))
-        steps, vectors = self._vectors.run(plan.steps)
-        result = self._draw(plan.step_id, steps)
-        return _with_vectors(result, vectors) if vectors else result
+        return self._vectors.run(plan.steps)
 
     def _copies(self, plan: StepPlan) -> Sequence[tuple[int, int]]:
         """All page copies; the slots of the swap space are the pages after the pool's."""
@@ -175,7 +184,7 @@ class ModelRunner:
         return StepResult(step_id, tokens, errors)
 
 
-def _with_vectors(result: StepResult, vectors: dict[int, Vector | RowError]) -> StepResult:
+def with_vectors(result: StepResult, vectors: dict[int, Vector | RowError]) -> StepResult:
     """The result with the prompts that have been pooled."""
     errors = {row: found.message for row, found in vectors.items() if isinstance(found, RowError)}
     done = {row: found for row, found in vectors.items() if not isinstance(found, RowError)}

@@ -187,6 +187,11 @@ class SamplingRows:
         """Whether any row has a mask to be computed: batch() is then worth a thread of its own."""
         return bool(self._matchers)
 
+    def follows(self, rows: Sequence[int]) -> bool:
+        """Whether the draw of any of these rows depends on which tokens were drawn before it (penalties,
+        masks): batch() must then know them."""
+        return any(row in self._counts or row in self._matchers for row in rows)
+
     def append(self, row: int, token_ids: Sequence[int]) -> None:
         """These tokens are now the row's own output.
 

@@ -72,6 +72,11 @@ class ServedEngine(Protocol):
         ...
 
     @property
+    def failure(self) -> str | None:
+        """Why the engine died, if it did."""
+        ...
+
+    @property
     def healthy(self) -> bool: ...
 
     def generate(

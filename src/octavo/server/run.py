@@ -10,11 +10,14 @@ from collections.abc import Awaitable, Callable, Generator
 import uvicorn
 from fastapi import FastAPI
 
+from octavo.errors import EngineDeadError
 from octavo.server.app import attach
 from octavo.server.engine import ServedEngine
 from octavo.server.signals import StopSignals
 from octavo.server.state import ServerState
 
+LOOK_S = 0.5
+"""How often to see whether the engine is still alive."""
 CLOSE_S = 5
 """After draining, connections get so long to send what they hold."""
 
@@ -46,6 +49,9 @@ async def serve(
 
     Returns:
         Whether every request came to its end.
+
+    Raises:
+        EngineDeadError: the engine died by itself. Its requests were told so, /health said 503.
     """
     config = uvicorn.Config(
         app,
@@ -68,14 +74,26 @@ async def serve(
             attach(app, engine)
             on_ready(engine)
             engine.prepare()
-            await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+            dying = asyncio.ensure_future(_death(engine))
+            await asyncio.wait({stopping, serving, dying}, return_when=asyncio.FIRST_COMPLETED)
+            died = dying.done()
+            dying.cancel()
             finished = await _drain(app.state.octavo, engine, drain_timeout_s, signals.kill)
+            if died:
+                raise EngineDeadError(dying.result())
     finally:
         stopping.cancel()
         load.cancel()
         server.should_exit = True
         await serving
     return finished
+
+
+async def _death(engine: ServedEngine) -> str:
+    """Wait for the engine to die by itself. Returns why."""
+    while (reason := engine.failure) is None:
+        await asyncio.sleep(LOOK_S)
+    return reason
 
 
 async def _drain(state: ServerState, engine: ServedEngine, timeout_s: float, kill: asyncio.Event) -> bool:

@@ -44,8 +44,9 @@ class Recordings:
     def __init__(self) -> None:
         self.made = 0
 
-    def __call__(self, run: Any) -> tuple[Any, Any]:
+    def __call__(self, run: Any, warm: Any) -> tuple[Any, Any]:
         self.made += 1
+        warm()
         result = run()
 
         class Graph:
@@ -58,6 +59,7 @@ class Recordings:
 def test_a_padded_step_equals_an_eager_one() -> None:
     """Rows of padding change nothing, in pages or in logits; each bucket is recorded once."""
     from octavo.kernels.cuda.backend import EagerProgram, check_limits
+    from octavo.kernels.cuda.capture import Captures
 
     program, backend, rng = program_module(), interpreted(), np.random.default_rng(0)
     table = backend.pack([random_weight(rng, "f32", 50, 64)])
@@ -77,7 +79,8 @@ def test_a_padded_step_equals_an_eager_one() -> None:
         return forward
 
     limits, record = Limits(64, 6, 6, 4), Recordings()
-    graphs = program.GraphProgram(backend, forward_on(caches[0]), limits, check_limits, record)
+    captures = Captures(record, background=False)
+    graphs = program.GraphProgram(backend, forward_on(caches[0]), limits, check_limits, captures)
     eager = EagerProgram(backend, forward_on(caches[1]), limits)
     for rows, made, replays in ((3, 1, 0), (3, 1, 1), (2, 2, 1), (4, 2, 2), (6, 3, 2), (5, 3, 3)):
         lengths = rng.integers(1, 17, rows).tolist()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,10 +10,13 @@ import torch
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.batch import DeviceBatch, move
+from octavo.kernels.cuda.capture import Captures, Recorder
+from octavo.kernels.cuda.errors import clear_errors, step_errors
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.kv import CudaKVCache
 from octavo.kernels.cuda.ops import Constants, CudaOps, value
-from octavo.kernels.cuda.program import GraphProgram, Recorder
+from octavo.kernels.cuda.program import GraphProgram
+from octavo.kernels.cuda.steps import Steps
 from octavo.kernels.cuda.weight import CudaWeight, pack
 from octavo.kernels.ops import F32, Backend, Forward, Inputs, KVSpec, Limits, Program, Rows, Tensor
 from octavo.kernels.weight import Weight
@@ -29,23 +31,6 @@ SHARE = 0.9
 def budget(free: int, total: int, share: float, reserve: int) -> int:
     """Bytes for pages: what share of the whole leaves after all that is taken, ours and others'."""
     return max(int(total * share) - (total - free) - reserve, 0)
-
-
-@contextmanager
-def clear_errors(device: torch.device, what: str) -> Iterator[None]:
-    """Too little memory as one line.
-
-    Raises:
-        CapacityError: with what was asked for, and what is free.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        free, total = torch.cuda.mem_get_info(device)
-        raise CapacityError(
-            f"{what} do not fit on the GPU: {free / 1e9:.1f} of {total / 1e9:.1f} GB are free. Use a smaller "
-            "or quantized model, fewer pages, or a lower --gpu-memory-utilization"
-        ) from error
 
 
 def check_limits(batch: ForwardBatch, limits: Limits) -> None:
@@ -78,8 +63,9 @@ class EagerProgram:
 
     def replay(self, batch: ForwardBatch) -> F32:
         check_limits(batch, self._limits)
-        result = self._forward(self._backend.eager(batch), Inputs(batch))
-        return np.asarray(value(result).float().cpu().numpy())
+        with step_errors():
+            result = self._forward(self._backend.eager(batch), Inputs(batch))
+            return np.asarray(value(result).float().cpu().numpy())
 
 
 class CudaBackend(Backend):
@@ -119,7 +105,8 @@ class CudaBackend(Backend):
         self.kv_dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
         self.policy = Policy(sms or found, exact, rounds, fixed_split)
         self.constants = Constants(self.device)
-        self._graphs = graphs
+        self._page_size = 16  # of the pages made last: a context is no longer than its table of them
+        self.captures = Captures(Recorder(self.device)) if graphs and cuda else None
 
     def page_budget(self, share: float | None, reserve: int) -> int | None:
         if self.device.type != "cuda":
@@ -132,12 +119,16 @@ class CudaBackend(Backend):
 
     def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> CudaKVCache:
         with clear_errors(self.device, f"{num_pages} pages"):
+            self._page_size = page_size
             return CudaKVCache(layers, num_pages, page_size, self.device)
 
     def capture(self, forward: Forward, limits: Limits) -> Program:
-        if self.device.type != "cuda" or not self._graphs:
+        if self.captures is None:
             return EagerProgram(self, forward, limits)
-        return GraphProgram(self, forward, limits, check_limits, Recorder())
+        return GraphProgram(self, forward, limits, check_limits, self.captures, self._page_size)
+
+    def steps(self, forward: Forward, limits: Limits, vocab_size: int) -> Steps:
+        return Steps(self, forward, limits, check_limits, self.captures, vocab_size, self._page_size)
 
     def eager(self, batch: ForwardBatch, limits: Limits | None = None) -> EagerOps:
         """Ops that run at once, on one batch."""

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.attention import Queries
+from octavo.kernels.cuda.lane import Lane
 
 FIELDS = ("token_ids", "positions", "slots", "query_start", "context_lens", "page_tables", "sampled")
 
@@ -32,33 +34,24 @@ class DeviceBatch:
 
 
 class Staging:
-    """One stretch of int32 on the host (pinned, where there is a GPU) and its twin on the device.
+    """The arrays of FIELDS, int32, on the host (pinned, where there is a GPU) and on the device.
 
     Args:
-        shapes: of each of FIELDS; they lie one after another, each 16-byte aligned.
+        shapes: of each of FIELDS.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
-        starts, total = {}, 0
-        for name in FIELDS:
-            starts[name] = total
-            total += -(-int(np.prod(shapes[name])) // 4) * 4
-        pin = device.type == "cuda"
-        self._host = torch.zeros(max(total, 4), dtype=torch.int32, pin_memory=pin)
-        self._device = torch.zeros(max(total, 4), dtype=torch.int32, device=device)
+        self._lane = Lane({name: (torch.int32, shapes[name]) for name in FIELDS}, device)
+        self.device = self._lane.device
 
-        def views(flat: torch.Tensor) -> dict[str, torch.Tensor]:
-            sizes = {name: int(np.prod(shapes[name])) for name in FIELDS}
-            return {
-                name: flat[starts[name] : starts[name] + sizes[name]].view(shapes[name]) for name in FIELDS
-            }
-
-        self.host = {name: view.numpy() for name, view in views(self._host).items()}
-        self.device = views(self._device)
+    @property
+    def host(self) -> dict[str, npt.NDArray[np.int32]]:
+        """What the next send() moves."""
+        return self._lane.writable()
 
     def send(self) -> None:
-        """Start the copy; the host's side must not be written before it ended."""
-        self._device.copy_(self._host, non_blocking=True)
+        """Start the copy."""
+        self._lane.send()
 
     def batch(self, max_query: int, max_context: int) -> DeviceBatch:
         at = self.device
@@ -74,8 +67,9 @@ class Staging:
 def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
     """A batch of any shape, for a forward that runs eagerly."""
     staging = Staging({name: getattr(batch, name).shape for name in FIELDS}, device)
+    host = staging.host
     for name in FIELDS:
-        staging.host[name][...] = getattr(batch, name)
+        host[name][...] = getattr(batch, name)
     staging.send()
     longest = int(np.diff(batch.query_start).max(initial=1))
     moved = staging.batch(longest, int(batch.context_lens.max(initial=1)))

@@ -38,12 +38,13 @@ def find_gpu(index: int = 0) -> Gpu | str:
     except OSError:
         return "no NVIDIA driver is installed (libcuda.so.1 was not found)"
     if status := cuda.cuInit(0):
-        return f"the NVIDIA driver cannot start (error {status}): is a GPU visible to this process?"
+        return driver_says(status)
     count, handle, version = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     cuda.cuDeviceGetCount(ctypes.byref(count))
     if index >= count.value:
         return f"GPU {index} was asked for, the driver sees {count.value}"
-    cuda.cuDeviceGet(ctypes.byref(handle), index)
+    if status := cuda.cuDeviceGet(ctypes.byref(handle), index):
+        return driver_says(status)
     cuda.cuDriverGetVersion(ctypes.byref(version))
     name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
     cuda.cuDeviceGetName(name, 256, handle)
@@ -55,6 +56,22 @@ def find_gpu(index: int = 0) -> Gpu | str:
         parts.append(value.value)
     driver = version.value // 1000, version.value % 1000 // 10
     return Gpu(name.value.decode(errors="replace"), (parts[0], parts[1]), memory.value, driver)
+
+
+DRIVER_ERRORS = {
+    3: "it is shutting down",
+    100: "it sees no GPU: is one visible to this process (CUDA_VISIBLE_DEVICES, the container's devices)?",
+    802: "the system is not ready: is NVIDIA's fabric manager running?",
+    803: "its kernel module and libcuda.so are of different versions: load the module anew, or restart",
+    804: "this libcuda.so is for newer hardware than this GPU",
+    999: "unknown error, as after a GPU has failed (Xid): see the kernel's log; a restart may help",
+}
+"""CUresult of cuInit, by what can be done about it."""
+
+
+def driver_says(status: int) -> str:
+    """A CUresult as one line."""
+    return f"the NVIDIA driver cannot start (error {status}): {DRIVER_ERRORS.get(status, 'unknown reason')}"
 
 
 def why_not(gpu: Gpu | str) -> str | None:

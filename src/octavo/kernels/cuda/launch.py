@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 
+from octavo.checkpoints.hub import default_cache_dir
 from octavo.errors import InvalidRequestError
 
 
 def prepare(interpret: bool) -> None:
     """Let kernels be defined for the interpreter (device "cpu") or for a GPU.
 
-    Triton decides when it is imported, so one process has one of the two.
+    Triton decides when it is imported, so one process has one of the two. What it compiles is kept on
+    disk, in Octavo's cache unless TRITON_CACHE_DIR says where.
 
     Raises:
         InvalidRequestError: Triton was imported for the other one.
     """
     if interpret:
         os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("TRITON_CACHE_DIR", str(default_cache_dir() / "triton"))
     import triton.language
     from triton.runtime.interpreter import InterpretedFunction
 

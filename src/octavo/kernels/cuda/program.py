@@ -1,7 +1,7 @@
 """Programs as CUDA graphs: decode is captured per batch bucket, everything else runs eagerly.
 
     bucket     1  2  4  8  16  24  32 ... max_sequences     sequences of one token each
-    capture    when a bucket is first needed: that step runs eagerly, the graph is recorded after it
+    capture    when a bucket is first needed: its steps run eagerly until the graph is there (capture.py)
     replay     the batch's arrays are padded to the bucket in pinned memory, moved by one copy
 
 A row of padding has slot -1, so nothing of it is stored, and a context of 0, so nothing is read.
@@ -20,6 +20,8 @@ import torch
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.batch import DeviceBatch, Staging
+from octavo.kernels.cuda.capture import Captures
+from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.ops import value
 from octavo.kernels.ops import F32, Forward, Inputs, Limits
 
@@ -62,12 +64,29 @@ def shapes(bucket: int, limits: Limits) -> dict[str, tuple[int, ...]]:
     return {**one, "query_start": (bucket + 1,), "page_tables": (bucket, limits.max_pages_per_sequence)}
 
 
+class Bucket:
+    """Arrays at fixed addresses for decode steps of up to `size` sequences, all of it padding at first."""
+
+    def __init__(self, size: int, limits: Limits, page_size: int, device: torch.device) -> None:
+        self._staging = Staging(shapes(size, limits), device)
+        self.batch: DeviceBatch = self._staging.batch(1, limits.max_pages_per_sequence * page_size)
+        host = self._staging.host
+        host["slots"][...] = -1
+        host["query_start"][...] = np.arange(size + 1)
+        host["sampled"][...] = np.arange(size)
+        self._staging.send()
+
+    def write(self, batch: ForwardBatch) -> None:
+        """Start moving a batch into the arrays."""
+        pad(batch, self._staging.host)
+        self._staging.send()
+
+
 @dataclass(slots=True, eq=False)
 class Captured:
-    """A bucket's arrays and, once it was recorded, its graph and the logits that it leaves."""
+    """A bucket and, once it was recorded, its graph and the logits that it leaves."""
 
-    staging: Staging
-    batch: DeviceBatch
+    bucket: Bucket
     graph: Any = None
     logits: torch.Tensor | None = None
 
@@ -76,7 +95,7 @@ class GraphProgram:
     """A forward whose decode steps are replayed as CUDA graphs.
 
     Args:
-        record: runs a forward inside a capture and returns (graph, its result); tests give another.
+        captures: who records them.
         page_size: slots of a page: a context is no longer than its table.
     """
 
@@ -86,18 +105,19 @@ class GraphProgram:
         forward: Forward,
         limits: Limits,
         check: Callable[[ForwardBatch, Limits], None],
-        record: Callable[[Callable[[], torch.Tensor]], tuple[Any, torch.Tensor]],
+        captures: Captures,
         page_size: int = 16,
     ) -> None:
         self._backend, self._forward, self._limits = backend, forward, limits
-        self._check, self._record, self._page_size = check, record, page_size
+        self._check, self._captures, self._page_size = check, captures, page_size
         self._sizes = buckets(min(limits.max_sequences, limits.max_sampled))
         self._captured: dict[int, Captured] = {}
         self.replays = 0
 
     def replay(self, batch: ForwardBatch) -> F32:
         """The logits on the host: the one place where the host waits for the device."""
-        return np.asarray(self.launch(batch).float().cpu().numpy())
+        with step_errors():
+            return np.asarray(self.launch(batch).float().cpu().numpy())
 
     def launch(self, batch: ForwardBatch) -> torch.Tensor:
         """The same on the device, without waiting; valid until the next launch."""
@@ -105,38 +125,31 @@ class GraphProgram:
         if not is_decode(batch) or batch.num_sequences > self._sizes[-1]:
             return value(self._forward(self._backend.eager(batch), Inputs(batch)))
         size = bucket_of(self._sizes, batch.num_sequences)
-        held = self._captured.get(size)
+        held, new = self._captured.get(size), False
         if held is None:
-            held = self._captured[size] = self._bucket(size)
-        pad(batch, held.staging.host)
-        held.staging.send()
+            held, new = Captured(self._bucket(size)), True
+            self._captured[size] = held
+        held.bucket.write(batch)
         if held.graph is not None and held.logits is not None:
             held.graph.replay()
             self.replays += 1
             return held.logits[: batch.num_sequences]
-        result = self._run(held)  # eagerly, so that kernels are compiled and constants are moved
-        held.graph, held.logits = self._record(lambda: self._run(held))
+        result = self._run(held.bucket)
+        if new:
+            self._want(held, size)
         return result[: batch.num_sequences]
 
-    def _run(self, held: Captured) -> torch.Tensor:
-        return value(self._forward(self._backend.on(held.batch), Inputs()))
+    def _want(self, held: Captured, size: int) -> None:
+        def take(graph: Any, logits: torch.Tensor) -> None:
+            held.logits = logits
+            held.graph = graph  # last: whoever sees it finds the rest
 
-    def _bucket(self, size: int) -> Captured:
-        staging = Staging(shapes(size, self._limits), self._backend.device)
-        longest = self._limits.max_pages_per_sequence * self._page_size
-        return Captured(staging, staging.batch(1, longest))
+        self._captures.want(
+            f"decode {size}", lambda: self._run(held.bucket), lambda: self._run(self._bucket(size)), take
+        )
 
+    def _run(self, bucket: Bucket) -> torch.Tensor:
+        return value(self._forward(self._backend.on(bucket.batch), Inputs()))
 
-class Recorder:
-    """Records CUDA graphs that share one memory pool."""
-
-    def __init__(self) -> None:
-        self._pool: Any = None
-
-    def __call__(self, run: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=self._pool):
-            result = run()
-        self._pool = graph.pool()
-        return graph, result
+    def _bucket(self, size: int) -> Bucket:
+        return Bucket(size, self._limits, self._page_size, self._backend.device)

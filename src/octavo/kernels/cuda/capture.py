@@ -1,0 +1,117 @@
+"""Captures: recording CUDA graphs while steps go on.
+
+A capture launches nothing, but the thread that makes it may call nothing that is unsafe meanwhile, so
+it has a thread and a stream of its own, and is captured in mode "thread_local": the engine's thread and
+its stream know nothing of it. Before, the same work runs once on that stream, over arrays of padding, so
+that kernels are loaded and libraries have their handles; it stores nothing and reads no page. What a
+graph holds of memory comes from one pool that all graphs share: they are replayed one after another.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from octavo.kernels.cuda.errors import fatal
+
+
+class Record(Protocol):
+    """Runs `run` inside a capture, after `warm` outside of it: (graph, what run returned)."""
+
+    def __call__(
+        self, run: Callable[[], torch.Tensor], warm: Callable[[], object]
+    ) -> tuple[Any, torch.Tensor]: ...
+
+
+class Recorder:
+    """Records on a stream of its own. Calls come from one thread."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = None
+        self._pool: Any = None
+
+    def __call__(
+        self, run: Callable[[], torch.Tensor], warm: Callable[[], object]
+    ) -> tuple[Any, torch.Tensor]:
+        torch.cuda.set_device(self._device)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.stream(self._stream):
+            warm()
+            self._stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = run()
+            finally:
+                graph.capture_end()
+        return graph, result
+
+
+class Captures:
+    """Jobs of recording, one after another: on a thread of its own, or at once (tests).
+
+    A capture that fails is noted in `failed` and not tried again: its steps go on eagerly. One that
+    fails because the device is gone says nothing here; the next step will.
+
+    Attributes:
+        seconds: what each capture took, by its name.
+        failed: why there is none, by its name.
+    """
+
+    def __init__(self, record: Record, background: bool = True) -> None:
+        self._record, self._background = record, background
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._open = 0
+        self._idle = threading.Condition()
+        self.seconds: dict[str, float] = {}
+        self.failed: dict[str, str] = {}
+
+    def want(
+        self,
+        name: str,
+        run: Callable[[], torch.Tensor],
+        warm: Callable[[], object],
+        take: Callable[[Any, torch.Tensor], None],
+    ) -> None:
+        """Record run, some time; take gets the graph and its result, on the thread that recorded."""
+
+        def job() -> None:
+            begin = time.perf_counter()
+            try:
+                take(*self._record(run, warm))
+            except Exception as error:  # whatever it was, steps without a graph are only slower
+                if not fatal(error):
+                    self.failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            else:
+                self.seconds[name] = time.perf_counter() - begin
+
+        if not self._background:
+            job()
+            return
+        with self._idle:
+            self._open += 1
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="octavo-captures", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
+            with self._idle:
+                self._open -= 1
+                self._idle.notify_all()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until nothing is left to record (benchmarks, tests). False: it took too long."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._open == 0, timeout_s)

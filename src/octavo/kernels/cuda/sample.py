@@ -1,0 +1,299 @@
+"""DeviceSampler: a step's draws where its logits are. Kernels in draw.py, their order here.
+
+    logits --(copy, edits)--> peaks -> head [-> top_k, top_p] -> sums -> race -> tokens -> pinned memory
+                                                                          `-> latest[row], for the next step
+
+Three kinds of draws differ in what is launched: GREEDY ends after head, RACE leaves out top_k and top_p,
+NARROW has all. Arrays that a captured program reads have fixed addresses (Slate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+
+from octavo.kernels.cuda import draw
+from octavo.kernels.cuda.errors import step_errors
+from octavo.kernels.cuda.lane import Lane
+from octavo.kernels.cuda.launch import cdiv, next_power_of_2
+from octavo.kernels.draws import Drawn, Draws, Edits, Numbers
+from octavo.kernels.ops import TokenArrays
+
+GROUP = 16
+"""Chunks of a program that reads whole rows."""
+BLOCK = 2048
+MAX_LOGPROBS = 64
+"""Likeliest tokens of a row that the device reports."""
+MAX_CHUNKS = 4096
+"""Of a vocabulary: a program holds a number for each."""
+
+
+class Kind(IntEnum):
+    GREEDY = 0
+    RACE = 1
+    NARROW = 2
+
+    @classmethod
+    def of(cls, numbers: Numbers) -> Kind:
+        return cls.GREEDY if numbers.greedy else cls.NARROW if numbers.narrows else cls.RACE
+
+
+FIELDS: Mapping[str, tuple[torch.dtype, tuple[int, ...]]] = {
+    "seeds": (torch.int64, ()),
+    "positions": (torch.int64, ()),
+    "top_p": (torch.float64, ()),
+    "sample_indices": (torch.int32, ()),
+    "inverses": (torch.float32, ()),
+    "min_p": (torch.float32, ()),
+    "top_k": (torch.int32, ()),
+    "penalties": (torch.float32, (3,)),
+    "num_logprobs": (torch.int32, ()),
+    "owners": (torch.int32, ()),
+}
+"""Of a Slate: type, and what stands before [rows]."""
+
+
+class Slate:
+    """The numbers of up to `rows` draws, on the host and on the device; padding is greedy and nobody's."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.rows = rows
+        self._lane = Lane({name: (kind, (*more, rows)) for name, (kind, more) in FIELDS.items()}, device)
+        self.device = self._lane.device
+
+    def write(self, draws: Draws | None, owners: Any) -> None:
+        """Start moving a step's numbers; draws None: only whose they will be."""
+        host = self._lane.writable()
+        count = len(owners)
+        host["owners"][:count], host["owners"][count:] = owners, -1
+        if draws is not None:
+            numbers = draws.numbers
+            host["seeds"][:count] = numbers.seeds.view(np.int64)
+            host["sample_indices"][:count] = numbers.sample_indices.view(np.int32)
+            host["positions"][:count] = draws.positions
+            for name in ("inverses", "min_p", "top_p", "top_k", "penalties", "num_logprobs"):
+                host[name][..., :count] = getattr(numbers, name)
+            for name, idle in (("inverses", 0), ("top_k", 0), ("top_p", 1), ("num_logprobs", -1)):
+                host[name][count:] = idle
+        self._lane.send()
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """What the kernels leave for each other, [rows, ...]; made anew for each draw, or once for a graph."""
+
+    peak: torch.Tensor
+    best: torch.Tensor
+    sums: torch.Tensor
+    code: torch.Tensor
+    top: torch.Tensor
+    likeliest: torch.Tensor
+    threshold: torch.Tensor
+    last: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: int, chunks: int, device: torch.device) -> Work:
+        def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        i32, f32 = torch.int32, torch.float32
+        return cls(
+            empty(rows, chunks, dtype=f32), empty(rows, chunks, dtype=i32),
+            empty(rows, chunks, dtype=torch.float64), empty(rows, dtype=i32), empty(rows, dtype=f32),
+            empty(rows, dtype=i32), empty(rows, dtype=f32), empty(rows, dtype=i32),
+        )  # fmt: skip
+
+
+class DeviceSampler:
+    """Draws for the rows of one model, and keeps each row's latest token.
+
+    Args:
+        max_rows: rows of the runner that own draws.
+
+    Attributes:
+        latest [max_rows] int32: the token that each row's last draw gave.
+    """
+
+    def __init__(self, vocab_size: int, max_rows: int, device: torch.device) -> None:
+        self.vocab_size, self.device = vocab_size, device
+        self.chunks = cdiv(vocab_size, draw.CHUNK.value)
+        self.latest = torch.zeros(max_rows, dtype=torch.int32, device=device)
+
+    def lacks(self, draws: Draws) -> str | None:
+        if draws.numbers.most > MAX_LOGPROBS:
+            return f"more than {MAX_LOGPROBS} log-probabilities of a token"
+        if self.chunks > MAX_CHUNKS:
+            return f"a vocabulary of more than {MAX_CHUNKS * draw.CHUNK.value} tokens"
+        return None
+
+    def tokens(self, logits: torch.Tensor, slate: Slate, kind: Kind, edited: torch.Tensor) -> torch.Tensor:
+        """Launch the draws of logits' rows [R, V]: their tokens [R], or codes.
+
+        Args:
+            edited: the logits after edits; the logits themselves where there are none.
+        """
+        rows, at = logits.shape[0], slate.device
+        out = torch.empty(rows, dtype=torch.int32, device=self.device)
+        work = Work.of(rows, self.chunks, self.device)
+        raw_peak = self._peaks(edited, work.peak, work.best)
+        if edited is not logits:
+            raw_peak, _ = self.peaks(logits)
+        wide = next_power_of_2(self.chunks)
+        self._launch(
+            draw.head_kernel, (rows,), raw_peak, work.peak, work.best, at["min_p"], work.code, work.top,
+            work.likeliest, work.threshold, work.last, at["owners"], out, self.latest, self.chunks,
+            self.vocab_size, GREEDY=kind is Kind.GREEDY, BLOCK=wide,
+        )  # fmt: skip
+        if kind is not Kind.GREEDY:
+            self._race(edited, at, work, kind, out, wide)
+        return out
+
+    def _race(
+        self, z: torch.Tensor, at: Mapping[str, torch.Tensor], work: Work, kind: Kind, out: torch.Tensor,
+        wide: int,
+    ) -> None:  # fmt: skip
+        rows = (z.shape[0],)
+        sizes = z.stride(0), self.vocab_size, self.chunks
+        kept = work.code, work.top, at["inverses"]
+        limits = work.threshold, work.last
+        if kind is Kind.NARROW:
+            scratch = torch.empty((z.shape[0], self.vocab_size), dtype=torch.float32, device=self.device)
+            self._launch(
+                draw.top_k_kernel, rows, z, scratch, work.peak, *kept, at["top_k"], *limits, *sizes,
+                BLOCK=BLOCK, CHUNKS=wide,
+            )  # fmt: skip
+            self._sums(z, work, at)
+            self._launch(
+                draw.top_p_kernel, rows, z, scratch, work.sums, *kept, at["top_p"], *limits, *sizes,
+                BLOCK=BLOCK,
+            )  # fmt: skip
+        self._sums(z, work, at)
+        self._launch(
+            draw.race_kernel, rows, z, work.sums, work.code, work.top, work.likeliest, at["inverses"],
+            *limits, at["seeds"], at["sample_indices"], at["positions"], at["owners"], out, self.latest,
+            *sizes, CHUNKS=wide,
+        )  # fmt: skip
+
+    def _sums(self, z: torch.Tensor, work: Work, at: Mapping[str, torch.Tensor]) -> None:
+        self._launch(
+            draw.sums_kernel, (z.shape[0], cdiv(self.chunks, GROUP)), z, work.sums, work.code, work.top,
+            at["inverses"], work.threshold, work.last, z.stride(0), self.vocab_size, self.chunks, GROUP=GROUP,
+        )  # fmt: skip
+
+    def peaks(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each chunk's largest logit, and the lowest id that has it: [R, chunks] both."""
+        shape = z.shape[0], self.chunks
+        peak = torch.empty(shape, dtype=torch.float32, device=self.device)
+        best = torch.empty(shape, dtype=torch.int32, device=self.device)
+        self._peaks(z, peak, best)
+        return peak, best
+
+    def _peaks(self, z: torch.Tensor, peak: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
+        self._launch(
+            draw.peaks_kernel, (z.shape[0], cdiv(self.chunks, GROUP)), z, peak, best, z.stride(0),
+            self.vocab_size, self.chunks, GROUP=GROUP,
+        )  # fmt: skip
+        return peak
+
+    def edit(self, logits: torch.Tensor, edits: Edits, slate: Slate) -> torch.Tensor:
+        """A copy of the logits, edited (logits.edit)."""
+        z = logits.clone()
+        rows, stride = z.shape[0], z.stride(0)
+        penalties = slate.device["penalties"]
+
+        def listed(lists: TokenArrays, mode: int) -> None:
+            if len(lists[1]):
+                moved = (self._moved(each) for each in lists)
+                self._launch(
+                    draw.list_kernel, (rows,), z, *moved, *penalties, stride, MODE=mode, BLOCK=256,
+                )  # fmt: skip
+
+        listed(edits.bias, 0)
+        listed(edits.banned, 1)
+        if edits.mask is not None:
+            mask = self._moved(edits.mask.view(np.int32))
+            self._launch(
+                draw.mask_kernel, (rows, cdiv(self.vocab_size, 1024)), z, mask, stride, mask.shape[1],
+                self.vocab_size, BLOCK=1024,
+            )  # fmt: skip
+        listed(edits.seen, 2)
+        return z
+
+    def scores(self, logits: torch.Tensor, tokens: torch.Tensor, slate: Slate, most: int) -> Scores:
+        """Launch what log-probabilities need, after the draw."""
+        rows, at = logits.shape[0], slate.device
+        peak, best = self.peaks(logits)
+        sums = torch.empty((rows, self.chunks), dtype=torch.float64, device=self.device)
+        sizes = logits.stride(0), self.vocab_size, self.chunks
+        self._launch(
+            draw.chunk_exp_kernel, (rows, cdiv(self.chunks, GROUP)), logits, peak, sums, at["num_logprobs"],
+            *sizes, GROUP=GROUP,
+        )  # fmt: skip
+        made = Scores(
+            torch.zeros(rows, dtype=torch.float64, device=self.device),
+            torch.zeros(rows, dtype=torch.int32, device=self.device),
+            torch.full((rows, most), -1, dtype=torch.int32, device=self.device),
+            torch.zeros((rows, most), dtype=torch.float64, device=self.device),
+        )
+        self._launch(
+            draw.score_kernel, (rows,), logits, peak, best, sums, at["num_logprobs"], tokens, made.logprobs,
+            made.ranks, made.top_tokens, made.top_logprobs, most, *sizes, BLOCK=BLOCK,
+            CHUNKS=next_power_of_2(self.chunks),
+        )  # fmt: skip
+        return made
+
+    def _moved(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        """A small array of this step; its pinned memory is kept until the copy has ended (by torch)."""
+        there = torch.from_numpy(np.array(array))
+        if self.device.type == "cuda":
+            there = there.pin_memory()
+        return there.to(self.device, non_blocking=True)
+
+    def _launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+        kernel[grid](*args, **options, enable_fp_fusion=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """On the device: as kernels.draws.Drawn has them."""
+
+    logprobs: torch.Tensor
+    ranks: torch.Tensor
+    top_tokens: torch.Tensor
+    top_logprobs: torch.Tensor
+
+
+class Copied:
+    """Tokens, and scores where there are any, on their way to pinned memory. A draws.Pending."""
+
+    def __init__(self, tokens: torch.Tensor, scores: Scores | None) -> None:
+        on_device = [tokens]
+        if scores is not None:
+            on_device += [scores.logprobs, scores.ranks, scores.top_tokens, scores.top_logprobs]
+        cuda = tokens.device.type == "cuda"
+        self._host = [torch.empty(each.shape, dtype=each.dtype, pin_memory=cuda) for each in on_device]
+        for host, each in zip(self._host, on_device, strict=True):
+            host.copy_(each, non_blocking=True)
+        self._event: Any = None
+        if cuda:
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def result(self) -> Drawn:
+        if self._event is not None:
+            with step_errors():
+                self._event.synchronize()
+            self._event = None
+        return Drawn(*(each.numpy() for each in self._host))
+
+
+def feed(token_ids: torch.Tensor, sources: torch.Tensor, latest: torch.Tensor) -> None:
+    """Put rows' latest tokens where the batch has none: token_ids[t] = latest[sources[t]]."""
+    count = token_ids.shape[0]
+    grid = (cdiv(count, 1024),)
+    draw.feed_kernel[grid](token_ids, sources, latest, count, BLOCK=1024)

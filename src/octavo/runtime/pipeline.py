@@ -1,0 +1,180 @@
+"""PipelinedRunner: a ModelRunner whose tokens stay on the device, so that a step is submitted while one runs.
+
+    engine    plan n+1  submit n+1   result n   digest n   plan n+2  submit n+2   result n+1
+    device    [ ..... step n ......................][ .......... step n+1 .....................][ step n+2
+
+Step n+1 is gathered before step n's tokens are known here: the device puts them in their places itself
+(kernels/draws.py). What is known late has no effect on bits:
+
+- A row that ended in step n is computed once more in n+1; the scheduler drops that token, and whoever
+  gets its pages or its row writes them in a later step, which the device runs later.
+- A row whose draw depends on its own tokens (penalties, grammars) has its forward launched at once; its
+  draw waits here for step n, beside the forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.draws import DeviceSteps, Pending
+from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Tensor
+from octavo.models.registry import Model
+from octavo.runtime.batch import gather_batch
+from octavo.runtime.runner import Done, ModelRunner, with_vectors
+from octavo.runtime.scores import Scores
+from octavo.runtime.states import RequestStates
+from octavo.runtime.vectors import Vector
+from octavo.sampling.batch import SamplingBatch
+from octavo.sampling.device import DrawMaker, read
+from octavo.sampling.sampler import RowError
+
+Vectors = dict[int, Vector | RowError]
+
+
+class Flight:
+    """A step under way. A Handle; whoever needs its tokens first settles it."""
+
+    def __init__(
+        self, runner: PipelinedRunner, step_id: int, rows: list[int], pending: Pending, wanted: SamplingBatch
+    ) -> None:
+        self.step_id, self.rows, self.pending, self.wanted = step_id, rows, pending, wanted
+        self.scores: Scores = {}
+        self.vectors: Vectors = {}
+        self._runner = runner
+        self._settled: StepResult | None = None
+        self._tenants = [runner.tenant(row) for row in rows]
+
+    def settle(self) -> StepResult:
+        """Wait for the tokens, and append them to the rows that are still the same requests'."""
+        if self._settled is None:
+            drawn = read(self.pending.result(), self.wanted)
+            now = [self._runner.tenant(row) for row in self.rows]
+            same = [one == other for one, other in zip(now, self._tenants, strict=True)]
+            self._settled = self._runner.keep(self.step_id, self.rows, drawn, same)
+        return self._settled
+
+    def result(self) -> StepResult:
+        result = self.settle()
+        result = replace(result, prompt_logprobs=self.scores) if self.scores else result
+        return with_vectors(result, self.vectors) if self.vectors else result
+
+
+class PipelinedRunner(ModelRunner):
+    """Submits steps without waiting for them. Draws that the device lacks are made here, step by step.
+
+    Attributes:
+        left_to_host: why draws were left to the host sampler -> in how many steps.
+    """
+
+    steps_in_flight = 2
+
+    def __init__(self, *args: Any, steps: DeviceSteps, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._steps = steps
+        self._maker = DrawMaker()
+        self._tenants: npt.NDArray[np.int64] = np.zeros(len(self._states.length), np.int64)
+        self._latest: Flight | None = None
+        self.left_to_host: dict[str, int] = {}
+
+    def tenant(self, row: int) -> int:
+        """A number that changes when the row goes to another request."""
+        return int(self._tenants[row])
+
+    def submit(self, plan: StepPlan) -> Handle:
+        for row in (*plan.freed_rows, *(new.row for new in plan.new_rows)):
+            self._tenants[row] += 1
+        steps, vectors = self._prepare(plan)
+        steps, scores = self._scores.run(steps)
+        if not steps:
+            return Done(self._finished(StepResult(plan.step_id, {}, {}), scores, vectors))
+        return self._launch(plan.step_id, steps, scores, vectors)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return self.submit(plan).result()
+
+    def _launch(self, step_id: int, steps: Sequence[RowStep], scores: Scores, vectors: Vectors) -> Handle:
+        batch = gather_batch(steps, self._states)
+        sources = self._sources(steps, batch)
+        rows = [step.row for step in steps if step.sample]
+        positions = [step.start + step.count for step in steps if step.sample]
+        if self._samplings.follows(rows):
+            launched = self._steps.launch(batch, sources, rows)
+            self._settle()
+            wanted = self._samplings.batch(rows, positions)
+            draws = self._maker.draws(wanted)
+            why = self._steps.lacks(draws)
+        else:
+            wanted = self._samplings.batch(rows, positions)
+            draws = self._maker.draws(wanted)
+            why = self._steps.lacks(draws)
+            launched = self._steps.launch(batch, sources, rows, None if why else draws)
+        if why is not None:
+            self._settle()
+            self.left_to_host[why] = self.left_to_host.get(why, 0) + 1
+            drawn = self._sampler.sample(launched.logits(), wanted)
+            result = self.keep(step_id, rows, drawn, [True] * len(rows))
+            return Done(self._finished(result, scores, vectors))
+        flight = Flight(self, step_id, rows, launched.draw(draws), wanted)
+        flight.scores, flight.vectors = scores, vectors
+        self._latest = flight
+        return flight
+
+    def _sources(self, steps: Sequence[RowStep], batch: ForwardBatch) -> npt.NDArray[np.int32]:
+        """[T]: the row whose latest token a place takes, because it is not known here yet; or -1."""
+        rows = np.array([step.row for step in steps], np.int32)
+        if batch.num_tokens != len(steps):
+            rows = np.repeat(rows, np.diff(batch.query_start))
+        late = batch.positions >= self._states.length[rows]
+        return np.where(late, rows, np.int32(-1))
+
+    def _settle(self) -> None:
+        """Know the tokens of the step before."""
+        if self._latest is not None:
+            self._latest.settle()
+
+    def keep(
+        self, step_id: int, rows: list[int], drawn: Sequence[SampledToken | RowError], same: list[bool]
+    ) -> StepResult:
+        """A step's tokens as its result, appended to the rows that are still the same."""
+        tokens: dict[int, tuple[SampledToken, ...]] = {}
+        errors: dict[int, str] = {}
+        for row, token, mine in zip(rows, drawn, same, strict=True):
+            if isinstance(token, RowError):
+                errors[row] = token.message
+                continue
+            tokens[row] = (token,)
+            if mine:
+                self._states.append(row, token.token_id)
+                self._samplings.append(row, (token.token_id,))
+        return StepResult(step_id, tokens, errors)
+
+    @staticmethod
+    def _finished(result: StepResult, scores: Scores, vectors: Vectors) -> StepResult:
+        result = replace(result, prompt_logprobs=scores) if scores else result
+        return with_vectors(result, vectors) if vectors else result
+
+
+def make_runner(
+    model: Model,
+    backend: Backend,
+    kv: KVCache,
+    limits: Limits,
+    states: RequestStates,
+    eos_token_ids: Sequence[int] = (),
+    first_slot: int = 0,
+) -> ModelRunner:
+    """A runner whose steps overlap, where the backend draws by itself; else a plain one."""
+
+    def forward(ops: Ops, inputs: Inputs) -> Tensor:
+        return model.forward(ops, inputs, kv)
+
+    arguments = model, backend, kv, limits, states, eos_token_ids, first_slot
+    steps = backend.steps(forward, limits, model.vocab_size)
+    return ModelRunner(*arguments) if steps is None else PipelinedRunner(*arguments, steps=steps)
