@@ -5,8 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from octavo.errors import CheckpointError
+from octavo.kernels.cuda import integer
 from octavo.kernels.ops import F32, Activation, Inputs, Ops, Rows, Tensor
 from octavo.kernels.reference_math import round_to_int8
 from octavo.kernels.weight import Layout, Weight
@@ -124,6 +126,37 @@ def test_many_rows_of_a_quantized_weight_are_widened() -> None:
     for kind in ("u4-min", "s8-by16-wide", *CODED):
         w, x = random_weight(rng, kind, 9, 192), normal(rng, 256, 192)
         check_against_exact(linear(interpreted(), x, [w]), x, w, False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kind", [k for k in LAYOUTS if k[0] in "su"])
+def test_rounding_once_equals_rounding_in_each_tile(kind: str, dtype: str) -> None:
+    """W8A8 and W4A8 in integers, from 64 rows on: bits. A row that is not finite harms only itself."""
+    rng = np.random.default_rng(10)
+    w, x = random_weight(rng, kind, 24, 288), normal(rng, 65, 288)
+    x[0], x[3, 64:96], x[5, 40], x[64, 7] = 0, 0, np.nan, np.inf
+    backend = interpreted(rounds=True, dtype=dtype, sms=16)
+    many = linear(backend, x, [w])
+    few = np.concatenate([linear(backend, x[:33], [w]), linear(backend, x[33:], [w])])
+    for rows, how in ((65, 2), (33, 1)):
+        assert backend.policy.rounding(rows, Layout.S8) == how
+    np.testing.assert_array_equal(many[:64], few[:64])
+    assert np.isnan(many[5]).all()
+    assert not np.isfinite(many[64]).any()
+    others = [i for i in range(64) if i != 5]
+    if dtype == "float32":
+        check_against_exact(many[others], x[others], w, True)
+
+
+def test_rounded_rows() -> None:
+    rng = np.random.default_rng(11)
+    x = normal(rng, 5, 96) * np.float32(7)
+    x[2, :32], x[4, 40] = 0, np.nan
+    q, d = (t.numpy() for t in integer.round_rows(torch.from_numpy(x)))
+    assert (q.dtype, q.shape, d.shape) == (np.int8, (5, 96), (3, 5))
+    got = q.reshape(5, 3, 32).astype(np.float32) * d.T[:, :, None]
+    np.testing.assert_array_equal(got.reshape(5, 96)[:4], round_to_int8(x)[:4])
+    assert np.isnan(d[1, 4])
 
 
 def test_stacked_weights_of_several_layouts() -> None:

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from octavo.kernels.coded import NF4_GROUP
 from octavo.kernels.cuda.coded import f8_steps, nf4_steps, widen_coded
+from octavo.kernels.cuda.integer import integer_steps, round_nearest, round_rows
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.cuda.rows import ACTIVATIONS, activate, epilogue, finish
 from octavo.kernels.cuda.weight import Part
@@ -24,6 +25,10 @@ from octavo.kernels.ops import Activation
 from octavo.kernels.weight import BLOCK, Layout
 
 FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2, Layout.F8: 3, Layout.NF4: 4}
+
+
+ROUNDED_ROWS = 64
+"""From so many rows on x is rounded once, before the product, instead of in each tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,12 @@ class Policy:
     rounds: bool = False
     fixed_split: int = 1024
 
+    def rounding(self, m: int, layout: Layout) -> int:
+        """product_kernel's ROUND. Both ways give the same numbers; exact does not rely on it."""
+        if not (self.rounds and layout.quantized):
+            return 0
+        return 2 if self.exact or m >= ROUNDED_ROWS else 1
+
     def tiles(self, m: int, n: int, k: int, layout: Layout = Layout.F32) -> Tiles:
         bm = 64 if self.exact else min(max(next_power_of_2(m), 16), 64)
         bn = 64 if bm <= 32 else 128
@@ -65,12 +76,6 @@ class Policy:
         bk = min(128 if layout is Layout.F8 else 64, max(next_power_of_2(k), 16))
         dense = layout not in (Layout.S8, Layout.U4, Layout.F8, Layout.NF4)
         return Tiles(bm, bn, bk, splits, 4 if bm * bn <= 64 * 64 else 8, 4 if dense else 3)
-
-
-@triton.jit
-def round_nearest(v):
-    """To the nearest integer, ties to even, for |v| < 2^22."""
-    return (v + 12582912.0) - 12582912.0
 
 
 @triton.jit
@@ -134,7 +139,7 @@ def quantized_steps(
 
 @triton.jit
 def steps(
-    acc, x, xp, row_ok, w, scale, minimum, code, n, n_ok, n_len, k_len, first, last,
+    acc, x, xp, dp, x_rows, row_ok, w, scale, minimum, code, n, n_ok, n_len, k_len, first, last,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     if FORM == 0:
@@ -143,6 +148,10 @@ def steps(
         acc = f8_steps(acc, x, xp, row_ok, w, scale, n, n_ok, n_len, k_len, first, last, BY16, BK)
     elif FORM == 4:
         acc = nf4_steps(acc, x, xp, row_ok, w, scale, code, n, n_ok, n_len, first, last)
+    elif ROUND == 2:
+        acc = integer_steps(
+            acc, xp, dp, x_rows, row_ok, w, scale, minimum, n, n_ok, n_len, first, last, FORM, MINIMUM, BY16
+        )
     else:
         acc = quantized_steps(
             acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, first, last, FORM, MINIMUM, BY16, ROUND
@@ -152,9 +161,9 @@ def steps(
 
 @triton.jit
 def product_kernel(
-    x, w, scale, minimum, code, y, bias, residual, rows_of, expert_of, factor, softcap,
-    m_len, n_len, k_len, width, stride_x, stride_y, stride_split, stride_residual, tiles, m_tiles, n_tiles,
-    per_split, expert_w, expert_s,
+    x, d, w, scale, minimum, code, y, bias, residual, rows_of, expert_of, factor, softcap,
+    m_len, n_len, k_len, width, x_rows, stride_x, stride_y, stride_split, stride_residual, tiles,
+    m_tiles, n_tiles, per_split, expert_w, expert_s,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr,
     EXPERTS: tl.constexpr, SHARED: tl.constexpr, SPLITS: tl.constexpr, GATED: tl.constexpr,
     BIAS: tl.constexpr, KIND: tl.constexpr, RESIDUAL: tl.constexpr, SCALE: tl.constexpr,
@@ -164,6 +173,7 @@ def product_kernel(
 
     m_len rows of x, n_len rows of W, width columns of y (n_len / 2 where GATED and SPLITS is 1).
     per_split: columns (dense, F8) or blocks of 32 (quantized) or of 64 (NF4) of a split.
+    ROUND: 0 x stays as it is, 1 it is rounded in each tile, 2 it was (x int8, d its steps; integer.py).
     EXPERTS: rows_of [m_tiles * BM] are the rows of y that a tile computes, from row rows_of // SHARED
     of x, with the weights of expert_of [m_tiles]; a row >= m_len, or an expert < 0, is nobody's.
     """
@@ -187,20 +197,21 @@ def product_kernel(
         if used:
             row_ok = out_row < m_len
             xp = x + (out_row // SHARED).to(tl.int64) * stride_x
+            dp = d + out_row // SHARED
             first = split * per_split
             last = tl.minimum(first + per_split, k_end)
             acc = tl.zeros([BM, BN], tl.float32)
             acc = steps(
-                acc, x, xp, row_ok, base_w, base_s, base_m, code, n, n_ok, n_len, k_len, first, last,
-                FORM, MINIMUM, BY16, ROUND, BK,
+                acc, x, xp, dp, x_rows, row_ok, base_w, base_s, base_m, code, n, n_ok, n_len, k_len, first,
+                last, FORM, MINIMUM, BY16, ROUND, BK,
             )  # fmt: skip
             if BIAS:
                 acc += tl.load(bias + n, mask=n_ok, other=0.0)[None, :]
             if GATED:
                 up = tl.zeros([BM, BN], tl.float32)
                 up = steps(
-                    up, x, xp, row_ok, base_w, base_s, base_m, code, n + width, n_ok, n_len, k_len, first,
-                    last, FORM, MINIMUM, BY16, ROUND, BK,
+                    up, x, xp, dp, x_rows, row_ok, base_w, base_s, base_m, code, n + width, n_ok, n_len,
+                    k_len, first, last, FORM, MINIMUM, BY16, ROUND, BK,
                 )  # fmt: skip
                 if BIAS:
                     up += tl.load(bias + n + width, mask=n_ok, other=0.0)[None, :]
@@ -259,19 +270,23 @@ def product(
         return y
     tiles = policy.tiles(m, part.rows, part.columns, part.layout)
     splits = tiles.splits if experts is None else 1
+    rounding = policy.rounding(m, part.layout)
+    steps_of_x = None
+    if rounding == 2:
+        x, steps_of_x = round_rows(x)
     if splits == 1:
-        launch(x, part, y[None], end, policy, tiles, 1, experts, shared)
+        launch(x, steps_of_x, part, y[None], end, policy, tiles, 1, experts, shared, rounding)
         return y
     z = torch.empty((splits, m, part.rows), device=x.device)
-    launch(x, part, z, Epilogue(), policy, tiles, splits, None, shared)
+    launch(x, steps_of_x, part, z, Epilogue(), policy, tiles, splits, None, shared, rounding)
     return epilogue(z, y, end.bias, end.activation, end.gated, end.scale, end.softcap, end.residual)
 
 
 def launch(
-    x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, policy: Policy, tiles: Tiles, splits: int,
-    experts: Experts | None, shared: int,
+    x: torch.Tensor, d: torch.Tensor | None, part: Part, y: torch.Tensor, end: Epilogue, policy: Policy,
+    tiles: Tiles, splits: int, experts: Experts | None, shared: int, rounding: int,
 ) -> None:  # fmt: skip
-    """y [splits, M, width]."""
+    """y [splits, M, width]; d: the steps of x, where rounding is 2."""
     _, m, width = y.shape
     bm = tiles.bm if experts is None else experts.bm
     m_tiles = cdiv(m, bm) if experts is None else experts.expert_of.shape[0]
@@ -286,16 +301,16 @@ def launch(
     scale = x if part.scale is None else part.scale
     table = 0 if part.scale is None else part.scale.stride(0)
     product_kernel[(min(count, 8 * policy.sms),)](
-        x, part.values, scale, x if part.minimum is None else part.minimum,
+        x, x if d is None else d, part.values, scale, x if part.minimum is None else part.minimum,
         x if part.code is None else part.code, y, x if end.bias is None else end.bias,
         x if end.residual is None else end.residual,
         x if experts is None else experts.rows_of, x if experts is None else experts.expert_of,
         end.scale, end.softcap or 1.0,
-        m, part.rows, part.columns, width, x.stride(0), y.stride(1), y.stride(0),
+        m, part.rows, part.columns, width, x.shape[0], x.stride(0), y.stride(1), y.stride(0),
         0 if end.residual is None else end.residual.stride(0), count, m_tiles, n_tiles, per_split,
         part.values.stride(0), table,
         FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BY16=by_16,
-        ROUND=policy.rounds and part.quantized, EXPERTS=experts is not None, SHARED=shared, SPLITS=splits,
+        ROUND=rounding, EXPERTS=experts is not None, SHARED=shared, SPLITS=splits,
         GATED=end.gated, BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation],
         RESIDUAL=end.residual is not None, SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None,
         BM=bm, BN=tiles.bn, BK=tiles.bk, num_warps=tiles.warps, num_stages=tiles.stages,

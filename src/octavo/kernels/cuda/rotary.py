@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.cuda.gemm import round_nearest
+from octavo.kernels.cuda.integer import round_nearest
 from octavo.kernels.cuda.kv import CudaKVLayer
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.ops import AttentionSpec
