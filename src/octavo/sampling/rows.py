@@ -97,6 +97,7 @@ class SamplingRows:
         self._banned: dict[int, tuple[I32, F32]] = {}
         self._counts: dict[int, TokenCounts] = {}
         self._matchers: dict[int, list[Matcher]] = {}
+        self._unheard: dict[int, list[int]] = {}  # followed with the next mask
         self._beams: set[int] = set()
         self._forcing: set[int] = set()  # rows with forced tokens
         self._grammar_masks = GrammarMasks(mask_threads)
@@ -169,6 +170,7 @@ class SamplingRows:
         self._banned.pop(row, None)
         self._counts.pop(row, None)
         self._matchers.pop(row, None)
+        self._unheard.pop(row, None)
         self._beams.discard(row)
         self._forcing.discard(row)
 
@@ -201,8 +203,8 @@ class SamplingRows:
             return
         if row in self._counts:
             self._counts[row].append(token_ids)
-        for matcher in self._matchers.get(row, ()):
-            matcher.append(token_ids)
+        if row in self._matchers:  # beside the next forward, not between two
+            self._unheard.setdefault(row, []).extend(token_ids)
 
     def _masks(
         self, rows: Sequence[int], drafts: Sequence[Sequence[int]]
@@ -214,8 +216,11 @@ class SamplingRows:
         mask = full_mask(len(rows), self._vocab_size)
         together: dict[GrammarMatcher, int] = {}  # each one once: the first place that has no draft
         for index, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
+            unheard = self._unheard.pop(row, None)
             try:
                 for matcher in self._matchers.get(row, ()):
+                    if unheard:
+                        matcher.append(unheard)
                     if isinstance(matcher, GrammarMatcher) and not draft and matcher not in together:
                         together[matcher] = index
                     else:
