@@ -58,19 +58,25 @@ using U4 = U4Quads<false>;
 
 // As U4, each number with a fifth bit. Half a block, 8 products of at most 31 x 127, adds up to 31,496 in int16.
 // One half of the rows after the other: the registers do not hold both halves' int16 and int32 sums.
-struct U5 {
-    enum : int64_t { bytes = 320, parts = 1, quads = 8 };
+template <bool EXPANDED> struct U5Quads {
+    enum : int64_t { bytes = EXPANDED ? 512 : 320, parts = 1, quads = 8 };
+    SIMD __m256i weights(const uint8_t* w, __m256i bits, int quad, int rows) {
+        const __m256i v = _mm256_loadu_si256((const __m256i*)(w + 64 * (EXPANDED ? quad : quad % 4) + 32 * rows));
+        if (EXPANDED) return v;
+        const __m256i bit = quad < 4 ? _mm256_slli_epi16(bits, 4 - quad) : _mm256_srli_epi16(bits, quad - 4);
+        const __m256i low = _mm256_and_si256(quad < 4 ? v : _mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
+        return _mm256_or_si256(low, _mm256_and_si256(bit, _mm256_set1_epi8(16)));
+    }
+    SIMD __m256i fifth_bits(const uint8_t* w, int rows) {
+        return EXPANDED ? _mm256_setzero_si256() : _mm256_loadu_si256((const __m256i*)(w + 256 + 32 * rows));
+    }
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C], int rows) {
-        const __m256i mask = _mm256_set1_epi8(15), fifth = _mm256_set1_epi8(16);
-        const __m256i bits = _mm256_loadu_si256((const __m256i*)(w + 256 + 32 * rows));
+        const __m256i bits = fifth_bits(w, rows);
         UNROLL for (int m = 0; m < C; m++) c[m] = MIN ? _mm256_setzero_si256() : _mm256_set1_epi32(sum[m]);
         UNROLL for (int half = 0; half < 2; half++) {
             [[maybe_unused]] __m256i lanes[C];
             UNROLL for (int j = 0; j < 4; j++) {
-                const __m256i v = _mm256_loadu_si256((const __m256i*)(w + 64 * j + 32 * rows));
-                const __m256i bit = half ? _mm256_srli_epi16(bits, j) : _mm256_slli_epi16(bits, 4 - j);
-                const __m256i low = _mm256_and_si256(half ? _mm256_srli_epi16(v, 4) : v, mask);
-                const __m256i x = _mm256_or_si256(low, _mm256_and_si256(bit, fifth));
+                const __m256i x = weights(w, bits, j + 4 * half, rows);
                 UNROLL for (int m = 0; m < C; m++) {
                     const __m256i b = quad(q, (j + 4 * half) * C + m);
 #ifdef VNNI256
@@ -93,6 +99,8 @@ struct U5 {
         }
     }
 };
+
+using U5 = U5Quads<false>;
 
 template <int QUADS> struct S8Quads { // one part
     enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS };
@@ -139,16 +147,17 @@ template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int half) {
 }
 
 // A block of U5, to eight rows after the other.
-template <int C, bool WIDE, bool MIN>
-SIMD void add_block(const U5&, const uint8_t* w, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
+template <int C, bool WIDE, bool MIN, bool EXPANDED>
+SIMD void add_block(const U5Quads<EXPANDED>&, const uint8_t* w, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
     constexpr int64_t table = WIDE ? 64 : 32;
     UNROLL for (int rows = 0; rows < 2; rows++) {
         __asm__("" : "+r"(q)); // or the first half's broadcasts are kept for the second, in memory
         __m256i c[C];
-        U5::dot<C, MIN>(w, q, sum, c, rows);
-        const __m256 s = block_scales<WIDE>(w + U5::bytes, rows);
+        U5Quads<EXPANDED>::template dot<C, MIN>(w, q, sum, c, rows);
+        const uint8_t* scales = w + U5Quads<EXPANDED>::bytes;
+        const __m256 s = block_scales<WIDE>(scales, rows);
         __m256 n;
-        if (MIN) n = block_scales<WIDE>(w + U5::bytes + table, rows);
+        if (MIN) n = block_scales<WIDE>(scales + table, rows);
         UNROLL for (int m = 0; m < C; m++) {
             float* at = out + 16 * m + 8 * rows;
             __m256 z = vfma(_mm256_cvtepi32_ps(c[m]), _mm256_mul_ps(s, _mm256_set1_ps(d[m])), vload(at));
@@ -205,13 +214,15 @@ __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, cons
 #ifndef VNNI256
 // Taking nibbles apart costs a tenth of a tile's instructions. So what many tokens will meet is taken apart once.
 #define EXPANDED_U4 U4Quads<true>
+#define EXPANDED_U5 U5Quads<true>
 
 void expand_panel(const Matrix& w, const uint8_t* panel, uint8_t* to) {
     const int64_t tables = 1 + w.minima;
     for (int64_t b = 0; b < w.k / kBlock; b++, panel += w.block_bytes, to += EXPANDED_U4::bytes + 64 * tables) {
         UNROLL for (int i = 0; i < 16; i++)
-            _mm256_store_si256((__m256i*)(to + 32 * i), U4::weights(panel, i / 2, i % 2));
-        const uint8_t* from = panel + U4::bytes;
+            _mm256_store_si256((__m256i*)(to + 32 * i), w.layout == Layout::U4 ? U4::weights(panel, i / 2, i % 2)
+                                                            : U5::weights(panel, U5::fifth_bits(panel, i % 2), i / 2, i % 2));
+        const uint8_t* from = panel + value_bytes(w.layout);
         for (int64_t i = 0; i < 2 * tables; i++)
             vstore((float*)(to + EXPANDED_U4::bytes) + 8 * i, w.wide ? block_scales<true>(from, i) : block_scales<false>(from, i));
     }

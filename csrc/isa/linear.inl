@@ -5,11 +5,11 @@
 // they depend neither on C nor on who computes the tile. (S8By16: two dot products and scales a block.)
 
 // The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>, and, where it pays,
-// EXPANDED_U4 with expand_panel: U4 panels in a form that costs more memory and less time for each token.
+// EXPANDED_U4 and EXPANDED_U5 with expand_panel: panels in a form that costs more memory and less time for each token.
 
 int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
 #ifdef EXPANDED_U4
-    if (w.layout == Layout::U4) return w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + w.minima));
+    if (w.layout == Layout::U4 || w.layout == Layout::U5) return w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + w.minima));
 #endif
     return 0;
 }
@@ -17,7 +17,7 @@ int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
 // Whether so many tokens, met at once, pay for expanding a panel. (With minima the tile gains less by it.)
 bool expands([[maybe_unused]] const Matrix& w, [[maybe_unused]] int64_t tokens) {
 #ifdef EXPANDED_U4
-    return w.layout == Layout::U4 && tokens >= (w.minima ? 64 : 24);
+    return w.layout == Layout::U5 ? tokens >= 12 : w.layout == Layout::U4 && tokens >= (w.minima ? 64 : 24);
 #else
     return false;
 #endif
@@ -31,6 +31,10 @@ template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel,
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks * a.parts;
 #ifdef EXPANDED_U4
+    if (expanded && w.layout == Layout::U5) {
+        if (w.minima) return dot_panel<C, EXPANDED_U5, true, true>(panel, q, d, u, sum, blocks, out);
+        return dot_panel<C, EXPANDED_U5, true, false>(panel, q, d, u, sum, blocks, out);
+    }
     if (expanded) {
         if (w.minima) return dot_panel<C, EXPANDED_U4, true, true>(panel, q, d, u, sum, blocks, out);
         return dot_panel<C, EXPANDED_U4, true, false>(panel, q, d, u, sum, blocks, out);

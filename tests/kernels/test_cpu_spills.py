@@ -22,7 +22,8 @@ def tiles(disassembly: str, register: str) -> dict[str, str]:
     found = {}
     for function in disassembly.split("\n\n"):
         name = re.search(
-            r"dot_panel<(\d+), .*::(U4|U4Quads<\w+>|U5|S8Quads<\d>), (\w+), (\w+)>\(", function.split("\n")[0]
+            r"dot_panel<(\d+), .*::(U4|U4Quads<\w+>|U5|U5Quads<\w+>|S8Quads<\d>), (\w+), (\w+)>\(",
+            function.split("\n")[0],
         )
         widest = "zmm" if "%zmm" in function else "ymm" if "%ymm" in function else "xmm"
         if name and widest == register:
