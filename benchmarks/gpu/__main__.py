@@ -14,6 +14,8 @@ import json
 import platform
 import subprocess
 import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
     from gpu import checks, speed
 
     result: dict[str, Any] = {"benchmark": "gpu", **origin(device), "dtype": given.dtype}
+    until = time.monotonic() + given.minutes * 60
+    path = None if given.no_write else place(result)
     found = () if given.table_only else checks.all_checks(device, given.dtype, small)
-    failed = run_checks(found, result, given.brief)
-    rows = [] if given.checks_only else speed.table(device, given.dtype, speed.SMALL if small else speed.REAL)
+    failed = run_checks(kept(found, result, path), result, given.brief)
+    scale = speed.SMALL if small else speed.REAL
+    rows = [] if given.checks_only else speed.table(device, given.dtype, scale, until)
     result["table"] = []
+    save(result, path)
     for row in rows:
         value = "-" if row.value is None else f"{row.value:.3f}"
         mark = {None: "failed", True: "", False: "missed"}[row.met]
@@ -49,9 +55,17 @@ def main(arguments: list[str] | None = None) -> int:
             {"work": row.work, "unit": row.unit, "value": row.value, "wanted": row.wanted, "met": row.met,
              "note": row.note}
         )  # fmt: skip
-    if not given.no_write:
-        print(write(result))
+        save(result, path)  # so that a machine that is taken away leaves what it has measured
+    if path is not None:
+        print(path)
     return 1 if failed else 0
+
+
+def kept(found: Iterable[Any], result: dict[str, Any], path: Path | None) -> Iterator[Any]:
+    """The same checks; after each, what is known is in the file."""
+    for check in found:
+        yield check
+        save(result, path)
 
 
 def run_checks(found: Any, result: dict[str, Any], brief: bool) -> int:
@@ -103,8 +117,8 @@ def commit() -> str:
     return found.stdout.strip()
 
 
-def write(result: dict[str, Any]) -> Path:
-    """Into benchmarks/results, beside what is there already."""
+def place(result: dict[str, Any]) -> Path:
+    """A new file in benchmarks/results, beside what is there already."""
     folder = ROOT / "benchmarks" / "results"
     folder.mkdir(exist_ok=True)
     stem = f"gpu-{result['date'][:10]}-{result['commit']}"
@@ -112,8 +126,14 @@ def write(result: dict[str, Any]) -> Path:
     while path.exists():
         number += 1
         path = folder / f"{stem}-{number}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    path.touch()
     return path
+
+
+def save(result: dict[str, Any], path: Path | None) -> None:
+    """What is known so far."""
+    if path is not None:
+        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -122,6 +142,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     made.add_argument("--checks-only", action="store_true", help="no table")
     made.add_argument("--table-only", action="store_true", help="no checks")
+    made.add_argument(
+        "--minutes",
+        type=float,
+        default=7.0,
+        help="no row of the table begins later (7: the whole takes under 9)",
+    )
     made.add_argument("--brief", action="store_true", help="only the first few checks (to try the script)")
     made.add_argument("--no-write", action="store_true", help="no result file")
     return made

@@ -210,6 +210,58 @@ def model(device: str, dtype: str, shape: Shape = TINY, steps: int = 4) -> Itera
         yield f"{kind} model: chunked equals whole (bits)", error(pieces, alone), allowed
 
 
+def draws(device: str, rows: int, vocab: int) -> Iterator[Check]:
+    """Draws on the device against the CPU's sampler: how many rows differ."""
+    from octavo.kernels.cuda.sample import Copied, DeviceSampler, Kind, Slate
+    from octavo.sampling.batch import ROW, SamplingBatch, TokenLists
+    from octavo.sampling.device import DrawMaker, read
+    from octavo.sampling.sampler import Sampler
+
+    rng, place = np.random.default_rng(4), torch.device(device)
+    none = TokenLists.none(rows)
+    for name, wish in {
+        "greedy": {"temperature": 0.0},
+        "temperature": {"temperature": 0.8, "min_p": 0.001},
+        "top-k, top-p": {"temperature": 1.0, "top_k": 50, "top_p": 0.9},
+        "log-probabilities": {"temperature": 1.2, "top_p": 0.95, "num_logprobs": 5},
+    }.items():
+        params = np.zeros(rows, ROW)
+        params["top_p"], params["num_logprobs"], params["repetition_penalty"] = 1, -1, 1
+        params["seed"] = rng.integers(0, 2**63, rows)
+        for field, value in wish.items():
+            params[field] = value
+        logits = (rng.standard_normal((rows, vocab)) * rng.choice([1, 4, 8], (rows, 1))).astype(np.float32)
+        batch = SamplingBatch(params, rng.integers(0, 2**33, rows), none, none, none)
+        made = DrawMaker().draws(batch)
+        sampler, slate = DeviceSampler(vocab, rows, place), Slate(rows, place)
+        slate.write(made, range(rows))
+        z = torch.from_numpy(logits).to(place)
+        tokens = sampler.tokens(z, slate, Kind.of(made.numbers), z)
+        most = made.numbers.most
+        got = read(
+            Copied(tokens, sampler.scores(z, tokens, slate, most) if most >= 0 else None).result(), batch
+        )
+        different = sum(a != b for a, b in zip(got, Sampler().sample(logits, batch), strict=True))
+        yield f"draws, {name}: rows that differ from the CPU's", float(different), 0.0
+
+
+def overlap(device: str, dtype: str, steps: int = 6) -> Iterator[Check]:
+    """Greedy tokens with two steps in flight, and with a wait for the logits of each."""
+    backend = make(device, dtype=dtype)
+    first = np.array([5, 9, 11])
+    late, waits = driver(backend, TINY, "dense", 3), driver(backend, TINY, "dense", 3)
+    found = [late.stream(first, steps)]
+    late.warm()
+    late.lengths[:] = 0
+    found.append(late.stream(first, steps))  # by graphs, where there are any
+    tokens, want = first, []
+    for _ in range(steps):
+        tokens = waits.decode(tokens)
+        want.append(tokens)
+    for name, got in zip(("met first", "recorded"), found, strict=True):
+        yield f"two steps in flight, {name}: tokens that differ", float((got != np.array(want)).sum()), 0.0
+
+
 def driver(backend: Any, shape: Shape, kind: str, count: int) -> Driver:
     return Driver(Model(backend, shape, kind, pages=16 * count), count, 64 * 4, 256)
 
@@ -232,4 +284,6 @@ def all_checks(device: str, dtype: str, small: bool) -> Iterator[Check]:
     for queries in ([1, 1, 1], [30, 5, 64]):
         yield from attention(device, dtype, contexts, queries[: len(contexts)])
     yield from trees(device, dtype)
+    yield from draws(device, *((2, 600) if small else (64, 128256)))
+    yield from overlap(device, dtype)
     yield from model(device, dtype)

@@ -11,6 +11,7 @@ import torch
 
 from gpu.models import Model
 from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.draws import Draws, Numbers
 from octavo.kernels.ops import Inputs, Limits, Ops, Tensor
 
 
@@ -29,6 +30,7 @@ class Driver:
 
         limits = Limits(max_tokens, count, count, self._width)
         self.program: Any = model.backend.capture(forward, limits)
+        self.steps: Any = model.backend.steps(forward, limits, model.shape.vocab)
 
     def batch(self, who: np.ndarray[Any, Any], tokens: Sequence[Any]) -> ForwardBatch:
         """The next tokens of some sequences; the last of each is sampled."""
@@ -56,6 +58,28 @@ class Driver:
             return torch.as_tensor(self.program.launch(batch))
         return torch.from_numpy(self.program.replay(batch))
 
+    def warm(self) -> None:
+        """Steps met so far are recorded: without this, what is measured may still run eagerly."""
+        if self.model.backend.captures is not None:
+            self.model.backend.captures.wait(120)
+
+    def stream(self, first: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+        """count greedy tokens of every sequence [count, sequences], as the engine's runner makes them:
+        draws on the device, two steps in flight, the only wait is for the tokens of the step before."""
+        who = np.arange(len(first))
+        known, here = [], np.full(len(who), -1, np.int32)
+        draws, pending = greedy(len(who)), None
+        for step in range(count):
+            tokens = first if step == 0 else np.zeros_like(first)
+            batch = self.batch(who, list(tokens.reshape(-1, 1)))
+            sources = here if step == 0 else who.astype(np.int32)
+            following = self.steps.launch(batch, sources, who.tolist(), draws).draw(draws)
+            if pending is not None:
+                known.append(pending.result().tokens)
+            pending = following
+        assert pending is not None, "no step was asked for"
+        return np.array([*known, pending.result().tokens])
+
     def prefill(self, who: Sequence[int], prompts: Sequence[Any]) -> np.ndarray[Any, Any]:
         logits = self.step(self.batch(np.array(who), prompts))
         return np.asarray(logits.argmax(dim=1).cpu().numpy())
@@ -69,6 +93,17 @@ class Driver:
     def pretend(self, length: int) -> None:
         """As if so many tokens had been computed: attention reads whatever lies there."""
         self.lengths[:] = length
+
+
+def greedy(rows: int) -> Draws:
+    """What rows of temperature 0 ask for."""
+    zeros = np.zeros(rows, np.float32)
+    ones, none = np.ones(rows), np.full(rows, -1, np.int32)
+    numbers = Numbers(
+        np.zeros(rows, np.uint64), np.zeros(rows, np.uint32), zeros, zeros, ones, np.zeros(rows, np.int32),
+        np.zeros((3, rows), np.float32), none,
+    )  # fmt: skip
+    return Draws(numbers, np.zeros(rows, np.int64))
 
 
 def seconds(run: Callable[[], object], repeat: int, device: torch.device) -> float:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from gpu.drive import Driver, seconds
+from gpu.drive import Driver, greedy, seconds
 from gpu.models import LLAMA_8B, SMOLLM2, TINY, Model, Shape
 from octavo.kernels.cuda import make
+from octavo.kernels.draws import Draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def decode_seconds(backend: Any, shape: Shape, kind: str, context: int, repeat: 
     drive = Driver(Model(backend, shape, kind, pages), 1, (pages - 1) * 16, 8)
     drive.pretend(context)
     batch = drive.batch(np.array([0]), [np.array([1])])
-    drive.step(batch)  # compiles, and records the graph
+    drive.step(batch)  # compiles, and asks for the graph
+    drive.warm()
     return seconds(lambda: drive.step(batch), repeat, backend.device), drive.model
 
 
@@ -96,8 +98,6 @@ def roofline(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
         yield Row(work, "share", moved / took / most.bandwidth, wanted, note)
     took, _ = decode_seconds(backend, scale.large, "u4", scale.short, scale.repeat)
     yield Row("4-bit over dense, 1 stream", "x", times[scale.short] / took, 2.5, f"{1 / took:.1f} tok/s")
-    took, _ = decode_seconds(backend, scale.small, "dense", scale.short, scale.repeat)
-    yield Row(f"{scale.small.name}, 1 stream", "tok/s", 1 / took, 1000)
 
 
 def prompts(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
@@ -121,7 +121,8 @@ def streams(backend: Any, scale: Scale, peer: float | None, why: str) -> Iterato
     pages = count * -(-length // 16)
     drive = Driver(Model(backend, shape, "dense", pages), count, length, scale.chunk)
     rng = np.random.default_rng(0)
-    drive.decode(np.zeros(count, np.int64))  # compiles and records
+    drive.stream(np.zeros(count, np.int64), 2)  # compiles, and asks for the graph
+    drive.warm()
     drive.lengths[:] = 0
     at_once = max(scale.chunk // scale.prompt, 1)
     given = [rng.integers(0, shape.vocab, scale.prompt) for _ in range(count)]
@@ -132,33 +133,69 @@ def streams(backend: Any, scale: Scale, peer: float | None, why: str) -> Iterato
     for first in range(0, count, at_once):
         who = list(range(first, min(first + at_once, count)))
         tokens[who] = drive.prefill(who, [given[s] for s in who])
-    for _ in range(scale.answer - 1):
-        tokens = drive.decode(tokens)
+    if scale.answer > 1:
+        drive.stream(tokens, scale.answer - 1)
     rate = count * scale.answer / (time.perf_counter() - since)
     ratio = None if peer is None else rate / peer
     note = f"{rate:.0f} tok/s; " + (why if peer is None else f"transformers {peer:.0f} tok/s")
     yield Row(f"{count} streams, {scale.prompt} + {scale.answer}, over transformers", "x", ratio, 5.0, note)
 
 
-def host_gap(backend: Any, scale: Scale) -> Iterator[Row]:
-    """64 streams: how much longer a whole step is than the device's part of it."""
-    count = min(64, scale.streams)
-    length = scale.short + 64
-    drive = Driver(Model(backend, scale.large, "dense", count * -(-length // 16)), count, length, scale.chunk)
-    drive.pretend(scale.short)
+def whole_steps(
+    backend: Any, shape: Shape, count: int, scale: Scale, steps: int
+) -> tuple[float, float, Driver]:
+    """(seconds a step by the clock, on the device alone, the driver) of `count` greedy streams."""
+    length = scale.short + 16 + steps
+    drive = Driver(Model(backend, shape, "dense", count * -(-length // 16)), count, length, scale.chunk)
     tokens = np.zeros(count, np.int64)
-    for _ in range(3):
-        tokens = drive.decode(tokens)
-    batch = drive.batch(np.arange(count), list(tokens.reshape(-1, 1)))
-    device = seconds(lambda: drive.step(batch), scale.repeat, backend.device)
     drive.pretend(scale.short)
-    steps = 20 if backend.device.type == "cuda" else 1
+    drive.stream(tokens, 3)  # compiles, and asks for the graph
+    drive.warm()
+    drive.pretend(scale.short)
+    drive.stream(tokens, 3)
     since = time.perf_counter()
-    for _ in range(steps):
-        tokens = drive.decode(tokens)
+    drive.stream(tokens, steps)
     whole = (time.perf_counter() - since) / steps
-    note = f"{whole * 1e3:.2f} ms a step, {device * 1e3:.2f} ms on the device"
+    drive.pretend(scale.short + steps // 2)
+    draws, who = greedy(count), list(range(count))
+    batch = drive.batch(np.arange(count), list(tokens.reshape(-1, 1)))
+    here = np.full(count, -1, np.int32)
+    device = seconds(lambda: drive.steps.launch(batch, here, who, draws), scale.repeat, backend.device)
+    return whole, device, drive
+
+
+def host_gap(backend: Any, scale: Scale) -> Iterator[Row]:
+    """64 streams, as the engine's runner drives them: how much longer a whole step is than the device's
+    part of it. And the smallest model's rate, where the host has the least time."""
+    count, cuda = min(64, scale.streams), backend.device.type == "cuda"
+    whole, device, drive = whole_steps(backend, scale.large, count, scale, 64 if cuda else 2)
+    note = f"{whole * 1e3:.2f} ms a step, {device * 1e3:.2f} ms on the device, {drive.steps.replays} replays"
     yield Row(f"host gap at {count} streams", "share", max(whole - device, 0) / whole, 0.05, note, True)
+    del drive
+    forget()
+    whole, device, drive = whole_steps(backend, scale.small, 1, scale, 512 if cuda else 2)
+    note = f"tokens on the host; {device * 1e6:.0f} us on the device, {drive.steps.replays} replays"
+    yield Row(f"{scale.small.name}, 1 stream", "tok/s", 1 / whole, 1000, note)
+
+
+def draws_price(backend: Any, scale: Scale) -> Iterator[Row]:
+    """Draws of 64 rows at once, by kind, beside the greedy ones."""
+    from octavo.kernels.cuda.sample import DeviceSampler, Kind, Slate
+
+    rows, vocab = min(64, scale.streams), scale.large.vocab
+    sampler, slate = DeviceSampler(vocab, rows, backend.device), Slate(rows, backend.device)
+    z = torch.randn((rows, vocab), device=backend.device) * 4
+    numbers = greedy(rows).numbers
+    ones = np.ones(rows, np.float32)
+    wishes = {
+        Kind.GREEDY: numbers,
+        Kind.RACE: replace(numbers, inverses=ones),
+        Kind.NARROW: replace(numbers, inverses=ones, top_p=ones * 0.9, top_k=np.full(rows, 50, np.int32)),
+    }
+    for kind, wish in wishes.items():
+        slate.write(Draws(wish, np.zeros(rows, np.int64)), range(rows))
+        took = seconds(partial(sampler.tokens, z, slate, kind, z), scale.repeat, backend.device)
+        yield Row(f"draws of {rows} rows of {vocab}, {kind.name.lower()}", "us", took * 1e6, 0)
 
 
 def transformers_rate(scale: Scale, device: torch.device, dtype: torch.dtype) -> float:
@@ -238,27 +275,43 @@ def exact_price(device: str, dtype: str, scale: Scale, plain: Any) -> Iterator[R
     yield Row("price of bit-exact mode, 1 stream", "x", slow / fast, 1.5, f"{1 / slow:.1f} tok/s", True)
 
 
-def table(device: str, dtype: str, scale: Scale) -> Iterator[Row]:
-    """All rows. One that fails says so in its note, and the next one runs."""
+def table(device: str, dtype: str, scale: Scale, until: float = float("inf")) -> Iterator[Row]:
+    """All rows. One that fails says so in its note, and the next one runs.
+
+    Args:
+        until: by time.monotonic(); what would begin later is left out, by name.
+    """
     backend = make(device, dtype=dtype)
     most = ceilings(backend.device, backend.dtype, scale.ceiling)
     yield Row("measured copy bandwidth", "TB/s", most.bandwidth / 1e12, 0)
     yield Row("measured matmul rate", "TFLOP/s", most.flops / 1e12, 0)
-    yield from guarded("one stream", lambda: roofline(backend, scale, most))
-    yield from guarded("attention", lambda: attention(backend, scale))
-    yield from guarded("prompt", lambda: prompts(backend, scale, most))
-    yield from guarded("host gap", lambda: host_gap(backend, scale))
-    yield from guarded("bit-exact mode", lambda: exact_price(device, dtype, scale, backend))
+    parts: dict[str, Callable[[], Iterator[Row]]] = {
+        "host gap": lambda: host_gap(backend, scale),
+        "one stream": lambda: roofline(backend, scale, most),
+        "attention": lambda: attention(backend, scale),
+        "prompt": lambda: prompts(backend, scale, most),
+        "draws": lambda: draws_price(backend, scale),
+        "streams": lambda: against_transformers(backend, scale),
+        "bit-exact mode": lambda: exact_price(device, dtype, scale, backend),
+    }
+    for name, rows in parts.items():
+        if time.monotonic() < until:
+            yield from guarded(name, rows)
+        else:
+            yield Row(name, "", None, 0, "left out: the time is up")
+
+
+def against_transformers(backend: Any, scale: Scale) -> Iterator[Row]:
     peer, why = None, ""
     try:
         peer = transformers_rate(scale, backend.device, backend.dtype)
     except Exception as error:  # whatever stops the peer, our own rows still count
         why = f"transformers did not run: {error!r:.200}"
     forget()
-    yield from guarded("streams", lambda: streams(backend, scale, peer, why))
+    yield from streams(backend, scale, peer, why)
 
 
-def guarded(name: str, rows: Any) -> Iterator[Row]:
+def guarded(name: str, rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:
     try:
         yield from rows()
     except Exception as error:  # one row's failure is a row

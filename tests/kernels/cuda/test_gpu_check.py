@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.cuda import interpreted
+
 ROOT = Path(__file__).resolve().parents[3]
 ABSENT = """
 import sys
@@ -69,9 +71,36 @@ def test_results_keep_earlier_ones(tmp_path: Path, monkeypatch: Any) -> None:
 
     monkeypatch.setattr(gpu, "ROOT", tmp_path)
     (tmp_path / "benchmarks").mkdir()
-    paths = {gpu.write({"date": "2026-01-01T", "commit": "abc", "n": n}) for n in range(3)}
+    paths = set()
+    for n in range(3):
+        result = {"date": "2026-01-01T", "commit": "abc", "n": n}
+        path = gpu.place(result)
+        gpu.save(result, path)
+        paths.add(path)
     assert len(paths) == 3
     assert {json.loads(p.read_text())["n"] for p in paths} == {0, 1, 2}
+
+
+def test_a_table_without_time_says_what_it_left_out(monkeypatch: Any) -> None:
+    """No row begins after its time; each that is left out is named."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    interpreted()
+    from gpu import speed
+
+    rows = list(speed.table("cpu", "float32", speed.SMALL, until=0.0))
+    assert [row.note for row in rows[2:]] == ["left out: the time is up"] * 7
+
+
+@pytest.mark.parametrize("what", ["draws", "overlap"])
+def test_new_checks_hold(monkeypatch: Any, what: str) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    interpreted()
+    from gpu import checks
+
+    with np.errstate(all="ignore"):
+        found = list(checks.draws("cpu", 2, 600) if what == "draws" else checks.overlap("cpu", "float32", 3))
+    assert found
+    assert [error for _, error, _ in found] == [0.0] * len(found)
 
 
 @pytest.mark.slow
@@ -86,6 +115,6 @@ def test_the_whole_script(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     (path,) = (tmp_path / "benchmarks" / "results").glob("gpu-*.json")
     table = json.loads(path.read_text())["table"]
-    assert len(table) == 12
+    assert len(table) == 15
     values = {row["work"]: row["value"] for row in table if row["value"] is not None}
-    assert len(values) == 11  # transformers' row alone: it is absent here
+    assert len(values) == 14  # transformers' row alone: it is absent here
