@@ -190,7 +190,9 @@ def draws_price(backend: Any, scale: Scale) -> Iterator[Row]:
     wishes = {
         Kind.GREEDY: numbers,
         Kind.RACE: replace(numbers, inverses=ones),
-        Kind.NARROW: replace(numbers, inverses=ones, top_p=ones * 0.9, top_k=np.full(rows, 50, np.int32)),
+        Kind.NARROW: replace(
+            numbers, inverses=ones, top_p=np.full(rows, 0.9), top_k=np.full(rows, 50, np.int32)
+        ),
     }
     for kind, wish in wishes.items():
         slate.write(Draws(wish, np.zeros(rows, np.int64)), range(rows))
