@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     result: dict[str, Any] = {"benchmark": "gpu", **origin(device), "dtype": given.dtype}
     until = time.monotonic() + given.minutes * 60
     path = None if given.no_write else place(result)
-    found = () if given.table_only else checks.all_checks(device, given.dtype, small)
+    found = () if given.table_only else checks.all_checks(device, given.dtype, small or given.tiny)
     failed = run_checks(kept(found, result, path), result, given.brief)
     scale = speed.SMALL if small else speed.REAL
     rows = [] if given.checks_only else speed.table(device, given.dtype, scale, until)
@@ -56,6 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
              "note": row.note}
         )  # fmt: skip
         save(result, path)  # so that a machine that is taken away leaves what it has measured
+    if not (small or given.tiny or given.table_only):
+        failed += sanitized(device, given.dtype, result)
+        save(result, path)
     if path is not None:
         print(path)
     return 1 if failed else 0
@@ -81,6 +84,17 @@ def run_checks(found: Any, result: dict[str, Any], brief: bool) -> int:
             break
     print(f"{len(result['checks'])} checks, {failed} failed", flush=True)
     return failed
+
+
+def sanitized(device: str, dtype: str, result: dict[str, Any]) -> int:
+    """compute-sanitizer, where it is installed. Returns how many of its tools found something."""
+    from gpu import sanitize
+
+    result["sanitizer"] = []
+    for tool, clean, note in sanitize.sanitize(sanitize.find(), device, dtype):
+        print(f"{ {True: 'ok  ', False: 'FAIL', None: '-   '}[clean] } {tool}: {note}", flush=True)
+        result["sanitizer"].append({"tool": tool, "clean": clean, "note": note})
+    return sum(one["clean"] is False for one in result["sanitizer"])
 
 
 def origin(device: str) -> dict[str, Any]:
@@ -148,6 +162,7 @@ def parser() -> argparse.ArgumentParser:
         default=7.0,
         help="no row of the table begins later (7: the whole takes under 9)",
     )
+    made.add_argument("--tiny", action="store_true", help="checks in tiny shapes (what sanitizers run)")
     made.add_argument("--brief", action="store_true", help="only the first few checks (to try the script)")
     made.add_argument("--no-write", action="store_true", help="no result file")
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -14,6 +15,7 @@ from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda import make
 from octavo.kernels.ops import F32, Activation, AttentionSpec, Inputs, KVSpec, Rotary, Rows, Tensor
 from octavo.kernels.reference import ReferenceBackend
+from octavo.kernels.reference_math import round_to_int8
 from octavo.kernels.trees import masks_of, seen
 from octavo.kernels.weight import Layout, Weight
 
@@ -47,6 +49,13 @@ def error(got: F32, want: F32) -> float:
 def weight_of(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight:
     if kind == "dense":
         return Weight.dense(rng.standard_normal((n, k)).astype(np.float32))
+    if kind == "f8":
+        codes = rng.integers(0, 120, (n, k)) | rng.integers(0, 2, (n, k)) << 7  # no NaN
+        wide = rng.uniform(0.001, 0.01, (n, -(-k // 128))).astype(np.float32)
+        return Weight(Layout.F8, (n, k), codes.astype(np.uint8).view(ml_dtypes.float8_e4m3fn), wide)
+    if kind == "nf4":
+        wide = rng.uniform(0.01, 0.1, (n, k // 64)).astype(np.float32)
+        return Weight(Layout.NF4, (n, k), rng.integers(0, 256, (n, k // 2)).astype(np.uint8), wide)
     scale = rng.uniform(0.01, 0.1, (n, k // 32)).astype(np.float16)
     if kind == "s8":
         return Weight(Layout.S8, (n, k), rng.integers(-127, 128, (n, k // 32, 32)).astype(np.int8), scale)
@@ -58,7 +67,7 @@ def linear(device: str, dtype: str, sizes: list[tuple[int, int, int]]) -> Iterat
     """Products of every layout at several M, gated too."""
     rng = np.random.default_rng(0)
     for m, n, k in sizes:
-        for kind in ("dense", "s8", "u4"):
+        for kind in ("dense", "s8", "u4", "f8", "nf4"):
             for exact in (False, True):
                 backend = make(device, dtype=dtype, exact=exact)
                 x = rng.standard_normal((m, k)).astype(np.float32)
@@ -73,6 +82,25 @@ def linear(device: str, dtype: str, sizes: list[tuple[int, int, int]]) -> Iterat
                 )
                 want = np.maximum(gate, 0) * up
                 yield f"gated {kind} {m}x{n}x{k} exact={exact}", error(got, want), 2 * TOLERANCE[dtype]
+
+
+def integers(device: str, dtype: str, n: int, k: int) -> Iterator[Check]:
+    """W8A8 and W4A8: x rounded once (many rows), and in each tile (few)."""
+    rng, backend = np.random.default_rng(4), make(device, dtype=dtype, rounds=True)
+    x = rng.standard_normal((70, k)).astype(np.float32)
+    seen = torch.tensor(x).to(backend.dtype).float().numpy()
+    for kind in ("s8", "u4"):
+        w = weight_of(rng, kind, n, k)
+        packed = backend.pack([w])
+
+        def product(rows: F32, packed: Any = packed) -> F32:
+            ops = backend.eager(batch_of(rng, [len(rows)], [len(rows)], 16))
+            y: F32 = ops.value(ops.linear(ops.tensor(rows), packed))
+            return y
+
+        want = round_to_int8(seen) @ w.dequantize().T
+        yield f"rounded {kind} 70x{n}x{k}, once", error(product(x), want), TOLERANCE[dtype]
+        yield f"rounded {kind} 40x{n}x{k}, in each tile", error(product(x[:40]), want[:40]), TOLERANCE[dtype]
 
 
 def attention(device: str, dtype: str, contexts: list[int], queries: list[int]) -> Iterator[Check]:
@@ -280,6 +308,7 @@ def all_checks(device: str, dtype: str, small: bool) -> Iterator[Check]:
     """Everything; small: the shapes that an interpreter can do."""
     sizes = [(3, 40, 64)] if small else [(1, 4096, 4096), (7, 1000, 576), (64, 576, 1536), (300, 512, 1024)]
     yield from linear(device, dtype, sizes)
+    yield from integers(device, dtype, *((24, 64) if small else (1000, 576)))
     contexts = [40, 7] if small else [700, 33, 2100]
     for queries in ([1, 1, 1], [30, 5, 64]):
         yield from attention(device, dtype, contexts, queries[: len(contexts)])

@@ -53,6 +53,39 @@ def test_a_bare_machine_has_enough() -> None:
     assert "6 checks, 0 failed" in done.stdout
 
 
+def test_the_sanitizer_is_run_where_it_is(tmp_path: Path, monkeypatch: Any) -> None:
+    """A stand-in for the tool: what it finds fails the check, what does not end is not called clean."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from gpu import __main__ as gpu
+    from gpu import sanitize
+
+    ((tool, clean, note),) = sanitize.sanitize(None, "cuda", "float16")
+    assert (tool, clean) == ("compute-sanitizer", None)
+    assert "not installed" in note
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text(
+        '#!/bin/sh\nif [ "$2" = racecheck ]; then echo 1 hazard; exit $4; fi\nshift 4; exec "$@"\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setattr(sanitize.shutil, "which", lambda name: str(fake))
+    assert sanitize.find() == str(fake)
+    runs = [
+        list(sanitize.sanitize(str(fake), "cuda", "float16", 5, command)) for command in (["true"], ["false"])
+    ]
+    assert [(tool, clean) for tool, clean, _ in runs[0]] == [("memcheck", True), ("racecheck", False)]
+    assert runs[0][1][2] == "1 hazard"
+    assert runs[1][0][:2] == ("memcheck", None)  # the program's own failure is no clean run
+    slow = list(sanitize.sanitize(str(fake), "cuda", "float16", 0.2, ["sleep", "20"]))
+    assert slow[0] == ("memcheck", None, "ran past 0.2 s")
+    assert next(sanitize.sanitize(str(tmp_path), "cuda", "float16"))[1] is None
+    result: dict[str, Any] = {}
+    monkeypatch.setattr(
+        sanitize, "sanitize", lambda *_: iter([("memcheck", True, ""), ("racecheck", False, "")])
+    )
+    assert gpu.sanitized("cuda", "float16", result) == 1
+    assert result["sanitizer"][1] == {"tool": "racecheck", "clean": False, "note": ""}
+
+
 def test_a_wrong_result_is_a_failure(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from gpu import __main__ as gpu
