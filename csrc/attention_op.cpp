@@ -8,6 +8,7 @@
 
 namespace octavo {
 
+constexpr int64_t kItems = 12, kFewRows = 48; // items of each thread that are aimed at; rows below which none is cut
 constexpr int64_t kPieces = 12; // of long sequences, for each thread: few pieces are long streams, many end together
 
 // The items of one replay, for every layer of one geometry. A few long sequences are cut at their
@@ -26,7 +27,7 @@ public:
         groups_.clear();
         const BatchView& b = step.batch;
         rows_ = std::max<int64_t>(step.kernels->attention_rows, group_);
-        const int64_t tokens = std::max<int64_t>(1, rows_ / group_);
+        const int64_t tokens = tokens_of(b, step.threads);
         // Late tokens see most: they come first, so that no thread is left with a long one at the end.
         for (int64_t s = 0; s < b.sequences; s++)
             for (int64_t end = b.query_start[s + 1]; end > b.query_start[s]; end -= tokens)
@@ -56,6 +57,12 @@ private:
         int64_t pieces;
         std::atomic<int64_t> done{0};
     };
+
+    // Tokens of an item: many share what is read and widened, but all threads should end together.
+    int64_t tokens_of(const BatchView& b, int threads) const {
+        const int64_t most = std::max<int64_t>(1, rows_ / group_), fair = b.tokens * kv_.heads / (kItems * threads);
+        return std::clamp<int64_t>(fair, std::min<int64_t>(most, std::max<int64_t>(1, kFewRows / group_)), most);
+    }
 
     AttentionItem whole_item(const BatchView& b, int64_t s, int64_t head, int64_t t0, int64_t t1) const {
         if (sight_ != Sight::Causal) {

@@ -9,7 +9,7 @@ struct Kernels {
     const char* name;
     int tile_int8;  // most tokens of an activation panel, quantized weights
     int tile_float; // likewise, float weights
-    int64_t attention_rows; // query rows that one attention item aims at
+    int64_t attention_rows; // query rows of one attention item, if there is enough to do
 
     // Rows [begin, end) of x to activation panels. scratch: k floats.
     void (*prepare)(const PrepareArgs&, int64_t begin, int64_t end, float* scratch);

@@ -30,22 +30,6 @@ template <class T> struct Direct {
     }
 };
 
-// The positions of a block that a row sees.
-struct Range { int from, to; };
-SIMD Range seen_in(const Attend& w, int64_t r, int64_t block) {
-    const int64_t low = ((const int32_t*)w.low)[r] - block, high = ((const int32_t*)w.high)[r] - block;
-    return {(int)(low > 0 ? low : 0), (int)(high < kRescale ? high : (int64_t)kRescale)};
-}
-
-template <bool PLAIN, bool S8>
-__attribute__((noinline)) void soften_rows(const AttentionArgs& a, const AttentionItem& item, Attend& w, int64_t begin,
-                                           int64_t end, int64_t block) {
-    for (int64_t r = begin; r < end; r++) {
-        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
-        if (seen.from < seen.to) soften<PLAIN, S8>(a, item, w, r, block, seen.from, seen.to);
-    }
-}
-
 template <class Products>
 void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, Attend& w, const Products& products) {
     const auto* low = (const int32_t*)w.low;

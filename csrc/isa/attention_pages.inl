@@ -20,7 +20,7 @@ struct Attend {
 
 int64_t attention_scratch(int64_t rows, int64_t d, int64_t dv) {
     const int64_t dvp = padded(dv), r = padded(rows);
-    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 22 * r + 2 * kRescale + 64) * 4;
+    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 22 * r + 16 + 2 * kRescale + 64) * 4;
 }
 
 Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t dv) {
@@ -37,7 +37,7 @@ Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t
     w.l = at, at += 16 * r;
     w.total_m = at, at += r;
     w.total_l = at, at += r;
-    w.alpha = at, at += r;
+    w.alpha = at, at += r + 16;
     w.low = at, at += r;
     w.high = at, at += r;
     w.k_scale = at, at += kRescale;

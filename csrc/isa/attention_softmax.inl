@@ -22,27 +22,28 @@ void restrain(const AttentionArgs& a, const AttentionItem& item, const Attend& w
     }
 }
 
-// Scores to weights for one row of which positions [from, to) of the block are seen; updates m and l,
-// leaves the factor of o in alpha. PLAIN: all are seen, and nothing but the scores counts.
+// The positions of a block that a row sees.
+struct Range { int from, to; };
+SIMD Range seen_in(const Attend& w, int64_t r, int64_t block) {
+    const int64_t low = ((const int32_t*)w.low)[r] - block, high = ((const int32_t*)w.high)[r] - block;
+    return {(int)(low > 0 ? low : 0), (int)(high < kRescale ? high : (int64_t)kRescale)};
+}
+
+// A row's scores as they count.
 template <bool PLAIN, bool S8>
-SIMD void soften(const AttentionArgs& a, const AttentionItem& item, Attend& w, int64_t r, int64_t block, int from,
-                 int to) {
-    float* s = w.s + r * kRescale;
-    F x[2] = {load(s), load(s + 16)};
+SIMD void finish_scores(const AttentionArgs& a, const AttentionItem& item, const Attend& w, int64_t r, int64_t block,
+                        Range seen, F (&x)[2]) {
     if (S8) x[0] = x[0] * load(w.k_scale), x[1] = x[1] * load(w.k_scale + 16);
-    if (!PLAIN) restrain(a, item, w, r, block, from, to, x);
-    const float before = w.m[r];
-    const F larger = max(x[0], x[1]);
-    float now = before, alpha = 1.0f;
-    if (any(less(set1(before), larger))) { // seldom, after the first blocks
-        now = rmax(larger);
-        alpha = exp2_negative(before - now);
-        w.m[r] = now;
-    }
+    if (!PLAIN) restrain(a, item, w, r, block, seen.from, seen.to, x);
+}
+
+// Scores x of row r to weights, m and alpha being known; updates l.
+template <bool S8> SIMD void soften(const Attend& w, int64_t r, const F (&x)[2]) {
+    float* s = w.s + r * kRescale;
+    const float now = w.m[r];
     const F base = set1(now == -__builtin_inff() ? 0.0f : now);
     const F p0 = exp2_negative(x[0] - base), p1 = exp2_negative(x[1] - base);
-    w.alpha[r] = alpha;
-    store(w.l + 16 * r, fma(load(w.l + 16 * r), set1(alpha), p0 + p1));
+    store(w.l + 16 * r, fma(load(w.l + 16 * r), set1(w.alpha[r]), p0 + p1));
     if (S8) { // v = v_scale * int8: the scale goes to the weight
         store(s, p0 * load(w.v_scale));
         store(s + 16, p1 * load(w.v_scale + 16));
@@ -50,6 +51,59 @@ SIMD void soften(const AttentionArgs& a, const AttentionItem& item, Attend& w, i
         store(s, p0);
         store(s + 16, p1);
     }
+}
+
+// Scores to weights for few rows: what is waited for is the length of the chain, which is shorter where
+// the branch is guessed right.
+template <bool PLAIN, bool S8>
+__attribute__((noinline)) void soften_few(const AttentionArgs& a, const AttentionItem& item, const Attend& w,
+                                          int64_t begin, int64_t end, int64_t block) {
+    for (int64_t r = begin; r < end; r++) {
+        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
+        if (seen.from >= seen.to) continue;
+        F x[2] = {load(w.s + r * kRescale), load(w.s + r * kRescale + 16)};
+        finish_scores<PLAIN, S8>(a, item, w, r, block, seen, x);
+        const F larger = max(x[0], x[1]);
+        w.alpha[r] = 1.0f;
+        if (any(less(set1(w.m[r]), larger))) { // seldom, after the first blocks
+            const float before = w.m[r];
+            w.m[r] = rmax(larger);
+            w.alpha[r] = exp2_negative(before - w.m[r]);
+        }
+        soften<S8>(w, r, x);
+    }
+}
+
+// The same for the rows of one tile (16 at most), without a branch that would be guessed wrong too often.
+template <bool PLAIN, bool S8>
+__attribute__((noinline)) void soften_many(const AttentionArgs& a, const AttentionItem& item, const Attend& w,
+                                           int64_t begin, int64_t end, int64_t block) {
+    float before[16] = {}, now[16] = {};
+    for (int64_t r = begin; r < end; r++) {
+        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
+        before[r - begin] = now[r - begin] = w.m[r];
+        if (seen.from >= seen.to) continue;
+        float* s = w.s + r * kRescale;
+        F x[2] = {load(s), load(s + 16)};
+        finish_scores<PLAIN, S8>(a, item, w, r, block, seen, x);
+        if (S8 || !PLAIN) store(s, x[0]), store(s + 16, x[1]);
+        const F largest = max(set1(rmax(max(x[0], x[1]))), set1(w.m[r])); // m where x is NaN
+        now[r - begin] = w.m[r] = first_lane(largest);
+    }
+    const F old = load(before), larger = load(now);
+    store(w.alpha + begin, select(less(old, larger), exp2_negative(old - larger), set1(1.0f))); // of later rows too
+    for (int64_t r = begin; r < end; r++) {
+        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
+        const F x[2] = {load(w.s + r * kRescale), load(w.s + r * kRescale + 16)};
+        if (seen.from < seen.to) soften<S8>(w, r, x);
+    }
+}
+
+template <bool PLAIN, bool S8>
+SIMD void soften_rows(const AttentionArgs& a, const AttentionItem& item, const Attend& w, int64_t begin, int64_t end,
+                      int64_t block) {
+    if (w.direct) soften_few<PLAIN, S8>(a, item, w, begin, end, block);
+    else soften_many<PLAIN, S8>(a, item, w, begin, end, block);
 }
 
 // (total, total_m, total_l) += (o, m, l): how partial results meet, always in the order of splits.

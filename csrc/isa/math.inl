@@ -20,17 +20,18 @@ SIMD F exp_reduced(F x, F* n) {
     return fma(p, r * r, r) + set1(1.0f);
 }
 
-// 2^x for x <= 0; below -126, where f32 has only denormals left, 0.
+// 2^x for x <= 0; below -126.5, where f32 has only denormals left, 0. Adding 1.5 * 2^23 + 127 leaves no
+// fraction bits, and in the lowest ones the exponent of 2^n.
 SIMD F exp2_negative(F x) {
-    const F lowest = set1(-126.0f);
-    const F bounded = max(lowest, x), n = round_even(bounded), r = bounded - n;
+    const F magic = set1(12583039.0f), bounded = max(set1(-127.0f), x);
+    const F shifted = bounded + magic, r = bounded - (shifted - magic);
     F p = fma(set1(1.546144746e-4f), r, set1(1.339086735e-3f));
     p = fma(p, r, set1(9.618056670e-3f));
     p = fma(p, r, set1(5.550357104e-2f));
     p = fma(p, r, set1(2.402265092e-1f));
     p = fma(p, r, set1(6.931471880e-1f));
     p = fma(p, r, set1(1.0f));
-    return select(less(x, lowest), zero(), p * from_bits(shl<23>(addi(to_int(n), seti(127)))));
+    return p * from_bits(shl<23>(bits(shifted)));
 }
 
 // e^x; 0 below -87.3, 2.4e38 above 88.3 (callers divide by it or by 1 plus it).
@@ -41,11 +42,7 @@ SIMD F exp(F x) {
     return select(less(x, lowest), zero(), y);
 }
 
-SIMD float exp2_negative(float x) {
-    float lanes[16];
-    store(lanes, exp2_negative(set1(x)));
-    return lanes[0];
-}
+SIMD float exp2_negative(float x) { return first_lane(exp2_negative(set1(x))); }
 
 SIMD F tanh(F x) {
     F z = x * x;
