@@ -11,6 +11,11 @@ namespace octavo {
 constexpr int64_t kItems = 12, kFewRows = 48; // items of each thread that are aimed at; rows below which none is cut
 constexpr int64_t kPieces = 12; // of long sequences, for each thread: few pieces are long streams, many end together
 
+// The position of the first token of a step.
+static int64_t tree_start(const BatchView& b, int64_t s) {
+    return b.context_lens[s] - (b.query_start[s + 1] - b.query_start[s]);
+}
+
 // The items of one replay, for every layer of one geometry. A few long sequences are cut at their
 // splits, so that all threads find work; many are not, which saves merging. The kernel adds in the
 // same order either way.
@@ -27,12 +32,14 @@ public:
         groups_.clear();
         const BatchView& b = step.batch;
         rows_ = std::max<int64_t>(step.kernels->attention_rows, group_);
-        const int64_t tokens = tokens_of(b, step.threads);
+        const int64_t fair = tokens_of(b, step.threads);
         // Late tokens see most: they come first, so that no thread is left with a long one at the end.
-        for (int64_t s = 0; s < b.sequences; s++)
+        for (int64_t s = 0; s < b.sequences; s++) {
+            const int64_t tokens = sight_ == Sight::Causal && is_tree(b, s) ? 1 : fair;
             for (int64_t end = b.query_start[s + 1]; end > b.query_start[s]; end -= tokens)
                 for (int64_t head = 0; head < kv_.heads; head++)
                     items_.push_back(whole_item(b, s, head, std::max<int64_t>(b.query_start[s], end - tokens), end));
+        }
         if (static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1) cut(step.threads);
         const auto ahead = static_cast<size_t>(step.threads); // threads claim items in turn, more or less
         for (size_t i = 0; i + ahead < items_.size(); i++) items_[i].soon = &items_[i + ahead];
@@ -67,15 +74,16 @@ private:
     AttentionItem whole_item(const BatchView& b, int64_t s, int64_t head, int64_t t0, int64_t t1) const {
         if (sight_ != Sight::Causal) {
             const int64_t length = (sight_ == Sight::Cross ? b.cross_lens : b.context_lens)[s];
-            return {s, head, t0, t1, 0, (length + kSplit - 1) / kSplit, nullptr, 0, 0, nullptr};
+            return {s, head, t0, t1, 0, (length + kSplit - 1) / kSplit, nullptr, 0, 0, INT64_MAX, nullptr};
         }
+        const int64_t tree = is_tree(b, s) ? tree_start(b, s) : INT64_MAX;
         int64_t low = INT32_MAX, high = 0;
         for (int64_t t = t0; t < t1; t++) {
             low = std::min<int64_t>(low, b.positions[t]);
             high = std::max<int64_t>(high, b.positions[t] + 1);
         }
         const int64_t first = window_ ? std::max<int64_t>(0, low - window_ + 1) / kSplit : 0;
-        return {s, head, t0, t1, first, (high + kSplit - 1) / kSplit, nullptr, 0, 0, nullptr};
+        return {s, head, t0, t1, first, (high + kSplit - 1) / kSplit, nullptr, 0, 0, tree, nullptr};
     }
 
     void cut(int threads) {
@@ -132,7 +140,8 @@ public:
         const Seen seen = seen_of(s.batch);
         const AttentionArgs args{s.at(spec_.q), s.at(spec_.y), kv_, spec_.heads, spec_.scale, spec_.softcap,
                                  spec_.window, spec_.slopes, spec_.sinks, s.batch.positions, seen.lens, seen.tables,
-                                 seen.width, spec_.sight == Sight::Causal, spec_.bias, spec_.reach};
+                                 seen.width, spec_.sight == Sight::Causal, spec_.bias, spec_.reach,
+                                 s.batch.tree_masks, s.batch.tree_words};
         for (int64_t i = begin; i < end; i++) {
             const AttentionItem& item = plan_->item(i);
             s.kernels->attention(args, item, s.scratch_of(thread));
@@ -144,6 +153,7 @@ public:
         if (!seen.lens) throw std::invalid_argument("cross attention needs the encoder's pages");
         for (int64_t s = 0; s < b.sequences; s++) {
             if (spec_.sight == Sight::Cross && seen.lens[s] < 1) throw std::invalid_argument("an encoder input is empty");
+            if (spec_.sight != Sight::Cross && is_tree(b, s)) check_tree(b, s);
             const int64_t pages = (seen.lens[s] + kv_.page_size - 1) / kv_.page_size;
             if (pages > seen.width) throw std::invalid_argument("a context is longer than its page table");
             for (int64_t p = 0; p < pages; p++) {
@@ -159,6 +169,21 @@ private:
         const int32_t* tables;
         int64_t width;
     };
+    // A token sees as many of its step as its position says, all of which are there.
+    void check_tree(const BatchView& b, int64_t s) const {
+        if (spec_.sight != Sight::Causal) throw std::invalid_argument("only causal attention has trees");
+        const int64_t start = b.query_start[s], count = b.query_start[s + 1] - start;
+        for (int64_t t = start; t < start + count; t++) {
+            int64_t seen = 0;
+            for (int64_t i = 0; i < 64 * b.tree_words; i++) {
+                if (!(b.tree_masks[t * b.tree_words + i / 64] >> i % 64 & 1)) continue;
+                if (i >= count) throw std::invalid_argument("a tree mask names a token that its step lacks");
+                seen++;
+            }
+            if (seen != b.positions[t] - tree_start(b, s) + 1)
+                throw std::invalid_argument("a token's tree mask and its position disagree");
+        }
+    }
     Seen seen_of(const BatchView& b) const {
         if (spec_.sight == Sight::Cross) return {b.cross_lens, b.cross_tables, b.cross_width};
         return {b.context_lens, b.page_tables, b.table_width};
@@ -182,7 +207,7 @@ private:
 std::unique_ptr<Op> AttentionPlans::make(AttentionOpSpec spec, const Limits& limits, int threads) {
     const KVView& kv = spec.cache->layer(spec.layer);
     if (spec.heads < 1 || spec.heads % kv.heads) throw std::invalid_argument("query heads must be a multiple of KV heads");
-    if (kv.dv > 1024) throw std::invalid_argument("heads wider than 1024 are not supported");
+    if (kv.d > 1024 || kv.dv > 1024) throw std::invalid_argument("heads wider than 1024 are not supported");
     if (spec.sight != Sight::Causal && spec.window) throw std::invalid_argument("only causal attention has a window");
     auto& plan = plans_[{spec.heads, kv.heads, kv.d, kv.dv, spec.window, kv.page_size, static_cast<int64_t>(spec.sight)}];
     if (!plan) plan = std::make_shared<AttentionPlan>(spec, limits, threads);

@@ -25,6 +25,7 @@ namespace {
 using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Masks = nb::ndarray<const uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using BufferTuple = std::tuple<int, int64_t, int64_t>;
 // address, row stride, column stride, is f32
 using TableTuple = std::tuple<uint64_t, int64_t, int64_t, bool>;
@@ -240,17 +241,24 @@ public:
                                          const Ints& query_start, const Ints& context_lens,
                                          const IntTable& page_tables, const Ints& sampled,
                                          const std::optional<Ints>& cross_lens,
-                                         const std::optional<IntTable>& cross_tables, nb::handle self) {
+                                         const std::optional<IntTable>& cross_tables,
+                                         const std::optional<Masks>& tree_masks, nb::handle self) {
         BatchView b{token_ids.data(), positions.data(), slots.data(), query_start.data(), context_lens.data(),
                     page_tables.data(), sampled.data(), static_cast<int64_t>(token_ids.shape(0)),
                     static_cast<int64_t>(context_lens.shape(0)), static_cast<int64_t>(sampled.shape(0)),
-                    static_cast<int64_t>(page_tables.shape(1)), nullptr, nullptr, 0};
+                    static_cast<int64_t>(page_tables.shape(1)), nullptr, nullptr, 0, nullptr, 0};
         if (cross_lens && cross_tables) {
             if (cross_lens->shape(0) != context_lens.shape(0) || cross_tables->shape(0) != context_lens.shape(0))
                 throw std::invalid_argument("cross_lens, cross_tables and context_lens differ in length");
             b.cross_lens = cross_lens->data();
             b.cross_tables = cross_tables->data();
             b.cross_width = static_cast<int64_t>(cross_tables->shape(1));
+        }
+        if (tree_masks) {
+            if (tree_masks->shape(0) != token_ids.shape(0) || tree_masks->shape(1) < 1)
+                throw std::invalid_argument("tree_masks has a row of words for each token");
+            b.tree_masks = tree_masks->data();
+            b.tree_words = static_cast<int64_t>(tree_masks->shape(1));
         }
         if (positions.shape(0) != token_ids.shape(0) || slots.shape(0) != token_ids.shape(0))
             throw std::invalid_argument("token_ids, positions and slots differ in length");
@@ -372,11 +380,11 @@ NB_MODULE(_native, m) {
         .def("replay", [](nb::handle self, const Ints& token_ids, const Ints& positions, const Ints& slots,
                           const Ints& query_start, const Ints& context_lens, const IntTable& page_tables,
                           const Ints& sampled, const std::optional<Ints>& cross_lens,
-                          const std::optional<IntTable>& cross_tables) {
+                          const std::optional<IntTable>& cross_tables, const std::optional<Masks>& tree_masks) {
             return nb::cast<Builder&>(self).replay(token_ids, positions, slots, query_start, context_lens, page_tables,
-                                                   sampled, cross_lens, cross_tables, self);
+                                                   sampled, cross_lens, cross_tables, tree_masks, self);
         }, "token_ids"_a, "positions"_a, "slots"_a, "query_start"_a, "context_lens"_a, "page_tables"_a,
-             "sampled"_a, "cross_lens"_a.none(), "cross_tables"_a.none())
+             "sampled"_a, "cross_lens"_a.none(), "cross_tables"_a.none(), "tree_masks"_a.none())
         .def("memory", [](nb::handle self, const BufferTuple& buffer, int64_t rows) {
             return nb::cast<Builder&>(self).memory(buffer, rows, self);
         });

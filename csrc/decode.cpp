@@ -58,7 +58,7 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
     }
     const auto count = static_cast<int64_t>(n);
     return {token_ids_.data(), starts.data(), slots_.data(), counting_.data(), context_lens_.data(),
-            page_tables_.data(), counting_.data(), count, count, count, width, nullptr, nullptr, 0};
+            page_tables_.data(), counting_.data(), count, count, count, width, nullptr, nullptr, 0, nullptr, 0};
 }
 
 void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, std::vector<int32_t>& drawn) {

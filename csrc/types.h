@@ -142,7 +142,13 @@ struct BatchView {
     const int32_t* cross_lens; // of the encoder's pages; null where there is no encoder
     const int32_t* cross_tables;
     int64_t cross_width;
+    const uint64_t* tree_masks; // [tokens][tree_words]; null where no sequence is a tree (kernels/trees.py)
+    int64_t tree_words;
 };
+
+static inline bool is_tree(const BatchView& b, int64_t s) { // every token of a tree sees itself
+    return b.tree_masks && b.query_start[s] < b.query_start[s + 1] && b.tree_masks[b.query_start[s] * b.tree_words];
+}
 
 struct RotaryArgs {
     const float* qkv;
@@ -192,16 +198,20 @@ struct AttentionArgs {
     bool causal; // otherwise a query sees its whole context
     const float* bias; // [heads][2 (reach + kRescale) + 1] by distance, its ends repeated kRescale times; or null
     int64_t reach;
+    const uint64_t* tree_masks; // BatchView.tree_masks
+    int64_t tree_words;
 };
 
 // One piece of attention: tokens [t0, t1) of a sequence, one KV head, splits [c0, c1).
 // partial null: all splits are here, write y. Otherwise write each split's m, l and o to
 // partial + ((row * splits) + split - first_split) * (dv_padded + 16): [o | m, l, ...].
+// tree: the first position of the step that is a tree, INT64_MAX elsewhere. An item of a tree is one
+// token: its positions from there on are its ancestors, which lie where the tokens of the step do.
 // soon: the item that whoever computes this one is likely to compute next, or null.
 struct AttentionItem {
     int64_t sequence, head, t0, t1, c0, c1;
     float* partial;
-    int64_t splits, first_split;
+    int64_t splits, first_split, tree;
     const AttentionItem* soon;
 };
 

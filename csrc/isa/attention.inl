@@ -16,17 +16,17 @@
 // How a block's products are computed: from widened copies in scratch, or from the pages.
 struct Widened {
     const Attend& w;
-    void scores(int64_t rows, const float* q, float* s) const { any_scores(rows, q, w.k, w.d, s); }
-    void weigh(int64_t rows, const float* p, int from, int to, const float* alpha, float* o) const {
-        any_weigh(rows, p, w.v, w.dvp, from, to, alpha, o);
+    void scores(int64_t r, int64_t n) const { any_scores(n, w.q + r * w.d, w.k, w.d, w.s + r * kRescale); }
+    void weigh(int64_t r, int64_t n, int from, int to) const {
+        any_weigh(n, w.s + r * kRescale, w.v, w.dvp, from, to, w.alpha + r, w.o + r * w.dvp);
     }
 };
 template <class T> struct Direct {
     const Attend& w;
     Halves<T> k, v;
-    void scores(int64_t rows, const float* q, float* s) const { any_scores_direct(rows, q, k, w.d, s); }
-    void weigh(int64_t rows, const float* p, int from, int to, const float* alpha, float* o) const {
-        any_weigh_direct(rows, p, v, w.dvp, from, to, alpha, o);
+    void scores(int64_t r, int64_t n) const { any_scores_direct(n, w.q + r * w.d, k, w.d, w.s + r * kRescale); }
+    void weigh(int64_t r, int64_t n, int from, int to) const {
+        any_weigh_direct(n, w.s + r * kRescale, v, w.dvp, from, to, w.alpha + r, w.o + r * w.dvp);
     }
 };
 
@@ -43,7 +43,7 @@ void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t blo
             whole &= high[r] >= block + kRescale && low[r] <= block;
         }
         if (!seen) continue;
-        products.scores(c, w.q + first_row * w.d, w.s + first_row * kRescale);
+        products.scores(first_row, c);
         const bool plain = whole && a.softcap == 0.0f && !a.slopes && !a.bias;
         const bool s8 = a.kv.type == KVType::S8;
         if (plain && s8) soften_rows<true, true>(a, item, w, first_row, first_row + c, block);
@@ -54,24 +54,22 @@ void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t blo
             for (next = r + 1; next < first_row + c && low[next] == low[r] && high[next] == high[r];) next++;
             const Range seen = seen_in(w, r, block);
             if (whole) next = first_row + c;
-            if (seen.from < seen.to)
-                products.weigh(next - r, w.s + r * kRescale, seen.from, seen.to, w.alpha + r, w.o + r * w.dvp);
+            if (seen.from < seen.to) products.weigh(r, next - r, seen.from, seen.to);
         }
     }
 }
 
 template <class T>
 void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
-    Direct<T> products{w, {}, {}};
-    find_halves(a, item, block, end, products.k.at, products.v.at);
-    find_later(a, item, block, end, products.k, products.v);
-    products.k.stride = a.kv.page_size;
-    products.v.stride = a.kv.dv;
-    if (a.kv.type == KVType::S8) {
-        copy_scales(a, item, block, end, w);
-        prefetch_scales(a, item, block + kAhead, end);
+    Places<T> here, later;
+    find_halves(a, item, block, end, here);
+    find_later(a, item, block, end, later);
+    for (int half = 0; half < 2 && a.kv.type == KVType::S8; half++) {
+        __builtin_memcpy(w.k_scale + 16 * half, here.k_scale[half], 64);
+        __builtin_memcpy(w.v_scale + 16 * half, here.v_scale[half], 64);
+        prefetch(later.k_scale[half]), prefetch(later.v_scale[half]);
     }
-    attend_block(a, item, block, w, products);
+    attend_block(a, item, block, w, Direct<T>{w, {here.k, later.k, a.kv.page_size}, {here.v, later.v, a.kv.dv}});
 }
 
 // Queries scaled into panels, and what each row may see: [low, high).
@@ -96,8 +94,8 @@ void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) 
 template <class T>
 void attend_positions(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t from, int64_t to,
                       Attend& w) {
-    if (w.direct) return attend_directly<T>(a, item, block, to, w);
     const int64_t after = block + kRescale;
+    if (w.direct && after <= item.tree) return attend_directly<T>(a, item, block, to, w);
     load_block<T>(a, item, block, block > from ? block : from, after < to ? after : to, w);
     if (after < to) prefetch_positions<T>(a, item, after, to);
     attend_block(a, item, block, w, Widened{w});

@@ -55,12 +55,16 @@ template <class T> void widen_rows(const T* from, int64_t stride, int64_t rows, 
     }
 }
 
-// A block is two halves of 16 positions, which may lie in two pages; `next` is what a later block will
-// read, asked for while this one is computed.
+// A block is two halves of 16 positions, which may lie in two pages.
+template <class T> struct Places {
+    const T *k[2], *v[2];
+    const float *k_scale[2], *v_scale[2]; // of int8 pages
+};
+
+// K or V of a block; `next` is what a later block will read, asked for while this one is computed.
 template <class T> struct Halves {
-    const T* at[2];
-    const T* next[2];
-    int64_t stride; // elements from one row to the next
+    const T *const *at, *const *next; // [2]
+    int64_t stride;                   // elements from one row to the next
 };
 
 // Where position `position` of the item's sequence lies: the page's part of the item's head.
@@ -68,21 +72,33 @@ SIMD const uint8_t* page_of(const AttentionArgs& a, const AttentionItem& item, i
     return head_of(a.kv, (a.page_tables + item.sequence * a.table_width)[position / a.kv.page_size], item.head);
 }
 
+// Where position j of an item is stored, and how many up to `to` lie there one after the other.
+struct Run { int64_t at, n; };
+SIMD Run run_at(const AttentionArgs& a, const AttentionItem& item, int64_t j, int64_t to) {
+    int64_t at = j;
+    if (j >= item.tree) { // the token's ancestor of this depth
+        const uint64_t* words = a.tree_masks + item.t0 * a.tree_words;
+        int64_t left = j - item.tree, bit = 0;
+        for (; left > 0 || !(words[bit / 64] >> bit % 64 & 1); bit++) left -= words[bit / 64] >> bit % 64 & 1;
+        at = item.tree + bit, to = j + 1;
+    } else if (to > item.tree) to = item.tree;
+    const int64_t here = a.kv.page_size - at % a.kv.page_size;
+    return {at, to - j < here ? to - j : here};
+}
+
 // Where the two halves of a block lie. Halves past the context are given the first one: what is read
 // there is masked.
-template <class T> void find_halves(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end,
-                                    const T* (&k)[2], const T* (&v)[2]) {
+template <class T>
+SIMD void find_halves(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Places<T>& h) {
     const KVView& kv = a.kv;
     for (int half = 0; half < 2; half++) {
-        const int64_t position = block + 16 * half;
-        if (position >= end) {
-            k[half] = k[0], v[half] = v[0];
-            continue;
-        }
+        const int64_t position = block + 16 * half < end ? block + 16 * half : block;
         const uint8_t* page = page_of(a, item, position);
         const int64_t offset = position % kv.page_size;
-        k[half] = (const T*)page + offset;
-        v[half] = (const T*)(page + kv.v_at) + offset * kv.dv;
+        h.k[half] = (const T*)page + offset;
+        h.v[half] = (const T*)(page + kv.v_at) + offset * kv.dv;
+        h.k_scale[half] = (const float*)(page + kv.ks_at) + offset;
+        h.v_scale[half] = (const float*)(page + kv.vs_at) + offset;
     }
 }
 
@@ -92,9 +108,9 @@ void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block
     const KVView& kv = a.kv;
     if (to - from < kRescale) __builtin_memset(w.k, 0, w.d * kRescale * 4);
     for (int64_t j = from; j < to;) {
-        const int64_t offset = j % kv.page_size, left = kv.page_size - offset;
-        const int64_t n = to - j < left ? to - j : left, column = j - block;
-        const uint8_t* page = page_of(a, item, j);
+        const auto [at, n] = run_at(a, item, j, to);
+        const int64_t offset = at % kv.page_size, column = j - block;
+        const uint8_t* page = page_of(a, item, at);
         widen_rows((const T*)page + offset, kv.page_size, w.d, n, w.k + column, kRescale);
         const T* v = (const T*)(page + kv.v_at) + offset * kv.dv;
         if (kv.latent) values_of_latent(w.k, w.dv, w.dvp, column, column + n, w.v);
@@ -108,38 +124,18 @@ void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block
     }
 }
 
-// use(column, k scales, v scales) for each 16 positions of a block, where pages are multiples of 16.
-template <class Use>
-SIMD void each_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, const Use& use) {
-    const KVView& kv = a.kv;
-    for (int64_t j = block; j < end && j < block + kRescale; j += 16) {
-        const uint8_t* page = page_of(a, item, j);
-        const int64_t offset = j % kv.page_size;
-        use(j - block, (const float*)(page + kv.ks_at) + offset, (const float*)(page + kv.vs_at) + offset);
-    }
-}
-void copy_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
-    each_scales(a, item, block, end, [&w](int64_t column, const float* ks, const float* vs) {
-        __builtin_memcpy(w.k_scale + column, ks, 64);
-        __builtin_memcpy(w.v_scale + column, vs, 64);
-    });
-}
-void prefetch_scales(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end) {
-    each_scales(a, item, block, end, [](int64_t, const float* ks, const float* vs) { prefetch(ks), prefetch(vs); });
-}
-
 // Ask for the block at `block`, up to `end`: pages lie apart, where the hardware does not look ahead.
 template <class T> void prefetch_positions(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end) {
     const KVView& kv = a.kv;
     if (kv.page_size % 16) return;
-    const T *k[2], *v[2];
-    find_halves(a, item, block, end, k, v);
-    if (kv.type == KVType::S8) prefetch_scales(a, item, block, end);
+    Places<T> h;
+    find_halves(a, item, block, end, h);
     const int64_t rows = 64 / (kv.page_size * (int64_t)sizeof(T)), step = rows > 1 ? rows : 1; // of K, in a line
     for (int half = 0; half < 2 && block + 16 * half < end; half++) {
-        for (int64_t i = 0; i < kv.d; i += step) prefetch_far(k[half] + i * kv.page_size);
+        if (kv.type == KVType::S8) prefetch(h.k_scale[half]), prefetch(h.v_scale[half]);
+        for (int64_t i = 0; i < kv.d; i += step) prefetch_far(h.k[half] + i * kv.page_size);
         if (!kv.latent)
-            for (int64_t i = 0; i < 16 * kv.dv; i += 64 / (int64_t)sizeof(T)) prefetch_far(v[half] + i);
+            for (int64_t i = 0; i < 16 * kv.dv; i += 64 / (int64_t)sizeof(T)) prefetch_far(h.v[half] + i);
     }
 }
 
@@ -152,17 +148,16 @@ SIMD int64_t first_block(const AttentionArgs& a, const AttentionItem& item) {
     return (start > first ? start : first) / kRescale * kRescale;
 }
 
-// Pages lie apart, where the hardware does not look ahead: what the block `kAhead` later will read,
-// which may be of the item after this one.
+// Pages lie apart, where the hardware does not look ahead: where the block `kAhead` later lies, which may
+// be of the item after this one.
 enum { kAhead = 4 * kRescale };
 template <class T>
-void find_later(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Halves<T>& k, Halves<T>& v) {
+SIMD void find_later(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Places<T>& h) {
     const int64_t last = item.c1 * kSplit < end ? item.c1 * kSplit : end, later = block + kAhead;
-    if (later < last) return find_halves(a, item, later, last, k.next, v.next);
-    if (item.soon) {
-        const int64_t stop = end_of(a, *item.soon);
-        const int64_t at = first_block(a, *item.soon) + later - (last + kRescale - 1) / kRescale * kRescale;
-        if (at < stop) return find_halves(a, *item.soon, at, stop, k.next, v.next);
-    }
-    for (int half = 0; half < 2; half++) k.next[half] = k.at[half], v.next[half] = v.at[half];
+    if (later < last) return find_halves(a, item, later, last, h);
+    if (!item.soon) return find_halves(a, item, block, end, h);
+    const int64_t stop = end_of(a, *item.soon);
+    const int64_t at = first_block(a, *item.soon) + later - (last + kRescale - 1) / kRescale * kRescale;
+    if (at < stop) find_halves(a, *item.soon, at, stop, h);
+    else find_halves(a, item, block, end, h);
 }

@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.errors import UnsupportedError
-from octavo.kernels.ops import AttentionSpec, Limits, Rotary, Sight
+from octavo.kernels.ops import AttentionSpec, Rotary, Sight
 from octavo.kernels.reference import ReferenceBackend
-from octavo.kernels.select import native_available
 from octavo.kernels.trees import masks_of, seen
-from support.kernels import limits_of
 from support.tree_cases import TreeCase, random_parents
 
 BACKEND = ReferenceBackend()
@@ -123,13 +120,3 @@ def test_only_causal_attention_has_trees() -> None:
     case.spec = replace(case.spec, sight=Sight.WHOLE)
     with pytest.raises(ValueError, match="only causal attention has trees"):
         case.run(BACKEND)
-
-
-@pytest.mark.skipif(not native_available(), reason="needs the native kernels")
-def test_the_native_backend_refuses_trees_by_name() -> None:
-    from octavo.kernels.cpu import CpuBackend
-
-    batch, _ = TreeCase(1, [4], [[-1, 0, 0]], SPECS[0]).step
-    with pytest.raises(UnsupportedError, match="no tree masks"):
-        CpuBackend().eager(batch, limits_of(batch))
-    assert limits_of(batch) == Limits(3, 1, 1, 1)

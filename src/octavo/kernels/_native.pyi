@@ -177,6 +177,7 @@ class Program:
         sampled: _I32,
         cross_lens: _I32 | None,
         cross_tables: _I32 | None,
+        tree_masks: npt.NDArray[np.uint64] | None,
     ) -> _F32: ...
     def memory(self, buffer: _Place, rows: int, /) -> _F32: ...
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import CapacityError, InvalidRequestError, UnsupportedError
+from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels import _native
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu_lower import CpuKVLayer, build, rows_to_native
@@ -76,10 +76,6 @@ class CpuProgram:
 
 
 def check_limits(batch: ForwardBatch, limits: Limits) -> None:
-    if batch.tree_masks is not None:
-        raise UnsupportedError(
-            "the native CPU backend has no tree masks: use the reference or a GPU", "backend"
-        )
     if (
         batch.num_tokens > limits.max_tokens
         or batch.num_sequences > limits.max_sequences
@@ -103,6 +99,7 @@ def run(program: _native.Program, batch: ForwardBatch) -> F32:
         batch.sampled,
         batch.cross_lens,
         batch.cross_tables,
+        batch.tree_masks,
     )
 
 
