@@ -355,7 +355,12 @@ NB_MODULE(_native, m) {
             new (self) KVCache(shapes, num_pages, page_size);
         })
         .def_prop_ro("nbytes", &KVCache::nbytes)
-        .def("copy_pages", &KVCache::copy_pages, nb::call_guard<nb::gil_scoped_release>());
+        .def("copy_pages", &KVCache::copy_pages, nb::call_guard<nb::gil_scoped_release>())
+        .def("pages", [](nb::handle_t<KVCache> self) {
+            const KVCache& cache = nb::cast<const KVCache&>(self);
+            const size_t shape[2] = {static_cast<size_t>(cache.num_pages()), static_cast<size_t>(cache.page_bytes())};
+            return nb::ndarray<nb::numpy, uint8_t>(cache.data(), 2, shape, self);
+        });
 
     nb::class_<Builder>(m, "Program")
         .def(nb::init<std::shared_ptr<Pool>, const std::string&, std::tuple<int64_t, int64_t, int64_t, int64_t>, int64_t>())

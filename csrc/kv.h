@@ -27,6 +27,10 @@ public:
     size_t nbytes() const { return static_cast<size_t>(page_stride_ * num_pages_); }
     // Copy page first to page second for each pair; all are read before any is written.
     void copy_pages(const std::vector<std::pair<int64_t, int64_t>>& pairs);
+    // Every page's bytes, one page after the other.
+    uint8_t* data() const { return region_.data(); }
+    int64_t num_pages() const { return num_pages_; }
+    int64_t page_bytes() const { return page_stride_; }
 
 private:
     static int64_t plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<KVView>& views);

@@ -15,14 +15,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.config import EngineConfig, SchedulerConfig, context_length, encoder_length, resolve
+from octavo.config import (
+    DISK_SPACE,
+    EngineConfig,
+    SchedulerConfig,
+    context_length,
+    encoder_length,
+    resolve,
+)
 from octavo.errors import CheckpointError, InvalidRequestError, UnsupportedError
 
 if TYPE_CHECKING:
     from octavo.checkpoints.base import Checkpoint
-    from octavo.kernels.ops import Backend, KVSpec, Limits
+    from octavo.kernels.ops import Backend, KVCache, KVSpec, Limits
     from octavo.models.registry import Model
     from octavo.runtime.memory import MemoryPlan
+    from octavo.runtime.page_file import MappedPages
     from octavo.runtime.runner import ModelRunner
     from octavo.tokenizer import Tokenizer
     from octavo.tokenizer.chat import ChatTemplate
@@ -47,6 +55,7 @@ class Loaded:
     phases: dict[str, float]
     decoder_prompt: tuple[int, ...] = ()  # of an encoder-decoder model: what its decoder begins with
     generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json over config.json
+    page_file: MappedPages | None = None  # the prefix cache's tier on disk
 
     @property
     def embedding_size(self) -> int | None:
@@ -111,16 +120,19 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     if swap:
         page_s = 0.0 if planned else seconds_to_copy(kv, memory.num_pages)
         config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
+    model_hash = checkpoint.content_hash_hint
+    pages = None if planned else _page_file(user, backend, kv, specs, model_hash)
     phases.done("memory")
     limits = _limits(config)
     states = RequestStates(
         config.max_num_seqs, config.max_model_len, config.page_size, config.max_encoder_len
     )
-    runner = make_runner(model, backend, kv, limits, states, tokenizer.stop_token_ids, memory.num_pages)
+    stop_ids = tokenizer.stop_token_ids
+    runner = make_runner(model, backend, kv, limits, states, stop_ids, memory.num_pages, pages)
     phases.done("program")
     return Loaded(
         user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,
-        generation,
+        generation, pages,
     )  # fmt: skip
 
 
@@ -159,6 +171,36 @@ def _memory(
         user.swap_space,
     )  # fmt: skip
     return memory, resolve(user, model.max_position, memory.num_pages, source, backend.step_tokens)
+
+
+def _page_file(
+    user: EngineConfig, backend: Backend, kv: KVCache, specs: Sequence[KVSpec], model_hash: str
+) -> MappedPages | None:
+    """Where the prefix cache outlives the process: a file of this model and this way to compute its pages.
+
+    Raises:
+        InvalidRequestError, CapacityError: the folder is no folder, or its space holds no page.
+        UnsupportedError: pages lie in a GPU's memory.
+    """
+    if user.prefix_cache_dir is None:
+        return None
+    from octavo import __version__
+    from octavo.kernels.ops import PageBytes
+    from octavo.kernels.select import kernels_hash
+    from octavo.runtime.page_file import MappedPages
+
+    if not isinstance(kv, PageBytes):
+        raise UnsupportedError("prefix_cache_dir is for a CPU: pages stay on a GPU", "prefix_cache_dir")
+    made_by = {
+        "model": model_hash,
+        "octavo": __version__,
+        "kernels": [backend.name, backend.isa, kernels_hash()],
+        "dtype": [user.dtype, user.quantization],
+        "context": user.max_model_len,  # scaled rotary embeddings may depend on it
+        "pages": [user.page_size, [repr(spec) for spec in specs]],
+    }
+    space = DISK_SPACE if user.prefix_cache_disk_space is None else user.prefix_cache_disk_space
+    return MappedPages.open(user.prefix_cache_dir, made_by, kv.page_bytes, int(space * 2**30))
 
 
 def _limits(config: SchedulerConfig) -> Limits:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from octavo.assembly import Loaded, Progress, load
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.engine.async_engine import AsyncEngine
-from octavo.engine.core import EngineCore, EngineStats
+from octavo.engine.core import EngineCore
+from octavo.engine.stats import EngineStats
 from octavo.engine_args import EngineArgs
 from octavo.params import RequestOutput, SamplingParams
 from octavo.prompts import Prompt, chat_ids, check_length, output_processor, read_prompt, refuse_chat
@@ -54,6 +55,7 @@ class AsyncLLM:
             rng=None if seed is None else random.Random(seed),
             beam_search=BeamSearch,
             steps_in_flight=loaded.runner.steps_in_flight,
+            page_file=loaded.page_file,
         )
         self._engine = AsyncEngine(core, output_processor(loaded.tokenizer, loaded.decoder_prompt))
         self._compiler = ConstraintCompiler(loaded.tokenizer)

@@ -12,6 +12,9 @@ CPU_BATCHED_TOKENS = 512
 
 KV_DTYPES = {"auto": "f16", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8"}
 
+DISK_SPACE = 4.0
+"""GiB that the prefix cache may take in its folder when nobody says otherwise."""
+
 POLICIES = ("fcfs", "priority", "lpm")
 """How requests of equal priority enter: in order of arrival (vLLM's "fcfs" and "priority" are the same
 here, where priorities are always obeyed), or the longest cached prefix first (SGLang's name)."""
@@ -101,6 +104,9 @@ class EngineConfig:
         step_target_ms: SchedulerConfig.step_target_s; 0 is none.
         swap_space: GiB of memory, beyond the pages, in which those of preempted requests may wait. They
             do where copying them takes less time than computing them again. vLLM's default is 4.
+        prefix_cache_dir: a folder in which pages that the prefix cache evicts, and all that it holds at the
+            end, wait for later, a restart included. prefix_cache_disk_space: GiB they may take there; None
+            is DISK_SPACE.
         scheduling_policy: one of POLICIES.
         seed: base of the seeds of requests that bring none; None draws each at random.
         chat_template: a Jinja template, or the path of a file that holds one.
@@ -124,6 +130,8 @@ class EngineConfig:
     step_target_ms: float = 100.0
     max_waiting: int = 1024
     swap_space: float = 0.0
+    prefix_cache_dir: str | None = None
+    prefix_cache_disk_space: float | None = None
     scheduling_policy: str = "fcfs"
     seed: int | None = None
     threads: int | None = None
@@ -141,6 +149,7 @@ class EngineConfig:
         _one_of("backend", self.backend, ("auto", "cpu", "reference"))
         if not 0.0 <= self.swap_space < float("inf"):
             raise InvalidRequestError("swap_space must be 0 or a positive number of GiB", "swap_space")
+        self._check_disk()
         if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
             raise InvalidRequestError(
                 f"device must be auto, cpu, cuda or cuda:N, not {self.device!r}", "device"
@@ -166,6 +175,22 @@ class EngineConfig:
                 _positive(name, getattr(self, name))
         if not 0.0 <= self.step_target_ms < float("inf"):
             raise InvalidRequestError("step_target_ms must be 0 or a positive number", "step_target_ms")
+
+    def _check_disk(self) -> None:
+        space = self.prefix_cache_disk_space
+        if space is not None and not 0.0 < space < float("inf"):
+            raise InvalidRequestError(
+                f"prefix_cache_disk_space must be a positive number of GiB, not {space!r}",
+                "prefix_cache_disk_space",
+            )
+        if space is not None and self.prefix_cache_dir is None:
+            raise InvalidRequestError(
+                "prefix_cache_disk_space needs prefix_cache_dir", "prefix_cache_disk_space"
+            )
+        if self.prefix_cache_dir is not None and not self.enable_prefix_caching:
+            raise InvalidRequestError("prefix_cache_dir needs enable_prefix_caching", "prefix_cache_dir")
+        if self.prefix_cache_dir == "":
+            raise InvalidRequestError("prefix_cache_dir is empty: it must name a folder", "prefix_cache_dir")
 
     @property
     def kv_dtype(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ from octavo.assembly import Loaded, Progress, load
 from octavo.async_llm import AsyncLLM, AsyncLLMEngine
 from octavo.beam_search import BeamSearchOutput, output_of
 from octavo.beam_search import sampling_params as beam_sampling_params
-from octavo.engine.core import EngineCore, EngineStats
+from octavo.engine.core import EngineCore
 from octavo.engine.output import OutputProcessor
+from octavo.engine.stats import EngineStats
 from octavo.engine_args import AsyncEngineArgs, EngineArgs
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.params import (
@@ -57,7 +59,10 @@ class LLM:
             rng=None if seed is None else random.Random(seed),
             beam_search=BeamSearch,
             steps_in_flight=loaded.runner.steps_in_flight,
+            page_file=loaded.page_file,
         )
+        # What is cached goes to disk, if there is a place for it, when nobody has the LLM any more.
+        self._close = weakref.finalize(self, self._core.close)
         self._outputs: OutputProcessor = output_processor(loaded.tokenizer, loaded.decoder_prompt)
         self._compiler = ConstraintCompiler(loaded.tokenizer)
         self._next_id = 0
@@ -251,6 +256,13 @@ class LLM:
 
     def get_tokenizer(self) -> Tokenizer:
         return self._loaded.tokenizer
+
+    def shutdown(self) -> None:
+        """Save the prefix cache to prefix_cache_dir, if there is one, and let go of it. Nothing may follow.
+
+        It happens by itself when the LLM is gone, or the process ends.
+        """
+        self._close()
 
     def get_metrics(self) -> EngineStats:
         """Counters since start and the state of now."""

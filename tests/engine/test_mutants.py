@@ -325,18 +325,15 @@ def swap_what_is_only_scheduled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KVManager, "swap_out", mutant)
 
 
-def swap_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
-    begin = KVManager._begin_swapped
+def copy_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
+    """From the swap space or from the disk."""
+    begin = KVManager._begin_copied
 
-    def mutant(self: KVManager, request: Request, *rest: Any) -> bool:
-        begun = begin(self, request, *rest)
-        pages = [page for _, page in request.swap_in]
-        request.swap_in = tuple(
-            (slot, page) for (slot, _), page in zip(request.swap_in, pages[::-1], strict=True)
-        )
-        return begun
+    def mutant(self: KVManager, *args: Any) -> Any:
+        pairs = begin(self, *args)
+        return pairs and tuple((slot, page) for (slot, _), (_, page) in zip(pairs, pairs[::-1], strict=True))
 
-    patch.setattr(KVManager, "_begin_swapped", mutant)
+    patch.setattr(KVManager, "_begin_copied", mutant)
 
 
 def keep_the_slots_of_the_aborted(patch: pytest.MonkeyPatch) -> None:
@@ -370,7 +367,7 @@ MUTANTS: tuple[Patch, ...] = (
     continue_the_wrong_beam,
     preempt_a_single_beam,
     swap_what_is_only_scheduled,
-    swap_in_the_wrong_order,
+    copy_in_the_wrong_order,
     keep_the_slots_of_the_aborted,
     free_twice,
     leak_on_abort,

@@ -1,7 +1,8 @@
 """The same answer twice: whoever else is there, however pages and chunks fall, to the last bit.
 
 Batch size, chunk size, page size, cache hits, preemption, swapped pages, priorities, policies, n, beams,
-aborts of others, one thread or two, one step in flight or two, KV in fp32, fp16 and int8: random mixtures.
+pages on disk that an earlier crowd has left, aborts of others, one thread or two, one step in flight or two,
+KV in fp32, fp16 and int8: random mixtures.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuKVCache, CpuProgram
 from octavo.kernels.select import native_available
+from octavo.runtime.page_file import MappedPages
 from octavo.runtime.runner import ModelRunner
 from octavo.sampling.rows import SamplingRows
 from support.crowds import KV_DTYPES, PARAMS, Crowd, alone, crowds, prompts
@@ -40,6 +42,7 @@ def check(met: list[Crowd]) -> None:
     assert happened["preempted"] > len(met) // 4
     assert happened["steps with pages swapped out"] > len(met) // 4
     assert happened["tokens from the cache"] > 10 * len(met)
+    assert happened["tokens from disk"] > 2 * len(met)
 
 
 def test_random_crowds_change_no_bit(tiny_llama: Path) -> None:
@@ -97,6 +100,11 @@ def swapped_pages_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ModelRunner, "_copies", lambda self, plan: copies(self, replace(plan, swaps_in=())))
 
 
+def pages_from_disk_mixed_up(patch: pytest.MonkeyPatch) -> None:
+    page = MappedPages.page
+    patch.setattr(MappedPages, "page", lambda self, slot: page(self, max(slot - 1, 0)))
+
+
 def last_page_copied_to_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
     copy = CpuKVCache.copy_pages
     patch.setattr(CpuKVCache, "copy_pages", lambda self, pairs: copy(self, [(b, a) for a, b in pairs]))
@@ -111,6 +119,7 @@ def last_page_copied_to_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
         copies_forgotten,
         last_page_copied_to_the_wrong_place,
         swapped_pages_lost,
+        pages_from_disk_mixed_up,
     ],
     ids=lambda mutate: mutate.__name__,
 )

@@ -134,6 +134,8 @@ def test_metrics_count_what_happened(app: FastAPI, engine: FakeEngine) -> None:
             "num_preemptions_total": 3,
             "prefix_cache_queries_total": 40,
             "prefix_cache_hits_total": 10,
+            "external_prefix_cache_queries_total": 30,
+            "external_prefix_cache_hits_total": 5,
             "prompt_tokens_total": 31,
             "generation_tokens_total": 0,
             "time_to_first_token_seconds_count": 3,

@@ -60,6 +60,7 @@ def random_engine(folder: Path, rng: random.Random, kv_dtype: str, late: Queue |
     """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two."""
     page_size = rng.choice((1, 3, 4, 8, 16, 32))
     least = -(-MAX_LENGTH // page_size)
+    caching = rng.random() < 0.7
     engine = tiny_engine(
         folder,
         kv_dtype=kv_dtype,
@@ -71,9 +72,11 @@ def random_engine(folder: Path, rng: random.Random, kv_dtype: str, late: Queue |
         max_model_len=MAX_LENGTH,
         max_num_seqs=rng.randint(1, 8),
         max_num_batched_tokens=rng.choice((7, 16, 40, 200)),
-        enable_prefix_caching=rng.random() < 0.7,
         scheduling_policy=rng.choice(("fcfs", "lpm")),
         num_swap_pages=rng.choice((0, least // 2, 2 * least)),
+        enable_prefix_caching=caching,
+        # What the crowds before it have left there is found again.
+        pages_folder=folder / f"pages-{kv_dtype}-{page_size}" if caching and rng.random() < 0.5 else None,
     )
     if rng.random() < 0.5:  # reckless admission, so that requests are preempted
         engine.scheduler.growth_pages = 0
@@ -117,11 +120,13 @@ class Crowd:
                 self._aborted.add(name)
                 self._answers.take(self.engine.abort(name))
         self.engine.check_integrity()
+        self.engine.close()
         for name in self._asked.keys() - self._aborted:
             self._compare(name)
         stats = self.engine.stats()
         self.happened["preempted"] += stats.preemptions
         self.happened["tokens from the cache"] += stats.prefix_hits
+        self.happened["tokens from disk"] += stats.external_prefix_hits
         return self
 
     def _add(self, name: str) -> None:

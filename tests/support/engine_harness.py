@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
@@ -11,6 +12,7 @@ from octavo.engine.request import Request, RequestState, RequestUpdate
 from octavo.params import SamplingParams
 from octavo.sampling.beam import BeamSearch
 from support.toy_executor import EOS, Toy, ToyExecutor, alone, search
+from support.toy_pages import ToyPages
 
 MAX_IDLE_STEPS = 2000
 
@@ -43,6 +45,7 @@ class Harness:
         scheduling_policy: str = "fcfs",
         fair_share: int = 16,
         max_encoder_len: int = 0,
+        page_file: ToyPages | None = None,
     ) -> None:
         config = SchedulerConfig(
             num_pages=num_pages,
@@ -60,7 +63,8 @@ class Harness:
         )
         self.config = config
         self.toy = Toy(vocab_size)
-        self.executor = ToyExecutor(num_pages, page_size, self.toy, propose=propose)
+        self.page_file = page_file
+        self.executor = ToyExecutor(num_pages, page_size, self.toy, propose=propose, page_file=page_file)
         self.core = EngineCore(
             config,
             self.executor,
@@ -70,6 +74,7 @@ class Harness:
             clock=clock,
             steps_in_flight=depth,
             beam_search=BeamSearch,
+            page_file=page_file,
         )
         self.scheduler = self.core.scheduler
         self.kv = self.scheduler.kv
@@ -80,6 +85,7 @@ class Harness:
         self.preempted: dict[tuple[str, int], int] = {}
         self.searched: set[tuple[str, int]] = set()
         self.operations = 0
+        self.options: dict[str, Any] = {}  # what it was made of, where another is to be made like it
         self._expected: dict[tuple[str, int], tuple[list[int], str]] = {}
         self._count = 0
 
@@ -130,6 +136,13 @@ class Harness:
             self.step()
         assert not self.core.has_unfinished(), "the engine does not come to an end"
         assert self.unfinished() == [], "a request never ended"
+
+    def stop(self) -> ToyPages | None:
+        """Run to the end and close. What the next engine finds, if there is a file."""
+        self.run()
+        self._check()
+        self.core.close()
+        return None if self.page_file is None else self.page_file.reopened()
 
     def drain_and_check(self) -> None:
         """Run to the end; then nothing may be held by anybody."""

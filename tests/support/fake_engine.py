@@ -52,6 +52,8 @@ class FakeStats:
     preemptions: int = 3
     prefix_queries: int = 40
     prefix_hits: int = 10
+    external_prefix_queries: int = 30
+    external_prefix_hits: int = 5
     prompt_tokens: int = 0
     generated_tokens: int = 0
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from octavo.engine.core import MAX_FAILED_STEPS
 from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.params import BeamSearchParams, SamplingParams
 from support.engine_harness import Harness
 from support.toy_executor import fingerprints
+from support.toy_pages import ToyPages
 
 Propose = Callable[[Sequence[int], int], Sequence[int]]
 
@@ -30,7 +32,18 @@ def oracle_drafts(vocab_size: int, length: int) -> Propose:
     return propose
 
 
-def random_harness(rng: random.Random, encoder: bool = False) -> Harness:
+def random_pages(rng: random.Random) -> ToyPages:
+    """Slow ones, small ones, and some that fail now and then."""
+    return ToyPages(
+        num_slots=rng.choice((3, 12, 100)),
+        max_saving=rng.choice((1, 5, 30, 30)),
+        rng=rng,
+        chance=rng.choice((0.1, 0.6, 1.0)),
+        fails=rng.choice((0.0, 0.0, 0.2)),
+    )
+
+
+def random_harness(rng: random.Random, encoder: bool = False, disk: bool = False) -> Harness:
     """A small engine: pools so tight that requests are preempted, chunks of any size."""
     page_size = rng.choice((1, 2, 3, 4, 8))
     max_model_len = rng.randint(8, 48)
@@ -40,13 +53,13 @@ def random_harness(rng: random.Random, encoder: bool = False) -> Harness:
     max_encoder_len = rng.randint(1, min(budget, max_model_len)) if encoder else 0
     least += -(-max_encoder_len // page_size)
     drafts = not encoder and rng.random() < 0.4  # the oracle knows no encoder
-    return Harness(
+    options: dict[str, Any] = dict(  # noqa: C408
         num_pages=least + rng.choice((0, 1, 3, least, 4 * least)),
         page_size=page_size,
         max_model_len=max_model_len,
         max_num_seqs=rng.randint(1, 6),
         max_num_batched_tokens=budget,
-        enable_prefix_caching=rng.random() < 0.8,
+        enable_prefix_caching=disk or rng.random() < 0.8,
         max_waiting=24,
         num_swap_pages=rng.choice((0, 0, 3, 20)),
         depth=rng.choice((1, 2)),
@@ -55,7 +68,11 @@ def random_harness(rng: random.Random, encoder: bool = False) -> Harness:
         fair_share=rng.choice((1, 2, 5)),
         propose=oracle_drafts(vocab_size, rng.randint(1, 4)) if drafts else None,
         max_encoder_len=max_encoder_len,
+        page_file=random_pages(rng) if disk else None,
     )
+    harness = Harness(**options)
+    harness.options = options
+    return harness
 
 
 def random_prompt(rng: random.Random, limit: int) -> list[int]:
@@ -123,7 +140,8 @@ def one_operation(harness: Harness, rng: random.Random) -> None:
         name, index = rng.choice(harness.unfinished())
         harness.abort(name, rng.choice((None, index)))
     elif choice < 0.20:
-        harness.core.reset_prefix_cache()
+        if harness.page_file is None or rng.random() < 0.2:  # what was kept should also be found
+            harness.core.reset_prefix_cache()
     elif choice < 0.21 and harness.core.failed_steps < MAX_FAILED_STEPS - 1:
         bad = rng.choice(("row", "step"))
         fail_once(harness, bad)
@@ -150,9 +168,25 @@ def drive(seed: int, operations: int, encoder: bool = False) -> Harness:
     """A random engine after so many random operations, run to its end and found empty."""
     rng = random.Random(seed)
     harness = random_harness(rng, encoder)
+    _operate(harness, rng, operations)
+    harness.drain_and_check()
+    return harness
+
+
+def drive_with_restarts(seed: int, operations: int, encoder: bool = False) -> list[Harness]:
+    """Random engines one after the other that have nothing in common but a file of pages."""
+    rng = random.Random(seed)
+    met = [random_harness(rng, encoder, disk=True)]
+    _operate(met[0], rng, operations)
+    for _ in range(rng.randint(0, 2)):
+        met.append(Harness(**{**met[0].options, "page_file": met[-1].stop()}))
+        _operate(met[-1], rng, operations)
+    met[-1].drain_and_check()
+    return met
+
+
+def _operate(harness: Harness, rng: random.Random, operations: int) -> None:
     if rng.random() < 0.4:  # reckless admission, so that preemption happens in every possible place
         harness.scheduler.growth_pages = 0
     while harness.operations < operations:
         one_operation(harness, rng)
-    harness.drain_and_check()
-    return harness

@@ -11,12 +11,13 @@ from octavo.checkpoints import open_checkpoint
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.request import RequestUpdate
-from octavo.kernels.ops import Backend, Limits
+from octavo.kernels.ops import Backend, Limits, PageBytes
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
 from octavo.models.load import load_model
 from octavo.models.registry import Model
 from octavo.params import SampledToken, SamplingParams
+from octavo.runtime.page_file import MappedPages
 from octavo.runtime.pipeline import PipelinedRunner
 from octavo.runtime.runner import ModelRunner
 from octavo.runtime.states import RequestStates
@@ -75,12 +76,14 @@ def tiny_engine(
     kv_dtype: str = "f32",
     depth: int = 1,
     late: Queue | None = None,
+    pages_folder: Path | None = None,
     **options: Any,
 ) -> EngineCore:
     """An EngineCore whose runner computes the tiny model; options are SchedulerConfig's.
 
     Args:
         late: the engine runs on a device that does nothing before somebody waits (late_device.py).
+        pages_folder: where the prefix cache outlives the engine, 1 MiB; None: it does not.
     """
     wanted: dict[str, Any] = {"page_size": 16, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8, **options}
     wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
@@ -95,8 +98,13 @@ def tiny_engine(
         max_pages_per_sequence=-(-config.max_model_len // config.page_size),
     )
     states = RequestStates(config.max_num_seqs, config.max_model_len, config.page_size)
+    page_file = None
+    if pages_folder is not None:
+        assert isinstance(pages, PageBytes)
+        made_by = {"backend": backend, "kv": kv_dtype, "page_size": config.page_size}
+        page_file = MappedPages.open(str(pages_folder), made_by, pages.page_bytes, 2**20)
     if late is None:
-        runner = ModelRunner(model, made, pages, limits, states, (EOS,), config.num_pages)
+        runner = ModelRunner(model, made, pages, limits, states, (EOS,), config.num_pages, page_file)
     else:
         program = made.capture(lambda ops, inputs: model.forward(ops, inputs, pages), limits)
         steps = LateSteps(program, VOCAB_SIZE, config.max_num_seqs, late)
@@ -111,6 +119,7 @@ def tiny_engine(
         rng=random.Random(0),
         beam_search=BeamSearch,
         steps_in_flight=depth,
+        page_file=page_file,
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling.beam import BeamSearch
+from support.toy_pages import ToyPages
 
 EOS = 0
 
@@ -136,6 +137,7 @@ class ToyExecutor:
     Args:
         references: reference count of a page (PagePool.references), to catch writes to shared pages.
         propose: drafts after a row's tokens, or None for no drafts.
+        page_file: where plans save pages and load them from.
 
     Attributes:
         plans: all plans so far.
@@ -150,7 +152,9 @@ class ToyExecutor:
         toy: Toy | None = None,
         references: Callable[[int], int] | None = None,
         propose: Callable[[Sequence[int], int], Sequence[int]] | None = None,
+        page_file: ToyPages | None = None,
     ) -> None:
+        self.page_file = page_file
         self.toy = toy or Toy()
         self.page_size = page_size
         self.slots: list[list[int | None]] = [[None] * page_size for _ in range(num_pages)]
@@ -218,22 +222,30 @@ class ToyExecutor:
         """Fail after half of the plan's preparations."""
         for row in plan.freed_rows[::2]:
             self.rows.pop(row, None)
+        for page, slot, key in plan.saves[::2]:
+            assert self.page_file is not None
+            self.page_file.save(key, slot, self.slots[page])
         self._unknown.update(plan.freed_rows)
         self._unknown.update(step.row for step in plan.steps)
 
     def _copy(self, plan: StepPlan) -> set[int]:
         """Copy pages as planned; all are read before any is written. Returns the destinations."""
+        for page, slot, key in plan.saves:
+            assert self.page_file is not None
+            self.page_file.save(key, slot, self.slots[page])
         saved = [(list(self.slots[page]), slot) for page, slot in plan.swaps_out]
         read = [(list(self.slots[source]), target) for source, target in plan.copies]
         read += [(list(self.swapped[slot]), page) for slot, page in plan.swaps_in]
+        if self.page_file is not None:
+            read += [(list(self.page_file.page(slot)), page) for slot, page in plan.loads]
         self.swapped.update({slot: content for content, slot in saved})
         self.num_swaps += len(plan.swaps_in)
         for content, target in read:
             if self.references is not None and self.references(target) != 1:
                 raise PlanError(f"a copy overwrites page {target}, which is shared")
             self.slots[target] = content
-        targets = {target for _, target in (*plan.copies, *plan.swaps_in)}
-        if len(targets) != len(plan.copies) + len(plan.swaps_in):
+        targets = {target for _, target in (*plan.copies, *plan.swaps_in, *plan.loads)}
+        if len(targets) != len(plan.copies) + len(plan.swaps_in) + len(plan.loads):
             raise PlanError("two copies go to one page")
         self.num_copies += len(plan.copies)
         return targets

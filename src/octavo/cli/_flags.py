@@ -43,6 +43,8 @@ ENGINE_HELP = {
     "step_target_ms": "While anything decodes, a step should not take longer; 0: no such limit.",
     "max_waiting": "Requests that may wait; more are refused.",
     "swap_space": "GiB in which the pages of preempted requests may wait; 0: none.",
+    "prefix_cache_dir": "A folder in which the prefix cache outlives a restart.",
+    "prefix_cache_disk_space": "GiB that it may take there.  [default: 4]",
     "scheduling_policy": "Among equal priorities: fcfs, or lpm (longest cached prefix first).",
     "seed": "Base of the seeds of requests that bring none.",
     "threads": "CPU threads.",

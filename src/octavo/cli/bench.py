@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from octavo.bench.roofline import Line, Work
 
 DEFAULT = "inference"
+NOT_MEASURED = (
+    "seed",
+    "served_model_name",
+    "enable_prefix_caching",
+    "prefix_cache_dir",
+    "prefix_cache_disk_space",
+    "chat_template",
+)
+"""Engine flags that benchmarks decide for themselves, or that change nothing in them."""
 JSON_FLAG = typer.Option(False, "--json", help="Print one JSON object.")
 TRACE = typer.Option(None, "--trace", help="Requests from a file instead (see octavo plan).")
 
@@ -45,7 +54,7 @@ bench = typer.Typer(
 
 
 @bench.command(DEFAULT)
-@engine_flags(leave_out=("seed", "served_model_name", "enable_prefix_caching", "chat_template"))
+@engine_flags(leave_out=NOT_MEASURED)
 def inference(
     engine: EngineChoice,
     prompt_tokens: int = typer.Option(128, "--prompt-tokens", help="Length of the prompts.", min=1),
@@ -77,7 +86,7 @@ def inference(
 
 
 @bench.command()
-@engine_flags(leave_out=("seed", "served_model_name", "enable_prefix_caching", "chat_template"))
+@engine_flags(leave_out=NOT_MEASURED)
 def roofline(
     engine: EngineChoice,
     prompt_tokens: str = typer.Option("128,512", "--prompt-tokens", help="Lengths of prompts."),
@@ -159,7 +168,9 @@ def load_server(
 
 
 @bench.command()
-@engine_flags(leave_out=("seed", "served_model_name", "chat_template"))
+@engine_flags(
+    leave_out=("seed", "served_model_name", "chat_template", "prefix_cache_dir", "prefix_cache_disk_space")
+)
 def ablate(
     engine: EngineChoice,
     rounds: int = typer.Option(3, "--rounds", help="Turns of each engine; printed are medians.", min=1),

@@ -22,7 +22,9 @@ TRACE = typer.Option(
 )
 
 
-@engine_flags(leave_out=("seed", "served_model_name", "chat_template"))
+@engine_flags(
+    leave_out=("seed", "served_model_name", "chat_template", "prefix_cache_dir", "prefix_cache_disk_space")
+)
 def plan(
     engine: EngineChoice,
     trace: Path | None = TRACE,

@@ -9,9 +9,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from octavo.engine.core import EngineCore, EngineStats
+from octavo.engine.core import EngineCore
 from octavo.engine.output import OutputProcessor
 from octavo.engine.request import ERROR, RequestUpdate
+from octavo.engine.stats import EngineStats
 from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
 from octavo.params import RequestOutput, SamplingParams
 
@@ -317,6 +318,7 @@ class AsyncEngine:
         try:
             while self._turn():
                 pass
+            self._core.close()
         except EngineDeadError as error:
             reason = error
         except BaseException as error:  # whatever it was, the callers must not wait for ever

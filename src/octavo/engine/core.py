@@ -6,16 +6,17 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import MAX_PRIORITY, Admission
 from octavo.engine.beams import SearchMaker, begin_group, updates_of
+from octavo.engine.disk_tier import PageFile
 from octavo.engine.encoder_input import salt_of
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import Executor, Handle, StepPlan
 from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from octavo.engine.stats import EngineStats
 from octavo.errors import (
     DeviceLostError,
     EngineDeadError,
@@ -30,28 +31,6 @@ SEED_BITS = 53
 
 MAX_FAILED_STEPS = 3
 """So many steps failing one after the other mean that the executor is broken, not a request."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """Counts since start, and the state of now.
-
-    Attributes:
-        running, waiting: sequences (each of n counts).
-        kv_usage: share of the page pool held by running requests, 0..1.
-        prefix_queries, prefix_hits: tokens looked up in the prefix cache, and found.
-        prompt_tokens: of prompts that got a first token, once a prompt.
-    """
-
-    running: int
-    waiting: int
-    kv_usage: float
-    preemptions: int
-    prefix_queries: int
-    prefix_hits: int
-    prompt_tokens: int
-    generated_tokens: int
-    steps: int
 
 
 class EngineCore:
@@ -72,6 +51,7 @@ class EngineCore:
         beam_search: starts beam searches (sampling.beam.BeamSearch); None: they are refused.
         steps_in_flight: 2 plans the next step while the executor works on one.
         scheduler: another one than Scheduler(config), to compare with.
+        page_file: where evicted pages of the prefix cache go (runtime.page_file); None: they are gone.
 
     Attributes:
         failed_steps: how many steps have failed since the last one that did not.
@@ -89,6 +69,7 @@ class EngineCore:
         beam_search: SearchMaker | None = None,
         steps_in_flight: int = 1,
         scheduler: Scheduler | None = None,
+        page_file: PageFile | None = None,
     ) -> None:
         if not 1 <= steps_in_flight <= MAX_IN_FLIGHT:
             raise InvalidRequestError(
@@ -101,12 +82,13 @@ class EngineCore:
         self._beam_search = beam_search
         self._admission = Admission(config, frozenset(eos_token_ids), vocab_size, beam_search)
         self._depth = steps_in_flight
-        self.scheduler = scheduler or Scheduler(config)
+        self.scheduler = scheduler or Scheduler(config, page_file=page_file)
         self._requests: dict[str, list[Request]] = {}  # unfinished ones by the caller's name
         self._flights: deque[tuple[StepPlan, Handle, float]] = deque()
         self._last_result_time = 0.0
         self._arrivals = 0
         self.failed_steps = 0
+        self._closed = False
         self._steps = 0
 
     # --- requests -----------------------------------------------------------------------------------
@@ -251,6 +233,8 @@ class EngineCore:
             now = self._clock()
             plan = self.scheduler.schedule(now)
             if plan is None:
+                if not self._flights and self.scheduler.kv.wait_for_disk():
+                    continue  # somebody may be able to begin
                 idle = bool(self._flights) or not self.scheduler.has_work
                 ensure(idle, "there is work and nothing in flight, but nothing can be scheduled")
                 break
@@ -306,7 +290,7 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """A snapshot. Any thread may ask."""
-        scheduler, cache = self.scheduler, self.scheduler.kv.cache
+        scheduler, cache, disk = self.scheduler, self.scheduler.kv.cache, self.scheduler.kv.disk
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -317,7 +301,22 @@ class EngineCore:
             prompt_tokens=scheduler.num_prompt_tokens,
             generated_tokens=scheduler.num_generated_tokens,
             steps=self._steps,
+            external_prefix_queries=0 if disk is None else disk.query_tokens,
+            external_prefix_hits=0 if disk is None else disk.hit_tokens,
         )
+
+    def close(self) -> None:
+        """Save what is cached to disk, where there is a file for it, and let go of it. Nothing may follow.
+
+        Waits for the disk.
+        """
+        kv = self.scheduler.kv
+        if kv.disk is None or self._closed:
+            return
+        self._closed = True
+        for saves in kv.pages_to_keep():
+            self._executor.submit(StepPlan(-1, (), (), (), saves=saves)).result()
+        kv.disk.close()
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes that no running request uses. True: none is left."""

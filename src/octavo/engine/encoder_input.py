@@ -45,7 +45,10 @@ class Entry(Enum):
 
 
 def entry_of(request: Request, kv: KVManager, step: StepBuilder) -> Entry:
-    """By its encoder input, which is new, in use, or being written by a step in flight."""
+    """By its prefix, which may have to be read from disk, and by its encoder input, which is new, in use,
+    or being written by a step in flight."""
+    if not kv.fetched(request):
+        return Entry.LATER
     if kv.cross is None:
         return Entry.NOW
     shared = kv.cross.find(request.cache_salt)

@@ -1,12 +1,18 @@
-"""Whether the scheduler's books agree: what tests ask after every step."""
+"""Whether the engine room's books agree: what tests ask after every step."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from octavo.config import SchedulerConfig
 from octavo.engine.page_pool import ensure
+from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request, RequestState
+
+if TYPE_CHECKING:
+    from octavo.engine.kv_manager import KVManager
 
 
 def check_queues(
@@ -43,3 +49,34 @@ def check_queues(
         ensure(not request.page_table and request.row == -1, "a waiting request holds pages or a row")
         ensure(request.cache_node is None, "a waiting request holds a place in the tree")
         ensure(request.cross is None, "a waiting request holds an encoder output")
+
+
+def check_tables(kv: KVManager, running: Iterable[Request]) -> None:
+    """Raise IntegrityError unless references of pages, locks of the tree and tables agree. O(pages)."""
+    kv.pool.check_integrity()
+    kv.cache.check_integrity()
+    nodes = kv.cache.nodes()
+    owners = Counter(page for node in nodes for page in node.pages)
+    in_tree = set(owners)
+    locks: Counter[Node] = Counter()
+    running = list(running)
+    if kv.cross is not None:
+        kv.cross.check_integrity([request.cross for request in running])
+        owners.update(page for entry in kv.cross.entries() for page in entry.pages)
+    for request in running:
+        ensure(len(set(request.page_table)) == len(request.page_table), "a table holds a page twice")
+        owners.update(request.page_table)
+        walk, path = request.cache_node, list[int]()
+        ensure((walk is not None) == kv.caching, "a running request has no place in the tree")
+        while walk is not None:
+            locks[walk] += 1
+            path = walk.pages + path
+            walk = walk.parent
+        ensure(path == request.page_table[: request.num_cached_pages], "locked pages are not in use")
+        beyond = request.page_table[request.num_cached_pages :]
+        ensure(in_tree.isdisjoint(beyond), "a page of the tree is in use and not locked")
+    for page in range(kv.pool.num_pages):
+        found, counted = owners[page], kv.pool.references(page)
+        ensure(found == counted, f"page {page}: {counted} references, {found} owners")
+    for node in nodes:
+        ensure(node.locks == locks[node], f"a node has {node.locks} locks, {locks[node]} users")

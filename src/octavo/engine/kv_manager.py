@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from octavo.engine.cross_pages import CrossPages
+from octavo.engine.disk_tier import DiskTier, Fetch, PageFile
+from octavo.engine.integrity import check_tables
+from octavo.engine.page_keys import page_keys, root_key
 from octavo.engine.page_pool import PagePool, ensure
+from octavo.engine.plan import PageSave
 from octavo.engine.prefix_cache import Node, PrefixCache
 from octavo.engine.request import Request
 from octavo.engine.swap import SwapSpace
@@ -54,7 +57,8 @@ class KVManager:
     2. Only whole pages of computed and verified tokens enter the tree, and only from the one table
        that holds them: any other table with a page of the tree has locked it.
     3. After a full hit at least one token is computed anew, because its logits are needed.
-    4. When the pool is empty, pages that only the tree holds are evicted, least recently used first.
+    4. When the pool is empty, pages that only the tree holds are evicted, least recently used first. With a
+       file they go to disk (DiskTier), and requests find them there beyond what the tree holds.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class KVManager:
         page_size: int,
         enable_prefix_caching: bool = True,
         swap: SwapSpace | None = None,
+        page_file: PageFile | None = None,
     ) -> None:
         for group in groups:
             if group not in (SELF, CROSS):
@@ -75,6 +80,8 @@ class KVManager:
         self.cache = PrefixCache(self.pool, page_size)
         self.caching = enable_prefix_caching
         self.swap = swap or SwapSpace(0, 0.0)
+        self.disk = DiskTier(page_file) if page_file is not None and enable_prefix_caching else None
+        self.cache.spill = None if self.disk is None else self.disk.save
 
     @property
     def num_available(self) -> int:
@@ -106,8 +113,19 @@ class KVManager:
             self.cache.lock(node)
         cached = len(pages)
         computed = max(cached * self.page_size, self._shared_with_leader(request))
-        if request.num_swapped_tokens > computed:
-            return self._begin_swapped(request, node, pages, reserve)
+        slots = request.fetch.slots(cached) if request.fetch is not None else []
+        on_disk = (cached + len(slots)) * self.page_size
+        if request.num_swapped_tokens > max(computed, on_disk):
+            back, computed = request.swapped[cached:], request.num_swapped_tokens
+            if (pairs := self._begin_copied(request, node, pages, back, computed, reserve)) is not None:
+                request.swap_in = pairs
+                self.forget(request)
+            return pairs is not None
+        if on_disk > computed:
+            if (pairs := self._begin_copied(request, node, pages, slots, on_disk, reserve)) is not None:
+                request.load_in = pairs
+                self.swap.forget(request)
+            return pairs is not None
         if request.leader is not None:
             pages += request.leader.page_table[cached : self.pages_for(computed)]
         missing = self.pages_for(len(request.token_ids)) - computed // self.page_size
@@ -124,36 +142,79 @@ class KVManager:
         request.num_cached_pages = cached
         request.num_computed_tokens = request.num_scheduled_tokens = computed
         request.shares_tail = True
-        self.swap.forget(request)
+        self.forget(request)
         return True
 
-    def _begin_swapped(self, request: Request, node: Node | None, pages: list[int], reserve: int) -> bool:
-        """The same for one whose pages are in the swap space, beyond those that the cache still holds."""
-        cached, computed = len(pages), request.num_swapped_tokens
+    def _begin_copied(
+        self,
+        request: Request,
+        node: Node | None,
+        pages: list[int],
+        back: Sequence[int],
+        computed: int,
+        reserve: int,
+    ) -> tuple[tuple[int, int], ...] | None:
+        """The same for one that finds its tokens up to `computed` in slots of the swap space or the disk,
+        beyond the pages that the cache holds. Returns (slot, page) pairs to copy with its first step."""
+        cached = len(pages)
         missing = self.pages_for(len(request.token_ids)) - cached
         of_encoder = self.pages_to_encode(request)
-        back = request.swapped[cached:]
         if self.num_available < missing + of_encoder + reserve:
             if node is not None:
                 self.cache.unlock(node)
-            return False
+            return None
         self.pool.retain(pages)
         if self.cross is not None:
             request.cross = self.cross.join(request.cache_salt, self._take(of_encoder) or ())
         own = self._take(len(back)) or []
-        request.swap_in = tuple(zip(back, own, strict=True))
         request.page_table = pages + own
         request.cache_node = node
         request.num_cached_pages = cached
         request.num_computed_tokens = request.num_scheduled_tokens = computed
+        request.arriving = True
+        return tuple(zip(back, own, strict=True))
+
+    def forget(self, request: Request) -> None:
+        """What the swap space and the disk hold for a waiting request is not needed (any more)."""
         self.swap.forget(request)
-        return True
+        self._drop_fetch(request)
+
+    def record(self, request: Request) -> None:
+        """Count what a request that enters for the first time has found, and where."""
+        prompt, size = request.num_prompt_tokens, self.page_size
+        found, loaded = request.num_cached_pages * size, len(request.load_in) * size
+        request.num_cached_tokens = found + loaded
+        self.cache.record(prompt, found)
+        if self.disk is not None:
+            self.disk.record(prompt - found, loaded)
+
+    def fetched(self, request: Request) -> bool:
+        """Whether what the disk holds of the request's prefix, beyond the tree's, is at hand or is nothing.
+
+        The first call begins to read it, and so does one that finds the tree holding less than before.
+        """
+        if self.disk is None or request.scores_prompt:
+            return True
+        self.disk.poll()
+        first = self.cached_tokens(request) // self.page_size
+        if request.fetch is not None:
+            if first >= request.fetch.first:
+                return request.fetch.ready
+            self._drop_fetch(request)
+        keys = page_keys(root_key(request.cache_salt), request.token_ids[:-1], self.page_size)
+        request.fetch = self.disk.look(keys, first)
+        return request.fetch is not None and request.fetch.ready
+
+    def _drop_fetch(self, request: Request) -> None:
+        if self.disk is not None:
+            self.disk.release(request.fetch)
+            request.fetch = None
 
     def _shared_with_leader(self, request: Request) -> int:
         """Tokens that a sibling has computed and still holds: at most all of the prompt but one."""
         leader = request.leader
-        if leader is None or not leader.page_table or leader.swap_in:
-            return 0  # (what is being swapped in can be copied from with the next step)
+        if leader is None or not leader.page_table or leader.arriving:
+            return 0  # (what is being copied in can be shared with the next step)
         return min(leader.num_computed_tokens, request.num_prompt_tokens - 1)
 
     def _find(self, request: Request) -> tuple[Node | None, list[int]]:
@@ -274,11 +335,13 @@ class KVManager:
         request.page_table = []
         request.cache_node = None
         request.num_cached_pages = 0
-        request.shares_tail = False
+        request.shares_tail = request.arriving = False
         request.num_computed_tokens = request.num_scheduled_tokens = 0
 
     def _full_pages(self, request: Request) -> int:
         """Pages full of computed tokens. Tokens verified beyond a stop are not part of the sequence."""
+        if request.arriving:
+            return request.num_cached_pages
         return min(request.num_computed_tokens, len(request.token_ids)) // self.page_size
 
     def _publishable(self, request: Request) -> int:
@@ -295,35 +358,30 @@ class KVManager:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes that nobody uses. True: nothing is left."""
-        self.cache.evict(self.cache.num_evictable)
+        self.cache.evict(self.cache.num_evictable, forget=True)
+        if self.disk is not None:
+            self.disk.clear()
         return self.cache.num_pages == 0
+
+    def wait_for_disk(self) -> bool:
+        """Wait for pages that waiting requests begin with. False: none is being read."""
+        return self.disk is not None and self.disk.wait()
+
+    def saves(self) -> tuple[PageSave, ...]:
+        """What has been evicted since the last plan and is to be kept on disk."""
+        return () if self.disk is None else self.disk.plan()
+
+    def pages_to_keep(self) -> Iterator[tuple[PageSave, ...]]:
+        """See DiskTier.keep: all that is cached."""
+        if self.disk is not None:
+            yield from self.disk.keep(self.cache.contents())
+
+    def check_waiting(self, waiting: Sequence[Request], in_flight: Iterable[Fetch]) -> None:
+        """Raise IntegrityError unless slots of swap space and disk are held by these requests and steps."""
+        self.swap.check_integrity(waiting)
+        if self.disk is not None:
+            self.disk.check_integrity([r.fetch for r in waiting if r.fetch is not None] + [*in_flight])
 
     def check_integrity(self, running: Iterable[Request]) -> None:
         """Raise IntegrityError unless counts, locks and tables agree. O(pages)."""
-        self.pool.check_integrity()
-        self.cache.check_integrity()
-        nodes = self.cache.nodes()
-        owners = Counter(page for node in nodes for page in node.pages)
-        in_tree = set(owners)
-        locks: Counter[Node] = Counter()
-        running = list(running)
-        if self.cross is not None:
-            self.cross.check_integrity([request.cross for request in running])
-            owners.update(page for entry in self.cross.entries() for page in entry.pages)
-        for request in running:
-            ensure(len(set(request.page_table)) == len(request.page_table), "a table holds a page twice")
-            owners.update(request.page_table)
-            walk, path = request.cache_node, list[int]()
-            ensure((walk is not None) == self.caching, "a running request has no place in the tree")
-            while walk is not None:
-                locks[walk] += 1
-                path = walk.pages + path
-                walk = walk.parent
-            ensure(path == request.page_table[: request.num_cached_pages], "locked pages are not in use")
-            beyond = request.page_table[request.num_cached_pages :]
-            ensure(in_tree.isdisjoint(beyond), "a page of the tree is in use and not locked")
-        for page in range(self.pool.num_pages):
-            found, counted = owners[page], self.pool.references(page)
-            ensure(found == counted, f"page {page}: {counted} references, {found} owners")
-        for node in nodes:
-            ensure(node.locks == locks[node], f"a node has {node.locks} locks, {locks[node]} users")
+        check_tables(self, running)

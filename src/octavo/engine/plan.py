@@ -16,6 +16,9 @@ from typing import Protocol
 from octavo.params import SampledToken as SampledToken  # the sampler, a floor below, makes them
 from octavo.params import SamplingParams
 
+PageSave = tuple[int, int, bytes]
+"""(page, slot of the file on disk, key): what the prefix cache has evicted."""
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderInput:
@@ -79,7 +82,8 @@ class RowStep:
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step. Executed in this order: freed rows, new rows, page copies, encoder, decoder, sampling.
+    """One step. Executed in this order: freed rows, new rows, saves to disk, page copies, loads from disk,
+    encoder, decoder, sampling.
 
     (Neither this nor its result is frozen: what a step makes is made anew every few milliseconds.)
 
@@ -88,6 +92,8 @@ class StepPlan:
         copies: (source page, destination page) pairs, all read before any is written.
         swaps_out: (page, slot of the swap space); swaps_in: (slot, page). Part of the copies: all are
             read before any is written.
+        saves: pages whose content goes to the disk tier, before anything is written to them.
+        loads: (slot of the disk tier, page), checked before.
     """
 
     step_id: int
@@ -97,6 +103,8 @@ class StepPlan:
     copies: tuple[tuple[int, int], ...] = ()
     swaps_out: tuple[tuple[int, int], ...] = ()
     swaps_in: tuple[tuple[int, int], ...] = ()
+    saves: tuple[PageSave, ...] = ()
+    loads: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:

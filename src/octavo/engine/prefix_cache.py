@@ -12,10 +12,14 @@ Here a page holds 4 tokens. A path from the root spells a prefix, its pages hold
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Sequence
 
+from octavo.engine.page_keys import page_keys, root_key
 from octavo.engine.page_pool import PagePool, ensure
 
 Key = tuple[int, ...]
+Spill = Callable[[Sequence[bytes], Sequence[int]], None]
+"""Called with the keys and pages of a prefix's end that is about to be evicted."""
 
 
 class Node:
@@ -24,9 +28,10 @@ class Node:
     Attributes:
         locks: how many requests use this node or one below it.
         last_used: tick of the tree's clock; never older than that of a node below.
+        keys: names of the pages (engine.page_keys), as many as have been asked for.
     """
 
-    __slots__ = ("children", "last_used", "locks", "pages", "parent", "tokens")
+    __slots__ = ("children", "keys", "last_used", "locks", "pages", "parent", "tokens")
 
     def __init__(self, parent: Node | None, tokens: list[int], pages: list[int], last_used: int) -> None:
         self.parent = parent
@@ -35,6 +40,7 @@ class Node:
         self.children: dict[Key, Node] = {}
         self.locks = 0
         self.last_used = last_used
+        self.keys: list[bytes] = []
 
 
 class PrefixCache:
@@ -45,6 +51,9 @@ class PrefixCache:
     2. match(), insert(), lock() and unlock() cost O(length), at the speed of list comparison.
     3. Only leaves without locks are evicted, from their last page on, least recently used first.
     4. Prefixes of different salts never meet: each salt has a root of its own.
+
+    Attributes:
+        spill: hears of what is evicted, while its pages still hold it.
     """
 
     def __init__(self, pool: PagePool, page_size: int) -> None:
@@ -53,6 +62,7 @@ class PrefixCache:
         self.num_evictable = 0
         self.query_tokens = 0
         self.hit_tokens = 0
+        self.spill: Spill | None = None
         self._pool = pool
         self._roots: dict[str | None, Node] = {}
         self._salts: dict[Node, str | None] = {}
@@ -146,8 +156,12 @@ class PrefixCache:
             walk = walk.parent
         self._offer(node)
 
-    def evict(self, count: int) -> int:
-        """Free at least min(count, num_evictable) pages, those used longest ago. Returns how many."""
+    def evict(self, count: int, forget: bool = False) -> int:
+        """Free at least min(count, num_evictable) pages, those used longest ago. Returns how many.
+
+        Args:
+            forget: `spill` does not hear of it.
+        """
         freed = 0
         while freed < count and self._lru:
             stamp, _, leaf = heapq.heappop(self._lru)
@@ -155,6 +169,8 @@ class PrefixCache:
                 continue
             taken = min(count - freed, len(leaf.pages))
             freed += taken
+            if self.spill is not None and not forget:
+                self.spill(self._keys(leaf)[-taken:], leaf.pages[-taken:])
             self._trim(leaf, taken)
         return freed
 
@@ -162,6 +178,25 @@ class PrefixCache:
         """Count a request's first look-up, in tokens."""
         self.query_tokens += queried
         self.hit_tokens += hit
+
+    def contents(self) -> list[tuple[bytes, int]]:
+        """(key, page) of all that is cached: what was used last first, a prefix before what continues it."""
+        nodes = sorted(self.nodes(), key=lambda node: -node.last_used)  # stable, and parents come first
+        return [pair for node in nodes for pair in zip(self._keys(node), node.pages, strict=True)]
+
+    def _keys(self, node: Node) -> list[bytes]:
+        """The names of a node's pages; what was named once is kept."""
+        path, walk = [], node
+        while walk.parent is not None and len(walk.keys) < len(walk.pages):
+            path.append(walk)
+            walk = walk.parent
+        key = walk.keys[-1] if walk.keys else root_key(self._salts[walk]) if path else b""
+        for below in reversed(path):
+            done = len(below.keys)
+            key = below.keys[-1] if done else key
+            below.keys += page_keys(key, below.tokens[done * self.page_size :], self.page_size)
+            key = below.keys[-1]
+        return node.keys
 
     def _root(self, salt: str | None) -> Node:
         root = self._roots.get(salt)
@@ -194,6 +229,7 @@ class PrefixCache:
         assert parent is not None
         upper = self._attach(parent, node.tokens[:cut], node.pages[:count])
         upper.locks, upper.last_used = node.locks, node.last_used
+        upper.keys, node.keys = node.keys[:count], node.keys[count:]
         node.tokens, node.pages, node.parent = node.tokens[cut:], node.pages[count:], upper
         upper.children[tuple(node.tokens[: self.page_size])] = node
         return upper
@@ -212,12 +248,13 @@ class PrefixCache:
         if count < len(leaf.pages):
             del leaf.pages[-count:]
             del leaf.tokens[-count * self.page_size :]
+            del leaf.keys[len(leaf.pages) :]
             self._offer(leaf)
             return
         parent = leaf.parent
         assert parent is not None
         del parent.children[tuple(leaf.tokens[: self.page_size])]
-        leaf.parent, leaf.tokens, leaf.pages = None, [], []
+        leaf.parent, leaf.tokens, leaf.pages, leaf.keys = None, [], [], []
         self._num_nodes -= 1
         self._offer(parent)
 
@@ -269,5 +306,6 @@ class PrefixCache:
                 ensure(bool(node.children) or node.locks > 0, "an empty root was left behind")
                 continue
             ensure(0 < len(node.pages) * size == len(node.tokens), "a node does not own whole pages")
+            ensure(len(node.keys) <= len(node.pages), "a node names pages that it does not own")
             if node.locks == 0 and not node.children:
                 ensure(id(node) in offered, "an evictable leaf is missing from the LRU order")

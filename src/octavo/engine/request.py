@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from octavo.engine.cross_pages import CrossEntry
+from octavo.engine.disk_tier import Fetch
 from octavo.engine.prefix_cache import Node
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
@@ -64,6 +65,9 @@ class Request:
         swapped, num_swapped_tokens: slots of the swap space that hold its first tokens' KV, while it
             waits; swapping: the step that fills them has not been confirmed.
         swap_in: (slot, page) pairs that its first step copies.
+        fetch: what the disk holds of its prefix, while it waits; load_in: (slot, page) pairs of that,
+            which its first step copies.
+        arriving: it began with such pairs, and the step that copies them has not been confirmed.
         group: the beam search that it belongs to.
         leader: the first of its n siblings; when that one has computed the prompt they share its pages.
         enters: its row begins with its next step.
@@ -101,6 +105,9 @@ class Request:
     num_swapped_tokens: int = 0
     swapping: bool = False
     swap_in: tuple[tuple[int, int], ...] = ()
+    fetch: Fetch | None = None
+    load_in: tuple[tuple[int, int], ...] = ()
+    arriving: bool = False
     group: BeamGroup | None = None
     leader: Request | None = None
     enters: bool = False

@@ -9,6 +9,7 @@ from dataclasses import replace
 from octavo.config import SchedulerConfig
 from octavo.engine.beams import ORDER, BeamGroup, deal, together, updates_of
 from octavo.engine.budget import TokenBudget
+from octavo.engine.disk_tier import PageFile
 from octavo.engine.encoder_input import Entry, entry_of
 from octavo.engine.entry_order import EntryOrder, without
 from octavo.engine.integrity import check_queues
@@ -38,13 +39,14 @@ class Scheduler:
     4.  *Admission.* A request enters when a row is free (there are max_num_seqs), budget is left,
         nobody was preempted in this step, and all its known tokens fit beside two pages of growth for
         each running request (prompts in progress have used up the budget before it is looked at).
-        It is not overtaken by one behind it that would fit. A request that waits for its grammar is
-        passed over. EntryOrder may change the order, and keeps it fair: by scheduling_policy the
-        longest cached prefix goes first, and the oldest has one of any fair_share entries in a row.
+        It is not overtaken by one behind it that would fit. A request that waits for its grammar, or
+        whose prefix is being read from disk (DiskTier), is passed over. EntryOrder may change the order,
+        fairly: by scheduling_policy the longest cached prefix goes first, and the oldest has one of any
+        fair_share entries in a row.
     5.  *Sharing.* A request waits while an older one computes a prefix that it could share: the
         samples of n > 1 and equal prompts that arrive together cost one prefill. Passed over
-        likewise. It waits only for running requests, and these make progress. Siblings share the
-        whole prompt but its last token, caching or not; a partial last page is copied when written.
+        likewise. It waits only for running ones, which make progress. Siblings share the whole prompt
+        but its last token, caching or not; a partial last page is copied when written.
     6.  *Preemption.* If pages run out, the youngest running request gives up its pages (full ones
         stay in the prefix cache) and its row, and waits again in its old place. What it had
         generated is kept and computed anew with the prompt. The oldest is never preempted, and a
@@ -56,8 +58,7 @@ class Scheduler:
     8.  *In flight.* schedule() may be called again before update(): at most two steps are in
         flight, executed in order. A request is planned past tokens it has not seen, but never past
         its length limit nor past drafts being verified; drafts that a step in flight has overtaken
-        are dropped. That it ended is found out one step late;
-        what the later step drew for it is dropped.
+        are dropped. That it ended is found out one step late; what that one drew for it is dropped.
     9.  *Cache.* Prompt pages enter the prefix cache as they are computed, generated ones when the
         request ends or is preempted; always whole pages, confirmed by a result.
     10. *Rows.* A request keeps its row from admission to its end or preemption. Freed rows are
@@ -68,12 +69,14 @@ class Scheduler:
         output: at once where they enter together, otherwise when its step is confirmed.
     """
 
-    def __init__(self, config: SchedulerConfig, kv: KVManager | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, kv: KVManager | None = None, page_file: PageFile | None = None
+    ) -> None:
         self.config = config
         groups = (SELF, CROSS) if config.max_encoder_len else (SELF,)
         swap = SwapSpace(config.num_swap_pages, config.swap_page_s)
         self.kv = kv or KVManager(
-            groups, config.num_pages, config.page_size, config.enable_prefix_caching, swap
+            groups, config.num_pages, config.page_size, config.enable_prefix_caching, swap, page_file
         )
         self.entry_order = EntryOrder(config.scheduling_policy, config.fair_share, self.kv)
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
@@ -144,6 +147,7 @@ class Scheduler:
             for victim in step.swapped:
                 self.kv.swap.forget(victim)  # nothing is executed, so nothing is saved
             return None
+        step.saves = self.kv.saves()
         return step.build(self._next_step, tuple(self._freed))
 
     def _continue(self, requests: list[tuple[Request, int]], step: StepBuilder) -> None:
@@ -223,8 +227,7 @@ class Scheduler:
         """A request that has begun in the KV manager gets a row and its first chunk."""
         if request.metrics.first_scheduled_time is None:
             request.metrics.first_scheduled_time = now
-            request.num_cached_tokens = request.num_cached_pages * self.config.page_size
-            self.kv.cache.record(request.num_prompt_tokens, request.num_cached_tokens)
+            self.kv.record(request)
         request.state = RequestState.RUNNING
         request.row = self._free_rows.pop()
         if request.group is not None:
@@ -252,10 +255,7 @@ class Scheduler:
             raise IntegrityError(f"result {result.step_id} came for step {plan.step_id}")
         num_tokens = plan.num_tokens
         self.budget.observe(num_tokens, duration_s)
-        for entry in flight.entries:
-            entry.written = True
-        for victim in flight.swapped:
-            victim.swapping = False
+        flight.confirmed(self.kv)
         self.kv.swap.observe(num_tokens, duration_s)
         updates: list[RequestUpdate] = []
         errors, drawn, running = result.errors, result.tokens, RequestState.RUNNING
@@ -273,6 +273,7 @@ class Scheduler:
                 updates += self._fail(request, error, now)
                 continue
             if same_run:
+                request.arriving = False
                 if step.drafts:
                     self._confirm(request, step, tokens, result)
                 else:
@@ -349,8 +350,7 @@ class Scheduler:
         it is to be tried again, is the last one submitted, and can be done in smaller steps."""
         flight, freed = take_back(self._in_flight, step_id, set(self._free_rows).difference(self._freed))
         self._freed += freed
-        for victim in flight.swapped:
-            self.kv.swap.forget(victim)
+        flight.failed(self.kv)
         last = step_id == self._next_step - 1
         if not (again and last and self.budget.shrink(flight.plan.num_tokens)):
             return [u for r in flight.requests if not r.finished for u in self._fail(r, message, now)]
@@ -373,7 +373,7 @@ class Scheduler:
             self._leave(request, publish)
         else:
             self.waiting.remove(request)
-            self.kv.swap.forget(request)
+            self.kv.forget(request)
         request.state = RequestState.FINISHED
         request.waits_for = None
         request.metrics.finished_time = now
@@ -396,4 +396,4 @@ class Scheduler:
         """Raise IntegrityError unless rows, queues and pages agree. O(pages + requests)."""
         self.kv.check_integrity(self.running)
         check_queues(self.config, self.running, self.waiting, self._free_rows, self._freed)
-        self.kv.swap.check_integrity(self.waiting)
+        self.kv.check_waiting(self.waiting, (f for flight in self._in_flight for f in flight.fetches))

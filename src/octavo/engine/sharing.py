@@ -40,7 +40,7 @@ class PrefixesInProgress:
             return 1 < sibling.num_prompt_tokens > sibling.num_computed_tokens
         leader = request.waits_for
         if leader is not None:
-            if leader.state is RequestState.RUNNING and leader.num_computed_tokens < request.waits_until:
+            if leader.state is RequestState.RUNNING and _ready(leader) < request.waits_until:
                 return True
             request.waits_for = None
         if not self._by_first_page or len(request.token_ids) <= self._size:
@@ -51,7 +51,7 @@ class PrefixesInProgress:
         shared, leader = max(
             ((self._shared_tokens(request, other), other) for other in candidates), key=lambda pair: pair[0]
         )
-        if shared <= max(leader.num_computed_tokens, self._kv.cached_tokens(request)):
+        if shared <= max(_ready(leader), self._kv.cached_tokens(request)):
             return False
         request.waits_for, request.waits_until = leader, shared
         return True
@@ -69,3 +69,8 @@ class PrefixesInProgress:
         while end < limit and mine[end : end + size] == theirs[end : end + size]:
             end += size
         return end
+
+
+def _ready(leader: Request) -> int:
+    """Tokens of its that can be found in the cache; those that are being copied in cannot yet."""
+    return 0 if leader.arriving else leader.num_computed_tokens

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.engine.cross_pages import CrossEntry
-from octavo.engine.kv_manager import NO_GROWTH, Growth
+from octavo.engine.disk_tier import Fetch
+from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.plan import EncoderInput, NewRow, RowStep, StepPlan
+from octavo.engine.plan import EncoderInput, NewRow, PageSave, RowStep, StepPlan
 from octavo.engine.request import Request
 
 
@@ -17,13 +18,35 @@ from octavo.engine.request import Request
 class InFlight:
     """A step handed out and not yet answered: its plan, whose rows they were, and each one's number
     of preemptions then (if it has grown since, the pages that the step wrote are gone), and the encoder
-    outputs that it writes."""
+    outputs that it writes, whose pages it swaps out, and what it reads from disk."""
 
     plan: StepPlan
     requests: tuple[Request, ...]
     preemptions: tuple[int, ...]
     entries: tuple[CrossEntry, ...] = ()
     swapped: tuple[Request, ...] = ()
+    fetches: tuple[Fetch, ...] = ()
+
+    def confirmed(self, kv: KVManager) -> None:
+        """It was executed: what it copied is where it should be."""
+        for entry in self.entries:
+            entry.written = True
+        for victim in self.swapped:
+            victim.swapping = False
+        self._release(kv)
+
+    def failed(self, kv: KVManager) -> None:
+        """Nobody knows how far it came: what it was to save is lost."""
+        for victim in self.swapped:
+            kv.swap.forget(victim)
+        self._release(kv)
+        if kv.disk is not None:
+            kv.disk.abandon(self.plan.saves)
+
+    def _release(self, kv: KVManager) -> None:
+        for fetch in self.fetches:
+            if kv.disk is not None:
+                kv.disk.release(fetch)
 
 
 def decode_step(
@@ -78,6 +101,7 @@ class StepBuilder:
         self.left = budget
         self.preempted = False
         self.entries: list[CrossEntry] = []
+        self.saves: tuple[PageSave, ...] = ()
         self._encoded: set[Request] = set()
         self._steps: dict[Request, RowStep] = {}
         self._new_rows: dict[Request, NewRow] = {}
@@ -146,20 +170,34 @@ class StepBuilder:
 
     def build(self, step_id: int, freed_rows: tuple[int, ...]) -> InFlight:
         swaps_in: list[tuple[int, int]] = []
+        loads: list[tuple[int, int]] = []
+        fetches: list[Fetch] = []
         for request in self._new_rows:
             request.enters = False
             swaps_in += request.swap_in
-            request.swap_in = ()
+            loads += request.load_in
+            request.swap_in = request.load_in = ()
+            if request.fetch is not None:
+                fetches.append(request.fetch)
+                request.fetch = None
             if request.group is not None:
                 request.group.started.add(request.row)
         swaps_out = tuple([pair for pairs in self.swapped.values() for pair in pairs])
-        new_rows, copies = tuple(self._new_rows.values()), tuple(self._copies.values())
         plan = StepPlan(
-            step_id, freed_rows, new_rows, tuple(self._steps.values()), copies, swaps_out, tuple(swaps_in)
+            step_id,
+            freed_rows,
+            tuple(self._new_rows.values()),
+            tuple(self._steps.values()),
+            tuple(self._copies.values()),
+            swaps_out,
+            tuple(swaps_in),
+            self.saves,
+            tuple(loads),
         )
         requests = tuple(self._steps)
         preemptions = tuple([r.metrics.num_preemptions for r in requests])
-        return InFlight(plan, requests, preemptions, tuple(self.entries), tuple(self.swapped))
+        entries, swapped = tuple(self.entries), tuple(self.swapped)
+        return InFlight(plan, requests, preemptions, entries, swapped, tuple(fetches))
 
     def _new_row(self, request: Request) -> NewRow:
         encoder, entry = None, request.cross

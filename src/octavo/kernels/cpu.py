@@ -15,6 +15,7 @@ from octavo.kernels.cpu_lower import CpuKVLayer, build, rows_to_native
 from octavo.kernels.cpu_weight import CpuWeight, pack
 from octavo.kernels.ops import (
     F32,
+    U8,
     Backend,
     Forward,
     Inputs,
@@ -42,6 +43,7 @@ class CpuKVCache:
     def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> None:
         shapes = [(s.num_kv_heads, s.head_dim, s.v_head_dim, _KV_TYPES[s.dtype], s.latent) for s in layers]
         self._native = _native.KVCache(shapes, num_pages, page_size)
+        self._bytes: U8 = self._native.pages()
         self._layers = [CpuKVLayer(self._native, i, spec) for i, spec in enumerate(layers)]
 
     @property
@@ -54,6 +56,16 @@ class CpuKVCache:
     def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         if pairs:
             self._native.copy_pages(list(pairs))
+
+    @property
+    def page_bytes(self) -> int:
+        return int(self._bytes.shape[1])
+
+    def read_page(self, page: int) -> U8:
+        return np.array(self._bytes[page])
+
+    def write_page(self, page: int, data: U8) -> None:
+        self._bytes[page] = data
 
 
 class CpuProgram:

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from octavo.kernels.draws import DeviceSteps
 
 F32 = npt.NDArray[np.float32]
+U8 = npt.NDArray[np.uint8]
 TokenArrays = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], F32]
 """A list of (token, value) per row, end to end: starts [R + 1], tokens, values."""
 
@@ -386,6 +387,24 @@ class KVCache(Protocol):
 
     def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy page src to page dst in every layer for each (src, dst); all are read first."""
+        ...
+
+
+@runtime_checkable
+class PageBytes(Protocol):
+    """A KVCache whose pages can be taken out and put back: what makes them up, scales included."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page, all layers together."""
+        ...
+
+    def read_page(self, page: int) -> U8:
+        """A copy of a page's bytes, [page_bytes]."""
+        ...
+
+    def write_page(self, page: int, data: U8) -> None:
+        """Make a page what read_page gave, of whichever page it was."""
         ...
 
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.ops import F32, KVSpec
+from octavo.kernels.ops import F32, U8, KVSpec
 
 I32 = npt.NDArray[np.int32]
 
@@ -95,3 +95,21 @@ class ReferenceKVCache:
                 side.pages[target] = side.pages[source]
                 if side.scales is not None:
                     side.scales[target] = side.scales[source]
+
+    @property
+    def page_bytes(self) -> int:
+        return sum(part.nbytes for part in self._parts(0))
+
+    def read_page(self, page: int) -> U8:
+        return np.concatenate([part.reshape(-1).view(np.uint8) for part in self._parts(page)])
+
+    def write_page(self, page: int, data: U8) -> None:
+        at = 0
+        for part in self._parts(page):
+            part.reshape(-1).view(np.uint8)[:] = data[at : at + part.nbytes]
+            at += part.nbytes
+
+    def _parts(self, page: int) -> list[npt.NDArray[np.generic]]:
+        """Views of what makes up a page, in order."""
+        sides = [side for layer in self._layers for side in layer.sides]
+        return [a[page] for side in sides for a in (side.pages, side.scales) if a is not None]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import warnings
+from pathlib import Path
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.kernels.cuda.device import choose_device
@@ -13,6 +15,14 @@ from octavo.kernels.ops import Backend
 def native_available() -> bool:
     """Whether the C++ extension was built."""
     return importlib.util.find_spec("octavo.kernels._native") is not None
+
+
+def kernels_hash() -> str:
+    """Of the C++ extension's file: another build may compute other bits. Empty: it was not built."""
+    found = importlib.util.find_spec("octavo.kernels._native")
+    if found is None or found.origin is None:
+        return ""
+    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
 
 
 def make_backend(

@@ -27,6 +27,7 @@ from octavo.kernels.draws import DeviceSteps, Pending
 from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Tensor
 from octavo.models.registry import Model
 from octavo.runtime.batch import gather_batch
+from octavo.runtime.page_file import MappedPages
 from octavo.runtime.runner import Done, ModelRunner, with_vectors
 from octavo.runtime.scores import Scores
 from octavo.runtime.states import RequestStates
@@ -169,12 +170,13 @@ def make_runner(
     states: RequestStates,
     eos_token_ids: Sequence[int] = (),
     first_slot: int = 0,
+    page_file: MappedPages | None = None,
 ) -> ModelRunner:
     """A runner whose steps overlap, where the backend draws by itself; else a plain one."""
 
     def forward(ops: Ops, inputs: Inputs) -> Tensor:
         return model.forward(ops, inputs, kv)
 
-    arguments = model, backend, kv, limits, states, eos_token_ids, first_slot
+    arguments = model, backend, kv, limits, states, eos_token_ids, first_slot, page_file
     steps = backend.steps(forward, limits, model.vocab_size)
     return ModelRunner(*arguments) if steps is None else PipelinedRunner(*arguments, steps=steps)

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
-from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Program, Tensor
+from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, PageBytes, Program, Tensor
 from octavo.models.registry import Embedder, EncoderDecoder, Model
 from octavo.runtime.batch import encoder_batch, gather_batch
 from octavo.runtime.decoding import Decoding
 from octavo.runtime.hardware import usable_threads
+from octavo.runtime.page_file import MappedPages
 from octavo.runtime.scores import PromptScores
 from octavo.runtime.states import RequestStates
 from octavo.runtime.vectors import END, PromptVectors, Vector
@@ -35,7 +36,8 @@ class ModelRunner:
 
     A step, in order:
     1. Freed rows forget, new rows start.
-    2. Page tables grow; pages are copied; an encoder, if there is one, computes the new inputs, whole.
+    2. Page tables grow; pages are saved to disk, copied, loaded from disk; an encoder, if there is one,
+       computes the new inputs, whole.
     3. Prompts whose logprobs or embeddings are wanted are computed by themselves (PromptScores,
        PromptVectors).
     4. The batch is gathered and the Program replayed: logits [R, vocab]. Beside it the masks of rows
@@ -60,8 +62,10 @@ class ModelRunner:
         states: RequestStates,
         eos_token_ids: Sequence[int] = (),
         first_slot: int = 0,
+        page_file: MappedPages | None = None,
     ) -> None:
         self._kv, self._states, self._first_slot = kv, states, first_slot
+        self._page_file = page_file
         # Masks have the whole forward to be ready in: half of the threads are enough.
         mask_threads = max(1, usable_threads() // 2)
         self._samplings = SamplingRows(limits.max_sequences, model.vocab_size, eos_token_ids, mask_threads)
@@ -133,11 +137,24 @@ class ModelRunner:
         for step in plan.steps:
             if step.pages or step.copied_page is not None:
                 self._states.grow(step)
-        if plan.copies or plan.swaps_out or plan.swaps_in:
+        if plan.saves or plan.loads:
+            self._move_pages(plan)
+        elif plan.copies or plan.swaps_out or plan.swaps_in:
             self._kv.copy_pages(self._copies(plan))
         if self._encoder is not None and plan.encodes:
             self._encoder.replay(encoder_batch(plan.encodes, self._states.page_size))
         return self._vectors.run(plan.steps)
+
+    def _move_pages(self, plan: StepPlan) -> None:
+        """Save, copy, load: whatever is saved or copied is read before it is overwritten."""
+        kv, file = self._kv, self._page_file
+        assert isinstance(kv, PageBytes), "assembly makes no page file for other pages"
+        assert file is not None, "the engine was given the runner's page file"
+        for page, slot, key in plan.saves:
+            file.save(key, slot, kv.read_page(page))
+        kv.copy_pages(self._copies(plan))
+        for slot, page in plan.loads:
+            kv.write_page(page, file.page(slot))
 
     def _copies(self, plan: StepPlan) -> Sequence[tuple[int, int]]:
         """All page copies; the slots of the swap space are the pages after the pool's."""

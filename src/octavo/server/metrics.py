@@ -157,6 +157,12 @@ class _EngineCollector(Collector):
             ("num_preemptions", "Requests pushed back to the queue.", stats.preemptions),
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
             ("prefix_cache_hits", "Prompt tokens found there.", stats.prefix_hits),
+            (
+                "external_prefix_cache_queries",
+                "Prompt tokens looked up in the prefix cache's tier on disk.",
+                stats.external_prefix_queries,
+            ),
+            ("external_prefix_cache_hits", "Prompt tokens found on disk.", stats.external_prefix_hits),
         )
         for name, text, value in gauges:
             gauge = GaugeMetricFamily(f"octavo_{name}", text, labels=LABELS)

@@ -1,0 +1,297 @@
+"""DiskTier: below the prefix cache, the pages that it evicted, in a file that outlives the engine."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.engine.page_pool import ensure
+from octavo.engine.plan import PageSave
+
+MAX_FETCHES = 4
+"""So many requests' pages are read and checked at a time; who comes next is passed over until one is."""
+
+
+class PageFile(Protocol):
+    """Slots of a page each that last. It works beside the engine's thread and tells what came of it.
+
+    The executor saves and loads (StepPlan.saves, StepPlan.loads); a slot that is being saved or fetched
+    is news once.
+    """
+
+    @property
+    def num_slots(self) -> int: ...
+    @property
+    def max_saving(self) -> int:
+        """How many pages may be on their way; 0: nothing can be written any more."""
+        ...
+
+    def stored(self) -> Sequence[tuple[bytes, int]]:
+        """(key, slot) of what was found when it was opened, least recently used first."""
+        ...
+
+    def fetch(self, key: bytes, slot: int) -> None:
+        """Begin to read a slot and to check that it is whole and still this key's."""
+        ...
+
+    def news(self) -> list[tuple[int, bool]]:
+        """(slot, whether it is good) of those that were saved or fetched since the last call."""
+        ...
+
+    def wait(self) -> None:
+        """Return when there are news, or nothing is on its way."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything, what is on its way included."""
+        ...
+
+    def close(self, stored: Sequence[tuple[bytes, int]]) -> None:
+        """Write down what is stored, least recently used first, and let go of the file."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A slot in use.
+
+    Attributes:
+        users: fetches that hold it: it is not overwritten meanwhile.
+        saving, reading: on its way.
+        lost: nobody finds it any more; the slot is free when nobody uses it.
+    """
+
+    key: bytes
+    slot: int
+    users: int = 0
+    saving: bool = False
+    reading: bool = False
+    lost: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """What the disk holds of a request's prefix, from page number `first` on. Held until released."""
+
+    first: int
+    entries: list[Entry]
+
+    @property
+    def ready(self) -> bool:
+        """All of it has been read and checked."""
+        return not any(entry.reading for entry in self.entries)
+
+    def slots(self, first: int) -> list[int]:
+        """Those of the good pages from this page number on; none if it begins only behind that."""
+        found: list[int] = []
+        for entry in self.entries if first >= self.first else ():
+            if entry.lost or entry.reading:
+                break
+            found.append(entry.slot)
+        return found[first - self.first :]
+
+
+class DiskTier:
+    """Which pages the file holds, and which of them go when it is full. Specification:
+
+        tree evicts page 7 -> slot 3     StepPlan.saves, in the step that gives the page to somebody else
+        request begins      slot 3 -> page 2   StepPlan.loads, in the step in which it enters
+
+    1. A page is found by its key (engine.page_keys), which names salt and tokens; content is whole:
+       scales of quantized pages are in it, and the file belongs to one model and one way to compute.
+    2. A page is read and checked beside the engine's thread before a request begins with it; meanwhile
+       the request is passed over. What fails the check is forgotten, and computed anew.
+    3. At most PageFile.max_saving pages are on their way to the disk. What is evicted beyond that is not
+       kept, the first pages of a prefix last: decoding never waits for a disk.
+    4. When no slot is free the one used longest ago is taken; a prefix counts as used after what
+       continues it. Slots that are held or on their way are left alone.
+    """
+
+    def __init__(self, file: PageFile) -> None:
+        self.query_tokens = 0
+        self.hit_tokens = 0
+        self._file = file
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()  # least recently used first
+        self._by_slot: dict[int, Entry] = {}  # lost ones included
+        self._pending: list[PageSave] = []  # evicted, and not in a plan yet
+        self._saving = 0  # pending ones included
+        self._fetches: set[Fetch] = set()
+        for key, slot in file.stored():
+            self._entries[key] = self._by_slot[slot] = Entry(key, slot)
+        self._free = [slot for slot in range(file.num_slots - 1, -1, -1) if slot not in self._by_slot]
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that can be found, those on their way to the disk included."""
+        return len(self._entries)
+
+    # --- to the disk ----------------------------------------------------------------------------------
+
+    def save(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
+        """Keep consecutive pages of a prefix, or some that follow one another in no prefix at all.
+
+        They keep their content until the next plan has been executed.
+        """
+        new = [key for key in keys if key not in self._entries]
+        room = set(new[: max(self._file.max_saving - self._saving, 0)])
+        for key, page in zip(reversed(keys), reversed(pages), strict=True):
+            if key in self._entries:
+                self._entries.move_to_end(key)
+            elif key in room and (slot := self._take()) is not None:
+                self._entries[key] = self._by_slot[slot] = Entry(key, slot, saving=True)
+                self._pending.append((page, slot, key))
+                self._saving += 1
+
+    def plan(self) -> tuple[PageSave, ...]:
+        """What the next plan has to save."""
+        self.poll()
+        saves = tuple(self._pending)
+        self._pending.clear()
+        return saves
+
+    def keep(self, contents: Sequence[tuple[bytes, int]]) -> Iterator[tuple[PageSave, ...]]:
+        """Save all of this that has a place in the file, in portions: whoever takes one executes it before
+        the next.
+
+        Args:
+            contents: (key, page), what was used last first.
+        """
+        left = list(contents[: self._file.num_slots])
+        while True:
+            self.settle()
+            if saves := self.plan():
+                yield saves
+            size = self._file.max_saving
+            if not left or not size:
+                return
+            self.settle()
+            portion = left[-size:]
+            del left[-size:]
+            self.save([key for key, _ in portion], [page for _, page in portion])
+
+    def abandon(self, saves: Sequence[PageSave]) -> None:
+        """The step with these saves failed: those that did not reach the file are forgotten."""
+        if not saves:
+            return
+        self.settle()
+        for _, slot, key in saves:
+            entry = self._by_slot.get(slot)
+            if entry is not None and entry.saving and entry.key == key:
+                self._arrived(entry, False)
+
+    # --- from the disk --------------------------------------------------------------------------------
+
+    def look(self, keys: Sequence[bytes], first: int) -> Fetch | None:
+        """Begin to fetch the pages with keys[first:], as far as they are there. None: not now."""
+        if sum(not fetch.ready for fetch in self._fetches) >= MAX_FETCHES:
+            return None
+        found: list[Entry] = []
+        for key in keys[first:]:
+            entry = self._entries.get(key)
+            if entry is None or entry.saving:
+                break
+            found.append(entry)
+        for entry in found:
+            entry.users += 1
+            if not entry.reading:
+                entry.reading = True
+                self._file.fetch(entry.key, entry.slot)
+        for entry in reversed(found):
+            self._entries.move_to_end(entry.key)
+        fetch = Fetch(first, found)
+        self._fetches.add(fetch)
+        return fetch
+
+    def release(self, fetch: Fetch | None) -> None:
+        """Nobody reads these slots for that request any more."""
+        if fetch is None:
+            return
+        self._fetches.remove(fetch)
+        for entry in fetch.entries:
+            entry.users -= 1
+            self._free_if_lost(entry)
+
+    def record(self, queried: int, hit: int) -> None:
+        """Count a request's first look-up, in tokens."""
+        self.query_tokens += queried
+        self.hit_tokens += hit
+
+    # --- both -----------------------------------------------------------------------------------------
+
+    def poll(self) -> bool:
+        """Take the news. Returns whether there were any."""
+        news = self._file.news()
+        for slot, good in news:
+            self._arrived(self._by_slot[slot], good)
+        return bool(news)
+
+    def wait(self) -> bool:
+        """Wait until something has been read. False: nothing is being read."""
+        if all(fetch.ready for fetch in self._fetches):
+            return False
+        self._file.wait()
+        return self.poll()
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way."""
+        self._file.wait()
+        while self.poll():
+            self._file.wait()
+
+    def clear(self) -> None:
+        """Forget all pages. Requests that have begun with some keep them."""
+        for _, slot, _ in self._pending:
+            self._by_slot[slot].saving = False
+            self._saving -= 1
+        self._pending.clear()
+        for entry in [*self._entries.values()]:
+            self._lose(entry)
+        self._file.clear()
+
+    def close(self) -> None:
+        self.settle()
+        self._file.close([(entry.key, entry.slot) for entry in self._entries.values() if not entry.saving])
+
+    def _arrived(self, entry: Entry, good: bool) -> None:
+        self._saving -= entry.saving
+        entry.saving = entry.reading = False
+        if good:
+            self._free_if_lost(entry)
+        else:
+            self._lose(entry)
+
+    def _take(self) -> int | None:
+        """A slot to write to."""
+        if self._free:
+            return self._free.pop()
+        for entry in self._entries.values():
+            if not (entry.users or entry.saving or entry.reading):
+                self._lose(entry)
+                return self._free.pop()
+        return None
+
+    def _lose(self, entry: Entry) -> None:
+        if not entry.lost:
+            del self._entries[entry.key]
+            entry.lost = True
+        self._free_if_lost(entry)
+
+    def _free_if_lost(self, entry: Entry) -> None:
+        if entry.lost and not (entry.users or entry.saving or entry.reading):
+            del self._by_slot[entry.slot]
+            self._free.append(entry.slot)
+
+    def check_integrity(self, held: Sequence[Fetch]) -> None:
+        """Raise IntegrityError unless slots are whole and exactly these fetches are held."""
+        slots = sorted([*self._by_slot, *self._free])
+        ensure(slots == list(range(self._file.num_slots)), "a slot of the disk tier is lost or given twice")
+        found = {id(entry) for entry in self._by_slot.values() if not entry.lost}
+        ensure(found == {id(entry) for entry in self._entries.values()}, "a page on disk cannot be found")
+        for key, entry in self._entries.items():
+            ensure(entry.key == key and self._by_slot[entry.slot] is entry, "a page on disk has a wrong key")
+        ensure({id(f) for f in held} == {id(f) for f in self._fetches}, "a fetch is lost or nobody's")
+        users = sum(len(fetch.entries) for fetch in self._fetches)
+        ensure(users == sum(e.users for e in self._by_slot.values()), "users of a slot are miscounted")
+        ensure(self._saving == sum(e.saving for e in self._by_slot.values()), "saves are miscounted")

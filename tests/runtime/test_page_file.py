@@ -1,0 +1,349 @@
+"""The file in which cached pages outlive the process: whole, its own, bounded, locked; or not used."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.errors import CapacityError, InvalidRequestError
+from octavo.runtime import page_file
+from octavo.runtime.page_file import FILE_NAME, HEADER_BYTES, RECORD, MappedPages
+
+PAGE = 5000
+MADE_BY = {"model": "m", "kv": "f16"}
+SLOTS = 12
+OLDER = "the file has version 0, not 1"
+OTHER = "the file is of another model, or of other settings or kernels"
+
+
+def key(number: int) -> bytes:
+    return bytes([number]) * 32
+
+
+def content(number: int) -> Any:
+    return np.random.default_rng(number).integers(0, 256, PAGE, np.uint8)
+
+
+def opened(folder: Path, made_by: dict[str, str] = MADE_BY, slots: int = SLOTS) -> MappedPages | None:
+    return MappedPages.open(str(folder), made_by, PAGE, HEADER_BYTES + slots * (PAGE + RECORD.size))
+
+
+def made(folder: Path, **options: Any) -> MappedPages:
+    file = opened(folder, **options)
+    assert file is not None
+    return file
+
+
+def news(file: MappedPages, count: int = 1) -> dict[int, bool]:
+    found: dict[int, bool] = {}
+    while len(found) < count:
+        file.wait()
+        found.update(file.news())
+    return found
+
+
+def filled(folder: Path, numbers: Sequence[int] = (3, 1, 2)) -> MappedPages:
+    """Page n in slot n."""
+    file = made(folder)
+    for number in numbers:
+        file.save(key(number), number, content(number))
+    assert news(file, len(numbers)) == dict.fromkeys(numbers, True)
+    return file
+
+
+def leave(folder: Path) -> Path:
+    """A file as a process leaves it behind."""
+    filled(folder).close([(key(n), n) for n in (2, 1, 3)])
+    return folder / FILE_NAME
+
+
+def good(file: MappedPages, number: int) -> bool:
+    file.fetch(key(number), number)
+    return news(file)[number]
+
+
+def spoil(path: Path, at: int, what: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(what)
+
+
+def slot_at(slot: int) -> int:
+    return HEADER_BYTES + SLOTS * RECORD.size + slot * PAGE
+
+
+def test_pages_outlive_the_process(tmp_path: Path) -> None:
+    leave(tmp_path)
+    file = made(tmp_path)
+    assert list(file.stored()) == [(key(n), n) for n in (2, 1, 3)]  # in the order that close() was told
+    for number in (1, 2, 3):
+        assert good(file, number)
+        assert file.page(number).tobytes() == content(number).tobytes()
+    file.close(file.stored())
+
+
+def test_pages_outlive_a_process_that_was_killed(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    os.close(os.dup(file._fd))
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / FILE_NAME).write_bytes((tmp_path / FILE_NAME).read_bytes())  # what the disk has without close()
+    again = made(copy)
+    assert list(again.stored()) == [(key(n), n) for n in (3, 1, 2)]  # in the order of writing
+    assert good(again, 1)
+    for one in (file, again):
+        one.close([])
+
+
+def test_a_closed_file_forgets_what_it_was_not_told(tmp_path: Path) -> None:
+    filled(tmp_path).close([(key(1), 1)])
+    file = made(tmp_path)
+    assert list(file.stored()) == [(key(1), 1)]
+    file.close([])
+
+
+def test_clearing(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    file.clear()
+    file.close([(key(1), 1)])
+    again = made(tmp_path)
+    assert list(again.stored()) == []
+    again.close([])
+
+
+@pytest.mark.parametrize("at", [0, 17, PAGE - 1])
+def test_a_damaged_page_is_not_good(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
+    path = leave(tmp_path)
+    old = path.read_bytes()[slot_at(1) + at]
+    spoil(path, slot_at(1) + at, bytes([old ^ 16]))
+    file = made(tmp_path)
+    assert (good(file, 1), good(file, 2)) == (False, True)
+    assert [r.message for r in caplog.records] == [
+        f"{path}: a page is damaged: it is computed anew, and so are others like it"
+    ]
+    file.close([])
+
+
+def test_a_page_under_another_key_is_not_good(tmp_path: Path) -> None:
+    """Data of an earlier page under a new record, as a loss of power may leave it."""
+    path = leave(tmp_path)
+    data = path.read_bytes()
+    spoil(path, slot_at(1), data[slot_at(2) : slot_at(3)])
+    file = made(tmp_path)
+    assert not good(file, 1)
+    file.fetch(key(9), 2)
+    assert not news(file)[2]
+    file.close([])
+
+
+def test_a_torn_record_is_not_there(tmp_path: Path) -> None:
+    path = leave(tmp_path)
+    spoil(path, HEADER_BYTES + RECORD.size + 3, b"\xff")
+    file = made(tmp_path)
+    assert list(file.stored()) == [(key(n), n) for n in (2, 3)]
+    file.close([])
+
+
+def header(path: Path, **changes: Any) -> bytes:
+    """The header with other values, and a checksum that fits."""
+    names = ("magic", "version", "made_by", "page_bytes", "num_slots", "crc")
+    found = dict(zip(names, page_file.HEADER.unpack(path.read_bytes()[: page_file.HEADER.size]), strict=True))
+    said = page_file.HEADER.pack(*(found | changes).values())[:-4]
+    return said + struct.pack("<I", page_file.zlib.crc32(said))
+
+
+def foreign(path: Path) -> None:
+    path.write_bytes(b"something else altogether" * 400)
+
+
+def older(path: Path) -> None:
+    spoil(path, 0, header(path, version=0))
+
+
+def torn(path: Path) -> None:
+    spoil(path, 20, b"\0\1\2")
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, slot_at(2) + 7)
+
+
+def nothing(path: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "options", "why"),
+    [
+        (foreign, {}, "this is no file of Octavo's prefix cache"),
+        (older, {}, OLDER),
+        (torn, {}, "the header is damaged"),
+        (cut, {}, "the file is cut off"),
+        (nothing, {"made_by": {**MADE_BY, "model": "n"}}, OTHER),
+        (nothing, {"slots": SLOTS + 1}, "prefix_cache_disk_space has changed"),
+    ],
+    ids=["foreign", "older", "torn", "cut", "model", "size"],
+)  # fmt: skip
+def test_another_file_is_made_anew(
+    tmp_path: Path,
+    spoiled: Callable[[Path], None],
+    options: dict[str, Any],
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = leave(tmp_path)
+    spoiled(path)
+    file = made(tmp_path, **options)
+    assert [r.message for r in caplog.records] == [f"{path}: {why}: it is made anew"]
+    assert list(file.stored()) == []
+    assert not good(file, 1)
+    file.save(key(4), 4, content(4))
+    assert news(file) == {4: True}
+    file.close([(key(4), 4)])
+    again = made(tmp_path, **options)
+    assert list(again.stored()) == [(key(4), 4)]
+    again.close([])
+
+
+def test_the_second_process_does_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = filled(tmp_path)
+    assert opened(tmp_path) is None
+    path = tmp_path / FILE_NAME
+    assert [r.message for r in caplog.records] == [
+        f"{path}: another process uses it: the prefix cache does without a disk"
+    ]
+    first.close([(key(1), 1)])
+    third = made(tmp_path)
+    assert good(third, 1)
+    third.close([])
+
+
+def test_a_disk_that_cannot_be_written_is_done_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(page_file.os, "open", refuse)
+    assert opened(tmp_path) is None
+    assert [r.message for r in caplog.records] == [
+        f"{tmp_path / FILE_NAME}: Read-only file system: the prefix cache does without a disk"
+    ]
+
+
+def test_a_full_disk_ends_writing_and_not_reading(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = filled(tmp_path)
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(page_file.os, "pwrite", refuse)
+        file.save(key(7), 7, content(7))
+        assert news(file) == {7: False}
+    assert file.max_saving == 0
+    file.save(key(8), 8, content(8))
+    assert news(file) == {8: False}
+    assert [(r.levelno, r.message) for r in caplog.records] == [
+        (
+            logging.WARNING,
+            f"{tmp_path / FILE_NAME}: No space left on device: no more pages are saved to disk",
+        )
+    ]
+    assert good(file, 1)
+    file.close([(key(1), 1)])
+
+
+def test_a_file_that_somebody_cuts_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    os.truncate(tmp_path / FILE_NAME, 100)
+    assert not good(file, 1)
+    with pytest.raises(OSError, match="was cut by somebody else"):
+        file.page(1)
+    file.close([])
+
+
+def test_what_it_says_of_the_folder(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("x")
+    with pytest.raises(InvalidRequestError, match=f"prefix_cache_dir {taken} is not a folder"):
+        opened(taken)
+    with pytest.raises(
+        CapacityError, match=r"prefix_cache_disk_space of 4096 bytes holds no page; one needs 9144"
+    ):
+        opened(tmp_path, slots=0)
+    file = made(tmp_path / "new" / "folder")
+    assert stat.S_IMODE((tmp_path / "new" / "folder" / FILE_NAME).stat().st_mode) == 0o600
+    file.close([])
+
+
+def test_it_stays_within_its_bound(tmp_path: Path) -> None:
+    file = filled(tmp_path, range(SLOTS))
+    assert (tmp_path / FILE_NAME).stat().st_size == HEADER_BYTES + SLOTS * (PAGE + RECORD.size)
+    file.close([])
+
+
+def check_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(page_file, "_checksum", lambda key, page: 1)
+
+
+def take_any_version(patch: pytest.MonkeyPatch) -> None:
+    def mutant(path: Path, fd: int, *_: Any) -> None:
+        if os.fstat(fd).st_size == 0:
+            prepare(path, fd, *_)
+
+    prepare = page_file._prepare
+    patch.setattr(page_file, "_prepare", mutant)
+
+
+def take_any_record(patch: pytest.MonkeyPatch) -> None:
+    def mutant(record: bytes) -> Any:
+        key, order, checksum, _ = RECORD.unpack(record)
+        return (key, order, checksum) if order else None
+
+    patch.setattr(page_file, "_parsed", mutant)
+
+
+def lock_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(page_file.fcntl, "flock", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "test"),
+    [
+        (check_nothing, lambda path, log: test_a_damaged_page_is_not_good(path, 17, log)),
+        (check_nothing, lambda path, log: test_a_page_under_another_key_is_not_good(path)),
+        (
+            take_any_version,
+            lambda path, log: test_another_file_is_made_anew(path, older, {}, OLDER, log),
+        ),
+        (
+            take_any_version,
+            lambda path, log: test_another_file_is_made_anew(path, nothing, {"made_by": {}}, OTHER, log),
+        ),
+        (take_any_record, lambda path, log: test_a_torn_record_is_not_there(path)),
+        (lock_nothing, lambda path, log: test_the_second_process_does_without(path, log)),
+    ],
+    ids=["checksum", "checksum and key", "version", "model", "record", "lock"],
+)  # fmt: skip
+def test_the_mutant_is_caught(
+    mutate: Callable[[pytest.MonkeyPatch], None],
+    test: Callable[[Path, pytest.LogCaptureFixture], None],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError):
+        test(tmp_path, caplog)
