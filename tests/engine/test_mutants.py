@@ -20,10 +20,18 @@ from octavo.engine.scheduler import Scheduler
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.step_builder import StepBuilder
 from octavo.engine.swap import SwapSpace
+from support.page_mutants import (
+    Patch,
+    evict_what_is_locked,
+    fork_without_counting,
+    fork_without_locking,
+    keep_the_page_that_was_copied,
+    publish_what_a_sibling_holds,
+    write_to_a_shared_page,
+)
 from support.random_driver import drive
 from support.toy_executor import PlanError
 
-Patch = Callable[[pytest.MonkeyPatch], None]
 SEEDS, OPERATIONS = 60, 250
 
 
@@ -99,13 +107,6 @@ def lock_only_the_last_node(patch: pytest.MonkeyPatch) -> None:
         node.locks += 1
 
     patch.setattr(PrefixCache, "lock", mutant)
-
-
-def evict_what_is_locked(patch: pytest.MonkeyPatch) -> None:
-    def is_current(node: Any, stamp: int) -> bool:
-        return node.last_used >= stamp and not node.children and node.parent is not None
-
-    patch.setattr(PrefixCache, "_is_current", staticmethod(is_current))
 
 
 def a_split_loses_its_locks(patch: pytest.MonkeyPatch) -> None:
@@ -210,16 +211,6 @@ def pool_shares_free_pages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PagePool, "allocate", mutant)
 
 
-def write_to_a_shared_page(patch: pytest.MonkeyPatch) -> None:
-    grow = KVManager.grow
-
-    def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
-        request.shares_tail = False
-        return grow(self, request, num_tokens)
-
-    patch.setattr(KVManager, "grow", mutant)
-
-
 def forget_the_copy(patch: pytest.MonkeyPatch) -> None:
     build = StepBuilder.build
 
@@ -228,18 +219,6 @@ def forget_the_copy(patch: pytest.MonkeyPatch) -> None:
         return build(self, step_id, freed)
 
     patch.setattr(StepBuilder, "build", mutant)
-
-
-def keep_the_page_that_was_copied(patch: pytest.MonkeyPatch) -> None:
-    grow = KVManager.grow
-
-    def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
-        growth = grow(self, request, num_tokens)
-        if growth is not None and growth.copy is not None:
-            self.pool.retain(growth.copy[:1])
-        return growth
-
-    patch.setattr(KVManager, "grow", mutant)
 
 
 def share_what_the_leader_has_not_computed(patch: pytest.MonkeyPatch) -> None:
@@ -251,34 +230,6 @@ def share_what_the_leader_has_not_computed(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(KVManager, "_shared_with_leader", mutant)
     patch.setattr(PrefixesInProgress, "worth_waiting", lambda self, request: False)
-
-
-def fork_without_counting(patch: pytest.MonkeyPatch) -> None:
-    regroup = KVManager.regroup
-
-    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
-        retain = self.pool.retain
-        self.pool.retain = lambda pages: None  # type: ignore[method-assign]
-        try:
-            regroup(self, members, parents, gone)
-        finally:
-            self.pool.retain = retain  # type: ignore[method-assign]
-
-    patch.setattr(KVManager, "regroup", mutant)
-
-
-def fork_without_locking(patch: pytest.MonkeyPatch) -> None:
-    regroup = KVManager.regroup
-
-    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
-        lock = self.cache.lock
-        self.cache.lock = lambda node: None  # type: ignore[method-assign]
-        try:
-            regroup(self, members, parents, gone)
-        finally:
-            self.cache.lock = lock  # type: ignore[method-assign]
-
-    patch.setattr(KVManager, "regroup", mutant)
 
 
 def forget_beams_that_were_preempted(patch: pytest.MonkeyPatch) -> None:
@@ -349,10 +300,6 @@ def keep_the_slots_of_the_aborted(patch: pytest.MonkeyPatch) -> None:
 
 def preempt_a_single_beam(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scheduler, "together", lambda request: (request,))
-
-
-def publish_what_a_sibling_holds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KVManager, "_publishable", KVManager._full_pages)
 
 
 MUTANTS: tuple[Patch, ...] = (

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from model.explorer import Size, explore
 from octavo.engine.kv_manager import KVManager
-from octavo.engine.page_pool import IntegrityError, PagePool
+from octavo.engine.page_pool import IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
+from support.page_mutants import (
+    Patch,
+    evict_what_is_locked,
+    fork_without_counting,
+    fork_without_locking,
+    keep_the_page_that_was_copied,
+    publish_what_a_sibling_holds,
+    write_to_a_shared_page,
+)
 
 SMALL = Size(num_pages=3, max_len=3, prompts=((0,), (0, 0, 0)))  # the longer one can be a hit
 WIDE = Size(num_pages=4, max_len=3, max_running=3, prompts=((0,),), tokens=(0,))
 LARGE = Size()
-
-Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE], ids=["small", "wide"])
@@ -45,16 +51,6 @@ def test_every_state_of_a_larger_world() -> None:
 # --- mistakes ---------------------------------------------------------------------------------------
 
 
-def write_without_a_copy(patch: pytest.MonkeyPatch) -> None:
-    grow = KVManager.grow
-
-    def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
-        request.shares_tail = False
-        return grow(self, request, num_tokens)
-
-    patch.setattr(KVManager, "grow", mutant)
-
-
 def copy_for_one_of_the_two_alone(patch: pytest.MonkeyPatch) -> None:
     """The parent of a fork goes on writing where it was."""
     regroup = KVManager.regroup
@@ -64,18 +60,6 @@ def copy_for_one_of_the_two_alone(patch: pytest.MonkeyPatch) -> None:
         members[0].shares_tail = False
 
     patch.setattr(KVManager, "regroup", mutant)
-
-
-def keep_the_page_that_was_copied(patch: pytest.MonkeyPatch) -> None:
-    grow = KVManager.grow
-
-    def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
-        growth = grow(self, request, num_tokens)
-        if growth is not None and growth.copy is not None:
-            self.pool.retain(growth.copy[:1])
-        return growth
-
-    patch.setattr(KVManager, "grow", mutant)
 
 
 def forget_to_copy(patch: pytest.MonkeyPatch) -> None:
@@ -88,48 +72,11 @@ def forget_to_copy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KVManager, "grow", mutant)
 
 
-def fork_without_locking(patch: pytest.MonkeyPatch) -> None:
-    regroup, lock = KVManager.regroup, PrefixCache.lock
-
-    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
-        patch.setattr(PrefixCache, "lock", lambda cache, node: None)
-        try:
-            regroup(self, members, parents, gone)
-        finally:
-            patch.setattr(PrefixCache, "lock", lock)
-
-    patch.setattr(KVManager, "regroup", mutant)
-
-
-def fork_without_counting(patch: pytest.MonkeyPatch) -> None:
-    regroup, retain = KVManager.regroup, PagePool.retain
-
-    def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
-        patch.setattr(PagePool, "retain", lambda pool, pages: None)
-        try:
-            regroup(self, members, parents, gone)
-        finally:
-            patch.setattr(PagePool, "retain", retain)
-
-    patch.setattr(KVManager, "regroup", mutant)
-
-
-def publish_what_a_sibling_shares(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KVManager, "_publishable", lambda self, request: self._full_pages(request))
-
-
 def publish_a_partial_page(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: KVManager, request: Request) -> int:
         return -(-min(request.num_computed_tokens, len(request.token_ids)) // self.page_size)
 
     patch.setattr(KVManager, "_full_pages", mutant)
-
-
-def evict_what_is_in_use(patch: pytest.MonkeyPatch) -> None:
-    def mutant(node: Any, stamp: int) -> bool:
-        return node.last_used >= stamp and not node.children and node.parent is not None
-
-    patch.setattr(PrefixCache, "_is_current", staticmethod(mutant))
 
 
 def evict_without_freeing(patch: pytest.MonkeyPatch) -> None:
@@ -156,15 +103,15 @@ def use_the_whole_hit(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: tuple[Patch, ...] = (
-    write_without_a_copy,
+    write_to_a_shared_page,
     copy_for_one_of_the_two_alone,
     keep_the_page_that_was_copied,
     forget_to_copy,
     fork_without_locking,
     fork_without_counting,
-    publish_what_a_sibling_shares,
+    publish_what_a_sibling_holds,
     publish_a_partial_page,
-    evict_what_is_in_use,
+    evict_what_is_locked,
     evict_without_freeing,
     use_the_whole_hit,
 )
