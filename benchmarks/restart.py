@@ -42,7 +42,7 @@ def child(model: str, folder: str, shared: int) -> None:
     """Load, answer, and print what it took."""
     from octavo import LLM
 
-    where = {"prefix_cache_dir": folder} if folder else {}
+    where: dict[str, Any] = {"prefix_cache_dir": folder} if folder else {}
     start = time.perf_counter()
     llm = LLM(model, seed=0, **where)
     loaded = time.perf_counter() - start
