@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/peers [--shapes short,batch-32] [--engines octavo,llama.cpp] [--write]
 
 Engines are found in .venv-oracle, .venv-test and this Python, or named: --python llama.cpp=PATH. What
-cannot be imported is left out, and said. llama.cpp runs the file as it is and requantized to Q4_0, flash
-attention on, threads = cores; a ratio counts against the faster of the two. Figures are medians over the
+cannot be imported is left out, and said. llama.cpp (flash attention on) and Octavo run the file as it is and
+requantized to Q4_0, threads = cores; a ratio is between the faster one of each. Figures are medians over the
 repetitions, after one that warms up; decode figures hold no prompt's time.
 """
 
@@ -28,7 +28,7 @@ from harness import Worker, python_with, report, usable_cores, write
 from octavo.bench.stats import spread
 from octavo.bench.workload import COMMON_IDS, random_prompts
 from peers import files
-from peers.rows import OURS, OURS_INT8, ROWS, SHAPES, Row, Shape
+from peers.rows import OURS, OURS_INT8, OURS_Q4, ROWS, SHAPES, Row, Shape
 
 PAUSE_S = 0.3  # between turns: the other engines' idle threads stop spinning
 MODULES = {
@@ -58,6 +58,8 @@ def entries(model: str, pythons: Mapping[str, str], ours: dict[str, Any], int8: 
     for engine, python in pythons.items():
         if engine == "octavo":
             found.append(Entry(OURS, "octavo", path, python, ours))
+            if "llama.cpp" in pythons and (best := files.requantized(model, pythons["llama.cpp"])) != path:
+                found.append(Entry(OURS_Q4, "octavo", best, python, ours))
             if int8:
                 found.append(Entry(OURS_INT8, "octavo", path, python, {**ours, "kv_cache_dtype": "int8"}))
         elif engine == "llama.cpp":
@@ -153,18 +155,16 @@ def ratios(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
     out = []
     for row in ROWS:
         engines = measured.get(row.shape, {}).get("engines", {})
-        others = {
-            name: each[row.figure]
-            for name, each in engines.items()
-            if name.startswith(row.over) and name != row.ours
-        }
-        if row.ours not in engines or not others:
+        rates = {name: float(each[row.figure]) for name, each in engines.items()}
+        ours = [name for name in ((OURS, OURS_Q4) if row.ours == OURS else (row.ours,)) if name in rates]
+        others = [row.over] if row.over in rates else [n for n in rates if n.startswith(row.over)]
+        if not ours or not others:
             continue
-        best = max(others, key=lambda name: float(others[name]))
-        ratio = round(engines[row.ours][row.figure] / others[best], 2)
+        mine, best = max(ours, key=rates.__getitem__), max(others, key=rates.__getitem__)
+        ratio = round(rates[mine] / rates[best], 2)
         out.append(
             {
-                "row": row.name, "ours": engines[row.ours][row.figure], "over": best, "theirs": others[best],
+                "row": row.name, "with": mine, "ours": rates[mine], "over": best, "theirs": rates[best],
                 "ratio": ratio, "least": row.least, "aim": row.aim, "reached": ratio >= row.least,
             }
         )  # fmt: skip
