@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from octavo.checkpoints.hub import default_cache_dir
 from octavo.config import EngineConfig, resolve
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.cuda.device import Gpu, choose_device, find_gpu, torch_refuses, why_not
+from octavo.kernels.cuda.launch import prepare
 from support.cuda import interpreted
 
 HOPPER = Gpu("NVIDIA H200", (9, 0), 141 * 10**9, (13, 0))
@@ -32,6 +36,23 @@ def test_no_gpu_at_all() -> None:
     found = find_gpu(999)
     assert isinstance(found, str)
     assert "driver" in found
+
+
+@pytest.mark.parametrize(
+    ("status", "says"), [(100, "sees no GPU"), (803, "different versions"), (999, "Xid")]
+)
+def test_a_driver_that_cannot_start(monkeypatch: pytest.MonkeyPatch, status: int, says: str) -> None:
+    """As after a GPU has failed: auto goes on with the CPU, cuda says why not."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuInit=lambda flags: status))
+    assert choose_device("auto", "auto") == "cpu"
+    with pytest.raises(InvalidRequestError, match=rf"no GPU can be used: .*error {status}\): .*{says}"):
+        choose_device("cuda", "auto")
+
+
+def test_compiled_kernels_are_kept_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    prepare(interpret=True)
+    assert os.environ["TRITON_CACHE_DIR"] == str(default_cache_dir() / "triton")
 
 
 def test_a_cpu_is_a_cpu_whatever_is_there() -> None:
