@@ -38,7 +38,8 @@ expect() { # WANTED COMMAND...
 x86() {
     [ "$(uname -m)" = x86_64 ] || { echo "x86 is emulated on x86-64 only: the extension is the native one" >&2; exit 1; }
     need qemu-x86_64 qemu-user
-    export PYTHONPATH="$root/tests/support/checkout:$root/src"
+    # NumPy's OpenBLAS is told which CPU it is on: left to find out, it once trapped there while NumPy was imported.
+    export PYTHONPATH="$root/tests/support/checkout:$root/src" OPENBLAS_CORETYPE=Nehalem
     echo "Nehalem (no AVX), under $(qemu-x86_64 --version | head -1)"
     expect generic qemu-x86_64 -cpu Nehalem "$python"
     (cd "$root" && qemu-x86_64 -cpu Nehalem "$python" -m pytest -p no:xdist -p no:cacheprovider ${PYTEST_ARGS:-} $suite)
