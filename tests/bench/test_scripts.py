@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -209,8 +210,23 @@ def test_host_time_adds_up() -> None:
     assert watch.since(1.0) == 0.375
     assert watch.timed(lambda x: x + 1)(2) == 3
     assert len(watch.log) == 4
-    program = host_time.Timed(type("P", (), {"replay": lambda self, b: b, "size": 7})(), "replay", watch)
-    assert (program.replay(5), program.size, len(watch.log)) == (5, 7, 5)
+
+
+def test_host_time_reads_the_decoders_own_clocks() -> None:
+    class Decoder:
+        native = SimpleNamespace(forward_s=0.0, drawing_s=0.0)
+
+        def step(self, rows: list[int], starts: list[int]) -> list[int]:
+            self.native.forward_s += 0.5
+            self.native.drawing_s += 0.25
+            return [7]
+
+    watched = script("host_time").WatchedDecoder(Decoder())
+    assert watched.step([0], [3]) == [7]
+    first_ended = watched.log[-1][0]
+    watched.step([0], [4])
+    assert watched.since(0.0) == (1.0, 0.5)
+    assert watched.since(first_ended) == (0.5, 0.25)
 
 
 def test_serving_takes_medians_of_numbers() -> None:
