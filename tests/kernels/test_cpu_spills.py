@@ -17,9 +17,12 @@ def disassembly() -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def tiles(disassembly: str, register: str) -> dict[str, str]:
-    """Name -> code of each integer tile that uses these registers, by tokens, type and options."""
-    found = {}
+def tiles(disassembly: str, register: str) -> list[tuple[str, str]]:
+    """(tokens, type and options; code) of each integer tile that uses these registers.
+
+    Instruction sets of the same registers have tiles of the same names, so a name comes more than once.
+    """
+    found = []
     for function in disassembly.split("\n\n"):
         name = re.search(
             r"dot_panel<(\d+), .*::(U4|U4Quads<\w+>|U5|U5Quads<\w+>|S8Quads<\d>), (\w+), (\w+)>\(",
@@ -27,7 +30,7 @@ def tiles(disassembly: str, register: str) -> dict[str, str]:
         )
         widest = "zmm" if "%zmm" in function else "ymm" if "%ymm" in function else "xmm"
         if name and widest == register:
-            found[" ".join(name.groups())] = function
+            found.append((" ".join(name.groups()), function))
     return found
 
 
@@ -36,13 +39,16 @@ def integer_spills(code: str, register: str) -> int:
     return len(re.findall(rf"vmovdq\w*\s+%{register}\d+,-?0x\w+\(%[re][sb]p\)", code))
 
 
-# A few constants and the last token's sums may go to the stack once a block; 6 x 16 tiles are tight.
-REGISTERS = {"x86_64": [("ymm", 3), ("zmm", 0)]}.get(platform.machine(), [])
+# A few constants and the last token's sums may go to the stack once a block; 6 x 16 tiles are tight. Bytes on
+# AVX2 keep signs and magnitudes of two vectors beside 12 sums, 18 values for 16 registers; 4 tokens without a
+# spill are slower (benchmarks/kernels/tiles.py --isa avx2 --kinds s8 --rows 4,6).
+LIMITS = {"ymm": {"U": 4, "S": 10}, "zmm": {"U": 0, "S": 0}} if platform.machine() == "x86_64" else {}
 
 
-@pytest.mark.parametrize(("register", "allowed"), REGISTERS)
-def test_accumulators_stay_in_registers(disassembly: str, register: str, allowed: int) -> None:
+@pytest.mark.parametrize("register", LIMITS)
+def test_accumulators_stay_in_registers(disassembly: str, register: str) -> None:
     found = tiles(disassembly, register)
-    assert len(found) >= 36
-    spilled = {name: n for name, code in found.items() if (n := integer_spills(code, register)) > allowed}
-    assert not spilled
+    assert len(found) >= (160 if register == "ymm" else 150)  # two instruction sets have ymm
+    spills = [(name, integer_spills(code, register)) for name, code in found]
+    limits = LIMITS[register]
+    assert [(name, n) for name, n in spills if n > limits[name.split()[1][0]]] == []
