@@ -34,7 +34,7 @@ SAYABLE: dict[str, dict[str, Any]] = {
     "qwen2_moe": {"use_sliding_window": False, "norm_topk_prob": False, "decoder_sparse_step": 1},
     "qwen3_moe": {"use_sliding_window": False, "norm_topk_prob": True, "mlp_only_layers": [],
                   "attention_bias": False},
-    "qwen3": {"attention_bias": False},
+    "qwen3": {"attention_bias": False, "use_sliding_window": False},
     "llama": {"attention_bias": False, "mlp_bias": False},
     "gpt2": {"scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True},
     "starcoder2": {"sliding_window": None, "use_bias": True},

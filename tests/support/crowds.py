@@ -61,6 +61,7 @@ def random_engine(folder: Path, rng: random.Random, kv_dtype: str, late: Queue |
     page_size = rng.choice((1, 3, 4, 8, 16, 32))
     least = -(-MAX_LENGTH // page_size)
     caching = rng.random() < 0.7
+    on_disk = caching and rng.random() < 0.5 and late is None  # (a GPU's pages are not kept on disk)
     engine = tiny_engine(
         folder,
         kv_dtype=kv_dtype,
@@ -76,7 +77,7 @@ def random_engine(folder: Path, rng: random.Random, kv_dtype: str, late: Queue |
         num_swap_pages=rng.choice((0, least // 2, 2 * least)),
         enable_prefix_caching=caching,
         # What the crowds before it have left there is found again.
-        pages_folder=folder / f"pages-{kv_dtype}-{page_size}" if caching and rng.random() < 0.5 else None,
+        pages_folder=folder / f"pages-{kv_dtype}-{page_size}" if on_disk else None,
     )
     if rng.random() < 0.5:  # reckless admission, so that requests are preempted
         engine.scheduler.growth_pages = 0
