@@ -301,10 +301,14 @@ DecodeRows decode_rows(const Result<int32_t, 2>& tokens, const Result<int64_t, 1
             reinterpret_cast<const SampleParams*>(params.data())};
 }
 
-std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) {
+std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
+                            const std::optional<Array<uint32_t, 2>>& mask) {
+    if (mask && (mask->shape(0) != rows.size() || mask->shape(1) != static_cast<size_t>(decoder.vocab() + 31) / 32))
+        throw std::invalid_argument("the mask has a line of bits for each row");
     std::vector<int32_t> drawn;
+    const uint32_t* bits = mask ? mask->data() : nullptr;
     nb::gil_scoped_release release;
-    decoder.step(rows, starts, drawn);
+    decoder.step(rows, starts, bits, drawn);
     return drawn;
 }
 
@@ -401,5 +405,5 @@ NB_MODULE(_native, m) {
         }, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def_prop_ro("forward_s", &Decoder::forward_s)
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
-        .def("step", &decode);
+        .def("step", &decode, "rows"_a, "starts"_a, "mask"_a.none() = nb::none());
 }

@@ -61,7 +61,8 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
             page_tables_.data(), counting_.data(), count, count, count, width, nullptr, nullptr, 0, nullptr, 0};
 }
 
-void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, std::vector<int32_t>& drawn) {
+void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const uint32_t* mask,
+                   std::vector<int32_t>& drawn) {
     const BatchView batch = gather(rows, starts, check(rows, starts));
     drawn.resize(rows.size());
     const double begin = now();
@@ -69,7 +70,7 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     const double computed = now();
     const TokenListsView none{no_starts_.data(), nullptr, nullptr, 0};
     sampler_.sample({program_.at(program_.result()), batch.tokens, sampler_.vocab(), params_.data(), positions_.data(),
-                     none, none, none, nullptr, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr, -1});
+                     none, none, none, mask, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr, -1});
     forward_s_ += computed - begin;
     drawing_s_ += now() - computed;
     for (size_t i = 0; i < rows.size(); i++) {

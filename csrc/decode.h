@@ -23,9 +23,12 @@ public:
     // program: of logits [rows, vocabulary]. Both it and the sampler outlive the decoder.
     Decoder(Program& program, Sampler& sampler, const DecodeRows& rows);
     // The token at position starts[i] of rows[i] is computed, the one after it drawn and appended. An error
-    // (sample.h) in its place leaves that row as it was. Throws std::invalid_argument for rows, positions or
-    // pages out of range, and where a row asks for log-probabilities: nothing has changed then.
-    void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, std::vector<int32_t>& drawn);
+    // (sample.h) in its place leaves that row as it was. mask: as SampleBatch has it, a line for each of `rows`.
+    // Throws std::invalid_argument for rows, positions or pages out of range, and where a row asks for
+    // log-probabilities: nothing has changed then.
+    void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const uint32_t* mask,
+              std::vector<int32_t>& drawn);
+    int64_t vocab() const { return sampler_.vocab(); }
 
     // Seconds spent so far in forwards and in draws.
     double forward_s() const { return forward_s_; }

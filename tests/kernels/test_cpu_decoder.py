@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from octavo.kernels.select import native_available
@@ -49,7 +50,7 @@ class Rows:
         assert decoder is not None
         self.decoder = decoder
 
-    def long_way(self, rows: list[int]) -> list[int]:
+    def long_way(self, rows: list[int], mask: npt.NDArray[np.uint32] | None = None) -> list[int]:
         starts = self.lengths[rows].astype(np.int32) - 1
         counting = np.arange(len(rows) + 1, dtype=np.int32)
         tables = np.ascontiguousarray(self.pages[rows, : starts.max() // PAGE + 1])
@@ -58,7 +59,7 @@ class Rows:
             self.tokens[rows, starts], starts, slots, counting, starts + 1, tables, counting[:-1]
         )
         none = TokenLists.none(len(rows))
-        wanted = SamplingBatch(self.records[rows], (starts + 1).astype(np.int64), none, none, none)
+        wanted = SamplingBatch(self.records[rows], (starts + 1).astype(np.int64), none, none, none, mask)
         drawn = self.sampler.sample(self.program.replay(batch), wanted)
         return [-1 if isinstance(token, RowError) else token.token_id for token in drawn]
 
@@ -70,8 +71,10 @@ def test_draws_what_a_replay_and_a_sampler_draw(threads: int) -> None:
         order = np.random.default_rng(seed)
         for _ in range(8):
             rows = order.permutation(ROWS)[: order.integers(1, ROWS + 1)].tolist()
-            expected, before = each.long_way(rows), each.lengths.copy()
-            assert each.decoder.step(rows, (each.lengths[rows] - 1).tolist()) == expected
+            shape = len(rows), -(-VOCAB // 32)
+            mask = order.integers(0, 2**32, shape, np.uint32) if order.integers(2) else None
+            expected, before = each.long_way(rows, mask), each.lengths.copy()
+            assert each.decoder.step(rows, (each.lengths[rows] - 1).tolist(), mask) == expected
             assert each.tokens[rows, before[rows]].tolist() == expected
             before[rows] += 1
             assert (each.lengths == before).all()
@@ -90,6 +93,8 @@ def test_out_of_range_changes_nothing(rows: list[int], starts: list[int]) -> Non
     with pytest.raises(ValueError, match="position"):
         each.decoder.step([0], [LENGTH])
     each.lengths[0] = lengths[0]
+    with pytest.raises(ValueError, match="mask"):
+        each.decoder.step([0], [0], np.zeros((2, -(-VOCAB // 32)), np.uint32))
     each.records["num_logprobs"][0] = 0
     with pytest.raises(ValueError, match="log-probabilities"):
         each.decoder.step([0], [0])

@@ -13,7 +13,9 @@ from tests.support.tiny_engine import VOCAB_SIZE, Answers, save_tiny_llama, tiny
 from octavo.engine.core import EngineCore
 from octavo.kernels.select import native_available
 from octavo.params import SamplingParams
+from octavo.runtime import runner
 from octavo.runtime.decoding import Decoding
+from octavo.sampling.constraints import AllowedTokens, ConstraintError
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the reference has no short way")
 
@@ -53,8 +55,9 @@ def crowd(rng: random.Random, plain: bool) -> list[tuple[list[int], SamplingPara
                     {},
                     {"logprobs": 3},
                     {"repetition_penalty": 1.5},
-                    {"min_tokens": 9},
+                    {"min_tokens": min(9, options["max_tokens"])},
                     {"logit_bias": {7: 4.0}},
+                    {"allowed_token_ids": sorted(rng.sample(range(VOCAB_SIZE), 20))},
                 ]
             )
         prompt = [rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randrange(1, 40))]
@@ -92,6 +95,46 @@ def test_equal_to_the_long_way(
             assert counted.taken > 0
 
 
+LIMITED = SamplingParams(max_tokens=9, temperature=0.9, seed=1, allowed_token_ids=[5, 6, 7], ignore_eos=True)
+
+
+def test_masks_come_before_a_forward_that_has_every_core(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And beside it where a core is idle, on the long way: the same tokens."""
+    found = []
+    for cores, taken in ((2, 8), (3, 0)):
+        monkeypatch.setattr(runner, "usable_threads", lambda cores=cores: cores)
+        with monkeypatch.context() as patch:
+            counted = Counted(patch)
+            requests = [([5, 6, 7], LIMITED), ([9], LIMITED.replace(allowed_token_ids=None))]
+            found.append(drive(tiny_engine(folder, threads=2), requests).tokens)
+            assert counted.taken == taken
+    assert found[0] == found[1]
+    assert {token.token_id for token in found[0]["0", 0]} <= {5, 6, 7}
+    assert not {token.token_id for token in found[0]["1", 0]} <= {5, 6, 7}
+
+
+def test_a_row_whose_limits_cannot_be_followed_fails_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "usable_threads", lambda: 2)
+    core, restrict = tiny_engine(folder, threads=2), AllowedTokens.restrict
+    calls = 0
+
+    def failing(matcher: AllowedTokens, mask: Any, ahead: Any = ()) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise ConstraintError("lost its place")
+        restrict(matcher, mask, ahead)
+
+    monkeypatch.setattr(AllowedTokens, "restrict", failing)
+    answers = drive(core, [([5, 6, 7], LIMITED), ([9], LIMITED.replace(allowed_token_ids=None))])
+    assert answers.reasons == {("0", 0): "error", ("1", 0): "length"}
+    assert len(answers.tokens["0", 0]) == 3
+
+
 @pytest.mark.parametrize(
     "wish",
     [
@@ -107,6 +150,7 @@ def test_equal_to_the_long_way(
 def test_what_a_record_does_not_hold_takes_the_long_way_and_leaves_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
 ) -> None:
+    monkeypatch.setattr(runner, "usable_threads", lambda: 2)  # one of them is idle: masks are computed there
     counted = Counted(monkeypatch)
     core = tiny_engine(folder)
     options: dict[str, Any] = {"ignore_eos": True, "max_tokens": 6, "temperature": 0.0, **wish}
@@ -123,10 +167,10 @@ def test_a_row_without_a_draw_fails_alone(folder: Path, monkeypatch: pytest.Monk
     native = decoding._step
     calls = 0
 
-    def failing(rows: list[int], starts: list[int]) -> list[int]:
+    def failing(rows: list[int], starts: list[int], mask: None) -> list[int]:
         nonlocal calls
         calls += 1
-        drawn: list[int] = native(rows, starts)
+        drawn: list[int] = native(rows, starts, mask)
         return [-2, *drawn[1:]] if calls == 2 else drawn
 
     monkeypatch.setattr(decoding, "_step", failing)
@@ -140,8 +184,8 @@ def test_the_decoder_refuses_what_is_out_of_range(folder: Path) -> None:
     core = tiny_engine(folder)
     core.add_request("one", [5, 6, 7], SamplingParams(max_tokens=9, temperature=0.0))
     core.step()
-    runner: Any = core._executor
-    step, states = runner._decoding._step, runner._states
+    executor: Any = core._executor
+    step, states = executor._decoding._step, executor._states
     row = int(np.flatnonzero(states.length)[0])
     length = int(states.length[row])
     for rows, starts in (
@@ -155,6 +199,6 @@ def test_the_decoder_refuses_what_is_out_of_range(folder: Path) -> None:
         with pytest.raises(ValueError):
             step(rows, starts)
     assert states.length[row] == length
-    runner._samplings.records["num_logprobs"][row] = 1
+    executor._samplings.records["num_logprobs"][row] = 1
     with pytest.raises(ValueError, match="log-prob"):
         step([row], [length - 1])

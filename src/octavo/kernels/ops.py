@@ -445,8 +445,13 @@ class RowSampler(Protocol):
 class RowDecoder(Protocol):
     """A backend's own way through a step in which every row computes one token and draws the next."""
 
-    def step(self, rows: Sequence[int], starts: Sequence[int]) -> list[int]:
+    def step(
+        self, rows: Sequence[int], starts: Sequence[int], mask: npt.NDArray[np.uint32] | None = None
+    ) -> list[int]:
         """Compute the token at position starts[i] of each row, draw and append the one after it.
+
+        Args:
+            mask [R, ceil(vocab / 32)]: which tokens may be drawn, as SamplingBatch has it; None: all.
 
         Returns:
             The tokens; in the place of one what RowSampler.sample gives for an error: that row stays
@@ -513,7 +518,7 @@ class Backend(ABC):
         page_size: int,
         params: npt.NDArray[Any],
     ) -> RowDecoder | None:
-        """Decodes rows whose draws need their params alone, no log-probabilities; None: replay and sample do.
+        """Decodes rows whose draws need params and masks alone, without log-probabilities; None: it cannot.
 
         Args:
             program, sampler: of this backend.

@@ -40,8 +40,8 @@ class ModelRunner:
        computes the new inputs, whole.
     3. Prompts whose logprobs or embeddings are wanted are computed by themselves (PromptScores,
        PromptVectors).
-    4. The batch is gathered and the Program replayed: logits [R, vocab]. Beside it the masks of rows
-       with grammars are computed: both leave the interpreter to others.
+    4. The batch is gathered and the Program replayed: logits [R, vocab]. The masks of rows with
+       grammars are computed beside it where it leaves a core idle: both leave the interpreter to others.
     5. The sampler draws a token for every row that asked; each is appended to its row.
     4 and 5 are one call where every row decodes and nothing else is asked for (Decoding).
 
@@ -66,8 +66,12 @@ class ModelRunner:
     ) -> None:
         self._kv, self._states, self._first_slot = kv, states, first_slot
         self._page_file = page_file
-        # Masks have the whole forward to be ready in: half of the threads are enough.
-        mask_threads = max(1, usable_threads() // 2)
+        # Masks are computed beside the forward, on half of the threads, if it leaves a core idle. Where it
+        # has all of them, whoever works beside it holds it up: masks come before it, on all threads.
+        cores = usable_threads()
+        idle = cores > getattr(backend, "threads", 0)
+        self._beside = ThreadPoolExecutor(1, "masks") if idle else None
+        mask_threads = max(1, cores // 2) if idle else cores
         self._samplings = SamplingRows(limits.max_sequences, model.vocab_size, eos_token_ids, mask_threads)
         self._sampler = make_sampler(backend, model.vocab_size)
 
@@ -90,7 +94,6 @@ class ModelRunner:
         if isinstance(model, EncoderDecoder):
             encode = model.encode
             self._encoder = backend.capture(lambda ops, inputs: encode(ops, inputs, kv), limits)
-        self._beside = ThreadPoolExecutor(1, "masks")  # its thread starts with its first use
 
     def _native_decoding(self, backend: Backend) -> Decoding | None:
         """The short way through steps of decoding, where the backend has one."""
@@ -101,7 +104,7 @@ class ModelRunner:
             self._program, sampler.native, states.tokens, states.length, states.pages, states.page_size,
             self._samplings.records,
         )  # fmt: skip
-        return None if decoder is None else Decoding(decoder, self._samplings)
+        return None if decoder is None else Decoding(decoder, self._samplings, self._beside is None)
 
     @property
     def activation_bytes(self) -> int:
@@ -176,7 +179,7 @@ class ModelRunner:
         if not steps:
             return StepResult(step_id, {}, {}, prompt_logprobs=scores)
         batch = gather_batch(steps, self._states)
-        if rows and self._samplings.constrained:
+        if rows and self._beside is not None and self._samplings.constrained:
             masks = self._beside.submit(self._samplings.batch, rows, positions)
             logits = self._program.replay(batch)
             wanted = masks.result()

@@ -185,6 +185,16 @@ class SamplingRows:
         return not (self._bias or self._banned or self._counts or self._matchers or self._scored)
 
     @property
+    def only_masked(self) -> bool:
+        """Beside its record a row may have a mask: no bias, counts, scores, forced tokens or beams."""
+        others = self._bias or self._banned or self._counts or self._scored or self._forcing or self._beams
+        return not others
+
+    def masks(self, rows: Sequence[int]) -> tuple[U32 | None, dict[int, str]]:
+        """(which tokens may follow, None where all may; index -> why a row's limits cannot be followed)."""
+        return self._masks(rows, [()] * len(rows))
+
+    @property
     def constrained(self) -> bool:
         """Whether any row has a mask to be computed: batch() is then worth a thread of its own."""
         return bool(self._matchers)
