@@ -236,7 +236,10 @@ def _words(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Toke
     else:
         tokenizer = from_gguf(checkpoint.config, default_cache_dir() / "merges")
     source = tokenizer.chat_template if user.chat_template is None else _template(user.chat_template)
-    return tokenizer, ChatTemplate(source, tokenizer.special_tokens)
+    template = ChatTemplate(source, tokenizer.special_tokens)
+    if user.chat_template is not None:
+        template.compile()  # whoever starts the engine hears of a mistake in it, not who chats
+    return tokenizer, template
 
 
 def _template(given: str) -> str:

@@ -12,6 +12,7 @@ CPU_BATCHED_TOKENS = 512
 
 KV_DTYPES = {"auto": "f16", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8"}
 
+MAX_THREADS = 1024
 DISK_SPACE = 4.0
 """GiB that the prefix cache may take in its folder when nobody says otherwise."""
 
@@ -168,6 +169,10 @@ class EngineConfig:
                 f"gpu_memory_utilization must be above 0 and at most 1, not {share!r}",
                 "gpu_memory_utilization",
             )
+        if not self.model:
+            raise InvalidRequestError("model is empty: name an alias, file, folder or hub id", "model")
+        if (self.threads or 0) > MAX_THREADS:
+            raise InvalidRequestError(f"threads must be at most {MAX_THREADS}, not {self.threads}", "threads")
         for name in ("max_num_seqs", "page_size", "max_waiting"):
             _positive(name, getattr(self, name))
         for name in ("max_model_len", "max_num_batched_tokens", "num_pages", "threads"):

@@ -186,7 +186,13 @@ class LLM:
         if given is None or isinstance(given, SamplingParams):
             params = [given or SamplingParams()] * len(prompts)
         else:
-            params = list(given)
+            params = [given] if isinstance(given, (str, Mapping)) else list(given)
+        for wish in params:
+            if not isinstance(wish, SamplingParams):
+                kind = type(wish).__name__
+                raise InvalidRequestError(
+                    f"sampling_params must be SamplingParams, not {kind}", "sampling_params"
+                )
         if len(params) != len(prompts):
             raise InvalidRequestError(
                 f"{len(prompts)} prompts came with {len(params)} sampling_params", "sampling_params"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import jsonschema
 import pytest
@@ -104,3 +105,22 @@ def test_a_user_cannot_end_his_turn(llm: LLM) -> None:
     tokenizer = llm.get_tokenizer()
     first, second = (sum(map(tokenizer.is_special, ids)) for ids in ends)
     assert first == second
+
+
+@pytest.mark.parametrize("given", [{"a": 1}, "greedy", [{"temperature": 0}], [None]])
+def test_sampling_params_of_another_kind_are_named(llm: LLM, given: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="must be SamplingParams, not"):
+        llm.generate("x", given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": ""}, "model is empty"),
+        ({"threads": 100_000}, "threads must be at most 1024, not 100000"),
+        ({"chat_template": "{% if %}"}, "not valid Jinja in line 1"),
+    ],
+)
+def test_what_no_engine_starts_with(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        LLM(**{"model": "smollm2", **options})

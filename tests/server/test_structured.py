@@ -93,7 +93,10 @@ def test_echo_with_logprobs_gives_the_prompts(app: FastAPI, engine: FakeEngine, 
 
 def test_no_tokens_at_all_but_the_prompts_logprobs(app: FastAPI) -> None:
     body = {"prompt": "ab", "echo": True, "logprobs": 1, "max_tokens": 0}
-    choice = post(app, "/v1/completions", body).json()["choices"][0]
+    answer = post(app, "/v1/completions", body).json()
+    choice, usage = answer["choices"][0], answer["usage"]
+    assert usage["completion_tokens"] == 0
+    assert usage["total_tokens"] == usage["prompt_tokens"]
     assert choice["text"] == "ab"
     assert choice["logprobs"]["token_logprobs"] == [None, -0.25]
     assert choice["finish_reason"] == "length"

@@ -27,7 +27,7 @@ DEFAULT_MODEL = "smollm2"
 
 ENGINE_HELP = {
     "tokenizer": "Where the tokenizer comes from, if not from the model.",
-    "dtype": "auto, or float32: weights and activations unquantized.",
+    "dtype": "auto, float32 (weights and activations unquantized), float16 or bfloat16.",
     "quantization": "Kept for scripts: the format is read from the file.",
     "tensor_parallel_size": "Ranks that share the model.",
     "speculative_config": "Speculative decoding, as JSON.",

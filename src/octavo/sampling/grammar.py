@@ -7,6 +7,7 @@ compiling and of every mask, so a hostile grammar ends as an error and not as a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,9 @@ import numpy as np
 from octavo.errors import GRAMMAR_FAILED, InvalidRequestError
 from octavo.sampling.batch import U32
 from octavo.sampling.constraints import ConstraintError, full_mask
+
+ORIGINALS = 2
+"""Of each grammar: so many threads at most compute its masks at once."""
 
 # Units are llguidance's: 50 and 14 units of lexer fuel, or 20 Earley items, take about a microsecond.
 LIMITS: dict[str, Any] = {
@@ -60,7 +64,10 @@ class GrammarVocabulary:
         self.limits = llguidance.LLParserLimits(**LIMITS)
 
     def add_slices(self) -> None:
-        self.tokenizer = self.tokenizer.with_slices(self.tokenizer.general_slices())
+        blank, ten, *longer = self.tokenizer.general_slices()
+        # A string of bounded length that is nearly full fits the shorter ones only; 16 is most tokens' bound.
+        sixteen = ten.replace("{1,10}", "{1,16}")
+        self.tokenizer = self.tokenizer.with_slices([blank, ten, sixteen, *longer])
 
 
 class _Wrapped:
@@ -125,12 +132,18 @@ class Grammar:
         import llguidance
 
         self._words = -(-vocabulary.tokenizer.vocab_size // 32)
-        self._prototype = llguidance.LLMatcher(
-            vocabulary.tokenizer, source, log_level=0, limits=vocabulary.limits
-        )
-        problem = self._prototype.get_error() or "; ".join(self._prototype.get_grammar_warnings())
+
+        def original() -> Any:
+            return llguidance.LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=vocabulary.limits)
+
+        first = original()
+        problem = first.get_error() or "; ".join(first.get_grammar_warnings())
         if problem:
             raise InvalidRequestError(f"{param}: {_one_line(problem)}", param)
+        # Copies of a matcher share what they have learned, and a lock on it: several originals, dealt out in
+        # turn, let several threads work.
+        others = [original() for _ in range(ORIGINALS - 1)]
+        self._originals = itertools.cycle(enumerate([first, *others]))
         # The first mask tells whether anything may come, and builds what later masks share.
         mask = full_mask(1, vocabulary.tokenizer.vocab_size)[0]
         try:
@@ -141,17 +154,23 @@ class Grammar:
             raise InvalidRequestError(f"{param} allows no answer at all", param)
 
     def start(self, output: Sequence[int]) -> GrammarMatcher:
-        matcher = GrammarMatcher(self._prototype.deep_copy(), self._words)
+        original, prototype = next(self._originals)
+        matcher = GrammarMatcher(prototype.deep_copy(), self._words, original)
         if output:
             matcher.append(output)
         return matcher
 
 
 class GrammarMatcher:
-    """One row's place in a grammar."""
+    """One row's place in a grammar.
 
-    def __init__(self, matcher: Any, words: int) -> None:
+    Attributes:
+        original: matchers of equal numbers may share a lock.
+    """
+
+    def __init__(self, matcher: Any, words: int, original: int) -> None:
         self._matcher = matcher
+        self.original = original
         self._own = np.zeros(words, np.uint32)
 
     @property
@@ -183,7 +202,7 @@ class GrammarMatcher:
         self._matcher.consume_tokens(list(token_ids))
 
     def fork(self) -> GrammarMatcher:
-        return GrammarMatcher(self._matcher.deep_copy(), len(self._own))
+        return GrammarMatcher(self._matcher.deep_copy(), len(self._own), self.original)
 
 
 class GrammarMasks:
@@ -226,7 +245,9 @@ class GrammarMasks:
             self._executor = llguidance.LLExecutor(num_threads=self._threads)
         if len(self._masks) < count or self._masks.shape[1] != words:
             self._masks = np.zeros((count, words), np.uint32)
-        pairs = [(matcher.inner, index) for index, matcher in enumerate(matchers)]
+        # Threads take neighbours: those that share a lock stand together.
+        order = sorted(range(count), key=lambda index: matchers[index].original)
+        pairs = [(matchers[index].inner, index) for index in order]
         pointer = self._masks.ctypes.data
         self._executor.unsafe_compute_mask_ptr(pairs, pointer, 4 * words, len(self._masks))
         return self._masks[:count]

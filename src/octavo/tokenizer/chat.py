@@ -59,6 +59,10 @@ class ChatTemplate:
 
         return compile_template(self.source, self._now)
 
+    def compile(self) -> None:
+        """Compile the template now, not when it is first used. Raises as template does."""
+        _ = self.template
+
     def render(
         self,
         messages: Any,

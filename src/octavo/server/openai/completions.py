@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -90,6 +91,8 @@ def _logprobs(engine: ServedEngine, body: CompletionRequest) -> CompletionLogpro
 
 async def _answer(generation: Generation, body: CompletionRequest, texts: Sequence[str]) -> bytes:
     outputs = await generation.final()
+    if body.max_tokens == 0:  # one token had to be generated, and was not asked for
+        outputs = [replace(output, outputs=[_nothing(c.index) for c in output.outputs]) for output in outputs]
     choices: list[dict[str, Any]] = []
     for text, output in zip(texts, outputs, strict=True):
         for completion in _chosen(body, output):
@@ -108,6 +111,10 @@ async def _answer(generation: Generation, body: CompletionRequest, texts: Sequen
     if len(outputs) == 1:
         answer["seed"] = outputs[0].seed
     return dumps(answer).encode()
+
+
+def _nothing(index: int) -> CompletionOutput:
+    return CompletionOutput(index, logprobs=[], finish_reason="length")
 
 
 def _chosen(body: CompletionRequest, output: RequestOutput) -> list[CompletionOutput]:
@@ -129,8 +136,6 @@ def _choice(
     completion: CompletionOutput,
 ) -> dict[str, Any]:
     logprobs = None
-    if body.max_tokens == 0:  # one token had to be generated, and was not asked for
-        completion = CompletionOutput(completion.index, logprobs=[], finish_reason="length")
     if completion.logprobs is not None and body.logprobs is not None:
         writer = _logprobs(engine, body)
         logprobs = _echoed(writer, output, prefix) if body.echo else None
