@@ -185,8 +185,8 @@ class LLM:
     ) -> list[RequestOutput]:
         if given is None or isinstance(given, SamplingParams):
             params = [given or SamplingParams()] * len(prompts)
-        else:
-            params = [given] if isinstance(given, (str, Mapping)) else list(given)
+        else:  # (of a dict these are its keys, which are refused likewise)
+            params = list(given)
         for wish in params:
             if not isinstance(wish, SamplingParams):
                 kind = type(wish).__name__
