@@ -104,6 +104,7 @@ def origin(device: str) -> dict[str, Any]:
 
     # Such a machine may have a Python older than datetime.UTC.
     facts: dict[str, Any] = {
+        # datetime.UTC came with Python 3.11; the GPU machine may have an older one.
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
         "commit": commit(),
         "command": "make gpu-check",

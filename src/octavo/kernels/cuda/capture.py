@@ -41,6 +41,7 @@ class Recorder:
     ) -> tuple[Any, torch.Tensor]:
         torch.cuda.set_device(self._device)
         if self._stream is None:
+            # torch has no types for it.
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
         with torch.cuda.stream(self._stream):
