@@ -92,7 +92,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.checkpoints.hub import resolve as find
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
-    from octavo.runtime.memory import seconds_to_copy
+    from octavo.runtime.memory import return_freed, seconds_to_copy
     from octavo.runtime.pipeline import make_runner
     from octavo.runtime.states import RequestStates
 
@@ -104,6 +104,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     # Before the weights, not beside them: what it takes to make a tokenizer is gone again when they come.
     tokenizer, template = _words(user, checkpoint, path)
     checkpoint.forget_words()
+    return_freed()
     phases.done("tokenizer")
     model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
     phases.done("weights")
@@ -129,6 +130,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     )
     stop_ids = tokenizer.stop_token_ids
     runner = make_runner(model, backend, kv, limits, states, stop_ids, memory.num_pages, pages)
+    return_freed()
     phases.done("program")
     return Loaded(
         user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,

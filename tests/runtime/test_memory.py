@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
 
 import pytest
 
+from octavo.bench.memory import resident_bytes
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec
 from octavo.kernels.reference_kv import ReferenceKVCache
 from octavo.runtime.hardware import cgroup_cpus, usable_threads
-from octavo.runtime.memory import available_memory, plan_memory
+from octavo.runtime.memory import available_memory, plan_memory, return_freed
 
 SPECS = [KVSpec(3, 64, 64, "f16")] * 30
 PER_TOKEN = 30 * 3 * 128 * 2
@@ -78,3 +81,18 @@ def test_threads_of_the_first_cgroup_version(tmp_path: Path) -> None:
     assert cgroup_cpus(tmp_path) is None
     write(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000\n")
     assert cgroup_cpus(tmp_path) == 1.5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc keeps what is freed")
+def test_what_was_freed_goes_back_to_the_system() -> None:
+    c = ctypes.CDLL(None)
+    c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [c.malloc(65_536) for _ in range(1_000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 65_536)
+    for block in blocks[:-1]:  # the last one keeps the heap from shrinking by itself
+        c.free(block)
+    kept = resident_bytes()
+    return_freed()
+    assert resident_bytes() < kept - 40_000_000
+    c.free(blocks[-1])

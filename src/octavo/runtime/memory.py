@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,3 +147,14 @@ def _cgroup_number(root: Path, names: tuple[str, ...]) -> int | None:
             continue
         return int(text) if text.isdigit() else None  # "max": no limit
     return None
+
+
+def return_freed() -> None:
+    """Give what this process has freed back to the system.
+
+    glibc keeps it for later: after the tokenizer of 262k words that is 68 MB, which nothing asks for again.
+    Takes 3 to 8 ms. Does nothing where the C library is another one.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
