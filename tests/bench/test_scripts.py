@@ -290,3 +290,16 @@ def test_five_hundred_hot_answers_are_valid() -> None:
     judge = script("valid_json")
     llm = Driver("smollm2", max_model_len=judge.MAX_TOKENS + 64, max_num_seqs=32)
     assert judge.verdicts(llm, 500, 1.5) == {"valid": 500}
+
+
+def test_a_mix_holds_what_it_counts_and_a_bound_adds_its_parts() -> None:
+    pipes = script("kernels.pipes")
+    for mix in pipes.MIXES.values():
+        order = pipes.spread(mix.counts)
+        assert {name: order.count(name) for name in order} == mix.counts
+        assert pipes.loop(mix, 1).count(r"\n") == len(order) - 1
+    half = {name: {"gmac_per_s": 0.5} for name in ("avx2 u4", "avx2 s8", "avx2 attention, f32")}
+    shape, context = pipes.SHAPES["SmolLM2, 32 streams at 160 of context"]
+    all_macs = (shape.u4 + shape.s8 + shape.attention * context) * 1e6
+    found = pipes.bounds(half, 2)["SmolLM2, 32 streams at 160 of context"]
+    assert found == {"avx2": round(1e9 / all_macs)}  # two cores of half a GMAC/s
