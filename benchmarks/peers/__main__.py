@@ -72,6 +72,9 @@ def entries(model: str, pythons: Mapping[str, str], ours: dict[str, Any], int8: 
             found.append(Entry(engine, MODULES[engine], folder, python))
         else:
             found.append(Entry(engine, MODULES[engine], path, python))
+            if engine == "openvino-genai" and "llama.cpp" in pythons:
+                best = files.requantized(model, pythons["llama.cpp"])
+                found += [Entry("openvino-genai Q4_0", MODULES[engine], best, python)] * (best != path)
     return found
 
 
@@ -79,7 +82,7 @@ def wanted(entry: Entry, shape: Shape, key: str, rows: Sequence[Row]) -> bool:
     """Whether this engine takes part in this shape."""
     if entry.name == OURS_INT8:
         return any(row.shape == key and row.ours == OURS_INT8 for row in rows)
-    return not (shape.heavy and entry.name in SLOW)
+    return not (shape.heavy and entry.name.removesuffix(" Q4_0") in SLOW)
 
 
 def figures(timings: Sequence[Timing]) -> dict[str, float]:
@@ -110,13 +113,20 @@ def started(chosen: Sequence[Entry], threads: int) -> Iterator[dict[str, Worker]
 
 
 def interleave(workers: Mapping[str, Worker], shape: Shape, repeat: int) -> dict[str, list[Timing]]:
-    """Every engine once a round, the first round not counted."""
+    """Every engine once a round, the first round not counted. One that fails is left out, and said."""
     timings: dict[str, list[Timing]] = {name: [] for name in workers}
     for repetition in range(repeat + 1):
         prompts = random_prompts(shape.streams, shape.prompt, COMMON_IDS, seed=repetition)
         for name, worker in workers.items():
+            if name not in timings:
+                continue
             time.sleep(PAUSE_S)
-            timing = worker.run(prompts, shape.new)
+            try:
+                timing = worker.run(prompts, shape.new)
+            except RuntimeError as error:
+                print(f"{name} fails at {shape.name}: {error}", file=sys.stderr)
+                del timings[name]
+                continue
             if repetition:
                 timings[name].append(timing)
     return timings

@@ -303,3 +303,15 @@ def test_a_mix_holds_what_it_counts_and_a_bound_adds_its_parts() -> None:
     all_macs = (shape.u4 + shape.s8 + shape.attention * context) * 1e6
     found = pipes.bounds(half, 2)["SmolLM2, 32 streams at 160 of context"]
     assert found == {"avx2": round(1e9 / all_macs)}  # two cores of half a GMAC/s
+
+
+def test_an_engine_that_fails_is_left_out_of_the_shape() -> None:
+    peers, base = script("peers.__main__"), script("engines.base")
+
+    def fails(prompts: object, new: int) -> object:
+        raise RuntimeError("out of pages")
+
+    fine = SimpleNamespace(run=lambda prompts, new: base.Timing(1, 1.0, 1, 1.0))
+    shape = dataclasses.replace(next(iter(script("peers.rows").SHAPES.values())), streams=1, prompt=2, new=2)
+    timings = peers.interleave({"broken": SimpleNamespace(run=fails), "fine": fine}, shape, 2)
+    assert {name: len(each) for name, each in timings.items()} == {"fine": 2}
