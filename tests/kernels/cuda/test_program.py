@@ -11,6 +11,7 @@ from octavo.errors import CapacityError
 from octavo.kernels.ops import F32, Inputs, KVSpec, Limits, Ops, Tensor
 from support.cuda import interpreted
 from support.kernels import batch_of, random_weight
+from support.recordings import Recordings
 
 
 def program_module() -> Any:
@@ -23,13 +24,15 @@ def program_module() -> Any:
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 9, 64, 65, 256, 300, 1000])
 def test_buckets(most: int) -> None:
     """Ascending, none too large, none that wastes half of itself."""
-    program = program_module()
-    sizes = program.buckets(most)
+    program_module()
+    from octavo.kernels.cuda import buckets
+
+    sizes = buckets.buckets(most)
     assert list(sizes) == sorted(set(sizes))
     assert sizes[0] == 1
     assert sizes[-1] == most
     for rows in range(1, most + 1):
-        size = program.bucket_of(sizes, rows)
+        size = buckets.bucket_of(sizes, rows)
         assert rows <= size <= max(2 * rows, rows + 8)
 
 
@@ -38,28 +41,10 @@ def same(ours: F32, theirs: F32) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * max(np.abs(theirs).max(), 1))
 
 
-class Recordings:
-    """Plays a graph: replaying runs the forward again over the same arrays."""
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def __call__(self, run: Any, warm: Any) -> tuple[Any, Any]:
-        self.made += 1
-        warm()
-        result = run()
-
-        class Graph:
-            def replay(self) -> None:
-                result.copy_(run())
-
-        return Graph(), result
-
-
 def test_a_padded_step_equals_an_eager_one() -> None:
     """Rows of padding change nothing, in pages or in logits; each bucket is recorded once."""
-    from octavo.kernels.cuda.backend import EagerProgram, check_limits
     from octavo.kernels.cuda.capture import Captures
+    from octavo.kernels.cuda.eager import EagerProgram
 
     program, backend, rng = program_module(), interpreted(), np.random.default_rng(0)
     table = backend.pack([random_weight(rng, "f32", 50, 64)])
@@ -80,8 +65,8 @@ def test_a_padded_step_equals_an_eager_one() -> None:
 
     limits, record = Limits(64, 6, 6, 4), Recordings()
     captures = Captures(record, background=False)
-    graphs = program.GraphProgram(backend, forward_on(caches[0]), limits, check_limits, captures)
-    eager = EagerProgram(backend, forward_on(caches[1]), limits)
+    graphs = program.GraphProgram(backend.maker, forward_on(caches[0]), limits, captures)
+    eager = EagerProgram(backend.maker, forward_on(caches[1]), limits)
     for rows, made, replays in ((3, 1, 0), (3, 1, 1), (2, 2, 1), (4, 2, 2), (6, 3, 2), (5, 3, 3)):
         lengths = rng.integers(1, 17, rows).tolist()
         batch = batch_of(np.random.default_rng(rows), lengths, [1] * rows, num_pages=12)
@@ -97,11 +82,14 @@ def test_a_padded_step_equals_an_eager_one() -> None:
 
 
 def test_stale_rows_of_a_bucket_are_nobodys() -> None:
-    program, rng = program_module(), np.random.default_rng(1)
-    limits = Limits(8, 8, 8, 4)
-    host = {name: np.full(shape, 7, np.int32) for name, shape in program.shapes(8, limits).items()}
+    program_module()
+    from octavo.kernels.cuda.buckets import Form, pad, shapes
+
+    rng, limits = np.random.default_rng(1), Limits(8, 8, 8, 4)
+    form = Form(8, 8)
+    host = {name: np.full(shape, 7, np.int32) for name, shape in shapes(form, limits).items()}
     batch = batch_of(rng, [20, 3, 40], [1, 1, 1])
-    program.pad(batch, host)
+    pad(batch, host, form)
     assert host["slots"].tolist() == [*batch.slots, -1, -1, -1, -1, -1]
     assert host["context_lens"].tolist() == [20, 3, 40, 0, 0, 0, 0, 0]
     assert host["query_start"].tolist() == list(range(9))

@@ -10,17 +10,15 @@ import pytest
 
 from octavo.errors import DeviceLostError, StepTooLargeError
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.ops import AttentionSpec, Inputs, KVSpec, Limits, Ops, Tensor
+from octavo.kernels.ops import Limits
 from octavo.params import SamplingParams
 from octavo.sampling import Sampler
 from octavo.sampling.device import DrawMaker, read
 from octavo.sampling.rows import SamplingRows
 from support.cuda import interpreted
-from support.kernels import random_weight
+from support.recordings import VOCAB, Recordings, Tiny
 
-VOCAB = 50
 LIMITS = Limits(64, 6, 6, 4)
-SPEC = AttentionSpec(2, 1, 16, 16, 0.25)
 WISHES = (
     SamplingParams(temperature=0),
     SamplingParams(temperature=1, top_k=7, top_p=0.8),
@@ -34,52 +32,6 @@ def quiet() -> Iterator[None]:
     """A device has no such warnings as the interpreter's NumPy."""
     with np.errstate(all="ignore"):
         yield
-
-
-class Recordings:
-    """Plays graphs: replaying runs the work again, over the same arrays. A capture computes nothing,
-    so what its run changed is put back.
-
-    Attributes:
-        state: tensors that a step changes.
-    """
-
-    def __init__(self) -> None:
-        self.made = 0
-        self.state: list[Any] = []
-
-    def __call__(self, run: Any, warm: Any) -> tuple[Any, Any]:
-        self.made += 1
-        before = [each.clone() for each in self.state]
-        warm()
-        assert all((each == was).all() for each, was in zip(self.state, before, strict=True)), "padding"
-        result = run().clone()
-        for each, was in zip(self.state, before, strict=True):
-            each.copy_(was)
-
-        class Graph:
-            def replay(self) -> None:
-                result.copy_(run())
-
-        return Graph(), result
-
-
-class Tiny:
-    """One layer of attention over pages, and a head; the same for every backend of the same seed."""
-
-    def __init__(self) -> None:
-        rng, self.backend = np.random.default_rng(0), interpreted()
-        self._table = self.backend.pack([random_weight(rng, "f32", VOCAB, 64)])
-        self._qkv, self._head = (
-            self.backend.pack([random_weight(rng, "f32", n, k)]) for n, k in ((64, 64), (VOCAB, 32))
-        )
-        self.cache = self.backend.kv_cache([KVSpec(1, 16, 16, "f32")], 24, 16)
-
-    def __call__(self, ops: Ops, inputs: Inputs) -> Tensor:
-        x = ops.linear(ops.embed(inputs, self._table), self._qkv)
-        q = ops.rotary_append(inputs, x, self.cache.layer(0), SPEC, None)
-        y = ops.attention(inputs, q, self.cache.layer(0), SPEC)
-        return ops.linear(ops.gather_rows(inputs, y), self._head)
 
 
 def batch(tokens: list[list[int]], lengths: list[int]) -> ForwardBatch:
@@ -147,13 +99,12 @@ class OnHost:
 
 
 def steps_of(record: Any = None) -> Any:
-    from octavo.kernels.cuda.backend import check_limits
     from octavo.kernels.cuda.capture import Captures
     from octavo.kernels.cuda.steps import Steps
 
     tiny = Tiny()
     captures = None if record is None else Captures(record, background=False)
-    steps = Steps(tiny.backend, tiny, LIMITS, check_limits, captures, VOCAB)
+    steps = Steps(tiny.backend.maker, tiny, LIMITS, captures, VOCAB)
     if record is not None:
         record.state = [steps.sampler.latest, *tiny.cache.tensors]
     return steps
@@ -189,7 +140,6 @@ def test_captures_in_the_background_change_no_token() -> None:
     """Steps go on while a capture is under way, and use it when it is there."""
     import threading
 
-    from octavo.kernels.cuda.backend import check_limits
     from octavo.kernels.cuda.capture import Captures
     from octavo.kernels.cuda.steps import Steps
 
@@ -202,7 +152,7 @@ def test_captures_in_the_background_change_no_token() -> None:
 
     tiny = Tiny()
     captures = Captures(slow)
-    steps = Steps(tiny.backend, tiny, LIMITS, check_limits, captures, VOCAB)
+    steps = Steps(tiny.backend.maker, tiny, LIMITS, captures, VOCAB)
     record.state = [steps.sampler.latest, *tiny.cache.tensors]
     first = conversation(steps, WISHES[:2], 3, feed=True)
     assert steps.replays == 0

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from octavo.kernels.cuda.program import is_decode
-from octavo.kernels.ops import AttentionSpec, Rotary, Sight
+from octavo.kernels.cuda.buckets import Form, Forms
+from octavo.kernels.ops import AttentionSpec, Limits, Rotary, Sight
 from support.cuda import REFERENCE, interpreted, run
 from support.tree_cases import TreeCase, random_parents
 
@@ -53,8 +53,9 @@ def test_the_sum_is_that_of_the_path_alone() -> None:
 
 def test_a_tree_is_no_decode_step() -> None:
     batch, _ = TreeCase(1, [4], [[-1]], SPECS[0]).step
-    assert not is_decode(batch)
-    assert is_decode(replace(batch, tree_masks=None))
+    forms = Forms(Limits(8, 8, 8, 8))
+    assert forms.of(batch) == Form(1, 1, words=1)
+    assert forms.of(replace(batch, tree_masks=None)) == Form(1, 1)
 
 
 def test_only_causal_attention_has_trees() -> None:

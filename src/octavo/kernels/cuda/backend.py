@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
-from octavo.errors import CapacityError, InvalidRequestError
+from octavo.errors import InvalidRequestError
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.cuda.batch import DeviceBatch, move
 from octavo.kernels.cuda.capture import Captures, Recorder
-from octavo.kernels.cuda.errors import clear_errors, step_errors
+from octavo.kernels.cuda.eager import EagerOps, EagerProgram, OpsMaker, check_limits
+from octavo.kernels.cuda.errors import clear_errors
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.kv import CudaKVCache
-from octavo.kernels.cuda.ops import Constants, CudaOps, value
+from octavo.kernels.cuda.ops import Constants
 from octavo.kernels.cuda.program import GraphProgram
 from octavo.kernels.cuda.steps import Steps
 from octavo.kernels.cuda.weight import CudaWeight, pack
-from octavo.kernels.ops import F32, Backend, Forward, Inputs, KVSpec, Limits, Program, Rows, Tensor
+from octavo.kernels.ops import Backend, Forward, KVSpec, Limits, Program
 from octavo.kernels.weight import Weight
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -33,41 +32,6 @@ def budget(free: int, total: int, share: float, reserve: int) -> int:
     return max(int(total * share) - (total - free) - reserve, 0)
 
 
-def check_limits(batch: ForwardBatch, limits: Limits) -> None:
-    if (
-        batch.num_tokens > limits.max_tokens
-        or batch.num_sequences > limits.max_sequences
-        or batch.num_sampled > limits.max_sampled
-        or batch.page_tables.shape[1] > limits.max_pages_per_sequence
-    ):
-        raise CapacityError(
-            f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences exceeds {limits}"
-        )
-
-
-class EagerOps(CudaOps):
-    """CudaOps with a way in and out for tests of single ops."""
-
-    def tensor(self, x: F32, rows: Rows = Rows.TOKENS) -> Tensor:
-        return Tensor(rows, x.shape[1], torch.tensor(x, device=self.batch.slots.device, dtype=self.dtype))
-
-    def value(self, x: Tensor) -> F32:
-        return np.asarray(value(x).float().cpu().numpy())
-
-
-class EagerProgram:
-    """No capture: a replay calls the model code again."""
-
-    def __init__(self, backend: CudaBackend, forward: Forward, limits: Limits) -> None:
-        self._backend, self._forward, self._limits = backend, forward, limits
-
-    def replay(self, batch: ForwardBatch) -> F32:
-        check_limits(batch, self._limits)
-        with step_errors():
-            result = self._forward(self._backend.eager(batch), Inputs(batch))
-            return np.asarray(value(result).float().cpu().numpy())
-
-
 class CudaBackend(Backend):
     """One GPU (or, on device "cpu", Triton's interpreter).
 
@@ -78,7 +42,7 @@ class CudaBackend(Backend):
             otherwise as they are (W8A16, W4A16).
         sms: multiprocessors to plan for, if not the device's own.
         fixed_split: KV positions of a split of attention where exact.
-        graphs: decode steps are recorded and replayed.
+        graphs: decode and verify steps are recorded and replayed.
     """
 
     name = "cuda"
@@ -105,6 +69,7 @@ class CudaBackend(Backend):
         self.kv_dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
         self.policy = Policy(sms or found, exact, rounds, fixed_split)
         self.constants = Constants(self.device)
+        self.maker = OpsMaker(self.device, self.dtype, self.policy, self.constants)
         self._page_size = 16  # of the pages made last: a context is no longer than its table of them
         self.captures = Captures(Recorder(self.device)) if graphs and cuda else None
 
@@ -124,18 +89,14 @@ class CudaBackend(Backend):
 
     def capture(self, forward: Forward, limits: Limits) -> Program:
         if self.captures is None:
-            return EagerProgram(self, forward, limits)
-        return GraphProgram(self, forward, limits, check_limits, self.captures, self._page_size)
+            return EagerProgram(self.maker, forward, limits)
+        return GraphProgram(self.maker, forward, limits, self.captures, self._page_size)
 
     def steps(self, forward: Forward, limits: Limits, vocab_size: int) -> Steps:
-        return Steps(self, forward, limits, check_limits, self.captures, vocab_size, self._page_size)
+        return Steps(self.maker, forward, limits, self.captures, vocab_size, self._page_size)
 
     def eager(self, batch: ForwardBatch, limits: Limits | None = None) -> EagerOps:
         """Ops that run at once, on one batch."""
         if limits is not None:
             check_limits(batch, limits)
-        return self.on(move(batch, self.device))
-
-    def on(self, batch: DeviceBatch) -> EagerOps:
-        """Ops over arrays that are on the device already."""
-        return EagerOps(batch, self.dtype, self.policy, self.constants)
+        return self.maker.eager(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,11 @@ from octavo.kernels.cuda.attention import Queries
 from octavo.kernels.cuda.lane import Lane
 
 FIELDS = ("token_ids", "positions", "slots", "query_start", "context_lens", "page_tables", "sampled")
+
+
+def words_of(tree_masks: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+    """Tree masks [T, W] in words of 32 bits [T, 2 W], low ones first."""
+    return tree_masks.astype("<u8", copy=False).view(np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,14 +40,14 @@ class DeviceBatch:
 
 
 class Staging:
-    """The arrays of FIELDS, int32, on the host (pinned, where there is a GPU) and on the device.
+    """The arrays of a batch, int32, on the host (pinned, where there is a GPU) and on the device.
 
     Args:
-        shapes: of each of FIELDS.
+        shapes: of each of FIELDS, and of "trees" [T, 2 W] where sequences may have them.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
-        self._lane = Lane({name: (torch.int32, shapes[name]) for name in FIELDS}, device)
+        self._lane = Lane({name: (torch.int32, shape) for name, shape in shapes.items()}, device)
         self.device = self._lane.device
 
     @property
@@ -57,7 +63,7 @@ class Staging:
         at = self.device
         queries = Queries(
             at["query_start"], at["context_lens"], at["positions"], at["slots"], at["page_tables"],
-            max_query, max_context,
+            max_query, max_context, at.get("trees"),
         )  # fmt: skip
         return DeviceBatch(
             at["token_ids"], at["positions"], at["slots"], at["sampled"], at["query_start"], queries
@@ -66,16 +72,16 @@ class Staging:
 
 def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
     """A batch of any shape, for a forward that runs eagerly."""
-    staging = Staging({name: getattr(batch, name).shape for name in FIELDS}, device)
+    arrays: dict[str, Any] = {name: getattr(batch, name) for name in FIELDS}
+    if batch.tree_masks is not None:
+        arrays["trees"] = words_of(batch.tree_masks)
+    staging = Staging({name: array.shape for name, array in arrays.items()}, device)
     host = staging.host
-    for name in FIELDS:
-        host[name][...] = getattr(batch, name)
+    for name, array in arrays.items():
+        host[name][...] = array
     staging.send()
     longest = int(np.diff(batch.query_start).max(initial=1))
     moved = staging.batch(longest, int(batch.context_lens.max(initial=1)))
-    if batch.tree_masks is not None:
-        trees = torch.tensor(batch.tree_masks.astype("<u8", copy=False).view(np.int32), device=device)
-        moved = replace(moved, queries=replace(moved.queries, trees=trees))
     if batch.cross_lens is None or batch.cross_tables is None:
         return moved
     cross = replace(

@@ -2,15 +2,18 @@
 
     latest[row] -> token_ids -> forward -> logits -> draws -> latest[row], and a copy for the host
 
-A decode step without edits or log-probabilities is one CUDA graph for each bucket and kind of draws,
-sampling inside. With them, the graph ends at the logits, and the draws are launched after it. All
+A decode or verify step without edits or log-probabilities is one CUDA graph for each form and kind of
+draws, sampling inside. With them, the graph ends at the logits, and the draws are launched after it. All
 steps are on the engine thread's stream, so each finds the tokens of the one before without a wait.
+
+A verify step draws at every node what plain decoding would draw there (sampling/verify.py): a row of
+draws for each of its tokens, whose owner is -1, because what follows the step is known on the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,28 +21,29 @@ import torch
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.batch import DeviceBatch, move
+from octavo.kernels.cuda.buckets import Bucket, Form, Forms
 from octavo.kernels.cuda.capture import Captures
+from octavo.kernels.cuda.eager import OpsMaker, check_limits
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.lane import Lane
 from octavo.kernels.cuda.ops import value
-from octavo.kernels.cuda.program import Bucket, bucket_of, buckets, is_decode
 from octavo.kernels.cuda.sample import Copied, DeviceSampler, Kind, Slate, feed
 from octavo.kernels.draws import Draws
 from octavo.kernels.ops import F32, Forward, Inputs, Limits
 
-if TYPE_CHECKING:
-    from octavo.kernels.cuda.backend import CudaBackend
-
 I32 = npt.NDArray[np.int32]
+
+MAX_GRAPHS = 256
+"""Of one model: forms that are met after so many run eagerly, because each holds arrays of its own."""
 
 
 class Place:
     """What a captured step reads: a bucket, whose tokens come from where, and what is drawn."""
 
-    def __init__(self, size: int, limits: Limits, page_size: int, device: torch.device) -> None:
-        self._bucket = Bucket(size, limits, page_size, device)
-        self._lane = Lane({"sources": (torch.int32, (size,))}, device)
-        self.slate = Slate(size, device)
+    def __init__(self, form: Form, limits: Limits, page_size: int, device: torch.device) -> None:
+        self._bucket = Bucket(form, limits, page_size, device)
+        self._lane = Lane({"sources": (torch.int32, (form.tokens,))}, device)
+        self.slate = Slate(form.tokens, device)
         self.batch: DeviceBatch = self._bucket.batch
         self.sources: torch.Tensor = self._lane.device["sources"]
         self._lane.writable()["sources"][...] = -1
@@ -65,19 +69,18 @@ class Steps:
 
     def __init__(
         self,
-        backend: CudaBackend,
+        maker: OpsMaker,
         forward: Forward,
         limits: Limits,
-        check: Callable[[ForwardBatch, Limits], None],
         captures: Captures | None,
         vocab_size: int,
         page_size: int = 16,
     ) -> None:
-        self._backend, self._forward, self._limits = backend, forward, limits
-        self._check, self._captures, self._page_size = check, captures, page_size
-        self.sampler = DeviceSampler(vocab_size, limits.max_sequences, backend.device)
-        self._sizes = buckets(min(limits.max_sequences, limits.max_sampled))
-        self._places: dict[tuple[int, Kind | None], Place] = {}
+        self._maker, self._forward, self._limits = maker, forward, limits
+        self._captures, self._page_size = captures, page_size
+        self.sampler = DeviceSampler(vocab_size, limits.max_sequences, maker.device)
+        self._forms = Forms(limits)
+        self._places: dict[tuple[Form, Kind | None], Place] = {}
         self._logits: torch.Tensor | None = None
         self.replays = 0
 
@@ -87,18 +90,17 @@ class Steps:
     def launch(
         self, batch: ForwardBatch, sources: I32, owners: Sequence[int], draws: Draws | None = None
     ) -> Step:
-        self._check(batch, self._limits)
+        check_limits(batch, self._limits)
         with step_errors():
-            fits = is_decode(batch) and batch.num_sequences <= self._sizes[-1]
-            if self._captures is None or not fits:
-                return self._eagerly(batch, sources, owners)
             whole = draws is not None and draws.edits is None and draws.numbers.most < 0
             kind = Kind.of(draws.numbers) if draws is not None and whole else None
-            size, rows = bucket_of(self._sizes, batch.num_sequences), batch.num_sequences
-            place, new = self._places.get((size, kind)), False
+            form = self._forms.of(batch)
+            if self._captures is None or form is None or not self._room((form, kind)):
+                return self._eagerly(batch, sources, owners)
+            place, new = self._places.get((form, kind)), False
             if place is None:
-                place, new = self._place(size), True
-                self._places[size, kind] = place
+                place, new = self._place(form), True
+                self._places[form, kind] = place
             place.write(batch, sources, owners, draws if whole else None)
             if place.graph is not None and place.result is not None:
                 place.graph.replay()
@@ -107,49 +109,58 @@ class Steps:
             else:
                 result = self._run(place, kind)
                 if new:
-                    self._want(self._captures, place, size, kind)
+                    self._want(self._captures, place, form, kind)
+            result = result[: batch.num_sampled]
             if kind is None:
-                return Step(self.sampler, owners, logits=result[:rows])
-            return Step(self.sampler, owners, tokens=result[:rows])
+                return Step(self.sampler, owners, logits=result)
+            return Step(self.sampler, owners, tokens=result)
 
-    def _want(self, captures: Captures, place: Place, size: int, kind: Kind | None) -> None:
+    def _room(self, wanted: tuple[Form, Kind | None]) -> bool:
+        return wanted in self._places or len(self._places) < MAX_GRAPHS
+
+    def _want(self, captures: Captures, place: Place, form: Form, kind: Kind | None) -> None:
         def take(graph: Any, result: torch.Tensor) -> None:
             place.result = result
             place.graph = graph  # last: whoever sees it finds the rest
 
         def warm() -> torch.Tensor:
-            other = self._place(size)
+            other = self._place(form)
             return self._forward_of(other.batch, other.sources, other.slate, Kind.NARROW)
 
         what = "logits" if kind is None else kind.name.lower()
-        captures.want(f"decode {size}, {what}", lambda: self._run(place, kind), warm, take)
+        captures.want(f"{form}, {what}", lambda: self._run(place, kind), warm, take)
 
-    def _place(self, size: int) -> Place:
-        return Place(size, self._limits, self._page_size, self._backend.device)
+    def _place(self, form: Form) -> Place:
+        return Place(form, self._limits, self._page_size, self._maker.device)
 
     def _run(self, place: Place, kind: Kind | None) -> torch.Tensor:
-        """Tokens, or, of kind None, logits in the one buffer that all buckets share."""
+        """Tokens, or, of kind None, logits in a buffer that all forms share.
+
+        A larger one takes its place when it is needed: by then a step has run eagerly, so no capture
+        makes it, and graphs that write to the one before hold it.
+        """
         result = self._forward_of(place.batch, place.sources, place.slate, kind)
         if kind is not None:
             return result
-        if self._logits is None:
-            shape = self._sizes[-1], self.sampler.vocab_size
-            self._logits = torch.empty(shape, dtype=torch.float32, device=self._backend.device)
-        return self._logits[: len(result)].copy_(result)
+        rows = len(result)
+        if self._logits is None or len(self._logits) < rows:
+            shape = max(rows, self._limits.max_sequences), self.sampler.vocab_size
+            self._logits = torch.empty(shape, dtype=torch.float32, device=self._maker.device)
+        return self._logits[:rows].copy_(result)
 
     def _forward_of(
         self, batch: DeviceBatch, sources: torch.Tensor, slate: Slate, kind: Kind | None
     ) -> torch.Tensor:
         feed(batch.token_ids, sources, self.sampler.latest)
-        logits = value(self._forward(self._backend.on(batch), Inputs())).float()
+        logits = value(self._forward(self._maker.on(batch), Inputs())).float()
         return logits if kind is None else self.sampler.tokens(logits, slate, kind, logits)
 
     def _eagerly(self, batch: ForwardBatch, sources: I32, owners: Sequence[int]) -> Step:
-        moved = move(batch, self._backend.device)
+        moved = move(batch, self._maker.device)
         if (sources >= 0).any():
-            there = torch.from_numpy(np.ascontiguousarray(sources)).to(self._backend.device)
+            there = torch.from_numpy(np.ascontiguousarray(sources)).to(self._maker.device)
             feed(moved.token_ids, there, self.sampler.latest)
-        logits = value(self._forward(self._backend.on(moved), Inputs(batch))).float()
+        logits = value(self._forward(self._maker.on(moved), Inputs(batch))).float()
         return Step(self.sampler, owners, logits=logits)
 
 
