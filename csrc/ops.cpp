@@ -156,6 +156,9 @@ public:
         if (phase == 1) return m ? spec_.weight->view.panels : 0;
         return in_place(m) ? 0 : m;
     }
+    int together(const Step& s, int phase) const override {
+        return phase == 1 && is_quantized(spec_.weight->view.layout) ? s.kernels->panels_at_once : 1;
+    }
     size_t scratch_bytes(const Kernels& k) const override { return linear_scratch_bytes(k, spec_.weight->view); }
     void run(const Step& s, int phase, int64_t begin, int64_t end, int thread) override {
         const Matrix& w = spec_.weight->view;

@@ -51,6 +51,8 @@ public:
     virtual int phases() const { return 1; }
     virtual int64_t units(const Step& step, int phase) const = 0;
     virtual void run(const Step& step, int phase, int64_t begin, int64_t end, int thread) = 0;
+    // So many units are computed faster together: ranges end where they do.
+    virtual int together(const Step&, int) const { return 1; }
     // Units of unequal length: they are claimed one by one.
     virtual bool uneven() const { return false; }
     virtual size_t scratch_bytes(const Kernels&) const { return 0; }

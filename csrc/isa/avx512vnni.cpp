@@ -7,8 +7,9 @@
 #define SIMD static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #define ISA_NAME "avx512vnni"
-#define LARGEST_TILE_INT8 8
+#define LARGEST_TILE_INT8 6
 #define LARGEST_TILE_FLOAT 12
+#define PANELS_AT_ONCE 2
 #define ROWS 6
 #define COLUMNS 2
 #define DIRECT_ROWS 6

@@ -1,31 +1,44 @@
 // Integer tiles with vpdpbusd on zmm: 16 rows x 4 products a lane; u8 weights by s8 activations.
 
+// P panels at a time, `next` bytes apart: one broadcast of a token's quad serves them all. With one panel each product
+// loads its own, and loads bind as much as products do.
+
 struct U4 {
     enum : int64_t { bytes = 256, parts = 1, quads = 8, shifted = 0 };
-    // c[m] += the block's dot products. Nibbles are 0..15 as they are.
-    template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
+    // c[m][p] += the block's dot products. Nibbles are 0..15 as they are.
+    template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i mask = _mm512_set1_epi8(15);
         UNROLL for (int j = 0; j < 4; j++) {
-            const __m512i v = _mm512_loadu_si512(w + 64 * j);
-            const __m512i low = _mm512_and_si512(v, mask), high = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
-            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], low, quad(q, j * C + m));
-            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], high, quad(q, (j + 4) * C + m));
+            __m512i low[P], high[P];
+            UNROLL for (int p = 0; p < P; p++) {
+                const __m512i v = _mm512_loadu_si512(w + p * next + 64 * j);
+                low[p] = _mm512_and_si512(v, mask), high[p] = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
+            }
+            add_quad<C, P>(low, q, j, c);
+            add_quad<C, P>(high, q, j + 4, c);
         }
     }
-    SIMD __m512i quad(const int8_t* q, int i) { return _mm512_set1_epi32(((const int32_t*)q)[i]); }
+    template <int C, int P> SIMD void add_quad(const __m512i (&w)[P], const int8_t* q, int quad, __m512i (&c)[C][P]) {
+        UNROLL for (int m = 0; m < C; m++) {
+            const __m512i b = _mm512_set1_epi32(((const int32_t*)q)[quad * C + m]);
+            UNROLL for (int p = 0; p < P; p++) c[m][p] = _mm512_dpbusd_epi32(c[m][p], w[p], b);
+        }
+    }
 };
 
 struct U5 { // as U4, each number with a fifth bit
     enum : int64_t { bytes = 320, parts = 1, quads = 8, shifted = 0 };
-    template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
+    template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i mask = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
-        const __m512i bits = _mm512_loadu_si512(w + 256);
-        UNROLL for (int j = 0; j < 4; j++) {
-            const __m512i v = _mm512_loadu_si512(w + 64 * j);
-            const __m512i low = numbers(v, _mm512_slli_epi16(bits, 4 - j), mask, fifth);
-            const __m512i high = numbers(_mm512_srli_epi16(v, 4), _mm512_srli_epi16(bits, j), mask, fifth);
-            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], low, U4::quad(q, j * C + m));
-            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], high, U4::quad(q, (j + 4) * C + m));
+        UNROLL for (int i = 0; i < 8; i++) { // low and high nibbles in turn: of both there are not registers enough
+            const int j = i / 2, high = i % 2;
+            __m512i x[P];
+            UNROLL for (int p = 0; p < P; p++) {
+                const __m512i v = _mm512_loadu_si512(w + p * next + 64 * j), bits = _mm512_loadu_si512(w + p * next + 256);
+                x[p] = high ? numbers(_mm512_srli_epi16(v, 4), _mm512_srli_epi16(bits, j), mask, fifth)
+                            : numbers(v, _mm512_slli_epi16(bits, 4 - j), mask, fifth);
+            }
+            U4::add_quad<C, P>(x, q, j + 4 * high, c);
         }
     }
     SIMD __m512i numbers(__m512i v, __m512i bits, __m512i mask, __m512i fifth) {
@@ -36,11 +49,12 @@ struct U5 { // as U4, each number with a fifth bit
 template <int QUADS> struct S8Quads { // one part
     enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, shifted = 1 };
     // Weights become u8 by flipping the sign bit, that is, adding 128: c starts at -128 * sum of q.
-    template <int C> SIMD void dot(const uint8_t* w, const int8_t* q, __m512i (&c)[C]) {
+    template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i flip = _mm512_set1_epi8((char)0x80);
         UNROLL for (int j = 0; j < QUADS; j++) {
-            const __m512i v = _mm512_xor_si512(_mm512_loadu_si512(w + 64 * j), flip);
-            UNROLL for (int m = 0; m < C; m++) c[m] = _mm512_dpbusd_epi32(c[m], v, U4::quad(q, j * C + m));
+            __m512i v[P];
+            UNROLL for (int p = 0; p < P; p++) v[p] = _mm512_xor_si512(_mm512_loadu_si512(w + p * next + 64 * j), flip);
+            U4::add_quad<C, P>(v, q, j, c);
         }
     }
 };
@@ -52,28 +66,35 @@ template <bool WIDE> SIMD __m512 block_scales(const uint8_t* table) {
     return WIDE ? load((const float*)table) : load_f16((const uint16_t*)table);
 }
 
-template <int C, class W, bool WIDE, bool MIN>
-__attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
+template <int C, class W, bool WIDE, bool MIN, int P>
+__attribute__((noinline)) void dot_panel(const uint8_t* w, int64_t next, const int8_t* q, const float* d, const float* u,
                                          const int32_t* sum, int64_t blocks, float* out) {
     constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (W::parts + MIN);
-    __m512 z[C];
-    UNROLL for (int m = 0; m < C; m++) z[m] = _mm512_setzero_ps();
+    __m512 z[C][P];
+    UNROLL for (int m = 0; m < C; m++)
+        UNROLL for (int p = 0; p < P; p++) z[m][p] = _mm512_setzero_ps();
     for (int64_t b = 0; b < blocks; b++, w += step, d += C, u += C) {
         if (C == 1) prefetch_block(w, step);
         const uint8_t* scales = w + W::bytes;
         UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
-            __m512i c[C];
+            __m512i c[C][P];
             UNROLL for (int m = 0; m < C; m++)
-                c[m] = MIN && !W::shifted ? _mm512_setzero_si512() : _mm512_set1_epi32(sum[m]);
-            W::template dot<C>(w + part * W::quads * 64, q, c);
-            const __m512 s = block_scales<WIDE>(scales + part * table);
-            UNROLL for (int m = 0; m < C; m++)
-                z[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c[m]), _mm512_mul_ps(s, _mm512_set1_ps(d[m])), z[m]);
-        }
-        if (MIN) {
-            const __m512 n = block_scales<WIDE>(scales + W::parts * table);
-            UNROLL for (int m = 0; m < C; m++) z[m] = _mm512_fmadd_ps(n, _mm512_set1_ps(u[m]), z[m]);
+                UNROLL for (int p = 0; p < P; p++) c[m][p] = MIN && !W::shifted ? _mm512_setzero_si512() : _mm512_set1_epi32(sum[m]);
+            W::template dot<C, P>(w + part * W::quads * 64, next, q, c);
+            __m512 s[P], n[P];
+            UNROLL for (int p = 0; p < P; p++) {
+                s[p] = block_scales<WIDE>(scales + p * next + part * table);
+                if (MIN) n[p] = block_scales<WIDE>(scales + p * next + table); // never with two parts
+            }
+            UNROLL for (int m = 0; m < C; m++) {
+                const __m512 scale = _mm512_set1_ps(d[m]), offset = _mm512_set1_ps(MIN ? u[m] : 0.0f);
+                UNROLL for (int p = 0; p < P; p++) {
+                    z[m][p] = fma(to_float(c[m][p]), s[p] * scale, z[m][p]);
+                    if (MIN) z[m][p] = fma(n[p], offset, z[m][p]);
+                }
+            }
         }
     }
-    UNROLL for (int m = 0; m < C; m++) store(out + m * 16, z[m]);
+    UNROLL for (int p = 0; p < P; p++)
+        UNROLL for (int m = 0; m < C; m++) store(out + (p * C + m) * 16, z[m][p]);
 }

@@ -23,8 +23,18 @@ bool expands([[maybe_unused]] const Matrix& w, [[maybe_unused]] int64_t tokens) 
 #endif
 }
 
-template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, [[maybe_unused]] bool expanded,
-                                          const Activations& a, int64_t start, float* out) {
+// P panels: more than one only where the instruction set's tiles take them (PANELS_AT_ONCE).
+template <int C, int P, class W, bool WIDE, bool MIN>
+SIMD void panels_of(const Matrix& w, const uint8_t* panel, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
+#if PANELS_AT_ONCE > 1
+    dot_panel<C, W, WIDE, MIN, P>(panel, w.panel_bytes, q, d, u, sum, w.k / kBlock, out);
+#else
+    dot_panel<C, W, WIDE, MIN>(panel, q, d, u, sum, w.k / kBlock, out);
+#endif
+}
+
+template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, [[maybe_unused]] bool expanded,
+                                                 const Activations& a, int64_t start, float* out) {
     const int64_t blocks = w.k / kBlock;
     const int8_t* q = a.q + start * w.k;
     const float* d = a.d + start * blocks;
@@ -32,17 +42,17 @@ template <int C> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel,
     const int32_t* sum = a.sum + start * blocks * a.parts;
 #ifdef EXPANDED_U4
     if (expanded && w.layout == Layout::U5) {
-        if (w.minima) return dot_panel<C, EXPANDED_U5, true, true>(panel, q, d, u, sum, blocks, out);
-        return dot_panel<C, EXPANDED_U5, true, false>(panel, q, d, u, sum, blocks, out);
+        if (w.minima) return panels_of<C, P, EXPANDED_U5, true, true>(w, panel, q, d, u, sum, out);
+        return panels_of<C, P, EXPANDED_U5, true, false>(w, panel, q, d, u, sum, out);
     }
     if (expanded) {
-        if (w.minima) return dot_panel<C, EXPANDED_U4, true, true>(panel, q, d, u, sum, blocks, out);
-        return dot_panel<C, EXPANDED_U4, true, false>(panel, q, d, u, sum, blocks, out);
+        if (w.minima) return panels_of<C, P, EXPANDED_U4, true, true>(w, panel, q, d, u, sum, out);
+        return panels_of<C, P, EXPANDED_U4, true, false>(w, panel, q, d, u, sum, out);
     }
 #endif
 #define PANEL(W, MIN)                                                                 \
-    if (w.wide) dot_panel<C, W, true, MIN>(panel, q, d, u, sum, blocks, out);         \
-    else dot_panel<C, W, false, MIN>(panel, q, d, u, sum, blocks, out)
+    if (w.wide) panels_of<C, P, W, true, MIN>(w, panel, q, d, u, sum, out);           \
+    else panels_of<C, P, W, false, MIN>(w, panel, q, d, u, sum, out)
     if (w.layout == Layout::S8By16) { PANEL(S8By16, false); }
     else if (w.layout == Layout::S8 && w.minima) { PANEL(S8, true); }
     else if (w.layout == Layout::S8) { PANEL(S8, false); }
@@ -136,19 +146,25 @@ void store_gated(const LinearArgs& a, const float* tile, int64_t start, int64_t 
     }
 }
 
-template <int C> void tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start) {
-    alignas(64) float out[C * 16];
+template <int C, int P> void tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start) {
+    alignas(64) float out[P * C * 16];
     const uint8_t* panel = expanded ? expanded : a.w.data + p * a.w.panel_bytes;
-    prefetch_epilogue<C>(a, start, a.w.gated ? p * 8 : p * 16);
-    if (a.a.q) tile_quantized<C>(a.w, panel, expanded, a.a, start, out);
-    else tile_float<C>(a.w, panel, a.a, start, out);
-    if (a.w.gated) store_gated(a, out, start, C, p * 8);
-    else store_plain(a, out, start, C, p * 16);
+    const int64_t columns = a.w.gated ? 8 : 16;
+    UNROLL for (int i = 0; i < P; i++) prefetch_epilogue<C>(a, start, (p + i) * columns);
+    if (a.a.q) {
+        if constexpr (C <= LARGEST_TILE_INT8) tile_quantized<C, P>(a.w, panel, expanded, a.a, start, out);
+    } else if constexpr (P == 1 && C <= LARGEST_TILE_FLOAT) {
+        tile_float<C>(a.w, panel, a.a, start, out);
+    }
+    UNROLL for (int i = 0; i < P; i++) {
+        if (a.w.gated) store_gated(a, out + i * C * 16, start, C, (p + i) * columns);
+        else store_plain(a, out + i * C * 16, start, C, (p + i) * columns);
+    }
 }
 
-void any_tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start, int64_t c) {
+template <int P> void any_tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start, int64_t c) {
     switch (c) {
-#define CASE(C) case C: return tile<C>(a, p, expanded, start);
+#define CASE(C) case C: return tile<C, P>(a, p, expanded, start);
     CASE(1) CASE(2) CASE(3) CASE(4)
 #if LARGEST_TILE > 4
     CASE(5) CASE(6)
@@ -163,12 +179,18 @@ void any_tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t s
     }
 }
 
-// Ask for one of several parts of a panel, to the second level: while a panel meets many tokens, the next one is
-// on its way. (One token streams; there each block asks for what is a little further on.)
-SIMD void prefetch_part(const Matrix& w, int64_t p, int64_t part, int64_t parts) {
+// Ask for one of several parts of `count` panels, to the second level: while panels meet many tokens, the next ones
+// are on their way. (One token streams; there each block asks for what is a little further on.)
+SIMD void prefetch_part(const Matrix& w, int64_t p, int64_t count, int64_t part, int64_t parts) {
     const uint8_t* panel = w.data + p * w.panel_bytes;
-    const int64_t lines = (w.panel_bytes + 63) / 64, last = lines * (part + 1) / parts;
+    const int64_t lines = (count * w.panel_bytes + 63) / 64, last = lines * (part + 1) / parts;
     for (int64_t i = lines * part / parts; i < last; i++) prefetch_far(panel + 64 * i);
+}
+
+// How many of `left` panels are computed at once.
+SIMD int64_t panels_at_once(const LinearArgs& a, int64_t left) {
+    const int64_t most = a.a.q && a.a.m > 1 ? PANELS_AT_ONCE : 1;
+    return left < most ? left : most;
 }
 
 // Tokens are swept in chunks whose activations stay in the second-level cache while every panel of
@@ -182,13 +204,18 @@ void linear(const LinearArgs& a, int64_t begin, int64_t end) {
         const int64_t last = first_tile + chunk < tiles.count ? first_tile + chunk : tiles.count;
         const int64_t tokens = tile_start(tiles, last) - tile_start(tiles, first_tile);
         uint8_t* expanded = expands(a.w, tokens) ? a.scratch : nullptr;
-        for (int64_t p = begin; p < end; p++) {
+        for (int64_t p = begin, count; p < end; p += count) {
+            count = panels_at_once(a, end - p);
 #ifdef EXPANDED_U4
             if (expanded) expand_panel(a.w, a.w.data + p * a.w.panel_bytes, expanded);
 #endif
+            const int64_t ahead = a.a.m > 1 ? panels_at_once(a, end - p - count) : 0;
             for (int64_t t = first_tile; t < last; t++) {
-                if (a.a.m > 1 && p + 1 < end) prefetch_part(a.w, p + 1, t - first_tile, last - first_tile);
-                any_tile(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t));
+                if (ahead) prefetch_part(a.w, p + count, ahead, t - first_tile, last - first_tile);
+                if (count == 1) any_tile<1>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t));
+#if PANELS_AT_ONCE > 1
+                else any_tile<PANELS_AT_ONCE>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t));
+#endif
             }
         }
     }

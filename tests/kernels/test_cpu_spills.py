@@ -25,12 +25,12 @@ def tiles(disassembly: str, register: str) -> list[tuple[str, str]]:
     found = []
     for function in disassembly.split("\n\n"):
         name = re.search(
-            r"dot_panel<(\d+), .*::(U4|U4Quads<\w+>|U5|U5Quads<\w+>|S8Quads<\d>), (\w+), (\w+)>\(",
+            r"dot_panel<(\d+), .*::(U4|U4Quads<\w+>|U5|U5Quads<\w+>|S8Quads<\d>), (\w+), (\w+)(?:, (\d))?>\(",
             function.split("\n")[0],
         )
         widest = "zmm" if "%zmm" in function else "ymm" if "%ymm" in function else "xmm"
         if name and widest == register:
-            found.append((" ".join(name.groups()), function))
+            found.append((" ".join(name.groups("")), function))
     return found
 
 
@@ -41,8 +41,9 @@ def integer_spills(code: str, register: str) -> int:
 
 # A few constants and the last token's sums may go to the stack once a block; 6 x 16 tiles are tight. Bytes on
 # AVX2 keep signs and magnitudes of two vectors beside 12 sums, 18 values for 16 registers; 4 tokens without a
-# spill are slower (benchmarks/kernels/tiles.py --isa avx2 --kinds s8 --rows 4,6).
-LIMITS = {"ymm": {"U": 4, "S": 10}, "zmm": {"U": 0, "S": 0}} if platform.machine() == "x86_64" else {}
+# spill are slower (benchmarks/kernels/tiles.py --isa avx2 --kinds s8 --rows 4,6). On zmm the last sum of two panels
+# with minima goes there once a block: scales first, minima in a loop of their own, spares it and is slower.
+LIMITS = {"ymm": {"U": 4, "S": 10}, "zmm": {"U": 1, "S": 0}} if platform.machine() == "x86_64" else {}
 
 
 @pytest.mark.parametrize("register", LIMITS)
