@@ -41,8 +41,8 @@ def integer_spills(code: str, register: str) -> int:
 
 # A few constants and the last token's sums may go to the stack once a block; 6 x 16 tiles are tight. Bytes on
 # AVX2 keep signs and magnitudes of two vectors beside 12 sums, 18 values for 16 registers; 4 tokens without a
-# spill are slower (benchmarks/kernels/tiles.py --isa avx2 --kinds s8 --rows 4,6). On zmm the last sum of two panels
-# with minima goes there once a block: scales first, minima in a loop of their own, spares it and is slower.
+# spill are slower (benchmarks/kernels/tiles.py --isa avx2 --kinds s8 --rows 4,6). On zmm the last sum of two
+# panels with minima goes there once a block: minima in a loop of their own spare it and are slower.
 LIMITS = {"ymm": {"U": 4, "S": 10}, "zmm": {"U": 1, "S": 0}} if platform.machine() == "x86_64" else {}
 
 
