@@ -1,10 +1,14 @@
 """From an EngineConfig to a loaded model: the one place where all rooms meet, in phases.
 
 resolve   alias or path -> files            checkpoints.hub
+device    a GPU, or why the CPU             kernels
 tokenizer metadata -> Tokenizer, template   tokenizer
 weights   tensors -> packed weights         quant, kernels, models
 memory    what is free -> pages             runtime.memory
 program   forward -> captured program       runtime.runner
+compile   its kernels, where there is a GPU  runtime.pipeline
+
+What ends later, in the background (captures), is told as a phase too.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +62,7 @@ class Loaded:
     decoder_prompt: tuple[int, ...] = ()  # of an encoder-decoder model: what its decoder begins with
     generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json over config.json
     page_file: MappedPages | None = None  # the prefix cache's tier on disk
+    facts: Mapping[str, str] = field(default_factory=dict)  # what the lines of a start should say
 
     @property
     def embedding_size(self) -> int | None:
@@ -72,9 +79,14 @@ class _Phases:
 
     def done(self, name: str) -> None:
         now = time.perf_counter()
-        self.seconds[name], self._since = now - self._since, now
+        since, self._since = self._since, now
+        self.tell(name, now - since)
+
+    def tell(self, name: str, seconds: float) -> None:
+        """A phase that somebody else has timed, on any thread."""
+        self.seconds[name] = seconds
         if self._progress is not None:
-            self._progress(name, self.seconds[name])
+            self._progress(name, seconds)
 
 
 def load(user: EngineConfig, progress: Progress | None = None, planned: bool = False) -> Loaded:
@@ -100,7 +112,9 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     path = find(user.model)
     phases.done("resolve")
     checkpoint = open_checkpoint(path)
-    backend = _backend(user, planned)
+    backend, facts = _backend(user, planned, checkpoint)
+    backend.report(phases.tell)
+    phases.done("device")
     # Before the weights, not beside them: what it takes to make a tokenizer is gone again when they come.
     tokenizer, template = _words(user, checkpoint, path)
     checkpoint.forget_words()
@@ -132,19 +146,44 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     runner = make_runner(model, backend, kv, limits, states, stop_ids, memory.num_pages, pages)
     return_freed()
     phases.done("program")
+    if not planned and runner.prepare():
+        phases.done("compile")
     return Loaded(
         user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,
-        generation, pages,
+        generation, pages, facts,
     )  # fmt: skip
 
 
-def _backend(user: EngineConfig, planned: bool) -> Backend:
-    """Where it runs. Only what a CPU will take can be planned."""
+def _backend(user: EngineConfig, planned: bool, checkpoint: Checkpoint) -> tuple[Backend, dict[str, str]]:
+    """Where it runs, and what is to be said of it. Only what a CPU will take can be planned."""
+    from octavo.kernels.cuda.device import SHARE, Choice, choose
     from octavo.kernels.select import make_backend
     from octavo.runtime.hardware import usable_threads
 
-    threads, device = user.threads or usable_threads(), "cpu" if planned else user.device
-    return make_backend(user.backend, user.isa, threads, planned, device, user.dtype, user.bit_exact)
+    choice = Choice("cpu")
+    if not planned:
+        share = SHARE if user.gpu_memory_utilization is None else user.gpu_memory_utilization
+        weights = partial(least_bytes, checkpoint, user.dtype)
+        choice = choose(user.device, user.backend, weights=weights, share=share)
+    threads = user.threads or usable_threads()
+    backend = make_backend(
+        user.backend, user.isa, threads, planned, choice.device, user.dtype, user.bit_exact
+    )
+    facts = {} if choice.why is None else {"device": f"cpu: {choice.why}"}
+    return backend, {**facts, **backend.facts()}
+
+
+def least_bytes(checkpoint: Checkpoint, dtype: str) -> int:
+    """What the weights take on a GPU at least: as stored, or in 16 bits where they are wider."""
+    widest = 4 if dtype == "float32" else 2
+    total = 0
+    for name in checkpoint.tensors:
+        try:
+            tensor = checkpoint.tensors[name]
+        except CheckpointError:  # of a type that nobody reads; whoever needs it will say so
+            continue
+        total += min(tensor.data.nbytes, widest * prod(tensor.shape))
+    return total
 
 
 def _memory(

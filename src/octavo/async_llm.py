@@ -72,6 +72,16 @@ class AsyncLLM:
         """
         return cls(load(args.config, progress))
 
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds of each phase of the start, and of what was recorded since (a copy)."""
+        return dict(self._loaded.phases)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the lines of a start should say: the device, and why it is no GPU."""
+        return self._loaded.facts
+
     async def generate(
         self,
         prompt: Prompt,

@@ -279,6 +279,8 @@ class TestServe:
     @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
     def test_it_serves_until_a_signal(self, name: signal.Signals) -> None:
         serving = Serving("my-model", "--api-key", "k", "--api-key", "l")
+        fact = serving.event("fact")
+        assert (fact["name"], fact["value"]) == ("device", "cpu: a stand-in")
         ready = serving.event("ready")
         assert ready["model"] == "my-model"
         assert ready["url"].startswith("http://127.0.0.1:")

@@ -154,6 +154,8 @@ def test_metrics_count_what_happened(app: FastAPI, engine: FakeEngine) -> None:
     assert values[f"octavo_http_requests_total:POST:{CHAT}:200"] == 4
     assert values[f"octavo_http_requests_total:POST:{CHAT}:400"] == 1
     assert values["octavo_http_requests_total:POST:other:404"] == 1
+    assert values["octavo_startup_seconds:weights"] == 0.5
+    assert not any(name.startswith("vllm:startup") for name in values)
 
 
 def test_metrics_carry_the_labels_dashboards_select_by(app: FastAPI) -> None:

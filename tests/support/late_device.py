@@ -98,6 +98,9 @@ class LateSteps:
         self.latest = np.full(max_rows, -(10**6), np.int32)  # nobody's token
         self.most_logprobs = 64
 
+    def prepare(self) -> None:
+        """Nothing is compiled."""
+
     def lacks(self, draws: Draws) -> str | None:
         return "so many log-probabilities" if draws.numbers.most > self.most_logprobs else None
 

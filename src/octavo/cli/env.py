@@ -15,7 +15,18 @@ import typer
 
 import octavo
 
-PACKAGES = ("numpy", "ml_dtypes", "tokenizers", "jinja2", "safetensors", "fastapi", "uvicorn", "llguidance")
+PACKAGES = (
+    "numpy",
+    "ml_dtypes",
+    "tokenizers",
+    "jinja2",
+    "safetensors",
+    "fastapi",
+    "uvicorn",
+    "llguidance",
+    "torch",
+    "triton",
+)
 FLAGS = frozenset(
     {"avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"}
     | {"asimd", "asimddp", "i8mm", "bf16"}
@@ -47,6 +58,7 @@ def collect() -> dict[str, Any]:
         "cpu": _cpu(),
         "memory": _memory(),
         "kernels": _kernels(),
+        "gpu": _gpu(),
         "packages": {name: _package(name) for name in PACKAGES},
     }
 
@@ -111,6 +123,23 @@ def _kernels() -> dict[str, Any]:
     isas, isa = list(native.isas()), native.choose_isa("auto")
     why = f"{isa} is the best of what this CPU and its system run"
     return {"backends": ["cpu", "reference"], "backend": "cpu", "isas": isas, "isa": isa, "why": why}
+
+
+def _gpu() -> dict[str, Any]:
+    """What the driver says, and what --device auto makes of it."""
+    from octavo.kernels.cuda.device import Gpu, choose, find_gpu
+
+    found = find_gpu()
+    choice = choose("auto", "auto", found)
+    facts: dict[str, Any] = {"device_auto": choice.device, "why": choice.why}
+    if isinstance(found, Gpu):
+        facts |= {
+            "name": found.name,
+            "compute_capability": "{}.{}".format(*found.capability),
+            "memory": found.memory,
+            "driver_cuda": "{}.{}".format(*found.driver),
+        }
+    return facts
 
 
 def _package(name: str) -> str | None:

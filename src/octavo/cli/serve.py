@@ -111,7 +111,10 @@ def _load_in_thread(engine: EngineChoice, say: _Events, future: Future[ServedEng
         from octavo.cli._load import load
 
         try:
-            future.set_result(load(engine, say.phase))
+            llm = load(engine, say.phase)
+            for name, text in llm.facts.items():
+                say.event("fact", f"  {name:<10} {text}", name=name, value=text)
+            future.set_result(llm)
         except BaseException as error:
             future.set_exception(error)
 

@@ -133,6 +133,10 @@ class DeviceSteps(Protocol):
         """
         ...
 
+    def prepare(self) -> None:
+        """Do now, before anybody waits, what the first step would have to do: compile kernels."""
+        ...
+
     def lacks(self, draws: Draws) -> str | None:
         """Why these draws are left to the host, in a few words; None: the device does them."""
         ...

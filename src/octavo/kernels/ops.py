@@ -15,7 +15,7 @@ keeps this to 1e-5, because BLAS chooses its order by shape).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
@@ -499,6 +499,14 @@ class Backend(ABC):
     @abstractmethod
     def capture(self, forward: Forward, limits: Limits) -> Program:
         """Make a Program of model code."""
+
+    def facts(self) -> dict[str, str]:
+        """What the lines of a start should say of it, by name."""
+        return {}
+
+    def report(self, tell: Callable[[str, float], None]) -> None:
+        """From now on tell of work that ended in the background: (what it was, seconds), on its thread."""
+        return None
 
     def steps(self, forward: Forward, limits: Limits, vocab_size: int) -> DeviceSteps | None:
         """A program that draws where its logits are (kernels/draws.py); None: logits come to the host."""

@@ -84,6 +84,10 @@ class PipelinedRunner(ModelRunner):
         self._latest: Flight | None = None
         self.left_to_host: dict[str, int] = {}
 
+    def prepare(self) -> bool:
+        self._steps.prepare()
+        return True
+
     def tenant(self, row: int) -> int:
         """A number that changes when the row goes to another request."""
         return int(self._tenants[row])

@@ -116,6 +116,10 @@ class ModelRunner:
         """Of the rows' tokens and page tables."""
         return self._states.nbytes
 
+    def prepare(self) -> bool:
+        """Do what the first step would have to wait for. False: there is nothing of the kind."""
+        return False
+
     def submit(self, plan: StepPlan) -> Handle:
         return Done(self.execute(plan))
 

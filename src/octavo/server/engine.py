@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from octavo.params import RequestOutput, SamplingParams
@@ -60,6 +60,16 @@ class ServedEngine(Protocol):
 
     @property
     def max_model_len(self) -> int: ...
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds of each phase of the start, and of what was recorded in the background since."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the lines of a start should say, by name."""
+        ...
+
     @property
     def embedding_size(self) -> int | None:
         """Members of an embedding; None: the model gives none."""

@@ -37,7 +37,7 @@ HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 }
 
 
-OURS_ALONE = ("octavo_http", "octavo_request_cut")
+OURS_ALONE = ("octavo_http", "octavo_request_cut", "octavo_startup_seconds")
 
 
 class Metrics:
@@ -168,6 +168,13 @@ class _EngineCollector(Collector):
             gauge = GaugeMetricFamily(f"octavo_{name}", text, labels=LABELS)
             gauge.add_metric(self.labels(), value)
             yield gauge
+        start = GaugeMetricFamily(
+            "octavo_startup_seconds", "What each phase of the start took, and each capture since.",
+            labels=(*LABELS, "phase"),
+        )  # fmt: skip
+        for name, seconds in self.engine.phases.items():
+            start.add_metric((*self.labels(), name), seconds)
+        yield start
         for name, text, value in counters:
             counter = CounterMetricFamily(f"octavo_{name}", text, labels=LABELS)
             counter.add_metric(self.labels(), value)

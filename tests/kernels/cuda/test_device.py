@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
+import re
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from octavo.checkpoints.hub import default_cache_dir
 from octavo.config import EngineConfig, resolve
 from octavo.errors import CapacityError, InvalidRequestError
-from octavo.kernels.cuda.device import Gpu, choose_device, find_gpu, torch_refuses, why_not
+from octavo.kernels.cuda.device import Choice, Gpu, choose, choose_device, find_gpu, torch_refuses, why_not
 from octavo.kernels.cuda.launch import prepare
 from support.cuda import interpreted
 
@@ -122,3 +125,83 @@ def test_a_step_is_as_large_as_the_backend_likes() -> None:
     small = EngineConfig("m", max_num_batched_tokens=64)
     assert resolve(small, 100, 100, step_tokens=8192).max_num_batched_tokens == 64
     assert np.array(interpreted().step_tokens) == 8192
+
+
+def working_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that drives the GPU."""
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+def test_auto_says_why_it_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reason, in one line: with --device cuda the same words refuse."""
+    gb = 10**9
+    working_torch(monkeypatch)
+    reasons: list[tuple[Gpu | str, str, dict[str, Any]]] = [
+        ("no NVIDIA driver is installed (libcuda.so.1 was not found)", "no NVIDIA driver", {}),
+        (VOLTA, r"Tesla V100 is of compute capability 7.0; 8.0 \(Ampere\) is the least", {}),
+        (
+            HOPPER,
+            r"weights need 16.0 GB or more, NVIDIA H200 has 20.0 of 141.0 GB free, of which 5.9 may be used",
+            {"weights": lambda: 16 * gb, "share": 0.9, "memory": lambda index: (20 * gb, 141 * gb)},
+        ),
+    ]
+    for gpu, says, more in reasons:
+        choice = choose("auto", "auto", gpu, **more)
+        assert choice.device == "cpu"
+        assert re.search(says, str(choice.why))
+        assert "\n" not in str(choice.why)
+        with pytest.raises(InvalidRequestError, match=f"^no GPU can be used: .*{says}"):
+            choose("cuda", "auto", gpu, **more)
+    fits = {"weights": lambda: 16 * gb, "share": 0.9, "memory": lambda index: (40 * gb, 141 * gb)}
+    assert choose("auto", "auto", HOPPER, **fits) == Choice("cuda")  # type: ignore[arg-type]
+    assert choose("cuda:1", "auto", HOPPER) == Choice("cuda:1")
+    assert choose("cpu", "auto", HOPPER) == Choice("cpu")
+    monkeypatch.setattr(torch_module().cuda, "is_available", lambda: False)
+    assert "needs CUDA 13.0, the NVIDIA driver knows CUDA up to 12.4" in str(
+        choose("auto", "auto", Gpu("A10", (8, 6), 24 * gb, (12, 4))).why
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    why = choose("auto", "auto", HOPPER).why
+    assert why == "torch and triton not installed: pip install octavo[cuda]"
+
+
+def torch_module() -> Any:
+    import torch
+
+    return torch
+
+
+def test_weights_are_weighed_before_they_are_loaded() -> None:
+    """As stored, or in 16 bits; a tensor of an unknown type is left to whoever needs it."""
+    from octavo.assembly import least_bytes
+    from octavo.errors import CheckpointError
+
+    def tensor(shape: tuple[int, ...], nbytes: int) -> SimpleNamespace:
+        return SimpleNamespace(shape=shape, data=np.zeros(nbytes, np.uint8))
+
+    class Tensors(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            if name == "odd":
+                raise CheckpointError("of a type nobody knows")
+            return super().__getitem__(name)
+
+    tensors = Tensors(wide=tensor((8, 4), 128), narrow=tensor((8, 32), 144), odd=None)
+    checkpoint: Any = SimpleNamespace(tensors=tensors)
+    assert least_bytes(checkpoint, "auto") == 64 + 144
+    assert least_bytes(checkpoint, "float32") == 128 + 144
+
+
+def test_env_shows_what_auto_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo.cli import env
+    from octavo.kernels.cuda import device
+
+    monkeypatch.setattr(device, "find_gpu", lambda index=0: VOLTA)
+    facts = env.collect()["gpu"]
+    assert facts["device_auto"] == "cpu"
+    assert "compute capability 7.0" in facts["why"]
+    assert (facts["name"], facts["compute_capability"], facts["driver_cuda"]) == ("Tesla V100", "7.0", "12.4")
+    monkeypatch.setattr(device, "find_gpu", lambda index=0: "no NVIDIA driver is installed")
+    assert env.collect()["gpu"] == {"device_auto": "cpu", "why": "no NVIDIA driver is installed"}

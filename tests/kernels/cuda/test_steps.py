@@ -163,6 +163,31 @@ def test_captures_in_the_background_change_no_token() -> None:
     assert steps.replays == 2
 
 
+def test_kernels_are_compiled_before_anybody_waits() -> None:
+    """Padding of a decode step and of a short prompt: no token, no page and no graph comes of it."""
+    record = Recordings()
+    steps = steps_of(record)
+    steps.sampler.latest[...] = 47
+    before = [each.clone() for each in record.state]
+    steps.prepare()
+    assert all((each == was).all() for each, was in zip(record.state, before, strict=True))
+    assert (record.made, steps.replays, len(steps._places)) == (0, 0, 0)
+
+
+def test_captures_are_told_of_as_they_end() -> None:
+    from octavo.kernels.cuda.capture import Captures
+
+    backend, told = interpreted(graphs=False), []
+    captures = Captures(lambda run, warm: (None, run()), background=False)
+    backend.captures = captures
+    try:
+        backend.report(lambda name, seconds: told.append((name, seconds)))
+        captures.want("decode 4", lambda: np.zeros(1), lambda: None, lambda graph, result: None)  # type: ignore[arg-type,return-value]
+    finally:
+        backend.captures = None
+    assert told == [("capture decode 4", captures.seconds["decode 4"])]
+
+
 def test_a_capture_that_fails_leaves_steps_eager() -> None:
     from octavo.kernels.cuda.capture import Captures
 

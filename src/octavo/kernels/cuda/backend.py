@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from octavo.errors import InvalidRequestError
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.capture import Captures, Recorder
+from octavo.kernels.cuda.device import SHARE
 from octavo.kernels.cuda.eager import EagerOps, EagerProgram, OpsMaker, check_limits
 from octavo.kernels.cuda.errors import clear_errors
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.kv import CudaKVCache
+from octavo.kernels.cuda.launch import cache_dir
 from octavo.kernels.cuda.ops import Constants
 from octavo.kernels.cuda.program import GraphProgram
 from octavo.kernels.cuda.steps import Steps
@@ -21,10 +23,6 @@ from octavo.kernels.ops import Backend, Forward, KVSpec, Limits, Program
 from octavo.kernels.weight import Weight
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-SHARE = 0.9
-"""Of a GPU's memory, for weights, pages and activations, when nobody says otherwise."""
 
 
 def budget(free: int, total: int, share: float, reserve: int) -> int:
@@ -72,6 +70,16 @@ class CudaBackend(Backend):
         self.maker = OpsMaker(self.device, self.dtype, self.policy, self.constants)
         self._page_size = 16  # of the pages made last: a context is no longer than its table of them
         self.captures = Captures(Recorder(self.device)) if graphs and cuda else None
+
+    def facts(self) -> dict[str, str]:
+        name = self.isa
+        if self.device.type == "cuda":
+            name = f"{torch.cuda.get_device_name(self.device)} ({self.isa})"
+        return {"device": f"{self.device}: {name}", "kernels": f"compiled ones are kept in {cache_dir()}"}
+
+    def report(self, tell: Callable[[str, float], None]) -> None:
+        if self.captures is not None:
+            self.captures.tell = tell
 
     def page_budget(self, share: float | None, reserve: int) -> int | None:
         if self.device.type != "cuda":

@@ -65,6 +65,7 @@ class Captures:
     Attributes:
         seconds: what each capture took, by its name.
         failed: why there is none, by its name.
+        tell: called with (name, seconds) as each one ends, on the thread that recorded.
     """
 
     def __init__(self, record: Record, background: bool = True) -> None:
@@ -75,6 +76,7 @@ class Captures:
         self._idle = threading.Condition()
         self.seconds: dict[str, float] = {}
         self.failed: dict[str, str] = {}
+        self.tell: Callable[[str, float], None] = lambda name, seconds: None
 
     def want(
         self,
@@ -94,6 +96,7 @@ class Captures:
                     self.failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
             else:
                 self.seconds[name] = time.perf_counter() - begin
+                self.tell(f"capture {name}", self.seconds[name])
 
         if not self._background:
             job()

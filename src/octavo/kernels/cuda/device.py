@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from octavo.errors import InvalidRequestError
 
 MINIMUM_CAPABILITY = (8, 0)
 """Ampere: bf16 tensor cores."""
+SHARE = 0.9
+"""Of a GPU's memory, for weights, pages and activations, when nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +104,40 @@ def torch_refuses(gpu: Gpu, torch: Any) -> str | None:
     )
 
 
-def choose_device(wanted: str, backend: str, gpu: Gpu | str | None = None) -> str:
-    """ "cpu", "cuda" or "cuda:N".
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A device, and why it is no GPU.
 
+    Attributes:
+        device: "cpu", "cuda" or "cuda:N".
+        why: one line; None: it is a GPU, or a CPU was asked for.
+    """
+
+    device: str
+    why: str | None = None
+
+
+def choose(
+    wanted: str,
+    backend: str,
+    gpu: Gpu | str | None = None,
+    weights: Callable[[], int] | None = None,
+    share: float = 1.0,
+    memory: Callable[[int], tuple[int, int]] | None = None,
+) -> Choice:
+    """
     Args:
         wanted: "auto", "cpu", "cuda" or "cuda:N". auto takes a GPU that nothing speaks against.
         backend: other than "auto" it names a CPU backend, which auto then obeys.
         gpu: what find_gpu would say (tests).
+        weights: tells how many bytes the weights take at least; they must fit in share of the memory.
+        memory: (free, total) bytes of a GPU by its index; None: torch's (tests bring their own).
 
     Raises:
         InvalidRequestError: a GPU was asked for that cannot be used, with the reason.
     """
     if wanted == "cpu" or (wanted == "auto" and backend not in ("auto", "cuda")):
-        return "cpu"
+        return Choice("cpu")
     if wanted != "auto" and backend not in ("auto", "cuda"):
         raise InvalidRequestError(f"backend {backend!r} does not run on device {wanted!r}", "backend")
     index = int(wanted[5:]) if wanted.startswith("cuda:") and wanted[5:].isdigit() else 0
@@ -122,10 +146,30 @@ def choose_device(wanted: str, backend: str, gpu: Gpu | str | None = None) -> st
     found = find_gpu(index) if gpu is None else gpu
     reason = why_not(found)
     if reason is None and not isinstance(found, str):
-        import_torch = importlib.import_module("torch")
-        reason = torch_refuses(found, import_torch)
+        torch = importlib.import_module("torch")
+        reason = torch_refuses(found, torch)
+        if reason is None and weights is not None:
+            ask = torch.cuda.mem_get_info if memory is None else memory
+            reason = too_small(found, ask(index), weights(), share)
     if reason is None:
-        return wanted if wanted != "auto" else "cuda"
+        return Choice(wanted if wanted != "auto" else "cuda")
     if wanted == "auto" and backend != "cuda":
-        return "cpu"
+        return Choice("cpu", reason)
     raise InvalidRequestError(f"no GPU can be used: {reason}", "device")
+
+
+def too_small(gpu: Gpu, memory: tuple[int, int], weights: int, share: float) -> str | None:
+    """Why this GPU's memory, (free, total) bytes, cannot hold the weights; None: it can."""
+    free, total = memory
+    left = free - int(total * (1 - share))
+    if weights <= left:
+        return None
+    return (
+        f"the weights need {weights / 1e9:.1f} GB or more, {gpu.name} has {free / 1e9:.1f} of "
+        f"{total / 1e9:.1f} GB free, of which {max(left, 0) / 1e9:.1f} may be used"
+    )
+
+
+def choose_device(wanted: str, backend: str, gpu: Gpu | str | None = None) -> str:
+    """choose, where nobody asks why."""
+    return choose(wanted, backend, gpu).device

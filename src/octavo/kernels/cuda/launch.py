@@ -8,6 +8,11 @@ from octavo.checkpoints.hub import default_cache_dir
 from octavo.errors import InvalidRequestError
 
 
+def cache_dir() -> str:
+    """Where compiled kernels are kept: TRITON_CACHE_DIR, or a folder of Octavo's cache."""
+    return os.environ.setdefault("TRITON_CACHE_DIR", str(default_cache_dir() / "triton"))
+
+
 def prepare(interpret: bool) -> None:
     """Let kernels be defined for the interpreter (device "cpu") or for a GPU.
 
@@ -19,7 +24,7 @@ def prepare(interpret: bool) -> None:
     """
     if interpret:
         os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("TRITON_CACHE_DIR", str(default_cache_dir() / "triton"))
+    cache_dir()
     import triton.language
     from triton.runtime.interpreter import InterpretedFunction
 

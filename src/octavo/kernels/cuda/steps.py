@@ -21,7 +21,7 @@ import torch
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.batch import DeviceBatch, move
-from octavo.kernels.cuda.buckets import Bucket, Form, Forms
+from octavo.kernels.cuda.buckets import MAX_QUERY, Bucket, Form, Forms
 from octavo.kernels.cuda.capture import Captures
 from octavo.kernels.cuda.eager import OpsMaker, check_limits
 from octavo.kernels.cuda.errors import step_errors
@@ -83,6 +83,15 @@ class Steps:
         self._places: dict[tuple[Form, Kind | None], Place] = {}
         self._logits: torch.Tensor | None = None
         self.replays = 0
+
+    def prepare(self) -> None:
+        """Run padding, alone and in as many tokens as a short prompt has: kernels are compiled, or come
+        from the disk, and nothing is stored."""
+        query = min(self._limits.max_tokens, self._limits.max_sampled, MAX_QUERY)
+        with step_errors():
+            for form in (Form(1, 1), Form(1, query, query)):
+                for kind in (Kind.GREEDY, Kind.NARROW):
+                    self._run(self._place(form), kind)
 
     def lacks(self, draws: Draws) -> str | None:
         return self.sampler.lacks(draws)
