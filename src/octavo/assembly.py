@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from octavo.runtime.memory import MemoryPlan
     from octavo.runtime.page_file import MappedPages
     from octavo.runtime.runner import ModelRunner
+    from octavo.runtime.states import RequestStates
     from octavo.tokenizer import Tokenizer
     from octavo.tokenizer.chat import ChatTemplate
 
@@ -106,7 +107,6 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.memory import return_freed, seconds_to_copy
     from octavo.runtime.pipeline import make_runner
-    from octavo.runtime.states import RequestStates
 
     phases = _Phases(progress)
     path = find(user.model)
@@ -131,7 +131,8 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     specs = model.kv_specs((backend.kv_dtype if user.kv_cache_dtype == "auto" else None) or user.kv_dtype)
     memory, config = _memory(user, model, backend, specs, weight_bytes, planned)
     swap = memory.num_swap_pages
-    kv = backend.kv_cache(specs, memory.num_pages + swap, user.page_size)
+    spare = memory.num_pages + swap  # what stands in for pages behind a window
+    kv = backend.kv_cache(specs, spare + (config.window is not None), user.page_size)
     if swap:
         page_s = 0.0 if planned else seconds_to_copy(kv, memory.num_pages)
         config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
@@ -139,9 +140,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     pages = None if planned else _page_file(user, backend, kv, specs, model_hash)
     phases.done("memory")
     limits = _limits(config)
-    states = RequestStates(
-        config.max_num_seqs, config.max_model_len, config.page_size, config.max_encoder_len
-    )
+    states = _states(config, spare)
     stop_ids = tokenizer.stop_token_ids
     runner = make_runner(model, backend, kv, limits, states, stop_ids, memory.num_pages, pages)
     return_freed()
@@ -196,7 +195,7 @@ def _memory(
 ) -> tuple[MemoryPlan, SchedulerConfig]:
     """The pages that fit, and the engine's numbers with them."""
     from octavo.models.registry import EncoderDecoder
-    from octavo.runtime.memory import activation_reserve, free_after, plan_memory
+    from octavo.runtime.memory import activation_reserve, free_after, plan_memory, window_of
 
     source = model.max_source if isinstance(model, EncoderDecoder) else 0
     of_encoder = -(-encoder_length(user, source) // user.page_size) * user.page_size
@@ -211,7 +210,9 @@ def _memory(
         specs, weight_bytes, length, user.max_num_seqs, user.page_size, user.num_pages, share, free,
         user.swap_space,
     )  # fmt: skip
-    return memory, resolve(user, model.max_position, memory.num_pages, source, backend.step_tokens)
+    return memory, resolve(
+        user, model.max_position, memory.num_pages, source, backend.step_tokens, window_of(specs)
+    )
 
 
 def _page_file(
@@ -242,6 +243,19 @@ def _page_file(
     }
     space = DISK_SPACE if user.prefix_cache_disk_space is None else user.prefix_cache_disk_space
     return MappedPages.open(user.prefix_cache_dir, made_by, kv.page_bytes, int(space * 2**30))
+
+
+def _states(config: SchedulerConfig, spare_page: int) -> RequestStates:
+    from octavo.runtime.states import RequestStates
+
+    return RequestStates(
+        config.max_num_seqs,
+        config.max_model_len,
+        config.page_size,
+        config.max_encoder_len,
+        config.window,
+        spare_page,
+    )
 
 
 def _limits(config: SchedulerConfig) -> Limits:

@@ -13,6 +13,8 @@ CPU_BATCHED_TOKENS = 512
 KV_DTYPES = {"auto": "f16", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8"}
 
 MAX_THREADS = 1024
+MAX_IN_FLIGHT = 2
+"""Steps that may be planned before the first one's result."""
 DISK_SPACE = 4.0
 """GiB that the prefix cache may take in its folder when nobody says otherwise."""
 
@@ -35,6 +37,7 @@ class SchedulerConfig:
             that copying a page takes, measured when the model was loaded.
         scheduling_policy, fair_share: who enters next, see engine.entry_order.
         max_encoder_len: tokens of an encoder's input, computed in one step; 0: the model has no encoder.
+        window: tokens that the model's widest sliding window sees; None: some layer sees all.
     """
 
     num_pages: int
@@ -50,6 +53,13 @@ class SchedulerConfig:
     scheduling_policy: str = "fcfs"
     fair_share: int = 16
     max_encoder_len: int = 0
+    window: int | None = None
+
+    @property
+    def pages_at_a_time(self) -> int:
+        """Pages that the longest sequence needs at a time, its encoder's input included."""
+        own = pages_at_a_time(self.max_model_len, self.page_size, self.window, self.max_num_batched_tokens)
+        return own + -(-self.max_encoder_len // self.page_size)
 
     @property
     def max_sequences(self) -> int:
@@ -68,11 +78,13 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} must be at least 1, not {getattr(self, name)}", name)
-        needed = sum(-(-length // self.page_size) for length in (self.max_model_len, self.max_encoder_len))
-        if needed > self.num_pages:
+        if self.window is not None and self.window < 1:
+            raise InvalidRequestError(f"window must be at least 1, not {self.window}", "window")
+        if (needed := self.pages_at_a_time) > self.num_pages:
             encoder = f" and max_encoder_len {self.max_encoder_len}" if self.max_encoder_len else ""
+            window = f" with a window of {self.window}" if self.window else ""
             raise InvalidRequestError(
-                f"max_model_len {self.max_model_len}{encoder} needs {needed} pages, "
+                f"max_model_len {self.max_model_len}{window}{encoder} needs {needed} pages, "
                 f"the pool has {self.num_pages}",
                 "max_model_len",
             )
@@ -226,12 +238,24 @@ def encoder_length(user: EngineConfig, max_source: int) -> int:
     return min(max_source, user.max_model_len or max_source, user.max_num_batched_tokens or max_source)
 
 
+def pages_at_a_time(length: int, page_size: int, window: int | None, step_tokens: int) -> int:
+    """Pages that a sequence of this length needs at a time.
+
+    With a window that is what the next token sees and what the steps in flight write.
+    """
+    whole = -(-length // page_size)
+    if window is None:
+        return whole
+    return min(whole, -(-(window + MAX_IN_FLIGHT * step_tokens - 2) // page_size) + 1)
+
+
 def resolve(
     user: EngineConfig,
     max_position: int,
     num_pages: int,
     max_source: int = 0,
     step_tokens: int | None = None,
+    window: int | None = None,
 ) -> SchedulerConfig:
     """The engine's numbers from the user's wishes, the model and the pages that fit.
 
@@ -240,13 +264,15 @@ def resolve(
     Args:
         max_source: the longest input of the model's encoder; 0: it has none.
         step_tokens: tokens of a step that keep the backend busy; None: CPU_BATCHED_TOKENS.
+        window: of all the model's layers; a sequence then needs no more pages than that at a time.
 
     Raises:
         CapacityError: the pool cannot hold one sequence of the max_model_len that was asked for.
     """
     length, size = context_length(user, max_position), user.page_size
     encoder = encoder_length(user, max_source)
-    needed = -(-length // size) + -(-encoder // size)
+    tokens = user.max_num_batched_tokens or max(step_tokens or CPU_BATCHED_TOKENS, encoder)
+    needed = pages_at_a_time(length, size, window, tokens) + -(-encoder // size)
     if needed > num_pages:
         if user.max_model_len is not None or (encoder and num_pages < 2):
             both = " and an encoder's input of as many tokens" if encoder else ""
@@ -261,12 +287,13 @@ def resolve(
         page_size=user.page_size,
         max_model_len=length,
         max_num_seqs=user.max_num_seqs,
-        max_num_batched_tokens=user.max_num_batched_tokens or max(step_tokens or CPU_BATCHED_TOKENS, encoder),
+        max_num_batched_tokens=tokens,
         step_target_s=user.step_target_ms / 1000 or None,
         enable_prefix_caching=user.enable_prefix_caching,
         max_waiting=user.max_waiting,
         scheduling_policy=user.scheduling_policy,
         max_encoder_len=encoder,
+        window=window,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import test_entry_order, test_kv_manager, test_prefix_cache, test_scheduler
-from octavo.engine import entry_order, scheduler
+from octavo.engine import entry_order, kv_manager, scheduler, start
 from octavo.engine.beams import BeamGroup
 from octavo.engine.entry_order import EntryOrder
 from octavo.engine.kv_manager import KVManager
@@ -126,12 +126,12 @@ def match_a_page_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 def recompute_nothing_after_a_full_hit(patch: pytest.MonkeyPatch) -> None:
-    def mutant(self: KVManager, request: Request) -> Any:
-        if not self.caching:
-            return None, []
-        return self.cache.match(request.token_ids, request.cache_salt)
+    def mutant(kv: KVManager, request: Request) -> start.Start:
+        if not kv.caching:
+            return start.start_without_tree(kv, request)
+        return start._continued(kv, request, *kv.cache.match(request.token_ids, request.cache_salt))
 
-    patch.setattr(KVManager, "_find", mutant)
+    patch.setattr(kv_manager, "find_start", mutant)
 
 
 def publish_without_retaining(patch: pytest.MonkeyPatch) -> None:
@@ -222,13 +222,13 @@ def forget_the_copy(patch: pytest.MonkeyPatch) -> None:
 
 
 def share_what_the_leader_has_not_computed(patch: pytest.MonkeyPatch) -> None:
-    def mutant(self: KVManager, request: Request) -> int:
+    def mutant(kv: KVManager, request: Request) -> int:
         leader = request.leader
         if leader is None or not leader.page_table:
             return 0
         return min(leader.num_scheduled_tokens, request.num_prompt_tokens - 1)
 
-    patch.setattr(KVManager, "_shared_with_leader", mutant)
+    patch.setattr(start, "shared_with_leader", mutant)
     patch.setattr(PrefixesInProgress, "worth_waiting", lambda self, request: False)
 
 
@@ -278,13 +278,13 @@ def swap_what_is_only_scheduled(patch: pytest.MonkeyPatch) -> None:
 
 def copy_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
     """From the swap space or from the disk."""
-    begin = KVManager._begin_copied
+    begin = KVManager._begin
 
-    def mutant(self: KVManager, *args: Any) -> Any:
-        pairs = begin(self, *args)
-        return pairs and tuple((slot, page) for (slot, _), (_, page) in zip(pairs, pairs[::-1], strict=True))
+    def mutant(self: KVManager, request: Request, begun: start.Start, reserve: int) -> bool:
+        begun.back = begun.back[::-1]
+        return begin(self, request, begun, reserve)
 
-    patch.setattr(KVManager, "_begin_copied", mutant)
+    patch.setattr(KVManager, "_begin", mutant)
 
 
 def keep_the_slots_of_the_aborted(patch: pytest.MonkeyPatch) -> None:

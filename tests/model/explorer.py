@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.engine.kv_manager import SELF, Growth, KVManager
+from octavo.engine.kv_manager import SELF, Growth, KVManager, PageGroup
 from octavo.engine.page_pool import ensure
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request, RequestState
+from octavo.engine.windows import GONE
 from octavo.params import RequestMetrics, SamplingParams
 
 NOTHING: frozenset[int] = frozenset()
@@ -35,6 +36,7 @@ class Size:
     prompts: tuple[tuple[int, ...], ...] = ((0, 0), (0, 0, 1))
     tokens: tuple[int, ...] = (0, 1)
     caching: bool = True
+    window: int | None = None
 
 
 @dataclass
@@ -49,7 +51,9 @@ class World:
 
     @staticmethod
     def empty(size: Size) -> World:
-        kv = KVManager((SELF,), size.num_pages, size.page_size, size.caching)
+        most = -(-size.max_len // size.page_size)
+        group = PageGroup(SELF.name, size.window, most)
+        kv = KVManager((group,), size.num_pages, size.page_size, size.caching)
         return World(size, kv, [], [[None] * size.page_size for _ in range(size.num_pages)])
 
     def copy(self) -> World:
@@ -110,6 +114,14 @@ class World:
         self.kv.release(self.running.pop(index), publish)
         return True
 
+    def let_go(self, index: int) -> bool:
+        """Somebody needs pages: a request gives back what is behind its window."""
+        request, windows = self.running[index], self.kv.windows
+        before = request.num_gone_pages
+        if windows is not None:
+            windows.let_go(request)
+        return request.num_gone_pages > before
+
     def evict(self) -> bool:
         return self.kv.cache.evict(1) > 0
 
@@ -128,6 +140,8 @@ class World:
             for other in _each(self):
                 if other != i:
                     yield f"replace {i} {other}", lambda w, i=i, o=other: w.replace(i, o)  # type: ignore[misc]
+            if size.window is not None:
+                yield f"let go {i}", lambda w, i=i: w.let_go(i)  # type: ignore[misc]
             yield f"finish {i}", lambda w, i=i: w.leave(i, True)  # type: ignore[misc]
             yield f"abort {i}", lambda w, i=i: w.leave(i, False)  # type: ignore[misc]
         if self.kv.cache.num_evictable:
@@ -139,12 +153,14 @@ class World:
         """The books agree, and every page holds what its users take it for."""
         self.kv.check_integrity(self.running)
         for request in self.running:
-            self._check_pages(request.token_ids[: request.num_computed_tokens], request.page_table)
+            computed = request.num_computed_tokens
+            seen = 0 if self.size.window is None else max(computed - self.size.window + 1, 0)
+            self._check_pages(request.token_ids[:computed], request.page_table, seen)
         for tokens, pages in paths(self.kv):
             self._check_pages(tokens, pages)
 
-    def _check_pages(self, tokens: list[int], pages: list[int]) -> None:
-        for position in range(len(tokens)):
+    def _check_pages(self, tokens: list[int], pages: list[int], first: int = 0) -> None:
+        for position in range(first, len(tokens)):
             page = pages[position // self.size.page_size]
             found = self.slots[page][position % self.size.page_size]
             ensure(found == tuple(tokens[: position + 1]), f"page {page} holds {found} at {position}")
@@ -162,7 +178,7 @@ class World:
         names: dict[int, int] = {}
 
         def named(pages: list[int]) -> tuple[int, ...]:
-            return tuple(names.setdefault(page, len(names)) for page in pages)
+            return tuple(GONE if page == GONE else names.setdefault(page, len(names)) for page in pages)
 
         requests = tuple(
             (tuple(r.token_ids), named(r.page_table), r.num_cached_pages, r.shares_tail) for r in self.running

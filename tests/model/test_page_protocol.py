@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
+from octavo.engine.windows import Window
 from support.page_mutants import (
     Patch,
     evict_what_is_locked,
@@ -24,6 +26,22 @@ from support.page_mutants import (
 SMALL = Size(num_pages=3, max_len=3, prompts=((0,), (0, 0, 0)))  # the longer one can be a hit
 WIDE = Size(num_pages=4, max_len=3, max_running=3, prompts=((0,),), tokens=(0,))
 LARGE = Size()
+WINDOWED = Size(num_pages=4, page_size=1, max_len=4, prompts=((0,), (0, 0, 0)), tokens=(0,), window=2)
+
+
+def free_what_is_seen(patch: pytest.MonkeyPatch) -> None:
+    """The window's edge off by one."""
+    patch.setattr(Window, "first_page", lambda self, n: max(n - self.size + 2, 0) // self.page_size)
+
+
+def leave_pages_to_the_tree(patch: pytest.MonkeyPatch) -> None:
+    """The path is unlocked, its end not withdrawn."""
+
+    def mutant(self: PrefixCache, node: Any, count: int) -> bool:
+        self.unlock(node)
+        return True
+
+    patch.setattr(PrefixCache, "withdraw", mutant)
 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE], ids=["small", "wide"])
@@ -39,6 +57,21 @@ def test_without_a_cache() -> None:
     found = explore(Size(num_pages=3, max_len=3, prompts=((0,), (0, 0)), caching=False), 20_000)
     assert found.complete
     assert found.copies > 3
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_with_a_window(caching: bool) -> None:
+    found = explore(replace(WINDOWED, caching=caching), 20_000)
+    assert found.complete
+    assert found.states > (200 if caching else 20)
+
+
+@pytest.mark.parametrize("mutate", [free_what_is_seen, leave_pages_to_the_tree], ids=lambda m: m.__name__)
+def test_the_mistake_with_a_window_is_found(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    with pytest.raises((IntegrityError, AssertionError, IndexError, ValueError)) as caught:
+        explore(WINDOWED, 20_000)
+    assert caught.value.__notes__[0].count("->") <= 6
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from octavo.config import pages_at_a_time
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, SamplingParams
@@ -56,10 +57,12 @@ def quiet_engine(folder: Path, kv_dtype: str) -> EngineCore:
     )
 
 
-def random_engine(folder: Path, rng: random.Random, kv_dtype: str, late: Queue | None = None) -> EngineCore:
+def random_engine(
+    folder: Path, rng: random.Random, kv_dtype: str, late: Queue | None = None, window: int | None = None
+) -> EngineCore:
     """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two."""
-    page_size = rng.choice((1, 3, 4, 8, 16, 32))
-    least = -(-MAX_LENGTH // page_size)
+    page_size, tokens = rng.choice((1, 3, 4, 8, 16, 32)), rng.choice((7, 16, 40, 200))
+    least = pages_at_a_time(MAX_LENGTH, page_size, window, tokens)
     caching = rng.random() < 0.7
     on_disk = caching and rng.random() < 0.5 and late is None  # (a GPU's pages are not kept on disk)
     engine = tiny_engine(
@@ -72,7 +75,8 @@ def random_engine(folder: Path, rng: random.Random, kv_dtype: str, late: Queue |
         num_pages=least + rng.choice((0, 1, least // 2, 4 * least)),
         max_model_len=MAX_LENGTH,
         max_num_seqs=rng.randint(1, 8),
-        max_num_batched_tokens=rng.choice((7, 16, 40, 200)),
+        max_num_batched_tokens=tokens,
+        window=window,
         scheduling_policy=rng.choice(("fcfs", "lpm")),
         num_swap_pages=rng.choice((0, least // 2, 2 * least)),
         enable_prefix_caching=caching,
@@ -93,12 +97,13 @@ class Crowd:
 
     Args:
         late: the engine's device does nothing before somebody waits.
+        window: the model's; pages behind it are given back, which those who are alone do not do.
     """
 
-    def __init__(self, folder: Path, seed: int, late: Queue | None = None) -> None:
+    def __init__(self, folder: Path, seed: int, late: Queue | None = None, window: int | None = None) -> None:
         self._rng = random.Random(seed)
         self._folder, self._kv_dtype = folder, self._rng.choice(KV_DTYPES)
-        self.engine = random_engine(folder, self._rng, self._kv_dtype, late)
+        self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window)
         self.happened: Counter[str] = Counter()
         self.differing: list[str] = []
         self._answers = Answers()
@@ -116,6 +121,8 @@ class Crowd:
                 self._answers.take(self.engine.step())
                 swap = self.engine.scheduler.kv.swap.pool
                 self.happened["steps with pages swapped out"] += swap.num_free < swap.num_pages
+                gone = [r.num_gone_pages for r in self.engine.scheduler.running]
+                self.happened["steps with pages behind a window gone"] += any(gone)
             if self._asked and rng.random() < 0.01:
                 name = rng.choice(list(self._asked))
                 self._aborted.add(name)
@@ -150,11 +157,16 @@ class Crowd:
             self.differing.append(name)
 
 
-def crowds(folder: Path, seeds: range, until: Callable[[Crowd], Any] = lambda crowd: None) -> list[Crowd]:
+def crowds(
+    folder: Path,
+    seeds: range,
+    until: Callable[[Crowd], Any] = lambda crowd: None,
+    window: int | None = None,
+) -> list[Crowd]:
     """Crowds of these seeds; ends early when `until` says so."""
     met: list[Crowd] = []
     for seed in seeds:
-        met.append(Crowd(folder, seed).meet())
+        met.append(Crowd(folder, seed, window=window).meet())
         if until(met[-1]):
             break
     return met

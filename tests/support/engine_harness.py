@@ -46,6 +46,7 @@ class Harness:
         fair_share: int = 16,
         max_encoder_len: int = 0,
         page_file: ToyPages | None = None,
+        window: int | None = None,
     ) -> None:
         config = SchedulerConfig(
             num_pages=num_pages,
@@ -60,11 +61,14 @@ class Harness:
             scheduling_policy=scheduling_policy,
             fair_share=fair_share,
             max_encoder_len=max_encoder_len,
+            window=window,
         )
         self.config = config
         self.toy = Toy(vocab_size)
         self.page_file = page_file
-        self.executor = ToyExecutor(num_pages, page_size, self.toy, propose=propose, page_file=page_file)
+        self.executor = ToyExecutor(
+            num_pages, page_size, self.toy, propose=propose, page_file=page_file, window=window
+        )
         self.core = EngineCore(
             config,
             self.executor,

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from octavo.config import pages_at_a_time
 from octavo.engine.core import MAX_FAILED_STEPS
 from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.params import BeamSearchParams, SamplingParams
@@ -43,15 +44,17 @@ def random_pages(rng: random.Random) -> ToyPages:
     )
 
 
-def random_harness(rng: random.Random, encoder: bool = False, disk: bool = False) -> Harness:
+def random_harness(
+    rng: random.Random, encoder: bool = False, disk: bool = False, windowed: bool = False
+) -> Harness:
     """A small engine: pools so tight that requests are preempted, chunks of any size."""
     page_size = rng.choice((1, 2, 3, 4, 8))
     max_model_len = rng.randint(8, 48)
-    least = -(-max_model_len // page_size)
     vocab_size = rng.choice((5, 64))
     budget = rng.choice((1, 3, 7, 16, 64))
     max_encoder_len = rng.randint(1, min(budget, max_model_len)) if encoder else 0
-    least += -(-max_encoder_len // page_size)
+    window = rng.choice((1, 2, 4, 5, 8, 9, 17)) if windowed else None
+    least = pages_at_a_time(max_model_len, page_size, window, budget) + -(-max_encoder_len // page_size)
     drafts = not encoder and rng.random() < 0.4  # the oracle knows no encoder
     options: dict[str, Any] = dict(  # noqa: C408
         num_pages=least + rng.choice((0, 1, 3, least, 4 * least)),
@@ -69,6 +72,7 @@ def random_harness(rng: random.Random, encoder: bool = False, disk: bool = False
         propose=oracle_drafts(vocab_size, rng.randint(1, 4)) if drafts else None,
         max_encoder_len=max_encoder_len,
         page_file=random_pages(rng) if disk else None,
+        window=window,
     )
     harness = Harness(**options)
     harness.options = options
@@ -164,19 +168,21 @@ def fail_once(harness: Harness, what: str) -> None:
     harness.step()
 
 
-def drive(seed: int, operations: int, encoder: bool = False) -> Harness:
+def drive(seed: int, operations: int, encoder: bool = False, windowed: bool = False) -> Harness:
     """A random engine after so many random operations, run to its end and found empty."""
     rng = random.Random(seed)
-    harness = random_harness(rng, encoder)
+    harness = random_harness(rng, encoder, windowed=windowed)
     _operate(harness, rng, operations)
     harness.drain_and_check()
     return harness
 
 
-def drive_with_restarts(seed: int, operations: int, encoder: bool = False) -> list[Harness]:
+def drive_with_restarts(
+    seed: int, operations: int, encoder: bool = False, windowed: bool = False
+) -> list[Harness]:
     """Random engines one after the other that have nothing in common but a file of pages."""
     rng = random.Random(seed)
-    met = [random_harness(rng, encoder, disk=True)]
+    met = [random_harness(rng, encoder, disk=True, windowed=windowed)]
     _operate(met[0], rng, operations)
     for _ in range(rng.randint(0, 2)):
         met.append(Harness(**{**met[0].options, "page_file": met[-1].stop()}))

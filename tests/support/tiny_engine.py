@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,15 @@ def save_tiny_llama(folder: Path) -> Path:
     return folder
 
 
+def save_tiny_mistral(folder: Path, window: int) -> Path:
+    """The same with a sliding window in every layer."""
+    save_tiny_llama(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": window}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 @cache
 def loaded(folder: Path, backend: str, threads: int) -> tuple[Backend, Model]:
     made: Backend
@@ -90,14 +100,16 @@ def tiny_engine(
     config = SchedulerConfig(**wanted)
     made, model = loaded(folder, backend, threads)
     slots = config.num_pages + config.num_swap_pages
-    pages = made.kv_cache(model.kv_specs(kv_dtype), slots, config.page_size)
+    pages = made.kv_cache(model.kv_specs(kv_dtype), slots + 1, config.page_size)
     limits = Limits(
         max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         max_sequences=config.max_num_seqs,
         max_sampled=config.max_num_seqs,
         max_pages_per_sequence=-(-config.max_model_len // config.page_size),
     )
-    states = RequestStates(config.max_num_seqs, config.max_model_len, config.page_size)
+    states = RequestStates(
+        config.max_num_seqs, config.max_model_len, config.page_size, 0, config.window, spare_page=slots
+    )
     page_file = None
     if pages_folder is not None:
         assert isinstance(pages, PageBytes)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
+from octavo.engine.windows import GONE
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling.beam import BeamSearch
 from support.toy_pages import ToyPages
@@ -138,6 +139,7 @@ class ToyExecutor:
         references: reference count of a page (PagePool.references), to catch writes to shared pages.
         propose: drafts after a row's tokens, or None for no drafts.
         page_file: where plans save pages and load them from.
+        window: tokens that a token sees, itself included; what lies before is not read.
 
     Attributes:
         plans: all plans so far.
@@ -153,8 +155,9 @@ class ToyExecutor:
         references: Callable[[int], int] | None = None,
         propose: Callable[[Sequence[int], int], Sequence[int]] | None = None,
         page_file: ToyPages | None = None,
+        window: int | None = None,
     ) -> None:
-        self.page_file = page_file
+        self.page_file, self.window = page_file, window
         self.toy = toy or Toy()
         self.page_size = page_size
         self.slots: list[list[int | None]] = [[None] * page_size for _ in range(num_pages)]
@@ -256,9 +259,13 @@ class ToyExecutor:
             if step.copied_page not in copied or row.computed is None:
                 raise PlanError("a page is replaced by one that was not copied")
             row.pages[step.start // self.page_size] = step.copied_page
+        passed = min(self._first_seen(step) // self.page_size, len(row.pages))
+        row.pages[:passed] = [GONE] * passed
         first_own = -(-step.start // self.page_size) if row.computed is None else 0
         for position, page in enumerate(step.pages):
-            if page in row.pages:
+            if page == GONE and row.computed is not None:
+                raise PlanError("a page is gone before the row has seen it")
+            if page in row.pages and page != GONE:
                 raise PlanError(f"page {page} is twice in a table")
             row.pages.append(page)
             if position >= first_own:  # fresh, not from the cache: what it held is meaningless
@@ -305,17 +312,27 @@ class ToyExecutor:
         row = self.rows[step.row]
         if row.computed is None:
             # (A beam may inherit the page that it goes on with.)
-            own = row.new.params.logprobs is not None or row.pages[step.start // self.page_size] in copied
+            tail = row.pages[step.start // self.page_size] if step.start % self.page_size else GONE
+            own = row.new.params.logprobs is not None or tail in copied
+            # (A leader that its window has taken on may have left its page to the last one who shares it.)
+            own = own or (
+                self.window is not None and self.references is not None and self.references(tail) == 1
+            )
             if step.start % self.page_size and not own:
                 raise PlanError("a partly filled page came from the cache")
         elif step.start != row.computed:
             raise PlanError(f"step starts at {step.start}, {row.computed} tokens are computed")
         self._cross(row)
         expected = row.prints_of(self._sequence(step)[: step.start])
-        for position, value in enumerate(expected):
+        for position, value in list(enumerate(expected))[self._first_seen(step) :]:
             page = row.pages[position // self.page_size]
+            if page == GONE or (self.references is not None and self.references(page) < 1):
+                raise PlanError(f"row {step.row} reads page {page}, which it has given back")
             if self.slots[page][position % self.page_size] != value:
                 raise PlanError(f"page {page} does not hold position {position} of row {step.row}")
+
+    def _first_seen(self, step: RowStep) -> int:
+        return 0 if self.window is None else max(step.start - self.window + 1, 0)
 
     def _write(self, step: RowStep) -> None:
         row = self.rows[step.row]

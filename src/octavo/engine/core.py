@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from octavo.config import SchedulerConfig
+from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
 from octavo.engine.admission import MAX_PRIORITY, Admission
 from octavo.engine.beams import SearchMaker, begin_group, updates_of
 from octavo.engine.disk_tier import PageFile
@@ -15,7 +15,7 @@ from octavo.engine.encoder_input import salt_of
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import Executor, Handle, StepPlan
 from octavo.engine.request import Request, RequestUpdate
-from octavo.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from octavo.engine.scheduler import Scheduler
 from octavo.engine.stats import EngineStats
 from octavo.errors import (
     DeviceLostError,

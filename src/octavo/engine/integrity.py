@@ -10,6 +10,7 @@ from octavo.config import SchedulerConfig
 from octavo.engine.page_pool import ensure
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request, RequestState
+from octavo.engine.windows import GONE
 
 if TYPE_CHECKING:
     from octavo.engine.kv_manager import KVManager
@@ -63,9 +64,16 @@ def check_tables(kv: KVManager, running: Iterable[Request]) -> None:
     if kv.cross is not None:
         kv.cross.check_integrity([request.cross for request in running])
         owners.update(page for entry in kv.cross.entries() for page in entry.pages)
+    if kv.windows is not None:
+        alone = {request for request in running if request.group is None}
+        ensure(set(kv.windows.running) == alone, "a request with a window is lost or has ended")
     for request in running:
-        ensure(len(set(request.page_table)) == len(request.page_table), "a table holds a page twice")
-        owners.update(request.page_table)
+        gone = request.num_gone_pages
+        held = request.page_table[gone:]
+        ensure(len(set(held)) == len(held), "a table holds a page twice")
+        ensure(GONE not in held and set(request.page_table[:gone]) <= {GONE}, "a page is gone, or is not")
+        ensure(gone <= kv.first_page(request.num_computed_tokens), "a page is gone that the next token sees")
+        owners.update(held)
         walk, path = request.cache_node, list[int]()
         ensure((walk is not None) == kv.caching, "a running request has no place in the tree")
         while walk is not None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from octavo.config import SchedulerConfig
 from octavo.engine.cross_pages import CrossPages
 from octavo.engine.disk_tier import DiskTier, Fetch, PageFile
 from octavo.engine.integrity import check_tables
 from octavo.engine.page_keys import page_keys, root_key
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.plan import PageSave
-from octavo.engine.prefix_cache import Node, PrefixCache
+from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
+from octavo.engine.start import Start, find_start, start_without_tree
 from octavo.engine.swap import SwapSpace
+from octavo.engine.windows import GONE, Window, Windows
 from octavo.errors import UnsupportedError
 
 
@@ -35,9 +38,15 @@ class PageGroup:
 
     "self" is causal self-attention over everything before, "cross" attention over an encoder's output.
     Groups take their pages from one pool: a page serves whichever table it is in.
+
+    Attributes:
+        window: tokens that the widest window of these layers sees; None: some layer sees everything.
+        most_pages: that a sequence of any length needs at a time then (SchedulerConfig.pages_at_a_time).
     """
 
     name: str = "self"
+    window: int | None = None
+    most_pages: int = 0
 
 
 SELF, CROSS = PageGroup("self"), PageGroup("cross")
@@ -59,6 +68,7 @@ class KVManager:
     3. After a full hit at least one token is computed anew, because its logits are needed.
     4. When the pool is empty, pages that only the tree holds are evicted, least recently used first. With a
        file they go to disk (DiskTier), and requests find them there beyond what the tree holds.
+    5. With a window, pages behind it are given back (Windows): page_table[:num_gone_pages] are GONE.
     """
 
     def __init__(
@@ -71,14 +81,20 @@ class KVManager:
         page_file: PageFile | None = None,
     ) -> None:
         for group in groups:
-            if group not in (SELF, CROSS):
+            if group.name not in (SELF.name, CROSS.name) or (group.window and group.name != SELF.name):
                 raise UnsupportedError(f"page group {group.name!r} is not supported yet", "groups")
-        ensure(SELF in groups and len(set(groups)) == len(groups), "one page group 'self' is needed")
+        own = [group for group in groups if group.name == SELF.name]
+        names = {group.name for group in groups}
+        ensure(len(own) == 1 and len(names) == len(groups), "one page group 'self' is needed")
         self.page_size = page_size
         self.pool = PagePool(num_pages)
         self.cross = CrossPages(self.pool) if CROSS in groups else None
         self.cache = PrefixCache(self.pool, page_size)
         self.caching = enable_prefix_caching
+        self.windows: Windows | None = None
+        if own[0].window is not None:
+            window = Window(own[0].window, page_size, own[0].most_pages)
+            self.windows = Windows(window, self.pool, self.cache, self.caching)
         self.swap = swap or SwapSpace(0, 0.0)
         self.disk = DiskTier(page_file) if page_file is not None and enable_prefix_caching else None
         self.cache.spill = None if self.disk is None else self.disk.save
@@ -108,71 +124,52 @@ class KVManager:
         its encoder's output included, which it shares or takes at once. Then grow() must follow before
         anybody else moves: what a leader shares is not locked in the tree.
         """
-        node, pages = self._find(request)
-        if node is not None:
-            self.cache.lock(node)
-        cached = len(pages)
-        computed = max(cached * self.page_size, self._shared_with_leader(request))
-        slots = request.fetch.slots(cached) if request.fetch is not None else []
-        on_disk = (cached + len(slots)) * self.page_size
-        if request.num_swapped_tokens > max(computed, on_disk):
-            back, computed = request.swapped[cached:], request.num_swapped_tokens
-            if (pairs := self._begin_copied(request, node, pages, back, computed, reserve)) is not None:
-                request.swap_in = pairs
-                self.forget(request)
-            return pairs is not None
-        if on_disk > computed:
-            if (pairs := self._begin_copied(request, node, pages, slots, on_disk, reserve)) is not None:
-                request.load_in = pairs
-                self.swap.forget(request)
-            return pairs is not None
-        if request.leader is not None:
-            pages += request.leader.page_table[cached : self.pages_for(computed)]
-        missing = self.pages_for(len(request.token_ids)) - computed // self.page_size
-        of_encoder = self.pages_to_encode(request)
-        if self.num_available < missing + of_encoder + reserve:
-            if node is not None:
-                self.cache.unlock(node)
+        if self._begin(request, find_start(self, request), reserve):
+            return True
+        # What lies behind the window of a cached prefix must not stand in the way of a lone request.
+        alone = self.windows is not None and not self.windows.running
+        return alone and self._begin(request, start_without_tree(self, request), reserve)
+
+    def _begin(self, request: Request, start: Start, reserve: int) -> bool:
+        held, have = start.held, len(start.pages) if start.back else start.computed // self.page_size
+        self.pool.retain(held)
+        needed = self._missing(request, have) + self.pages_to_encode(request) + reserve
+        if start.node is not None:
+            self.cache.lock(start.node)
+        if not self._make_room(needed):
+            self.pool.release(held)
+            if start.node is not None:
+                self.cache.unlock(start.node)
             return False
-        self.pool.retain(pages)
+        own = self._take(len(start.back)) or []
         if self.cross is not None:
-            request.cross = self.cross.join(request.cache_salt, self._take(of_encoder) or ())
-        request.page_table = pages
-        request.cache_node = node
-        request.num_cached_pages = cached
-        request.num_computed_tokens = request.num_scheduled_tokens = computed
-        request.shares_tail = True
-        self.forget(request)
+            of_encoder = self._take(self.pages_to_encode(request)) or ()
+            request.cross = self.cross.join(request.cache_salt, of_encoder)
+        request.page_table, request.num_gone_pages = start.pages + own, start.pages.count(GONE)
+        request.cache_node, request.num_cached_pages = start.node, start.cached
+        request.num_computed_tokens = request.num_scheduled_tokens = start.computed
+        request.shares_tail, request.arriving = not start.back, bool(start.back)
+        pairs = tuple(zip(start.back, own, strict=True))
+        if start.from_disk:
+            request.load_in = pairs
+            self.swap.forget(request)  # (what was fetched is held until the step is made)
+        else:
+            request.swap_in = pairs
+            self.forget(request)
+        if self.windows is not None:
+            self.windows.begin(request)
         return True
 
-    def _begin_copied(
-        self,
-        request: Request,
-        node: Node | None,
-        pages: list[int],
-        back: Sequence[int],
-        computed: int,
-        reserve: int,
-    ) -> tuple[tuple[int, int], ...] | None:
-        """The same for one that finds its tokens up to `computed` in slots of the swap space or the disk,
-        beyond the pages that the cache holds. Returns (slot, page) pairs to copy with its first step."""
-        cached = len(pages)
-        missing = self.pages_for(len(request.token_ids)) - cached
-        of_encoder = self.pages_to_encode(request)
-        if self.num_available < missing + of_encoder + reserve:
-            if node is not None:
-                self.cache.unlock(node)
-            return None
-        self.pool.retain(pages)
-        if self.cross is not None:
-            request.cross = self.cross.join(request.cache_salt, self._take(of_encoder) or ())
-        own = self._take(len(back)) or []
-        request.page_table = pages + own
-        request.cache_node = node
-        request.num_cached_pages = cached
-        request.num_computed_tokens = request.num_scheduled_tokens = computed
-        request.arriving = True
-        return tuple(zip(back, own, strict=True))
+    def _missing(self, request: Request, have: int) -> int:
+        """Pages that its known tokens need beyond these. With a window, no more than it needs at a time."""
+        missing = self.pages_for(len(request.token_ids)) - have
+        if self.windows is None or request.group is not None:
+            return missing
+        return min(missing, self.windows.window.most_pages)
+
+    def first_page(self, num_computed: int) -> int:
+        """The first page that the next token sees, when so many have been computed."""
+        return 0 if self.windows is None else self.windows.window.first_page(num_computed)
 
     def forget(self, request: Request) -> None:
         """What the swap space and the disk hold for a waiting request is not needed (any more)."""
@@ -182,7 +179,8 @@ class KVManager:
     def record(self, request: Request) -> None:
         """Count what a request that enters for the first time has found, and where."""
         prompt, size = request.num_prompt_tokens, self.page_size
-        found, loaded = request.num_cached_pages * size, len(request.load_in) * size
+        found = request.num_cached_pages * size
+        loaded = request.num_computed_tokens - found if request.load_in else 0
         request.num_cached_tokens = found + loaded
         self.cache.record(prompt, found)
         if self.disk is not None:
@@ -210,19 +208,6 @@ class KVManager:
             self.disk.release(request.fetch)
             request.fetch = None
 
-    def _shared_with_leader(self, request: Request) -> int:
-        """Tokens that a sibling has computed and still holds: at most all of the prompt but one."""
-        leader = request.leader
-        if leader is None or not leader.page_table or leader.arriving:
-            return 0  # (what is being copied in can be shared with the next step)
-        return min(leader.num_computed_tokens, request.num_prompt_tokens - 1)
-
-    def _find(self, request: Request) -> tuple[Node | None, list[int]]:
-        if not self.caching:
-            return None, []
-        known = [] if request.scores_prompt else request.token_ids[:-1]
-        return self.cache.match(known, request.cache_salt)
-
     def grow(self, request: Request, num_tokens: int) -> Growth | None:
         """Append pages to the table until it covers num_tokens slots, and make those not scheduled
         yet the request's own.
@@ -234,6 +219,8 @@ class KVManager:
         tail = request.num_scheduled_tokens // self.page_size
         shared = request.shares_tail and tail < len(table) and self.pool.references(table[tail]) > 1
         missing = max(self.pages_for(num_tokens) - len(table), 0) + shared
+        if missing and self.windows is not None:
+            self.windows.tidy(request)
         pages, copy = self._take(missing), None
         if pages is None:
             return None
@@ -249,12 +236,15 @@ class KVManager:
 
     def _take(self, count: int) -> list[int] | None:
         """Free pages, evicting what only the cache holds; None: there are not so many."""
-        short = count - self.pool.num_free
-        if short > 0:
-            if short > self.cache.num_evictable:
-                return None
+        if not self._make_room(count):
+            return None
+        if (short := count - self.pool.num_free) > 0:
             self.cache.evict(short)
         return self.pool.allocate(count)
+
+    def _make_room(self, count: int) -> bool:
+        """Whether so many pages are available; those behind windows are, if need be."""
+        return self.num_available >= count or (self.windows is not None and self.windows.make_room(count))
 
     def pages_to_encode(self, request: Request) -> int:
         """Pages that the encoder's output needs, unless an equal input is in use."""
@@ -270,6 +260,8 @@ class KVManager:
         copy to itself: what it locks is always what it uses, so that a lone request can have the
         whole pool.
         """
+        if self.windows is not None:
+            self.windows.tidy(request)
         node = request.cache_node
         if node is None or (full := self._publishable(request)) <= request.num_cached_pages:
             return
@@ -292,7 +284,7 @@ class KVManager:
         if request.group is not None or request.params.pooling is not None:
             return ()
         tokens = request.num_computed_tokens
-        pages = request.page_table[: self.pages_for(tokens)]
+        pages = request.page_table[self.first_page(tokens) : self.pages_for(tokens)]
         slots = self.swap.take(tokens, len(pages))
         if slots:
             request.swapped, request.num_swapped_tokens, request.swapping = slots, tokens, True
@@ -307,15 +299,18 @@ class KVManager:
         """
         tables = [list(parent.page_table) for parent in parents]
         places = [(p.cache_node, p.num_cached_pages, p.num_computed_tokens) for p in parents]
-        for table, (node, _, _) in zip(tables, places, strict=True):
-            self.pool.retain(table)
+        gone_pages = [parent.num_gone_pages for parent in parents]
+        for table, (node, _, _), behind in zip(tables, places, gone_pages, strict=True):
+            self.pool.retain(table[behind:])
             if node is not None:
                 self.cache.lock(node)
         entries = [None if self.cross is None else self.cross.join(p.cache_salt, ()) for p in parents]
         for request in (*members, *gone):
             self.release(request, publish=False)
-        for member, entry in zip(members, entries, strict=True):
-            member.cross = entry
+        for member, entry, behind in zip(members, entries, gone_pages, strict=True):
+            member.cross, member.num_gone_pages = entry, behind
+            if self.windows is not None:
+                self.windows.begin(member)
         for member, table, (node, cached, computed) in zip(members, tables, places, strict=True):
             member.page_table, member.cache_node, member.num_cached_pages = table, node, cached
             member.num_computed_tokens = member.num_scheduled_tokens = computed
@@ -328,13 +323,15 @@ class KVManager:
             if publish and (full := self._publishable(request)) > request.num_cached_pages:
                 self.cache.insert(node, *self._unpublished(request, full))
             self.cache.unlock(node)
-        self.pool.release(request.page_table)
+        self.pool.release(request.page_table[request.num_gone_pages :])
+        if self.windows is not None:
+            self.windows.running.pop(request, None)
         if self.cross is not None and request.cross is not None:
             self.cross.leave(request.cross)
         request.cross = None
         request.page_table = []
         request.cache_node = None
-        request.num_cached_pages = 0
+        request.num_cached_pages = request.num_gone_pages = 0
         request.shares_tail = request.arriving = False
         request.num_computed_tokens = request.num_scheduled_tokens = 0
 
@@ -346,6 +343,8 @@ class KVManager:
 
     def _publishable(self, request: Request) -> int:
         """Leading pages of the table that are in the tree or may enter it."""
+        if request.num_gone_pages:
+            return 0
         full, done = self._full_pages(request), request.num_cached_pages
         while done < full and self.pool.references(request.page_table[done]) == 1:
             done += 1
@@ -385,3 +384,12 @@ class KVManager:
     def check_integrity(self, running: Iterable[Request]) -> None:
         """Raise IntegrityError unless counts, locks and tables agree. O(pages)."""
         check_tables(self, running)
+
+
+def manager_of(config: SchedulerConfig, page_file: PageFile | None = None) -> KVManager:
+    """The manager of a model with these numbers."""
+    own = SELF if config.window is None else PageGroup(SELF.name, config.window, config.pages_at_a_time)
+    groups = (own, CROSS) if config.max_encoder_len else (own,)
+    swap = SwapSpace(config.num_swap_pages, config.swap_page_s)
+    caching = config.enable_prefix_caching
+    return KVManager(groups, config.num_pages, config.page_size, caching, swap, page_file)

@@ -156,6 +156,40 @@ class PrefixCache:
             walk = walk.parent
         self._offer(node)
 
+    def withdraw(self, node: Node, count: int) -> bool:
+        """Unlock a path whose last count pages its only user takes back. What unused prefixes hold below
+        these goes with them.
+
+        False: somebody else has locked some of them; then nothing has changed.
+        """
+        end, left = node, count
+        while left > 0:
+            if end.locks != 1:
+                return False  # (so no child that lies beside the path is locked)
+            left -= len(end.pages)
+            assert end.parent is not None
+            end = end.parent
+        self.unlock(node)
+        while count:
+            self._drop_below(node)
+            parent, taken = node.parent, min(count, len(node.pages))
+            self._trim(node, taken)
+            count -= taken
+            if count:
+                assert parent is not None
+                node = parent
+        return True
+
+    def _drop_below(self, node: Node) -> None:
+        """Evict what continues a node; nobody uses it."""
+        below = list(node.children.values())
+        for child in below:  # grows while it is walked: breadth first
+            below.extend(child.children.values())
+        for child in reversed(below):
+            if self.spill is not None:
+                self.spill(self._keys(child), child.pages)
+            self._trim(child, len(child.pages))
+
     def evict(self, count: int, forget: bool = False) -> int:
         """Free at least min(count, num_evictable) pages, those used longest ago. Returns how many.
 

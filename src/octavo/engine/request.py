@@ -58,12 +58,13 @@ class Request:
         page_table: pages of slots [0, page_size), [page_size, 2 page_size), ...
         cache_node: deepest node of the prefix cache in use, locked while RUNNING.
         num_cached_pages: leading pages of the table that the cache has been offered.
+        num_gone_pages: leading pages that were behind the window and are not held any more (engine.windows).
         num_cached_tokens: prompt tokens that came from the cache at first admission.
         encoder_token_ids: what the encoder reads; empty where the model has none.
         cache_salt: of the prefix cache; with an encoder it names its input too.
         cross: pages of the encoder's keys and values, while RUNNING.
-        swapped, num_swapped_tokens: slots of the swap space that hold its first tokens' KV, while it
-            waits; swapping: the step that fills them has not been confirmed.
+        swapped, num_swapped_tokens: slots of the swap space that hold its first tokens' KV (as far as the
+            next one sees it), while it waits; swapping: the step that fills them has not been confirmed.
         swap_in: (slot, page) pairs that its first step copies.
         fetch: what the disk holds of its prefix, while it waits; load_in: (slot, page) pairs of that,
             which its first step copies.
@@ -99,6 +100,7 @@ class Request:
     page_table: list[int] = field(default_factory=list)
     cache_node: Node | None = None
     num_cached_pages: int = 0
+    num_gone_pages: int = 0
     cross: CrossEntry | None = None
     num_cached_tokens: int = 0
     swapped: list[int] = field(default_factory=list)

@@ -6,23 +6,20 @@ from bisect import insort
 from collections import deque
 from dataclasses import replace
 
-from octavo.config import SchedulerConfig
+from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
 from octavo.engine.beams import ORDER, BeamGroup, deal, together, updates_of
 from octavo.engine.budget import TokenBudget
 from octavo.engine.disk_tier import PageFile
 from octavo.engine.encoder_input import Entry, entry_of
 from octavo.engine.entry_order import EntryOrder, without
 from octavo.engine.integrity import check_queues
-from octavo.engine.kv_manager import CROSS, SELF, Growth, KVManager
+from octavo.engine.kv_manager import Growth, KVManager, manager_of
 from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.plan import RowStep, StepPlan, StepResult
 from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, take_back
-from octavo.engine.swap import SwapSpace
 from octavo.params import SampledToken
-
-MAX_IN_FLIGHT = 2
 
 
 class Scheduler:
@@ -73,11 +70,7 @@ class Scheduler:
         self, config: SchedulerConfig, kv: KVManager | None = None, page_file: PageFile | None = None
     ) -> None:
         self.config = config
-        groups = (SELF, CROSS) if config.max_encoder_len else (SELF,)
-        swap = SwapSpace(config.num_swap_pages, config.swap_page_s)
-        self.kv = kv or KVManager(
-            groups, config.num_pages, config.page_size, config.enable_prefix_caching, swap, page_file
-        )
+        self.kv = kv or manager_of(config, page_file)
         self.entry_order = EntryOrder(config.scheduling_policy, config.fair_share, self.kv)
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
         self.running: list[Request] = []  # both in order (priority, arrival)

@@ -22,7 +22,8 @@ class PrefixesInProgress:
         self._size = kv.page_size
         self._by_first_page: dict[Key, list[Request]] = {}
         for request in running:
-            if request.num_computed_tokens < request.num_prompt_tokens:
+            # (Who has given back what is behind its window publishes no more.)
+            if request.num_computed_tokens < request.num_prompt_tokens and not request.num_gone_pages:
                 self.add(request)
 
     def add(self, request: Request) -> None:
@@ -40,7 +41,8 @@ class PrefixesInProgress:
             return 1 < sibling.num_prompt_tokens > sibling.num_computed_tokens
         leader = request.waits_for
         if leader is not None:
-            if leader.state is RequestState.RUNNING and _ready(leader) < request.waits_until:
+            at_work = leader.state is RequestState.RUNNING and not leader.num_gone_pages
+            if at_work and _ready(leader) < request.waits_until:
                 return True
             request.waits_for = None
         if not self._by_first_page or len(request.token_ids) <= self._size:

@@ -191,6 +191,7 @@ class KVSpec:
 
     dtype: "f32", "f16", "bf16", or "int8" (symmetric, one f32 scale per token, KV head and side).
     latent: V is K's first v_head_dim elements and is not stored again (multi-head latent attention).
+    window: tokens that the layer's queries see, themselves included; None: all before them.
     """
 
     num_kv_heads: int
@@ -198,6 +199,7 @@ class KVSpec:
     v_head_dim: int
     dtype: str
     latent: bool = False
+    window: int | None = None
 
     @property
     def bytes_per_token(self) -> int:

@@ -47,7 +47,7 @@ class DecoderModel:
 
     def kv_specs(self, dtype: str) -> Sequence[KVSpec]:
         specs = [layer.attention.spec for layer in self.stack.layers]
-        return [KVSpec(s.num_kv_heads, s.head_dim, s.v_head_dim, dtype, s.latent) for s in specs]
+        return [KVSpec(s.num_kv_heads, s.head_dim, s.v_head_dim, dtype, s.latent, s.window) for s in specs]
 
     @property
     def hidden_size(self) -> int:

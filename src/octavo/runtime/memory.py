@@ -85,6 +85,13 @@ def plan_memory(
     return MemoryPlan(weights, pages * page_size * per_token, free, pages, page_size, per_token, swap)
 
 
+def window_of(specs: Sequence[KVSpec]) -> int | None:
+    """Tokens that the widest of these layers' windows sees; None: one of them sees everything, or there is
+    none."""
+    windows = [spec.window for spec in specs if spec.window is not None]
+    return max(windows) if windows and len(windows) == len(specs) else None
+
+
 def seconds_to_copy(kv: KVCache, slot: int) -> float:
     """What copying a page takes: to a slot and back, the quickest of a few times."""
     best = float("inf")

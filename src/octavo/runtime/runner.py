@@ -144,6 +144,9 @@ class ModelRunner:
         for step in plan.steps:
             if step.pages or step.copied_page is not None:
                 self._states.grow(step)
+        if self._states.window is not None:
+            for step in plan.steps:
+                self._states.pass_window(step)
         if plan.saves or plan.loads:
             self._move_pages(plan)
         elif plan.copies or plan.swaps_out or plan.swaps_in:

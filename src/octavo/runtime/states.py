@@ -6,6 +6,9 @@
     pages    [page of slots 0.., page of slots 16.., ...]     [rows, max_pages]
     cross    the same of the encoder's keys and values        [rows, max_cross_pages], for models with one
 
+With a window, pages that it has passed are somebody else's: spare_page stands in their places, which is
+zero for ever. (Kernels mask what lies before the window, and may read a few positions of it.)
+
 A row belongs to a request until it ends or is preempted. The runner appends the tokens it draws;
 the engine never sends a token twice.
 """
@@ -21,9 +24,16 @@ class RequestStates:
     """Arrays [max_num_seqs, ...], touched lazily by the system, so unused rows cost no memory."""
 
     def __init__(
-        self, max_num_seqs: int, max_model_len: int, page_size: int, max_encoder_len: int = 0
+        self,
+        max_num_seqs: int,
+        max_model_len: int,
+        page_size: int,
+        max_encoder_len: int = 0,
+        window: int | None = None,
+        spare_page: int = 0,
     ) -> None:
-        self.page_size = page_size
+        self.page_size, self.window, self._spare = page_size, window, spare_page
+        self._passed = [0] * max_num_seqs  # leading pages of each row's table that are spare_page
         max_pages = -(-max_model_len // page_size)
         # One more than fits: the last sampled token is known, but never computed.
         self.tokens = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
@@ -42,7 +52,7 @@ class RequestStates:
         count = len(new.token_ids)
         self.tokens[new.row, :count] = new.token_ids
         self.length[new.row] = count
-        self.num_pages[new.row] = 0
+        self.num_pages[new.row] = self._passed[new.row] = 0
         if new.encoder is not None:
             self.cross[new.row, : len(new.encoder.pages)] = new.encoder.pages
             self.cross_length[new.row] = len(new.encoder.token_ids)
@@ -55,6 +65,14 @@ class RequestStates:
             have = int(self.num_pages[step.row])
             self.pages[step.row, have : have + len(step.pages)] = step.pages
             self.num_pages[step.row] = have + len(step.pages)
+
+    def pass_window(self, step: RowStep) -> None:
+        """Forget the pages that none of the step's tokens, nor a later one, sees anything of."""
+        assert self.window is not None
+        first, passed = max(step.start - self.window + 1, 0) // self.page_size, self._passed[step.row]
+        if first > passed:
+            self.pages[step.row, passed:first] = self._spare
+            self._passed[step.row] = first
 
     def append(self, row: int, token_id: int) -> None:
         length = int(self.length[row])

@@ -1,0 +1,98 @@
+"""Windows: pages that a sliding window has passed, and how they come back to the pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.engine.page_pool import PagePool
+from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.request import Request
+
+GONE = -1
+"""In a page table: this page was behind the window, and the request holds it no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Sliding attention: a token at position p sees positions > p - size, itself included.
+
+    Attributes:
+        most_pages: that a sequence of any length needs at a time (config.pages_at_a_time).
+    """
+
+    size: int
+    page_size: int
+    most_pages: int
+
+    def first_page(self, num_computed: int) -> int:
+        """The first page that a token at position num_computed, or a later one, sees something of."""
+        return max(num_computed - self.size + 1, 0) // self.page_size
+
+
+class Windows:
+    """Lets running requests go on without the pages behind their windows. Specification:
+
+        table      [ gone gone | p4 p7 p1 ]      W = 8 tokens, pages of 4, 19 tokens computed
+                     given back  seen, or still written
+
+    1. A page is behind the window when every token not computed yet, as results have confirmed it,
+       sees only later ones: no step in flight reads it, and rejected drafts cannot lead back to it.
+    2. Where prefixes are cached a page behind a window is still worth something: it stays until somebody
+       needs a page. Then requests let go of theirs, the oldest user first, before anybody is preempted.
+       Without a cache they let go as they grow.
+    3. What the tree holds is whole from the first token. So a request that lets go leaves the tree: its
+       published pages that it still sees become its own again, those behind stay there for others as long
+       as nobody needs the room, and it publishes no more. Pages that others use too stay as they are.
+    4. Beams keep all their pages: admission has counted them whole.
+    """
+
+    def __init__(self, window: Window, pool: PagePool, cache: PrefixCache, caching: bool) -> None:
+        self.window = window
+        self.running: dict[Request, None] = {}  # in the order in which they began
+        self._pool, self._cache, self._caching = pool, cache, caching
+
+    def begin(self, request: Request) -> None:
+        """It has a table from now on. Those who are running hold theirs until they are taken out of it."""
+        if request.group is None:
+            self.running[request] = None
+
+    def make_room(self, count: int) -> bool:
+        """Whether so many pages can be taken, now that requests have let go of what it needs."""
+        for request in self.running:
+            if self._available >= count:
+                return True
+            self.let_go(request)
+        return self._available >= count
+
+    def tidy(self, request: Request) -> None:
+        """Let go at once where waiting brings nothing."""
+        if not self._caching or request.num_gone_pages:
+            self.let_go(request)
+
+    def let_go(self, request: Request) -> None:
+        """Give back what is behind the request's window, unless it is part of what others share."""
+        first, gone = self.window.first_page(request.num_computed_tokens), request.num_gone_pages
+        if first <= gone or request not in self.running or not self._leave_tree(request, first):
+            return
+        table = request.page_table
+        self._pool.release(table[gone:first])
+        table[gone:first] = [GONE] * (first - gone)
+        request.num_gone_pages = first
+
+    def _leave_tree(self, request: Request, first: int) -> bool:
+        """Unlock the request's path; its pages from number `first` on are no longer the tree's."""
+        node, cached = request.cache_node, request.num_cached_pages
+        if node is None or cached == 0:
+            return True
+        if first >= cached:
+            self._cache.unlock(node)
+        elif not self._cache.withdraw(node, cached - first):
+            return False
+        request.cache_node, _ = self._cache.match([], request.cache_salt)
+        self._cache.lock(request.cache_node)
+        request.num_cached_pages = 0
+        return True
+
+    @property
+    def _available(self) -> int:
+        return self._pool.num_free + self._cache.num_evictable
