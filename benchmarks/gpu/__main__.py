@@ -1,15 +1,18 @@
 """`make gpu-check`: correctness on the device, then the table; results to benchmarks/results.
 
     PYTHONPATH=src:benchmarks python3 -m gpu [--device cuda] [--dtype bfloat16] [--no-write]
+    PYTHONPATH=src:benchmarks python3 -m gpu --dry          all of it on a CPU, in tiny shapes
 
 Needs numpy, torch and triton (transformers for its row alone) and this source tree; no extension, no
-network, no weights. Exits with 1 where a check fails; a row of the table that is missed is printed.
+network, and weights only for the check of a real model's text (--model, whole or in pieces). Exits with
+1 where a check fails; a row of the table that is missed is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import platform
 import subprocess
@@ -25,6 +28,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
 def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
+    if given.dry:
+        given.device, given.dtype = "cpu", "float32"
     from octavo.errors import OctavoError
     from octavo.kernels.cuda.device import choose_device
     from octavo.kernels.cuda.launch import prepare
@@ -41,7 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
     result: dict[str, Any] = {"benchmark": "gpu", **origin(device), "dtype": given.dtype}
     until = time.monotonic() + given.minutes * 60
     path = None if given.no_write else place(result)
-    found = () if given.table_only else checks.all_checks(device, given.dtype, small or given.tiny)
+    found: Iterable[Any] = ()
+    if not given.table_only:
+        found = checks.all_checks(device, given.dtype, small or given.tiny)
+    if given.model:
+        from gpu import text
+
+        found = itertools.chain(text.text(device, given.model, 2 if small else 32), found)
     failed = run_checks(kept(found, result, path), result, given.brief)
     scale = speed.SMALL if small else speed.REAL
     rows = [] if given.checks_only else speed.table(device, given.dtype, scale, until)
@@ -155,6 +166,13 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="gpu-check", description="Check and measure Octavo on a GPU.")
     made.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu: tiny sizes, interpreted")
     made.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    made.add_argument(
+        "--dry", action="store_true", help="try the whole script: --device cpu, f32, no figures"
+    )
+    made.add_argument(
+        "--model", type=Path, nargs="+", metavar="FILE",
+        help="a GGUF file, or its pieces in order: its greedy text is compared with NumPy's",
+    )  # fmt: skip
     made.add_argument("--checks-only", action="store_true", help="no table")
     made.add_argument("--table-only", action="store_true", help="no checks")
     made.add_argument(

@@ -16,9 +16,11 @@ from octavo.kernels.ops import Inputs, Limits, Ops, Tensor
 
 
 class Driver:
-    """count sequences of at most length tokens each."""
+    """count sequences of at most length tokens each; sampled: rows of a step, if more than count."""
 
-    def __init__(self, model: Model, count: int, length: int, max_tokens: int) -> None:
+    def __init__(
+        self, model: Model, count: int, length: int, max_tokens: int, sampled: int | None = None
+    ) -> None:
         self.model, self.size = model, model.page_size
         self._width = -(-length // self.size)
         tables = np.arange(count * self._width, dtype=np.int32).reshape(count, self._width)
@@ -28,7 +30,7 @@ class Driver:
         def forward(ops: Ops, inputs: Inputs) -> Tensor:
             return model.stack(ops, inputs, model.kv)
 
-        limits = Limits(max_tokens, count, count, self._width)
+        limits = Limits(max_tokens, count, sampled or count, self._width)
         self.program: Any = model.backend.capture(forward, limits)
         self.steps: Any = model.backend.steps(forward, limits, model.shape.vocab)
 

@@ -7,7 +7,6 @@ NF4    a nibble a number: one of 16 quantiles of a normal distribution (Dettmers
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -29,7 +28,14 @@ NF4_CODE = np.array(
 )  # fmt: skip
 """QLoRA, appendix E."""
 
-_F8 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+_BYTES = np.arange(256)
+_EXPONENT, _MANTISSA = _BYTES >> 3 & 15, _BYTES & 7
+_F8 = np.where(_EXPONENT == 0, _MANTISSA * 2.0**-9, (8 + _MANTISSA) * 2.0 ** (_EXPONENT - 10.0))
+_F8[127], _F8[128:] = np.nan, -_F8[:128]
+_F8[255] = np.nan
+_F8 = _F8.astype(np.float32)
+"""The number of each byte of E4M3."""
+
 _PAIRS = np.stack([NF4_CODE[np.arange(256) >> 4], NF4_CODE[np.arange(256) & 15]], axis=1)
 
 

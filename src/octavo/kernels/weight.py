@@ -56,12 +56,17 @@ class Layout(Enum):
         return self in _BLOCK_BYTES
 
     @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Of its values."""
+        return _DTYPES[self]
+
+    @property
     def coded(self) -> bool:
         """Of codes of floats, which x meets as it is."""
         return self in (Layout.F8, Layout.NF4)
 
 
-_DTYPES = {
+_DTYPES: dict[Layout, np.dtype[np.generic]] = {
     Layout.F32: np.dtype(np.float32),
     Layout.F16: np.dtype(np.float16),
     Layout.BF16: np.dtype(ml_dtypes.bfloat16),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -22,16 +23,40 @@ class Absent:
         if name.split(".")[0] in {names} or name == "octavo.kernels._native":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
+import builtins
+plain, asked = builtins.__import__, set()
+def noted(name, namespace=None, *more):
+    who = (namespace or {{}}).get("__name__", "").split(".")[0]
+    if who in ("octavo", "gpu", "__main__"):
+        asked.add(name.split(".")[0])
+    return plain(name, namespace, *more)
+builtins.__import__ = noted
+import atexit
+atexit.register(lambda: print("asked for", *sorted(asked - set(sys.stdlib_module_names))))
 """
+"""UNNEEDED is absent; at the end, who Octavo and the script asked for is printed."""
 UNNEEDED = {
     "llguidance", "prometheus_client", "fastapi", "uvicorn", "starlette", "rich", "typer",
-    "jinja2", "huggingface_hub", "tokenizers", "safetensors", "transformers", "nanobind",
+    "jinja2", "huggingface_hub", "tokenizers", "safetensors", "transformers", "nanobind", "ml_dtypes",
 }  # fmt: skip
+ALLOWED = {
+    "octavo",
+    "gpu",
+    "numpy",
+    "torch",
+    "triton",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "ml_dtypes",
+}
+"""What a machine with a GPU has; ml_dtypes where it is there (gpu/bare.py)."""
 
 
 def script(code: str) -> subprocess.CompletedProcess[str]:
     """Python with this source tree, interpreting Triton, in which UNNEEDED cannot be imported."""
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks")])
+    given = os.environ["PYTHONPATH"]  # conftest's: this checkout, wherever octavo is installed from
+    paths = os.pathsep.join([given, str(ROOT / "src"), str(ROOT / "benchmarks")])
     return subprocess.run(
         [sys.executable, "-W", "ignore::RuntimeWarning", "-c", ABSENT.format(names=UNNEEDED) + code],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
@@ -42,15 +67,33 @@ def script(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def asked_for(done: subprocess.CompletedProcess[str]) -> set[str]:
+    """The modules outside of the standard library that Octavo and the script imported."""
+    return set(done.stdout.splitlines()[-1].removeprefix("asked for ").split())
+
+
 def test_a_bare_machine_has_enough() -> None:
     """Checks run, and every module of the script imports, with neither extension nor server packages."""
     done = script(
-        "import gpu.speed, gpu.__main__ as g\n"
+        "import gpu.speed, gpu.sanitize, gpu.text, gpu.verify, gpu.__main__ as g\n"
         "options = '--device cpu --dtype float32 --brief --checks-only --no-write'\n"
         "sys.exit(g.main(options.split()))"
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "6 checks, 0 failed" in done.stdout
+    assert {"numpy", "torch", "triton", "ml_dtypes"} <= asked_for(done) <= ALLOWED
+
+
+def test_the_source_tree_is_small_enough_to_carry() -> None:
+    """What git knows, and what it would add: under 64 MB."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    assert sum(path.stat().st_size for path in paths if path.is_file()) < 64e6
 
 
 def test_the_sanitizer_is_run_where_it_is(tmp_path: Path, monkeypatch: Any) -> None:
@@ -124,14 +167,19 @@ def test_a_table_without_time_says_what_it_left_out(monkeypatch: Any) -> None:
     assert [row.note for row in rows[2:]] == ["left out: the time is up"] * 7
 
 
-@pytest.mark.parametrize("what", ["draws", "overlap"])
+@pytest.mark.parametrize("what", ["draws", "overlap", "verify"])
 def test_new_checks_hold(monkeypatch: Any, what: str) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     interpreted()
     from gpu import checks
 
     with np.errstate(all="ignore"):
-        found = list(checks.draws("cpu", 2, 600) if what == "draws" else checks.overlap("cpu", "float32", 3))
+        made = {
+            "draws": lambda: checks.draws("cpu", 2, 600),
+            "overlap": lambda: checks.overlap("cpu", "float32", 3),
+            "verify": lambda: itertools.islice(checks.verify("cpu", "float32"), 2),
+        }[what]
+        found = list(made())
     assert found
     assert [error for _, error, _ in found] == [0.0] * len(found)
 
@@ -142,12 +190,49 @@ def test_the_whole_script(tmp_path: Path) -> None:
     code = (
         "import gpu.__main__ as g\n"
         f"g.ROOT = g.Path({str(tmp_path)!r}); (g.ROOT / 'benchmarks').mkdir()\n"
-        "sys.exit(g.main(['--device', 'cpu', '--dtype', 'float32']))"
+        "sys.exit(g.main(['--dry']))"
     )
     done = script(code)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     (path,) = (tmp_path / "benchmarks" / "results").glob("gpu-*.json")
     table = json.loads(path.read_text())["table"]
     assert len(table) == 15
+    assert asked_for(done) <= ALLOWED
     values = {row["work"]: row["value"] for row in table if row["value"] is not None}
     assert len(values) == 14  # transformers' row alone: it is absent here
+
+
+def test_a_models_text_is_compared_with_numpys(monkeypatch: Any, tmp_path: Path) -> None:
+    """A file in pieces; a mutant whose logits have another sign is found."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    interpreted()
+    from gpu import text
+
+    from support.gguf_files import write_gguf
+    from support.tiny_engine import save_tiny_llama
+
+    path = write_gguf(save_tiny_llama(tmp_path), tmp_path / "tiny.gguf", "llama", {"attn": "Q8_0"})
+    data = path.read_bytes()
+    pieces = [tmp_path / f"piece{n}" for n in range(3)]
+    for n, piece in enumerate(pieces):
+        piece.write_bytes(data[n * len(data) // 3 : (n + 1) * len(data) // 3])
+    with np.errstate(all="ignore"):
+        found = list(text.text("cpu", pieces, 3))
+        assert [error <= allowed for _, error, allowed in found] == [True, True], found
+        assert "piece0: 3 greedy tokens of 3 prompts" in found[0][0]
+        step = text.Greedy.step
+
+        def off(self: Any, tokens: Any) -> Any:
+            logits = step(self, tokens)
+            return -logits if self.on_device else logits
+
+        make = text.Greedy.__init__
+
+        def named(self: Any, path: Path, backend: Any, dtype: str, length: int) -> None:
+            make(self, path, backend, dtype, length)
+            self.on_device = dtype == "auto"
+
+        monkeypatch.setattr(text.Greedy, "__init__", named)
+        monkeypatch.setattr(text.Greedy, "step", off)
+        broken = list(text.text("cpu", pieces, 1))
+    assert broken[0][1] == len(text.PROMPTS)
