@@ -1,8 +1,9 @@
-"""Native paged attention beside the reference: sequences of random rows on random pages, cut as asked."""
+"""Paged attention beside the reference: sequences of random rows on random pages, cut as asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,12 +69,16 @@ class Case:
             result.append((who, batch, np.concatenate(rows)))
         return result
 
-    def run(self, backend: CpuBackend, cuts: Sequence[Sequence[int]]) -> list[F32]:
+    def compute(self, backend: Any, cache: Any, batch: ForwardBatch, qkv: F32) -> F32:
+        """One step on a backend; natively, unless a kind of cases says otherwise."""
+        return native(backend, cache, batch, qkv, self.spec, limits_of(batch))
+
+    def run(self, backend: Any, cuts: Sequence[Sequence[int]]) -> list[F32]:
         """Outputs of each sequence, all its tokens."""
         cache = backend.kv_cache([self.kv], self.num_pages, self.page_size)
         out: list[list[F32]] = [[] for _ in cuts]
         for who, batch, qkv in self.steps(cuts):
-            y = native(backend, cache, batch, qkv, self.spec, limits_of(batch))
+            y = self.compute(backend, cache, batch, qkv)
             for i, s in enumerate(who):
                 out[s].append(y[batch.query_start[i] : batch.query_start[i + 1]])
         return [np.concatenate(parts) for parts in out]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda import launch
 from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVSpec, Ops, Rotary, Tensor
+from support import attention
 from support.cuda import REFERENCE, Apply, by_reference, interpreted, run
 from support.kernels import batch_on, normal
 
@@ -28,19 +30,8 @@ def specs(heads: int, kv_heads: int, d: int, dv: int) -> list[AttentionSpec]:
     ]
 
 
-class Case:
-    """Sequences of random qkv rows on random pages, computed in steps."""
-
-    def __init__(self, seed: int, lengths: Sequence[int], spec: AttentionSpec, page: int, dtype: str) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.spec, self.page, self.lengths = spec, page, list(lengths)
-        self.kv = KVSpec(spec.num_kv_heads, spec.head_dim, spec.v_head_dim, dtype)
-        width = max(-(-n // page) for n in lengths)
-        self.num_pages = width * len(lengths) + 2
-        pages = self.rng.permutation(self.num_pages)[: width * len(lengths)]
-        self.tables = pages.reshape(-1, width).astype(np.int32)
-        columns = (spec.num_heads + spec.num_kv_heads) * spec.head_dim + spec.num_kv_heads * spec.v_head_dim
-        self.qkv = [normal(self.rng, n, columns) for n in lengths]
+class Case(attention.Case):
+    """Computed on a CudaBackend."""
 
     def apply(self, layer: object) -> Apply:
         def case(ops: Ops, inputs: Inputs, t: list[Tensor]) -> Tensor:
@@ -49,33 +40,8 @@ class Case:
 
         return case
 
-    def steps(self, cuts: Sequence[Sequence[int]]) -> list[tuple[list[int], object, F32]]:
-        """cuts[s]: lengths of s's chunks; step i runs the i-th chunk of each sequence that has one."""
-        result, done = [], [0] * len(cuts)
-        for i in range(max(len(c) for c in cuts)):
-            who = [s for s, c in enumerate(cuts) if i < len(c)]
-            counts = [cuts[s][i] for s in who]
-            rows = [self.qkv[s][done[s] : done[s] + n] for s, n in zip(who, counts, strict=True)]
-            for s, n in zip(who, counts, strict=True):
-                done[s] += n
-            batch = batch_on(self.rng, self.tables[who], [done[s] for s in who], counts, self.page)
-            result.append((who, batch, np.concatenate(rows)))
-        return result
-
-    def run(self, backend: object, cuts: Sequence[Sequence[int]]) -> list[F32]:
-        cache = backend.kv_cache([self.kv], self.num_pages, self.page)  # type: ignore[attr-defined]
-        out: list[list[F32]] = [[] for _ in cuts]
-        for who, batch, qkv in self.steps(cuts):
-            y = run(backend, batch, self.apply(cache.layer(0)), qkv)  # type: ignore[arg-type]
-            for i, s in enumerate(who):
-                out[s].append(y[batch.query_start[i] : batch.query_start[i + 1]])  # type: ignore[attr-defined]
-        return [np.concatenate(parts) for parts in out]
-
-    def truth(self) -> list[F32]:
-        cache = REFERENCE.kv_cache([self.kv], self.num_pages, self.page)
-        ((_, batch, qkv),) = self.steps([[n] for n in self.lengths])
-        y = by_reference(batch, self.apply(cache.layer(0)), qkv)  # type: ignore[arg-type]
-        return np.split(y, batch.query_start[1:-1])  # type: ignore[attr-defined]
+    def compute(self, backend: Any, cache: Any, batch: ForwardBatch, qkv: F32) -> F32:
+        return run(backend, batch, self.apply(cache.layer(0)), qkv)
 
 
 @pytest.mark.parametrize(

@@ -14,140 +14,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-CHUNK = tl.constexpr(256)
-LANES = tl.constexpr(16)
-NO_TOKEN, NOT_A_NUMBER, INFINITE = tl.constexpr(-1), tl.constexpr(-2), tl.constexpr(-3)
-"""Written in a token's place where a row allows no draw (sampling/native.py has their texts)."""
-
-_LOWEST = tl.constexpr(-87.33)
-_ROUNDING = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it leaves an integer in f32, rounded to even
-_NOBODY = tl.constexpr(2**31 - 1)
-
-
-@triton.jit
-def exp_negative(x):
-    """elementary.exp_negative."""
-    bounded = tl.maximum(x, _LOWEST)
-    n = (bounded * 1.44269504 + _ROUNDING) - _ROUNDING
-    r = bounded - n * 0.693145752
-    r = r - n * 1.42860677e-6
-    p = r * 1.393366939e-3
-    p = (p + 8.363192819e-3) * r
-    p = (p + 4.166646474e-2) * r
-    p = (p + 1.666657690e-1) * r
-    p = p + 5.000000013e-1
-    p = p * (r * r)
-    p = p + r
-    p = p + 1.0
-    p = p * ((n.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
-    return tl.where(x < _LOWEST, 0.0, p)
-
-
-@triton.jit
-def log(x):
-    """elementary.log of float64."""
-    bits = x.to(tl.int64, bitcast=True)
-    m = ((bits & 0xFFFFFFFFFFFFF) | 0x3FE0000000000000).to(tl.float64, bitcast=True)
-    small = m < 0.7071067811865476
-    e = (((bits >> 52) & 0x7FF) - 1022 - small.to(tl.int64)).to(tl.float64)
-    m = tl.where(small, m + m, m)
-    s = (m - 1.0) / (m + 1.0)
-    z = s * s
-    p = z * (2 / 21)
-    for i in tl.static_range(9):
-        p = (p + 2 / (19 - 2 * i)) * z
-    p = (p + 2.0) * s
-    return e * 0.6931471803691238 + (p + e * 1.9082149292705877e-10)
-
-
-@triton.jit
-def exponential(seed, sample, position, level: tl.constexpr, place):
-    """noise.race_noise: the Exp(1) variates of these places [N], at level 1 (chunks) or 2 (tokens)."""
-    last = ((place // 2) * 256 + level * 16).to(tl.uint32)
-    low = (last * 0) + (position & 0xFFFFFFFF).to(tl.uint32)
-    high = (last * 0) + (position >> 32).to(tl.uint32)
-    index = (last * 0) + sample.to(tl.uint32)
-    w0, w1, w2, w3 = tl.philox(seed, low, high, index, last)
-    odd = place % 2 == 1
-    upper = tl.where(odd, w2, w0) >> 5
-    lower = tl.where(odd, w3, w1) >> 6
-    u = (upper.to(tl.float64) * 67108864.0 + lower.to(tl.float64)) * 1.1102230246251565e-16
-    return 0.0 - log(1.0 - u)
-
-
-@triton.jit
-def halve(x, HALF: tl.constexpr):
-    """[G, 2 HALF] -> [G, HALF]: the first half plus the second."""
-    a, b = tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, HALF)), (0, 2, 1)))
-    return a + b
-
-
-@triton.jit
-def fold(x):
-    """Add up 16 lanes [G, 16] by halves: 8, 4, 2, 1. [G]."""
-    return tl.reshape(halve(halve(halve(halve(x, 8), 4), 2), 1), (x.shape[0],))
-
-
-@triton.jit
-def first(times, index):
-    """(the index of the smallest, of equals the lowest)."""
-    return tl.min(tl.where(times == tl.min(times, axis=0), index, _NOBODY), axis=0)
-
-
-@triton.jit
-def weigh(z, inside, peak, inverse):
-    """Weights of tokens, 0 outside of the vocabulary."""
-    v = tl.load(z, mask=inside, other=float("-inf"))
-    return tl.where(inside, exp_negative((v - peak) * inverse), 0.0)
-
-
-@triton.jit
-def keeps(w, ids, threshold, last):
-    """Whether a token is kept: above the threshold, or at it with an id up to last."""
-    return (w > threshold) | ((w == threshold) & (ids <= last))
-
-
-# --- edits ---------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def list_kernel(
-    z, starts, tokens, values, repetition, frequency, presence, stride,
-    MODE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """A row's listed tokens: MODE 0 adds values, 1 bans, 2 applies the penalties (logits.edit)."""
-    row = tl.program_id(0)
-    begin, end = tl.load(starts + row), tl.load(starts + row + 1)
-    for start in range(begin, end, BLOCK):
-        e = start + tl.arange(0, BLOCK)
-        inside = e < end
-        at = z + row.to(tl.int64) * stride + tl.load(tokens + e, mask=inside, other=0)
-        v = tl.load(at, mask=inside, other=0.0)
-        count = tl.load(values + e, mask=inside, other=0.0)
-        if MODE == 0:
-            v = v + count
-        elif MODE == 1:
-            v = tl.full((BLOCK,), float("-inf"), tl.float32)
-        else:
-            r = tl.load(repetition + row)
-            v = tl.where(v > 0, tl.div_rn(v, tl.full((BLOCK,), 0.0, tl.float32) + r), v * r)
-            v = v - tl.load(frequency + row) * count
-            v = v - tl.where(count > 0, tl.load(presence + row), 0.0)
-        tl.store(at, v, mask=inside)
-
-
-@triton.jit
-def mask_kernel(z, mask, stride, words, vocab, BLOCK: tl.constexpr):
-    """Tokens whose bit is not set become -inf."""
-    row = tl.program_id(0).to(tl.int64)
-    ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = ids < vocab
-    word = tl.load(mask + row * words + ids // 32, mask=inside, other=-1)
-    banned = ((word >> (ids % 32)) & 1) == 0
-    tl.store(z + row * stride + ids, tl.full((BLOCK,), float("-inf"), tl.float32), mask=inside & banned)
-
-
-# --- the draw ------------------------------------------------------------------------------------------
+from octavo.kernels.cuda.draw_math import (
+    CHUNK,
+    INFINITE,
+    LANES,
+    NO_TOKEN,
+    NOBODY,
+    NOT_A_NUMBER,
+    exponential,
+    first,
+    fold,
+    keeps,
+    weigh,
+)
 
 
 @triton.jit
@@ -161,7 +40,7 @@ def peaks_kernel(z, peak, best, stride, vocab, chunks, GROUP: tl.constexpr):
     broken = tl.max((v != v).to(tl.int32), axis=1)
     v = tl.where(v != v, float("-inf"), v)
     top = tl.max(v, axis=1)
-    at = tl.min(tl.where((v == top[:, None]) & inside, ids, _NOBODY), axis=1)
+    at = tl.min(tl.where((v == top[:, None]) & inside, ids, NOBODY), axis=1)
     tl.store(peak + row * chunks + chunk, tl.where(broken > 0, float("nan"), top), mask=chunk < chunks)
     tl.store(best + row * chunks + chunk, at, mask=chunk < chunks)
 
@@ -198,8 +77,8 @@ def head_kernel(
     wrong = tl.where(wrong < 0, wrong, verdict(peaks))
     peaks = tl.where(peaks != peaks, float("-inf"), peaks)
     highest = tl.max(peaks, axis=0)
-    ids = tl.load(best + at, mask=c < chunks, other=_NOBODY)
-    token = tl.min(tl.where(peaks == highest, ids, _NOBODY), axis=0)
+    ids = tl.load(best + at, mask=c < chunks, other=NOBODY)
+    token = tl.min(tl.where(peaks == highest, ids, NOBODY), axis=0)
     token = tl.where(wrong < 0, wrong, token)
     if GREEDY:
         leave(token, row, owner, tokens, latest)
@@ -387,70 +266,6 @@ def race_kernel(
         member = tl.where(kept, w, 1.0).to(tl.float64)
         token = chunk * CHUNK + first(tl.where(kept, noise / member, float("inf")), place)
     leave(token, row, owner, tokens, latest)
-
-
-# --- log-probabilities ---------------------------------------------------------------------------------
-
-
-@triton.jit
-def chunk_exp_kernel(z, peak, sums, asked, stride, vocab, chunks, GROUP: tl.constexpr):
-    """The sum of each chunk's exp(z - its largest), for rows that ask for log-probabilities."""
-    row = tl.program_id(0)
-    if tl.load(asked + row) >= 0:
-        wide = row.to(tl.int64)
-        chunk = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
-        highest = tl.load(peak + wide * chunks + chunk, mask=chunk < chunks, other=float("-inf"))
-        highest = tl.where(highest == float("-inf"), 0.0, highest)
-        lanes = tl.zeros((GROUP, LANES), tl.float64)
-        for step in range(CHUNK // LANES):
-            ids = chunk[:, None] * CHUNK + step * LANES + tl.arange(0, LANES)[None, :]
-            v = tl.load(z + wide * stride + ids, mask=ids < vocab, other=float("-inf"))
-            lanes += exp_negative(v - highest[:, None]).to(tl.float64)
-        tl.store(sums + wide * chunks + chunk, fold(lanes), mask=chunk < chunks)
-
-
-@triton.jit
-def score_kernel(
-    z, peak, best, sums, asked, tokens, logprob, rank, top_token, top_logprob, most, stride, vocab, chunks,
-    BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
-):  # fmt: skip
-    """The drawn token's log-probability and rank, and the likeliest ones (sampler.score)."""
-    row = tl.program_id(0)
-    count, token = tl.load(asked + row), tl.load(tokens + row)
-    if (count >= 0) & (token >= 0):
-        wide = row.to(tl.int64)
-        z += wide * stride
-        c = tl.arange(0, CHUNKS)
-        heads = tl.load(peak + wide * chunks + c, mask=c < chunks, other=float("-inf"))
-        ids = tl.load(best + wide * chunks + c, mask=c < chunks, other=_NOBODY)
-        highest = tl.max(heads, axis=0)
-        total = tl.zeros((), tl.float64)
-        for chunk in range(chunks):
-            factor = exp_negative(tl.load(peak + wide * chunks + chunk) - highest)
-            total += tl.load(sums + wide * chunks + chunk) * factor.to(tl.float64)
-        normalizer = highest.to(tl.float64) + log(total)
-        value = tl.load(z + token)
-        place = 1
-        for start in range(0, vocab, BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            v = tl.load(z + i, mask=i < vocab, other=float("-inf"))
-            place += tl.sum((((v > value) | ((v == value) & (i < token))) & (i < vocab)).to(tl.int32), axis=0)
-        tl.store(logprob + row, value.to(tl.float64) - normalizer)
-        tl.store(rank + row, place)
-        for n in range(tl.minimum(count, vocab)):
-            v = tl.max(heads, axis=0)
-            if v > float("-inf"):
-                chunk = first(0.0 - heads, c)
-                found = tl.min(tl.where(c == chunk, ids, _NOBODY), axis=0)
-                tl.store(top_token + wide * most + n, found)
-                tl.store(top_logprob + wide * most + n, v.to(tl.float64) - normalizer)
-                i = chunk * CHUNK + tl.arange(0, CHUNK)
-                others = tl.load(z + i, mask=i < vocab, other=float("-inf"))
-                others = tl.where((others < v) | ((others == v) & (i > found)), others, float("-inf"))
-                following = tl.max(others, axis=0)
-                at = tl.min(tl.where(others == following, i, _NOBODY), axis=0)
-                heads = tl.where(c == chunk, following, heads)
-                ids = tl.where(c == chunk, at, ids)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""DeviceSampler: a step's draws where its logits are. Kernels in draw.py, their order here.
+"""DeviceSampler: a step's draws where its logits are: the order of the kernels of draw, edits and scores.
 
     logits --(copy, edits)--> peaks -> head [-> top_k, top_p] -> sums -> race -> tokens -> pinned memory
                                                                           `-> latest[row], for the next step
@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from octavo.kernels.cuda import draw
+from octavo.kernels.cuda import draw, scores
+from octavo.kernels.cuda import edits as edits_kernels
+from octavo.kernels.cuda.draw_math import CHUNK
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.lane import Lane
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
@@ -121,14 +123,14 @@ class DeviceSampler:
 
     def __init__(self, vocab_size: int, max_rows: int, device: torch.device) -> None:
         self.vocab_size, self.device = vocab_size, device
-        self.chunks = cdiv(vocab_size, draw.CHUNK.value)
+        self.chunks = cdiv(vocab_size, CHUNK.value)
         self.latest = torch.zeros(max_rows, dtype=torch.int32, device=device)
 
     def lacks(self, draws: Draws) -> str | None:
         if draws.numbers.most > MAX_LOGPROBS:
             return f"more than {MAX_LOGPROBS} log-probabilities of a token"
         if self.chunks > MAX_CHUNKS:
-            return f"a vocabulary of more than {MAX_CHUNKS * draw.CHUNK.value} tokens"
+            return f"a vocabulary of more than {MAX_CHUNKS * CHUNK.value} tokens"
         return None
 
     def tokens(self, logits: torch.Tensor, slate: Slate, kind: Kind, edited: torch.Tensor) -> torch.Tensor:
@@ -210,7 +212,7 @@ class DeviceSampler:
             if len(lists[1]):
                 moved = (self._moved(each) for each in lists)
                 self._launch(
-                    draw.list_kernel, (rows,), z, *moved, *penalties, stride, MODE=mode, BLOCK=256,
+                    edits_kernels.list_kernel, (rows,), z, *moved, *penalties, stride, MODE=mode, BLOCK=256,
                 )  # fmt: skip
 
         listed(edits.bias, 0)
@@ -218,8 +220,8 @@ class DeviceSampler:
         if edits.mask is not None:
             mask = self._moved(edits.mask.view(np.int32))
             self._launch(
-                draw.mask_kernel, (rows, cdiv(self.vocab_size, 1024)), z, mask, stride, mask.shape[1],
-                self.vocab_size, BLOCK=1024,
+                edits_kernels.mask_kernel, (rows, cdiv(self.vocab_size, 1024)), z, mask, stride,
+                mask.shape[1], self.vocab_size, BLOCK=1024,
             )  # fmt: skip
         listed(edits.seen, 2)
         return z
@@ -231,7 +233,7 @@ class DeviceSampler:
         sums = torch.empty((rows, self.chunks), dtype=torch.float64, device=self.device)
         sizes = logits.stride(0), self.vocab_size, self.chunks
         self._launch(
-            draw.chunk_exp_kernel, (rows, cdiv(self.chunks, GROUP)), logits, peak, sums, at["num_logprobs"],
+            scores.chunk_exp_kernel, (rows, cdiv(self.chunks, GROUP)), logits, peak, sums, at["num_logprobs"],
             *sizes, GROUP=GROUP,
         )  # fmt: skip
         made = Scores(
@@ -241,7 +243,7 @@ class DeviceSampler:
             torch.zeros((rows, most), dtype=torch.float64, device=self.device),
         )
         self._launch(
-            draw.score_kernel, (rows,), logits, peak, best, sums, at["num_logprobs"], tokens, made.logprobs,
+            scores.score_kernel, (rows,), logits, peak, best, sums, at["num_logprobs"], tokens, made.logprobs,
             made.ranks, made.top_tokens, made.top_logprobs, most, *sizes, BLOCK=BLOCK,
             CHUNKS=next_power_of_2(self.chunks),
         )  # fmt: skip
