@@ -10,6 +10,7 @@ import pytest
 
 from octavo.config import SchedulerConfig, pages_at_a_time
 from octavo.engine import start
+from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
@@ -216,3 +217,11 @@ def test_the_mutant_is_caught(mutate: Patch, monkeypatch: pytest.MonkeyPatch) ->
             drive(seed, 250, windowed=True)
         except (IntegrityError, PlanError, AssertionError, IndexError, ValueError):
             return
+
+
+def test_a_leader_keeps_what_a_sibling_is_about_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would leave the sibling a page of the tree that nobody has locked, which eviction counts on."""
+    drive_with_restarts(1069, 120, windowed=True)
+    monkeypatch.setattr(KVManager, "_pin", lambda self, leader: None)
+    with pytest.raises((IntegrityError, PlanError)):
+        drive_with_restarts(1069, 120, windowed=True)

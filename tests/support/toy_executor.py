@@ -312,12 +312,7 @@ class ToyExecutor:
         row = self.rows[step.row]
         if row.computed is None:
             # (A beam may inherit the page that it goes on with.)
-            tail = row.pages[step.start // self.page_size] if step.start % self.page_size else GONE
-            own = row.new.params.logprobs is not None or tail in copied
-            # (A leader that its window has taken on may have left its page to the last one who shares it.)
-            own = own or (
-                self.window is not None and self.references is not None and self.references(tail) == 1
-            )
+            own = row.new.params.logprobs is not None or row.pages[step.start // self.page_size] in copied
             if step.start % self.page_size and not own:
                 raise PlanError("a partly filled page came from the cache")
         elif step.start != row.computed:

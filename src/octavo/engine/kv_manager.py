@@ -84,8 +84,8 @@ class KVManager:
             if group.name not in (SELF.name, CROSS.name) or (group.window and group.name != SELF.name):
                 raise UnsupportedError(f"page group {group.name!r} is not supported yet", "groups")
         own = [group for group in groups if group.name == SELF.name]
-        names = {group.name for group in groups}
-        ensure(len(own) == 1 and len(names) == len(groups), "one page group 'self' is needed")
+        distinct = len({group.name for group in groups}) == len(groups)
+        ensure(len(own) == 1 and distinct, "one page group 'self' is needed")
         self.page_size = page_size
         self.pool = PagePool(num_pages)
         self.cross = CrossPages(self.pool) if CROSS in groups else None
@@ -134,9 +134,11 @@ class KVManager:
         held, have = start.held, len(start.pages) if start.back else start.computed // self.page_size
         self.pool.retain(held)
         needed = self._missing(request, have) + self.pages_to_encode(request) + reserve
+        self._pin(request.leader)
         if start.node is not None:
             self.cache.lock(start.node)
         if not self._make_room(needed):
+            self._pin(None)
             self.pool.release(held)
             if start.node is not None:
                 self.cache.unlock(start.node)
@@ -160,6 +162,11 @@ class KVManager:
             self.windows.begin(request)
         return True
 
+    def _pin(self, leader: Request | None) -> None:
+        """Whose tail a sibling takes, from begin() to grow(), which copies it."""
+        if self.windows is not None:
+            self.windows.pinned = leader
+
     def _missing(self, request: Request, have: int) -> int:
         """Pages that its known tokens need beyond these. With a window, no more than it needs at a time."""
         missing = self.pages_for(len(request.token_ids)) - have
@@ -168,7 +175,7 @@ class KVManager:
         return min(missing, self.windows.window.most_pages)
 
     def first_page(self, num_computed: int) -> int:
-        """The first page that the next token sees, when so many have been computed."""
+        """The first page that the token after so many sees."""
         return 0 if self.windows is None else self.windows.window.first_page(num_computed)
 
     def forget(self, request: Request) -> None:
@@ -222,6 +229,7 @@ class KVManager:
         if missing and self.windows is not None:
             self.windows.tidy(request)
         pages, copy = self._take(missing), None
+        self._pin(None)
         if pages is None:
             return None
         request.shares_tail = False
@@ -268,11 +276,10 @@ class KVManager:
         tokens, pages = self._unpublished(request, full)
         if self.cache.holds_next(node, tokens):
             return
-        end = self.cache.insert(node, tokens, pages)
+        request.cache_node = end = self.cache.insert(node, tokens, pages)
         if end is not node:
             self.cache.lock(end)
             self.cache.unlock(node)
-            request.cache_node = end
         request.num_cached_pages = full
 
     def swap_out(self, request: Request) -> tuple[tuple[int, int], ...]:
@@ -328,9 +335,7 @@ class KVManager:
             self.windows.running.pop(request, None)
         if self.cross is not None and request.cross is not None:
             self.cross.leave(request.cross)
-        request.cross = None
-        request.page_table = []
-        request.cache_node = None
+        request.page_table, request.cache_node, request.cross = [], None, None
         request.num_cached_pages = request.num_gone_pages = 0
         request.shares_tail = request.arriving = False
         request.num_computed_tokens = request.num_scheduled_tokens = 0

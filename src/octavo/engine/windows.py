@@ -49,6 +49,7 @@ class Windows:
     def __init__(self, window: Window, pool: PagePool, cache: PrefixCache, caching: bool) -> None:
         self.window = window
         self.running: dict[Request, None] = {}  # in the order in which they began
+        self.pinned: Request | None = None  # lets nothing go: a sibling takes a page of its without a lock
         self._pool, self._cache, self._caching = pool, cache, caching
 
     def begin(self, request: Request) -> None:
@@ -72,7 +73,9 @@ class Windows:
     def let_go(self, request: Request) -> None:
         """Give back what is behind the request's window, unless it is part of what others share."""
         first, gone = self.window.first_page(request.num_computed_tokens), request.num_gone_pages
-        if first <= gone or request not in self.running or not self._leave_tree(request, first):
+        if first <= gone or request not in self.running or request is self.pinned:
+            return
+        if not self._leave_tree(request, first):
             return
         table = request.page_table
         self._pool.release(table[gone:first])
