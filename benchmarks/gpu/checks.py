@@ -240,6 +240,24 @@ def model(device: str, dtype: str, shape: Shape = TINY, steps: int = 4) -> Itera
         yield f"{kind} model: chunked equals whole (bits)", error(pieces, alone), allowed
 
 
+def pages(device: str, dtype: str) -> Iterator[Check]:
+    """Pages copied on the device, swapped out to the host's memory and back: elements that differ."""
+    stored = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
+    for kind in (stored, "int8"):
+        cache = make(device, dtype=dtype).kv_cache([KVSpec(2, 64, 64, kind)] * 3, 40, 16, 4)
+        for tensor in cache.tensors:
+            tensor.copy_(torch.randint(-100, 100, tensor.shape, device=tensor.device))
+        before = [tensor.clone() for tensor in cache.tensors]
+        cache.copy_pages([(7, 8), (8, 3), (1, 40), (2, 43)])  # a chain, and two pages to the host
+        cache.copy_pages([(9, 1), (9, 2)])
+        cache.copy_pages([(40, 30), (43, 31), (0, 41)])
+        cache.wait()
+        moved = {8: 7, 3: 8, 1: 9, 2: 9, 30: 1, 31: 2}
+        order = torch.tensor([moved.get(page, page) for page in range(40)], device=before[0].device)
+        wrong = sum(int((t != b[order]).sum()) for t, b in zip(cache.tensors, before, strict=True))
+        yield f"pages of {kind} copied and swapped: elements that differ", float(wrong), 0.0
+
+
 def draws(device: str, rows: int, vocab: int) -> Iterator[Check]:
     """Draws on the device against the CPU's sampler: how many rows differ."""
     from octavo.kernels.cuda.sample import Copied, DeviceSampler, Kind, Slate
@@ -315,6 +333,7 @@ def all_checks(device: str, dtype: str, small: bool) -> Iterator[Check]:
     for queries in ([1, 1, 1], [30, 5, 64]):
         yield from attention(device, dtype, contexts, queries[: len(contexts)])
     yield from trees(device, dtype)
+    yield from pages(device, dtype)
     yield from draws(device, *((2, 600) if small else (64, 128256)))
     yield from overlap(device, dtype)
     yield from verify(device, dtype)

@@ -131,10 +131,11 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     specs = model.kv_specs((backend.kv_dtype if user.kv_cache_dtype == "auto" else None) or user.kv_dtype)
     memory, config = _memory(user, model, backend, specs, weight_bytes, planned)
     swap = memory.num_swap_pages
-    spare = memory.num_pages + swap  # what stands in for pages behind a window
-    kv = backend.kv_cache(specs, spare + (config.window is not None), user.page_size)
+    spare = memory.num_pages  # what stands in for pages behind a window, where there is one
+    first_slot = spare + (config.window is not None)
+    kv = backend.kv_cache(specs, first_slot, user.page_size, swap)
     if swap:
-        page_s = 0.0 if planned else seconds_to_copy(kv, memory.num_pages)
+        page_s = 0.0 if planned else seconds_to_copy(kv, first_slot)
         config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
     model_hash = checkpoint.content_hash_hint
     pages = None if planned else _page_file(user, backend, kv, specs, model_hash)
@@ -142,7 +143,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     limits = _limits(config)
     states = _states(config, spare)
     stop_ids = tokenizer.stop_token_ids
-    runner = make_runner(model, backend, kv, limits, states, stop_ids, memory.num_pages, pages)
+    runner = make_runner(model, backend, kv, limits, states, stop_ids, first_slot, pages)
     return_freed()
     phases.done("program")
     if not planned and runner.prepare():
@@ -195,20 +196,19 @@ def _memory(
 ) -> tuple[MemoryPlan, SchedulerConfig]:
     """The pages that fit, and the engine's numbers with them."""
     from octavo.models.registry import EncoderDecoder
-    from octavo.runtime.memory import activation_reserve, free_after, plan_memory, window_of
+    from octavo.runtime.memory import activation_reserve, available_memory, free_after, plan_memory, window_of
 
     source = model.max_source if isinstance(model, EncoderDecoder) else 0
     of_encoder = -(-encoder_length(user, source) // user.page_size) * user.page_size
     length = context_length(user, model.max_position) + of_encoder
     share, free = user.gpu_memory_utilization, free_after(weight_bytes) if planned else None
     own = backend.page_budget(share, activation_reserve(user.max_num_seqs, model.vocab_size))
+    system = None
     if own is not None:
-        if user.swap_space:
-            raise UnsupportedError("swap_space is for a CPU: a GPU's pages are recomputed", "swap_space")
-        share, free = 1.0, own
+        share, free, system = 1.0, own, available_memory()
     memory = plan_memory(
         specs, weight_bytes, length, user.max_num_seqs, user.page_size, user.num_pages, share, free,
-        user.swap_space,
+        user.swap_space, system,
     )  # fmt: skip
     return memory, resolve(
         user, model.max_position, memory.num_pages, source, backend.step_tokens, window_of(specs)

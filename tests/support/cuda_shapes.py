@@ -89,6 +89,7 @@ def attend(backend: Any, ops: Any, inputs: Inputs, rng: np.random.Generator, row
         if gain is not None:
             heads = (1, 1) if gain == 128 else (spec.num_heads, spec.num_kv_heads)
             gains = tuple(normal(rng, h * spec.head_dim) for h in heads)  # type: ignore[assignment]
+        layer.copy_pages([(0, 1)])
         q = ops.rotary_append(
             inputs, ops.tensor(normal(rng, rows, width)), layer.layer(0), spec, rotary, *gains
         )

@@ -185,8 +185,10 @@ class CpuBackend(Backend):
     def pack(self, weights: Sequence[Weight], gated: bool = False) -> CpuWeight:
         return pack(self.pool, self._arena, weights, gated)
 
-    def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> CpuKVCache:
-        return CpuKVCache(layers, num_pages, page_size)
+    def kv_cache(
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0
+    ) -> CpuKVCache:
+        return CpuKVCache(layers, num_pages + swap_pages, page_size)
 
     def capture(self, forward: Forward, limits: Limits) -> CpuProgram:
         recorder = Recorder()

@@ -393,6 +393,13 @@ class KVCache(Protocol):
 
 
 @runtime_checkable
+class LateCopies(Protocol):
+    """A KVCache whose copies are still under way when copy_pages returns."""
+
+    def wait(self) -> None: ...
+
+
+@runtime_checkable
 class PageBytes(Protocol):
     """A KVCache whose pages can be taken out and put back: what makes them up, scales included."""
 
@@ -495,8 +502,14 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> KVCache:
-        """Pages for all layers; memory is touched lazily where the system allows."""
+    def kv_cache(
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0
+    ) -> KVCache:
+        """Pages for all layers; memory is touched lazily where the system allows.
+
+        Args:
+            swap_pages: pages after the others that only copy_pages reaches, in the system's memory.
+        """
 
     @abstractmethod
     def capture(self, forward: Forward, limits: Limits) -> Program:

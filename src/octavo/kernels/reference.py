@@ -322,8 +322,10 @@ class ReferenceBackend(Backend):
             raise ValueError("a gated weight is made of two weights of one shape, gate and up")
         return ReferenceWeight(weights, gated)
 
-    def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> ReferenceKVCache:
-        return ReferenceKVCache(layers, num_pages, page_size)
+    def kv_cache(
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0
+    ) -> ReferenceKVCache:
+        return ReferenceKVCache(layers, num_pages + swap_pages, page_size)
 
     def capture(self, forward: Forward, limits: Limits) -> ReferenceProgram:
         return ReferenceProgram(self.ops, forward, limits)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.errors import CapacityError
-from octavo.kernels.ops import KVCache, KVSpec
+from octavo.kernels.ops import KVCache, KVSpec, LateCopies
 
 CPU_SHARE = 0.25
 """Share of free memory that pages may take on a CPU when nobody says otherwise."""
@@ -49,6 +49,7 @@ def plan_memory(
     share: float | None,
     free: int | None = None,
     swap_gib: float = 0.0,
+    system: int | None = None,
 ) -> MemoryPlan:
     """Pages for max_num_seqs requests of max_model_len, if that fits in share of what is free.
 
@@ -57,6 +58,7 @@ def plan_memory(
         share: 0..1 of the free bytes; None is CPU_SHARE.
         free: bytes that are free, weights loaded already; None asks the system.
         swap_gib: GiB of the swap space, which pages and it must share what is free.
+        system: free bytes of the system's memory, where pages lie in another one; the swap space is there.
 
     Raises:
         CapacityError: not even one page fits.
@@ -64,11 +66,13 @@ def plan_memory(
     free = available_memory() if free is None else free
     per_token = sum(spec.bytes_per_token for spec in specs)
     swap = int(swap_gib * 2**30) // (per_token * page_size)
-    if swap * per_token * page_size > free:
+    room = free if system is None else system
+    if swap * per_token * page_size > room:
         raise CapacityError(
-            f"swap_space {swap_gib:g} GiB is more than the {free / 2**30:.1f} GiB that are free"
+            f"swap_space {swap_gib:g} GiB is more than the {room / 2**30:.1f} GiB that are free"
         )
-    free -= swap * per_token * page_size
+    if system is None:
+        free -= swap * per_token * page_size
     wanted = max_num_seqs * -(-max_model_len // page_size)
     fits = int(free * (CPU_SHARE if share is None else share)) // (per_token * page_size)
     pages = min(wanted, fits) if num_pages is None else num_pages
@@ -99,6 +103,8 @@ def seconds_to_copy(kv: KVCache, slot: int) -> float:
         begin = time.perf_counter()
         kv.copy_pages([(0, slot)])
         kv.copy_pages([(slot, 0)])
+        if isinstance(kv, LateCopies):
+            kv.wait()
         best = min(best, (time.perf_counter() - begin) / 2)
     return best
 

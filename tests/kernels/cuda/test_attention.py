@@ -163,30 +163,6 @@ def test_latent_attention(dtype: str) -> None:
     np.testing.assert_allclose(got, want, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "int8"])
-def test_pages_are_copied_and_swapped(dtype: str) -> None:
-    backend = interpreted()
-    spec = KVSpec(1, 4, 6, dtype)
-    cache = backend.kv_cache([spec] * 2, 12, 4)
-    assert cache.nbytes == 2 * 12 * 4 * spec.bytes_per_token
-    for number, tensor in enumerate(cache.tensors):
-        tensor += (100 * number) % 100 + 10 * (number % 3)
-        for page in range(12):
-            tensor[page] += page
-    before = [t.clone() for t in cache.tensors]
-    cache.copy_pages([(7, 8), (8, 3), (1, 7)])
-    for now, was in zip(cache.tensors, before, strict=True):
-        assert [now[p].equal(was[q]) for p, q in ((8, 7), (3, 8), (7, 1), (5, 5))] == [True] * 4
-    kept = cache.swap_out([8, 5])
-    cache.copy_pages([(0, 8), (0, 5)])
-    cache.swap_in(kept, [2, 9])
-    for now, was in zip(cache.tensors, before, strict=True):
-        assert now[2].equal(was[7])
-        assert now[9].equal(was[5])
-    with pytest.raises(ValueError, match="outside the cache"):
-        cache.copy_pages([(0, 12)])
-
-
 def test_one_process_has_one_kind_of_kernels() -> None:
     from octavo.errors import InvalidRequestError
 

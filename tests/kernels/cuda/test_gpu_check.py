@@ -167,7 +167,7 @@ def test_a_table_without_time_says_what_it_left_out(monkeypatch: Any) -> None:
     assert [row.note for row in rows[2:]] == ["left out: the time is up"] * 7
 
 
-@pytest.mark.parametrize("what", ["draws", "overlap", "verify"])
+@pytest.mark.parametrize("what", ["draws", "overlap", "pages", "verify"])
 def test_new_checks_hold(monkeypatch: Any, what: str) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     interpreted()
@@ -177,6 +177,7 @@ def test_new_checks_hold(monkeypatch: Any, what: str) -> None:
         made = {
             "draws": lambda: checks.draws("cpu", 2, 600),
             "overlap": lambda: checks.overlap("cpu", "float32", 3),
+            "pages": lambda: checks.pages("cpu", "float16"),
             "verify": lambda: itertools.islice(checks.verify("cpu", "float32"), 2),
         }[what]
         found = list(made())

@@ -90,10 +90,12 @@ class CudaBackend(Backend):
         with clear_errors(self.device, "the weights"):
             return pack(weights, gated, self.dtype, self.device)
 
-    def kv_cache(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> CudaKVCache:
+    def kv_cache(
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0
+    ) -> CudaKVCache:
         with clear_errors(self.device, f"{num_pages} pages"):
             self._page_size = page_size
-            return CudaKVCache(layers, num_pages, page_size, self.device)
+            return CudaKVCache(layers, num_pages, page_size, self.device, swap_pages)
 
     def capture(self, forward: Forward, limits: Limits) -> Program:
         if self.captures is None:

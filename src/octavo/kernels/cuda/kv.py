@@ -6,8 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from octavo.kernels.cuda.errors import step_errors
+from octavo.kernels.cuda.pages import PageMover, parts
 from octavo.kernels.ops import KVSpec
 
+LOT = 64
+"""Pages that are on their way at once, as a rule."""
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 
 
@@ -41,13 +45,27 @@ class CudaKVLayer:
 
 
 class CudaKVCache:
-    """All layers' pages, taken at once: the plan that counted them holds from then on."""
+    """All layers' pages, taken at once: the plan that counted them holds from then on.
+
+    Args:
+        swap_pages: pages after the others, in the host's memory (pinned, where there is a GPU): for those
+            of preempted requests. Only copy_pages reaches them.
+    """
 
     def __init__(
-        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, device: torch.device
+        self,
+        layers: Sequence[KVSpec],
+        num_pages: int,
+        page_size: int,
+        device: torch.device,
+        swap_pages: int = 0,
     ) -> None:
         self._layers = [CudaKVLayer(spec, num_pages, page_size, device) for spec in layers]
         self._num_pages, self._device = num_pages, device
+        self._pinned = device.type == "cuda"
+        self._mover = PageMover(self.tensors, device)
+        shape = swap_pages, self._mover.units
+        self._host = torch.empty(shape, dtype=self._mover.dtype, pin_memory=self._pinned)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -55,6 +73,7 @@ class CudaKVCache:
 
     @property
     def nbytes(self) -> int:
+        """On the device."""
         return sum(t.nbytes for t in self.tensors)
 
     def layer(self, index: int) -> CudaKVLayer:
@@ -63,31 +82,40 @@ class CudaKVCache:
     def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy page src to page dst in every layer; all sources are read before a target is written.
 
+        Nothing waits: copies are done in the order of the stream, those from and to the host too.
+
         Raises:
             ValueError: a page lies outside the cache.
+            StepTooLargeError: the device has no memory for what is on its way.
         """
         if not pairs:
             return
-        if not all(0 <= page < self._num_pages for pair in pairs for page in pair):
+        count = self._num_pages + len(self._host)
+        if not all(0 <= page < count for pair in pairs for page in pair):
             raise ValueError("a page to copy lies outside the cache")
-        source, target = (torch.tensor(side, device=self._device) for side in zip(*pairs, strict=True))
-        for tensor in self.tensors:
-            tensor.index_copy_(0, target, tensor.index_select(0, source))
+        with step_errors():
+            for part in parts(pairs, LOT):
+                self._copy(part)
 
-    def swap_out(self, pages: Sequence[int]) -> list[torch.Tensor]:
-        """Host copies (pinned, where there is a GPU) of these pages, one tensor for each of ours."""
-        index = torch.tensor(list(pages), dtype=torch.long, device=self._device)
-        pin = self._device.type == "cuda"
-        copies = []
-        for tensor in self.tensors:
-            copy = torch.empty((len(pages), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=pin)
-            copies.append(copy.copy_(tensor.index_select(0, index), non_blocking=pin))
-        if pin:
+    def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        rows = self._mover.rows(len(pairs))
+        sources, targets = zip(*pairs, strict=True)
+        self._mover.move(self._indices(sources), rows, scatter=False)
+        for row, page in enumerate(sources):
+            if page >= self._num_pages:
+                rows[row].copy_(self._host[page - self._num_pages], non_blocking=True)
+        self._mover.move(self._indices(targets), rows, scatter=True)
+        for row, page in enumerate(targets):
+            if page >= self._num_pages:
+                self._host[page - self._num_pages].copy_(rows[row], non_blocking=True)
+
+    def _indices(self, pages: Sequence[int]) -> torch.Tensor:
+        """[n] int32 on the device; -1: the page is the host's. Its pinned memory is torch's to keep."""
+        here = [page if page < self._num_pages else -1 for page in pages]
+        made = torch.tensor(here, dtype=torch.int32, pin_memory=self._pinned)
+        return made.to(self._device, non_blocking=True)
+
+    def wait(self) -> None:
+        """Until all copies have ended (to time them)."""
+        if self._pinned:
             torch.cuda.current_stream(self._device).synchronize()
-        return copies
-
-    def swap_in(self, copies: Sequence[torch.Tensor], pages: Sequence[int]) -> None:
-        """Write what swap_out kept to other pages, in the same order."""
-        index = torch.tensor(list(pages), dtype=torch.long, device=self._device)
-        for tensor, copy in zip(self.tensors, copies, strict=True):
-            tensor.index_copy_(0, index, copy.to(self._device, non_blocking=True))

@@ -1,0 +1,95 @@
+"""Pages copied on the device, and to and from the host's: by one kernel, in the order of the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.kernels.ops import KVSpec, LateCopies
+from support.cuda import interpreted
+
+POOL, SWAP = 7, 3
+PAGES = st.integers(0, POOL + SWAP - 1)
+
+
+def filled(dtype: str, page_size: int = 4, head_dim: int = 8) -> Any:
+    """Two layers of pages, each element a number of its own as far as its type can say."""
+    cache = interpreted().kv_cache([KVSpec(1, head_dim, 6, dtype)] * 2, POOL, page_size, SWAP)
+    rng = np.random.default_rng(0)
+    for tensor in cache.tensors:
+        tensor.copy_(tensor.new_tensor(rng.integers(-100, 100, tensor.shape)))
+    return cache
+
+
+def pages_of(cache: Any) -> list[bytes]:
+    """The bytes of every page, the host's last."""
+    device = [b"".join(t[page].numpy().tobytes() for t in cache.tensors) for page in range(POOL)]
+    return device + [row.numpy().tobytes() for row in cache._host]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(PAGES, PAGES), max_size=6, unique_by=lambda pair: pair[1]),
+    dtype=st.sampled_from(["f32", "f16", "int8"]),
+    shape=st.sampled_from([(4, 8), (1, 3), (3, 10)]),
+    lot=st.sampled_from([1, 2, 64]),
+)
+def test_all_are_read_before_any_is_written(
+    pairs: list[tuple[int, int]], dtype: str, shape: tuple[int, int], lot: int
+) -> None:
+    """Chains, swaps out and in, pages that stay; pages of odd sizes, moved byte by byte."""
+    from octavo.kernels.cuda import kv
+
+    cache = filled(dtype, *shape)
+    cache.copy_pages([(page, POOL + page) for page in range(SWAP)])
+    before = pages_of(cache)
+    want = list(before)
+    for source, target in pairs:
+        want[target] = before[source]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kv, "LOT", lot)
+        cache.copy_pages(pairs)
+    assert pages_of(cache) == want
+
+
+def test_a_page_outside_is_refused() -> None:
+    cache = filled("f16")
+    assert isinstance(cache, LateCopies)
+    for pair in ((0, POOL + SWAP), (-1, 0)):
+        with pytest.raises(ValueError, match="outside the cache"):
+            cache.copy_pages([pair])
+    cache.copy_pages([])
+    assert cache.nbytes == 2 * POOL * 4 * KVSpec(1, 8, 6, "f16").bytes_per_token
+
+
+def test_what_has_no_memory_may_be_tried_in_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from octavo.errors import StepTooLargeError
+
+    cache = filled("f16")
+
+    def full(count: int) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+    monkeypatch.setattr(cache._mover, "rows", full)
+    with pytest.raises(StepTooLargeError, match="no memory for this step"):
+        cache.copy_pages([(0, 1)])
+
+
+def test_a_gpus_swap_space_lies_in_the_systems_memory() -> None:
+    """It takes nothing from the pages, and must fit there."""
+    from octavo.errors import CapacityError
+    from octavo.runtime.memory import plan_memory
+
+    specs, gib = [KVSpec(2, 64, 64, "f16")], 2**30
+    alone = plan_memory(specs, 0, 1 << 30, 8, 16, None, 1.0, 4 * gib)
+    beside = plan_memory(specs, 0, 1 << 30, 8, 16, None, 1.0, 4 * gib, 6.0, 8 * gib)
+    assert beside.num_pages == alone.num_pages
+    assert beside.swap_space == 6 * gib
+    with pytest.raises(CapacityError, match=r"swap_space 6 GiB is more than the 5\.0 GiB"):
+        plan_memory(specs, 0, 1 << 30, 8, 16, None, 1.0, 4 * gib, 6.0, 5 * gib)
