@@ -312,6 +312,15 @@ std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, 
     return drawn;
 }
 
+std::vector<int32_t> redraw(Decoder& decoder, const std::vector<int32_t>& indices, const Array<uint32_t, 2>& mask) {
+    if (mask.shape(0) != indices.size() || mask.shape(1) != static_cast<size_t>(decoder.vocab() + 31) / 32)
+        throw std::invalid_argument("the mask has a line of bits for each index");
+    std::vector<int32_t> drawn;
+    nb::gil_scoped_release release;
+    decoder.redraw(indices, mask.data(), drawn);
+    return drawn;
+}
+
 } // namespace
 } // namespace octavo
 
@@ -405,5 +414,6 @@ NB_MODULE(_native, m) {
         }, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def_prop_ro("forward_s", &Decoder::forward_s)
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
-        .def("step", &decode, "rows"_a, "starts"_a, "mask"_a.none() = nb::none());
+        .def("step", &decode, "rows"_a, "starts"_a, "mask"_a.none() = nb::none())
+        .def("redraw", &redraw, "indices"_a, "mask"_a);
 }

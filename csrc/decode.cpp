@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 namespace octavo {
 namespace {
@@ -65,6 +66,7 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
                    std::vector<int32_t>& drawn) {
     const BatchView batch = gather(rows, starts, check(rows, starts));
     drawn.resize(rows.size());
+    last_rows_ = rows;
     const double begin = now();
     program_.replay(batch);
     const double computed = now();
@@ -77,6 +79,33 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
         if (drawn[i] < 0) continue;
         int64_t& length = rows_.lengths[rows[i]];
         rows_.tokens[rows[i] * rows_.tokens_width + length++] = drawn[i];
+    }
+}
+
+void Decoder::redraw(const std::vector<int32_t>& indices, const uint32_t* mask, std::vector<int32_t>& drawn) {
+    std::vector<SampleParams> params;
+    std::vector<int64_t> positions;
+    std::vector<int32_t> rows;
+    for (const int32_t i : indices) {
+        const bool known = i >= 0 && static_cast<size_t>(i) < last_rows_.size() && last_rows_[static_cast<size_t>(i)] >= 0;
+        const auto at = static_cast<size_t>(i);
+        require(known && rows_.lengths[last_rows_[at]] == positions_[at] + 1, "a redrawn token is not the last step's");
+        params.push_back(params_[at]);
+        positions.push_back(positions_[at]);
+        rows.push_back(std::exchange(last_rows_[at], -1));
+    }
+    drawn.resize(indices.size());
+    const double begin = now();
+    const std::vector<int64_t> no_starts(indices.size() + 1);
+    const TokenListsView none{no_starts.data(), nullptr, nullptr, 0};
+    sampler_.sample({program_.at(program_.result()), static_cast<int64_t>(indices.size()), sampler_.vocab(), params.data(),
+                     positions.data(), none, none, none, mask, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr,
+                     -1, true, indices.data()});
+    drawing_s_ += now() - begin;
+    for (size_t i = 0; i < indices.size(); i++) {
+        int64_t& length = rows_.lengths[rows[i]];
+        if (drawn[i] < 0) length--;
+        else rows_.tokens[rows[i] * rows_.tokens_width + length - 1] = drawn[i];
     }
 }
 

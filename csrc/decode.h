@@ -28,6 +28,10 @@ public:
     // log-probabilities: nothing has changed then.
     void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const uint32_t* mask,
               std::vector<int32_t>& drawn);
+    // The tokens that the last step drew for its rows `indices` (places in `rows`) were refused: others are drawn
+    // from the same logits under the mask, a line for each index, and take their places. An error takes one away.
+    // Throws std::invalid_argument where an index names no token of the last step, or one drawn again already.
+    void redraw(const std::vector<int32_t>& indices, const uint32_t* mask, std::vector<int32_t>& drawn);
     int64_t vocab() const { return sampler_.vocab(); }
 
     // Seconds spent so far in forwards and in draws.
@@ -46,6 +50,7 @@ private:
     std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_;
     std::vector<int64_t> positions_, no_starts_;
     std::vector<SampleParams> params_;
+    std::vector<int32_t> last_rows_; // of the last step; -1 once it was drawn again
 };
 
 } // namespace octavo

@@ -54,7 +54,7 @@ public:
         batch_ = &batch;
         row_ = row;
         params_ = &batch.params[row];
-        raw_ = batch.logits + row * vocab_;
+        raw_ = batch.logits + (batch.which ? batch.which[row] : row) * vocab_;
         error_ = 0;
     }
     void all(const SampleBatch& batch, int64_t row) {
@@ -72,8 +72,17 @@ private:
     int64_t size(int64_t begin, int64_t end) const { return std::min(end * kChunk, vocab_) - begin * kChunk; }
     // Few tokens can be kept, and which is seen from the logits: the others need no weight.
     bool is_sparse(const SampleParams& p) const { return p.min_p > 0.0f || (p.top_k > 0 && p.top_k <= chunks_ && p.top_k < vocab_); }
-    bool edited() const;
-    void change(const SampleParams& p);
+    // Drawn without the mask first.
+    static bool is_free(const SampleParams& p) {
+        return p.temperature == 0.0f || (p.min_p == 0.0f && p.top_k == 0 && p.top_p == 1.0);
+    }
+    const uint32_t* mask() const { return batch_->mask ? batch_->mask + row_ * ((vocab_ + 31) / 32) : nullptr; }
+    bool allows(int32_t token) const { return mask()[token / 32] >> (token % 32) & 1; }
+    bool edited(bool masked) const;
+    void change(const SampleParams& p, bool masked);
+    void apply(bool masked);
+    void copy_allowed();
+    int32_t draw(Stream stream);
     bool judge(const float* z, const float* maxima);
     // Ids of the tokens at least `threshold`, ascending.
     int64_t gather(const float* x, const float* maxima, float threshold);
@@ -103,31 +112,44 @@ private:
     const float *raw_ = nullptr, *z_ = nullptr, *maxima_ = nullptr; // z_, maxima_: after edits
     float peak_ = 0.0f, inverse_ = 0.0f;
     int32_t error_ = 0;
+    bool free_ = false; // z_ is without the mask
 };
 
-bool Sampler::Row::edited() const {
+bool Sampler::Row::edited(bool masked) const {
     const SampleBatch& b = *batch_;
     if (b.bias.has(row_) || b.banned.has(row_) || b.seen.has(row_)) return true;
-    if (!b.mask) return false;
-    const int64_t words = (vocab_ + 31) / 32;
-    const uint32_t* mask = b.mask + row_ * words;
-    return !std::all_of(mask, mask + words, [](uint32_t word) { return word == 0xffffffffu; });
+    if (!masked) return false;
+    return !std::all_of(mask(), mask() + (vocab_ + 31) / 32, [](uint32_t word) { return word == 0xffffffffu; });
 }
 
 // logits.edit.
-void Sampler::Row::change(const SampleParams& p) {
+void Sampler::Row::change(const SampleParams& p, bool masked) {
     const SampleBatch& b = *batch_;
     std::memcpy(own_, raw_, static_cast<size_t>(vocab_) * sizeof(float));
     for (int64_t e = b.bias.begin(row_); e < b.bias.end(row_); e++) own_[b.bias.tokens[e]] += b.bias.values[e];
     for (int64_t e = b.banned.begin(row_); e < b.banned.end(row_); e++)
         own_[b.banned.tokens[e]] = -std::numeric_limits<float>::infinity();
-    if (b.mask) pass_->mask(own_, b.mask + row_ * ((vocab_ + 31) / 32), vocab_);
+    if (masked) pass_->mask(own_, mask(), vocab_);
     for (int64_t e = b.seen.begin(row_); e < b.seen.end(row_); e++) {
         float& z = own_[b.seen.tokens[e]];
         const float count = b.seen.values[e];
         float value = z > 0.0f ? z / p.repetition_penalty : z * p.repetition_penalty;
         value = value - p.frequency_penalty * count;
         z = value - p.presence_penalty * (count > 0.0f ? 1.0f : 0.0f);
+    }
+}
+
+// What change does where nothing but the mask edits, and the maxima. A chunk without an allowed token is not even
+// written: its maximum keeps everybody from it.
+void Sampler::Row::copy_allowed() {
+    for (int64_t c = 0; c < chunks_; c++) {
+        const int64_t at = c * kChunk, n = size(c, c + 1);
+        const uint32_t *words = mask() + at / 32, *end = words + (n + 31) / 32;
+        own_maxima_[c] = -std::numeric_limits<float>::infinity();
+        if (std::all_of(words, end, [](uint32_t word) { return word == 0; })) continue;
+        std::memcpy(own_ + at, raw_ + at, static_cast<size_t>(n) * sizeof(float));
+        pass_->mask(own_ + at, words, n);
+        pass_->maxima(own_ + at, n, own_maxima_ + c);
     }
 }
 
@@ -148,10 +170,20 @@ bool Sampler::Row::judge(const float* z, const float* maxima) {
 void Sampler::Row::edit() {
     z_ = raw_;
     maxima_ = raw_maxima_;
+    free_ = false;
     if (!judge(raw_, raw_maxima_)) return;
-    if (edited()) {
-        change(*params_);
-        pass_->maxima(own_, vocab_, own_maxima_);
+    free_ = mask() && !batch_->again && is_free(*params_);
+    apply(mask() && !free_);
+}
+
+void Sampler::Row::apply(bool masked) {
+    if (edited(masked)) {
+        if (edited(false)) {
+            change(*params_, masked);
+            pass_->maxima(own_, vocab_, own_maxima_);
+        } else {
+            copy_allowed();
+        }
         z_ = own_;
         maxima_ = own_maxima_;
         if (!judge(own_, own_maxima_)) return;
@@ -242,16 +274,23 @@ int32_t Sampler::Row::draw_from_weights(RaceNoise& noise) {
     return draw_among(c, noise);
 }
 
+int32_t Sampler::Row::draw(Stream stream) {
+    if (error_) return error_;
+    if (batch_->given) return batch_->given[row_];
+    if (params_->temperature == 0.0f) return first_best();
+    RaceNoise noise(*params_, batch_->positions[row_], stream);
+    return is_sparse(*params_) ? draw_sparse(noise) : draw_from_weights(noise);
+}
+
 void Sampler::Row::finish() {
-    int32_t token = error_;
-    if (!error_) {
-        RaceNoise noise(*params_, batch_->positions[row_]);
-        token = batch_->given                 ? batch_->given[row_]
-                : params_->temperature == 0.0f ? first_best()
-                : is_sparse(*params_) ? draw_sparse(noise)
-                                      : draw_from_weights(noise);
-        if (params_->num_logprobs >= 0) report(token);
+    int32_t token = draw(batch_->again && is_free(*params_) ? Stream::Again : Stream::Target);
+    if (free_ && (token < 0 || !allows(token))) {
+        error_ = 0;
+        apply(true);
+        weigh(0, chunks_);
+        token = draw(Stream::Again);
     }
+    if (token >= 0 && params_->num_logprobs >= 0) report(token);
     batch_->token[row_] = token;
 }
 

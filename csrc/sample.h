@@ -46,21 +46,26 @@ struct SampleBatch {
     int32_t* top_token;  // [rows, top], -1 after the last
     double* top_logprob; // [rows, top]
     int64_t top;         // -1: no row may ask for any of it
+    // The tokens drawn first were refused: what follows from that, with the mask.
+    bool again = false;
+    const int32_t* which = nullptr; // row of the logits of each row; null: in order
 };
 
 enum : int32_t { kNothingAllowed = -1, kNaN = -2, kInfinity = -3 };
 
+enum class Stream : uint32_t { Target = 0, Again = 3 }; // sampling/noise.py
+
 // The noise of one draw: Exp(1) variates keyed by the row's seed, sample index and position.
 class RaceNoise {
 public:
-    RaceNoise(const SampleParams& params, int64_t position);
+    RaceNoise(const SampleParams& params, int64_t position, Stream stream);
     double chunk(int64_t i) { return variate(1, i); }
     double place(int64_t i) { return variate(2, i); }
 
 private:
     double variate(uint32_t level, int64_t i);
 
-    uint32_t key_[2], position_[2], sample_;
+    uint32_t key_[2], position_[2], sample_, stream_;
     uint32_t block_ = 0; // the block that words_ hold; 0 is none
     uint32_t words_[4];
 };

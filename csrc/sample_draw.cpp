@@ -101,13 +101,13 @@ double log_of(double x) {
     return e * 0.6931471803691238 + (p + e * 1.9082149292705877e-10);
 }
 
-RaceNoise::RaceNoise(const SampleParams& params, int64_t position)
+RaceNoise::RaceNoise(const SampleParams& params, int64_t position, Stream stream)
     : key_{static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)},
       position_{static_cast<uint32_t>(position), static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32)},
-      sample_(params.sample_index) {}
+      sample_(params.sample_index), stream_(static_cast<uint32_t>(stream)) {}
 
 double RaceNoise::variate(uint32_t level, int64_t i) {
-    const uint32_t block = level << 4 | static_cast<uint32_t>(i / 2) << 8; // stream TARGET is 0
+    const uint32_t block = stream_ | level << 4 | static_cast<uint32_t>(i / 2) << 8;
     if (block != block_) {
         const uint32_t counter[4] = {position_[0], position_[1], sample_, block};
         std::memcpy(words_, counter, sizeof words_);

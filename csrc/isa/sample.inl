@@ -84,7 +84,6 @@ void sample_weights(const float* z, const float* maxima, int64_t count, float pe
     for (int64_t start = 0; start < count; start += kChunk, maxima++, sums++) {
         const int64_t size = count - start < kChunk ? count - start : kChunk;
         if ((*maxima - peak) * inverse < kLowestExponent) { // then all are
-            for (int64_t i = 0; i < size; i++) w[start + i] = 0.0f;
             *sums = 0.0;
             continue;
         }

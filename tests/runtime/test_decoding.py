@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from tests.support.tiny_engine import VOCAB_SIZE, Answers, save_tiny_llama, tiny
 
 from octavo.engine.core import EngineCore
 from octavo.kernels.select import native_available
-from octavo.params import SamplingParams
+from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.runtime import runner
 from octavo.runtime.decoding import Decoding
+from octavo.sampling import ConstraintCompiler, SamplingRows
 from octavo.sampling.constraints import AllowedTokens, ConstraintError
+from octavo.sampling.grammar import GrammarMatcher
+from support.grammars import WordTokenizer
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the reference has no short way")
 
@@ -96,18 +100,20 @@ def test_equal_to_the_long_way(
 
 
 LIMITED = SamplingParams(max_tokens=9, temperature=0.9, seed=1, allowed_token_ids=[5, 6, 7], ignore_eos=True)
+NARROWED = LIMITED.replace(top_p=0.9)
 
 
-def test_masks_come_before_a_forward_that_has_every_core(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("limited", "beside"), [(LIMITED, 8), (NARROWED, 0)], ids=["free", "narrowed"])
+def test_masks_that_must_be_known_come_before_a_forward_that_has_every_core(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limited: SamplingParams, beside: int
 ) -> None:
     """And beside it where a core is idle, on the long way: the same tokens."""
     found = []
-    for cores, taken in ((2, 8), (3, 0)):
+    for cores, taken in ((2, 8), (3, beside)):
         monkeypatch.setattr(runner, "usable_threads", lambda cores=cores: cores)
         with monkeypatch.context() as patch:
             counted = Counted(patch)
-            requests = [([5, 6, 7], LIMITED), ([9], LIMITED.replace(allowed_token_ids=None))]
+            requests = [([5, 6, 7], limited), ([9], limited.replace(allowed_token_ids=None))]
             found.append(drive(tiny_engine(folder, threads=2), requests).tokens)
             assert counted.taken == taken
     assert found[0] == found[1]
@@ -115,8 +121,9 @@ def test_masks_come_before_a_forward_that_has_every_core(
     assert not {token.token_id for token in found[0]["1", 0]} <= {5, 6, 7}
 
 
+@pytest.mark.parametrize("limited", [LIMITED, NARROWED], ids=["free", "narrowed"])
 def test_a_row_whose_limits_cannot_be_followed_fails_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limited: SamplingParams
 ) -> None:
     monkeypatch.setattr(runner, "usable_threads", lambda: 2)
     core, restrict = tiny_engine(folder, threads=2), AllowedTokens.restrict
@@ -130,9 +137,90 @@ def test_a_row_whose_limits_cannot_be_followed_fails_alone(
         restrict(matcher, mask, ahead)
 
     monkeypatch.setattr(AllowedTokens, "restrict", failing)
-    answers = drive(core, [([5, 6, 7], LIMITED), ([9], LIMITED.replace(allowed_token_ids=None))])
+    answers = drive(core, [([5, 6, 7], limited), ([9], limited.replace(allowed_token_ids=None))])
     assert answers.reasons == {("0", 0): "error", ("1", 0): "length"}
-    assert len(answers.tokens["0", 0]) == 3
+    assert len(answers.tokens["0", 0]) >= 3
+    assert calls == 4
+
+
+def constrained_crowd(rng: random.Random, make: ConstraintCompiler) -> list[tuple[list[int], SamplingParams]]:
+    """Rows with every kind of constraint, and without any, side by side."""
+    wishes: list[dict[str, Any]] = [
+        {"structured_outputs": StructuredOutputsParams(json=WISHED)},
+        {"structured_outputs": StructuredOutputsParams(regex="(abc|ba|the ){3,30}[0-9]*")},
+        {"structured_outputs": StructuredOutputsParams(choice=["name", "the abc", "123"])},
+        {"bad_words": ["ab", "the", "n"]},
+        {"allowed_token_ids": sorted(rng.sample(range(VOCAB_SIZE), 40))},
+        {},
+    ]
+    requests = []
+    for seed in range(rng.randrange(1, 8)):
+        options: dict[str, Any] = {"seed": seed, "max_tokens": rng.randrange(2, 40), **rng.choice(wishes)}
+        options["temperature"] = rng.choice([0.0, 0.8, 1.5])
+        options |= rng.choice([{}, {}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}])
+        prompt = [rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randrange(1, 20))]
+        requests.append((prompt, make.compile(SamplingParams(**options))))
+    return requests
+
+
+WISHED = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99}},
+    "required": ["name", "age"],
+}
+
+
+def eager_and_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, seeds: range, **options: Any
+) -> Iterator[tuple[Answers, Answers, Counted]]:
+    """Answers with every mask computed before its draw, and as they come."""
+    make = ConstraintCompiler(WordTokenizer())
+    for seed in seeds:
+        with monkeypatch.context() as patch:
+            patch.setattr(Decoding, "run", lambda *_: None)
+            eager = drive(tiny_engine(folder, **options), constrained_crowd(random.Random(seed), make))
+        with monkeypatch.context() as patch:
+            counted = Counted(patch)
+            first = drive(tiny_engine(folder, **options), constrained_crowd(random.Random(seed), make))
+        yield eager, first, counted
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_drawn_first_or_masked_first_the_tokens_are_equal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(runner, "usable_threads", lambda: threads)
+    redraw, again = SamplingRows.refused, 0
+
+    def counting(rows: SamplingRows, *args: Any) -> list[int]:
+        nonlocal again
+        found = redraw(rows, *args)
+        again += len(found)
+        return found
+
+    monkeypatch.setattr(SamplingRows, "refused", counting)
+    taken = 0
+    for eager, first, counted in eager_and_first(folder, monkeypatch, range(20), threads=threads):
+        assert first.tokens == eager.tokens
+        assert first.reasons == eager.reasons
+        taken += counted.taken
+    assert taken > 200
+    assert again > 100
+
+
+@pytest.mark.parametrize("mutant", ["keeps what is refused", "forgets what is forced"])
+def test_mistakes_would_be_seen(folder: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    monkeypatch.setattr(runner, "usable_threads", lambda: 1)
+    if mutant == "keeps what is refused":
+        monkeypatch.setattr(SamplingRows, "refused", lambda *_: [])
+    else:
+
+        def validated(matcher: GrammarMatcher, token: int) -> bool:
+            return bool(matcher.inner.validate_tokens([token]))
+
+        monkeypatch.setattr(GrammarMatcher, "allows", validated)
+    pairs = eager_and_first(folder, monkeypatch, range(20))
+    assert any(first.tokens != eager.tokens for eager, first, _ in pairs)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +231,7 @@ def test_a_row_whose_limits_cannot_be_followed_fails_alone(
         {"frequency_penalty": 1.0},
         {"min_tokens": 5, "ignore_eos": False},
         {"logit_bias": {7: 4.0}},
-        {"allowed_token_ids": [5, 6, 7]},
+        {"allowed_token_ids": [5, 6, 7], "temperature": 0.7, "top_p": 0.9},
     ],
     ids=lambda wish: next(iter(wish)),
 )
@@ -199,6 +287,25 @@ def test_the_decoder_refuses_what_is_out_of_range(folder: Path) -> None:
         with pytest.raises(ValueError):
             step(rows, starts)
     assert states.length[row] == length
+    few = np.full((1, -(-VOCAB_SIZE // 32)), 2**5, np.uint32)
+    redraw = executor._decoding._redraw
+    with pytest.raises(ValueError, match="not the last step's"):
+        redraw([0], few)  # there was none
+    assert step([row], [length - 1])
+    assert states.length[row] == length + 1
+    for indices, mask in (([1], few), ([-1], few), ([0, 0], np.repeat(few, 2, axis=0)), ([0], few[:, 1:])):
+        with pytest.raises(ValueError, match=r"not the last step's|a line of bits"):
+            redraw(indices, mask)
+    assert step([row], [length])
+    assert redraw([0], few) == [5]
+    assert states.length[row] == length + 2
+    assert states.tokens[row, length + 1] == 5
+    with pytest.raises(ValueError, match="not the last step's"):
+        redraw([0], few)  # it was drawn again already
+    assert step([row], [length + 1])
+    assert redraw([0], few * 0) == [-1]
+    assert states.length[row] == length + 2
+    states.length[row] = length
     executor._samplings.records["num_logprobs"][row] = 1
     with pytest.raises(ValueError, match="log-prob"):
         step([row], [length - 1])

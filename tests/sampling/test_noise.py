@@ -114,7 +114,7 @@ def test_streams_of_one_position_are_independent() -> None:
     for stream in Stream:  # nor does a race at this position use a number twice
         race = race_noise([5], [0], [17], 64, stream)
         numbers.update(*(noise[0].tolist() for noise in race))
-    assert len(numbers) == 3 * (64 + 256)
+    assert len(numbers) == len(Stream) * (64 + 256)
 
 
 def test_all_53_bits_are_used() -> None:

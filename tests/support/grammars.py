@@ -79,3 +79,67 @@ def spellings(value: Any, most: int = 24) -> Iterator[Any]:
 def reachable(constraint: Constraint, value: Any) -> bool:
     """Whether some spelling of the value is an answer."""
     return any(accepts(constraint, json.dumps(v, ensure_ascii=False)) for v in spellings(value))
+
+
+class WordTokenizer:
+    """96 tokens of one to five bytes, so a text has many spellings; 2 ends a text, 0 and 1 are control."""
+
+    vocab_size = 96
+    stop_token_ids = (2,)
+    words = (
+        *(
+            '{"',
+            '"}',
+            '":',
+            '","',
+            '":"',
+            "name",
+            "nam",
+            '"name',
+            "age",
+            "ag",
+            "tag",
+            "yes",
+            "ye",
+            "null",
+            "true",
+        ),
+        *(
+            "12",
+            "123",
+            "-1",
+            "the",
+            "th",
+            " a",
+            " the",
+            "ab",
+            "abc",
+            "ba",
+            "[]",
+            "[[",
+            "}}",
+            "],",
+            ", ",
+            "  ",
+        ),
+        *(*'abcdefghijklmnopqrstuvwxyz{}[]":, 0123456789.-+\\é_',)[: 96 - 34],
+    )
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        ids = []
+        while text:
+            word = max((w for w in self.words if text.startswith(w)), key=len, default=None)
+            if word is None:
+                return ids
+            ids.append(3 + self.words.index(word))
+            text = text[len(word) :]
+        return ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id < 3:
+            return (b"<pad>", b"<s>", b"</s>")[token_id]
+        at = token_id - 3
+        return self.words[at].encode() if at < len(self.words) else b"#%d" % at
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id < 3

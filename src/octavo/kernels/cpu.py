@@ -124,7 +124,7 @@ class CpuDecoder:
 
     def __init__(self, native: _native.Decoder, keep_alive: Sequence[Any]) -> None:
         self.native, self._keep_alive = native, keep_alive
-        self.step = native.step  # with nothing in between
+        self.step, self.redraw = native.step, native.redraw  # with nothing in between
 
 
 class EagerOps(Recorder):

@@ -468,6 +468,18 @@ class RowDecoder(Protocol):
         """
         ...
 
+    def redraw(self, indices: Sequence[int], mask: npt.NDArray[np.uint32]) -> list[int]:
+        """Draw again for some rows of the last step, whose tokens were refused; the new ones replace them.
+
+        Args:
+            indices: of `rows`, each once.
+            mask [len(indices), ceil(vocab / 32)]: it forbids the token that was drawn.
+
+        Returns:
+            The tokens, or errors, as step does; an error leaves the row without the token.
+        """
+        ...
+
 
 class Backend(ABC):
     """A place to compute: packs weights, holds pages, runs programs.

@@ -3,8 +3,12 @@
 After the kernels have streamed a model's weights through the caches, whatever Python then touches comes
 from memory, and a step's bookkeeping costs six times what it costs when it is repeated alone. So a step in
 which every row computes its last token and draws the next by its own numbers (temperature and the like)
-leaves the gathering of the batch, the draw and the appending to native code, which touches little. Masks, of
-grammars for instance, are computed before, where the forward leaves no core on which it could be done beside.
+leaves the gathering of the batch, the draw and the appending to native code, which touches little.
+
+Rows with masks, of grammars for instance, are drawn without them first, where the rule is so (Sampler, step
+7): constraints are asked about one token, and only for a row whose token is refused is the mask computed, and
+another token drawn from the same logits. Where top_p or the like needs the mask before the draw, it comes
+before a forward that has every core; one that leaves a core idle has it computed beside, on the long way.
 """
 
 from __future__ import annotations
@@ -21,15 +25,14 @@ class Decoding:
     """Knows which steps its decoder can do. The results are those of a replay and a sampler, to the bit."""
 
     def __init__(self, decoder: RowDecoder, samplings: SamplingRows, masks_before: bool) -> None:
-        self._step, self._samplings, self._masks_before = decoder.step, samplings, masks_before
+        self._step, self._redraw = decoder.step, decoder.redraw
+        self._samplings, self._masks_before = samplings, masks_before
 
     def run(self, step_id: int, steps: Sequence[RowStep]) -> StepResult | None:
         """Compute, draw and append; None, and nothing done, where the step is another."""
-        masked = False
-        if not self._samplings.plain:
-            if not (self._masks_before and self._samplings.only_masked):
-                return None
-            masked = True
+        masked = not self._samplings.plain
+        if masked and not self._can_mask:
+            return None
         rows: list[int] = []
         starts: list[int] = []
         for step in steps:
@@ -39,10 +42,12 @@ class Decoding:
             starts.append(step.start)
         if not rows:
             return None
+        mask, wrong = self._samplings.masks(rows, narrowed=True) if masked else (None, {})
+        drawn = self._step(rows, starts, mask)
+        if masked:
+            wrong |= self._draw_refused(rows, drawn)
         tokens: dict[int, tuple[SampledToken, ...]] = {}
         errors: dict[int, str] = {}
-        mask, wrong = self._samplings.masks(rows) if masked else (None, {})
-        drawn = self._step(rows, starts, mask)
         for index, row in enumerate(rows):
             token = drawn[index]
             if index in wrong:
@@ -54,3 +59,17 @@ class Decoding:
             else:
                 errors[row] = ERRORS[token]
         return StepResult(step_id, tokens, errors)
+
+    @property
+    def _can_mask(self) -> bool:
+        rows = self._samplings
+        return rows.only_masked and (self._masks_before or not rows.narrowed)
+
+    def _draw_refused(self, rows: Sequence[int], drawn: list[int]) -> dict[int, str]:
+        """Put other tokens for those that a constraint forbids; index -> why it cannot be followed."""
+        refused = self._samplings.refused(rows, drawn)
+        mask, errors = self._samplings.masks([rows[index] for index in refused])
+        if mask is not None:
+            for index, token in zip(refused, self._redraw(refused, mask), strict=True):
+                drawn[index] = token
+        return {refused[place]: message for place, message in errors.items()}

@@ -43,7 +43,7 @@ class ModelRunner:
     4. The batch is gathered and the Program replayed: logits [R, vocab]. The masks of rows with
        grammars are computed beside it where it leaves a core idle: both leave the interpreter to others.
     5. The sampler draws a token for every row that asked; each is appended to its row.
-    4 and 5 are one call where every row decodes and nothing else is asked for (Decoding).
+    4 and 5 are one call where every row decodes and nothing but masks is asked for (Decoding).
 
     A row whose logits are not finite fails alone (StepResult.errors).
 

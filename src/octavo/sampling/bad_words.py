@@ -56,6 +56,7 @@ class BadWords:
         ]
         self.longest = max((len(word) for word in encoded), default=1)
         self._always_mask = np.zeros(0, np.uint32)
+        self._always_set = frozenset(self._always)
 
     def start(self, output: Sequence[int]) -> BadWordsMatcher:
         matcher = BadWordsMatcher(self)
@@ -70,6 +71,12 @@ class BadWords:
         for begun, ids in self._after:
             if tail.endswith(begun):
                 mask &= ~mask_of(ids, len(mask))
+
+    def allows(self, token_id: int, tail: bytes) -> bool:
+        """Whether the token completes no word after the tail."""
+        if token_id in self._always_set:
+            return False
+        return not any(token_id in ids for begun, ids in self._after if tail.endswith(begun))
 
     def tail(self, before: bytes, token_ids: Sequence[int]) -> bytes:
         """The last bytes of the output that could begin a word."""
@@ -86,6 +93,9 @@ class BadWordsMatcher:
 
     def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
         self._words.clear(mask, self._words.tail(self._tail, ahead) if ahead else self._tail)
+
+    def allows(self, token_id: int) -> bool:
+        return self._words.allows(token_id, self._tail)
 
     def append(self, token_ids: Sequence[int]) -> None:
         self._tail = self._words.tail(self._tail, token_ids)

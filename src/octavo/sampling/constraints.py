@@ -34,6 +34,14 @@ class Matcher(Protocol):
         """
         ...
 
+    def allows(self, token_id: int) -> bool:
+        """Whether restrict() would leave the token's bit set after the output, without a mask if possible.
+
+        Raises:
+            ConstraintError: as restrict(); or False, and restrict() raises it.
+        """
+        ...
+
     def append(self, token_ids: Sequence[int]) -> None:
         """These tokens are now the row's output."""
         ...
@@ -68,7 +76,7 @@ class AllowedTokens:
     """allowed_token_ids: nothing else is drawn. Constraint and matcher in one, as it has no state."""
 
     def __init__(self, token_ids: Sequence[int]) -> None:
-        self._token_ids = tuple(token_ids)
+        self._token_ids = frozenset(token_ids)
         self._mask = np.zeros(0, np.uint32)
 
     def start(self, output: Sequence[int]) -> AllowedTokens:
@@ -76,8 +84,11 @@ class AllowedTokens:
 
     def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
         if len(self._mask) != len(mask):
-            self._mask = mask_of(self._token_ids, len(mask))
+            self._mask = mask_of(sorted(self._token_ids), len(mask))
         mask &= self._mask
+
+    def allows(self, token_id: int) -> bool:
+        return token_id in self._token_ids
 
     def append(self, token_ids: Sequence[int]) -> None:
         pass
@@ -116,6 +127,9 @@ class ForcedTokensMatcher:
         token = self.forced(ahead)
         if token is not None:
             mask &= mask_of([token], len(mask))
+
+    def allows(self, token_id: int) -> bool:
+        return self.forced() in (None, token_id)
 
     def append(self, token_ids: Sequence[int]) -> None:
         self._length += len(token_ids)

@@ -8,6 +8,7 @@ compiling and of every mask, so a hostile grammar ends as an error and not as a 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,10 @@ import numpy as np
 from octavo.errors import GRAMMAR_FAILED, InvalidRequestError
 from octavo.sampling.batch import U32
 from octavo.sampling.constraints import ConstraintError, full_mask
+from octavo.sampling.logits import allowed
+
+ALONE_S = 0.001
+"""So long masks are computed here: on a busy machine, to have others begin and to wait may take as long."""
 
 ORIGINALS = 2
 """Of each grammar: so many threads at most compute its masks at once."""
@@ -62,6 +67,7 @@ class GrammarVocabulary:
         if slices:
             self.add_slices()
         self.limits = llguidance.LLParserLimits(**LIMITS)
+        self.control = frozenset((*special, *ends))
 
     def add_slices(self) -> None:
         blank, ten, *longer = self.tokenizer.general_slices()
@@ -131,7 +137,7 @@ class Grammar:
     def __init__(self, source: str, vocabulary: GrammarVocabulary, param: str) -> None:
         import llguidance
 
-        self._words = -(-vocabulary.tokenizer.vocab_size // 32)
+        self._vocabulary = vocabulary
 
         def original() -> Any:
             return llguidance.LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=vocabulary.limits)
@@ -155,7 +161,7 @@ class Grammar:
 
     def start(self, output: Sequence[int]) -> GrammarMatcher:
         original, prototype = next(self._originals)
-        matcher = GrammarMatcher(prototype.deep_copy(), self._words, original)
+        matcher = GrammarMatcher(prototype.deep_copy(), self._vocabulary, original)
         if output:
             matcher.append(output)
         return matcher
@@ -168,10 +174,11 @@ class GrammarMatcher:
         original: matchers of equal numbers may share a lock.
     """
 
-    def __init__(self, matcher: Any, words: int, original: int) -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: Any, vocabulary: GrammarVocabulary, original: int) -> None:
+        self._matcher, self._vocabulary = matcher, vocabulary
         self.original = original
-        self._own = np.zeros(words, np.uint32)
+        self._size: int = vocabulary.tokenizer.vocab_size
+        self._own = np.zeros(-(-self._size // 32), np.uint32)
 
     @property
     def inner(self) -> Any:
@@ -192,6 +199,19 @@ class GrammarMatcher:
             self._matcher.rollback(taken)
         self.check()
 
+    def allows(self, token_id: int) -> bool:
+        if token_id >= self._size:
+            return False
+        if token_id in self._vocabulary.control:  # of these llguidance's two answers differ at times
+            mask = full_mask(1, self._size)[0]
+            self.restrict(mask)
+            return bool(allowed(mask, self._size)[token_id])
+        if self._matcher.validate_tokens([token_id]) != 1:
+            return False
+        # Where one text must follow, the mask holds the one token that begins it as the tokenizer would.
+        forced = self._matcher.compute_ff_tokens()
+        return not forced or forced[0] == token_id
+
     def check(self) -> None:
         """Raise ConstraintError if the last mask means nothing."""
         if self._matcher.is_error():
@@ -202,14 +222,14 @@ class GrammarMatcher:
         self._matcher.consume_tokens(list(token_ids))
 
     def fork(self) -> GrammarMatcher:
-        return GrammarMatcher(self._matcher.deep_copy(), len(self._own), self.original)
+        return GrammarMatcher(self._matcher.deep_copy(), self._vocabulary, self.original)
 
 
 class GrammarMasks:
-    """Masks of many rows in one call, on threads of llguidance's own.
+    """Masks of many rows: a few here, the rest in one call, on threads of llguidance's own.
 
-    The interpreter is left once a step and not once a row: each return to it may cost a switch
-    interval (5 ms) where another thread is busy.
+    Each return to the interpreter may cost a switch interval (5 ms) where another thread is busy, so many
+    masks leave it once and not once a row.
     """
 
     def __init__(self, threads: int) -> None:
@@ -221,15 +241,17 @@ class GrammarMasks:
         """The same as restrict() of each matcher on its row of the mask, but for errors by row.
 
         Args:
-            matchers: (row of the mask, matcher); no matcher twice, all over one vocabulary.
+            matchers: (row of the mask, matcher); no row and no matcher twice, all over one vocabulary.
             mask [R, words]: bits are cleared in place.
         """
         if not matchers:
             return {}
         masks = self._compute([matcher for _, matcher in matchers])
         errors: dict[int, str] = {}
-        for (row, matcher), allowed in zip(matchers, masks, strict=True):
-            _clear(mask[row], allowed)
+        rows, words = [row for row, _ in matchers], masks.shape[1]
+        mask[rows, :words] &= masks
+        mask[rows, words:] = 0  # padding
+        for row, matcher in matchers:
             try:
                 matcher.check()
             except ConstraintError as error:
@@ -239,17 +261,24 @@ class GrammarMasks:
     def _compute(self, matchers: list[GrammarMatcher]) -> U32:
         """[len(matchers), words], overwritten by the next call."""
         count, words = len(matchers), matchers[0].words
+        if len(self._masks) < count or self._masks.shape[1] != words:
+            self._masks = np.zeros((count, words), np.uint32)
+        size, pointer = 4 * words, self._masks.ctypes.data
+        enough = time.perf_counter() + ALONE_S
+        for index, matcher in enumerate(matchers):
+            if time.perf_counter() > enough and index < count - 1 and self._threads > 1:
+                break
+            matcher.inner.unsafe_compute_mask_ptr(pointer + index * size, size)
+        else:
+            return self._masks[:count]
         if self._executor is None:
             import llguidance
 
             self._executor = llguidance.LLExecutor(num_threads=self._threads)
-        if len(self._masks) < count or self._masks.shape[1] != words:
-            self._masks = np.zeros((count, words), np.uint32)
         # Threads take neighbours: those that share a lock stand together.
-        order = sorted(range(count), key=lambda index: matchers[index].original)
-        pairs = [(matchers[index].inner, index) for index in order]
-        pointer = self._masks.ctypes.data
-        self._executor.unsafe_compute_mask_ptr(pairs, pointer, 4 * words, len(self._masks))
+        order = sorted(range(index, count), key=lambda each: matchers[each].original)
+        pairs = [(matchers[each].inner, each) for each in order]
+        self._executor.unsafe_compute_mask_ptr(pairs, pointer, size, len(self._masks))
         return self._masks[:count]
 
 

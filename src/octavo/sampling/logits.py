@@ -18,7 +18,7 @@ _ALL = np.uint32(0xFFFFFFFF)
 _BIN_SHIFT = np.uint32(19)  # leaves exponent and 4 bits: 16 bins to a factor of 2
 
 
-def edit(logits: F32, batch: SamplingBatch, row: int) -> F32:
+def edit(logits: F32, batch: SamplingBatch, row: int, masked: bool = True) -> F32:
     """The row's logits [V] after everything that changes single tokens, in this order:
 
     1. logit_bias is added.
@@ -27,12 +27,14 @@ def edit(logits: F32, batch: SamplingBatch, row: int) -> F32:
     4. frequency_penalty f and presence_penalty p, on every token of the output, seen count times:
        z - f * count - p.
 
+    masked: False leaves the row's mask out, as if it allowed every token.
+
     Returns the argument itself where nothing changes, a copy otherwise.
     """
     bias_tokens, bias = batch.bias.row(row)
     banned, _ = batch.banned.row(row)
     seen, counts = batch.seen.row(row)
-    mask = None if batch.mask is None else batch.mask[row]
+    mask = batch.mask[row] if masked and batch.mask is not None else None
     if mask is not None and (mask == _ALL).all():
         mask = None
     if not (len(bias_tokens) or len(banned) or len(seen) or mask is not None):

@@ -44,9 +44,15 @@ class NoRepeatNgramMatcher:
             looked.append((*self._tokens, *ahead))
             looked.restrict(mask)
             return
-        banned = self._followed.get(tuple(self._tokens[len(self._tokens) - self._runs :]), ())
+        banned = self._banned()
         if banned:
             mask &= ~mask_of(np.array(banned, np.int64), len(mask))
+
+    def allows(self, token_id: int) -> bool:
+        return token_id not in self._banned()
+
+    def _banned(self) -> Sequence[int]:
+        return self._followed.get(tuple(self._tokens[len(self._tokens) - self._runs :]), ())
 
     def append(self, token_ids: Sequence[int]) -> None:
         for token in token_ids:

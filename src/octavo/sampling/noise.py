@@ -28,12 +28,14 @@ class Stream(IntEnum):
     """What a uniform is for. Streams of one position are independent of each other.
 
     TARGET draws the token. A drafter whose drafts are verified by rejection must draw from DRAFT,
-    because the noise of the draft and of the residual must be independent. ACCEPT decides.
+    because the noise of the draft and of the residual must be independent. ACCEPT decides. AGAIN draws
+    where a mask refused what TARGET drew.
     """
 
     TARGET = 0
     DRAFT = 1
     ACCEPT = 2
+    AGAIN = 3
 
 
 def philox4x32(counter: U32, key: U32) -> U32:

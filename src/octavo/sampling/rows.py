@@ -5,7 +5,7 @@ Each request keeps one permanent row; a step gathers the rows that it samples in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from octavo.errors import InvalidRequestError
 from octavo.params import SEED_MASK, SamplingParams
-from octavo.sampling.batch import F32, I32, ROW, U32, SamplingBatch, TokenLists
+from octavo.sampling.batch import F32, I32, ROW, U32, SamplingBatch, TokenLists, drawn_free
 from octavo.sampling.constraints import (
     AllowedTokens,
     Constraint,
@@ -100,6 +100,7 @@ class SamplingRows:
         self._unheard: dict[int, list[int]] = {}  # followed with the next mask
         self._beams: set[int] = set()
         self._forcing: set[int] = set()  # rows with forced tokens
+        self._narrow: set[int] = set()  # rows whose mask comes before what narrows the draw (top_p, ...)
         self._grammar_masks = GrammarMasks(mask_threads)
         self._gathered_rows: Sequence[int] | None = None
         self._gathered = self._rows[:0], TokenLists.none(0)
@@ -150,6 +151,8 @@ class SamplingRows:
         if constraints:
             output = list(token_ids[num_prompt_tokens:])
             self._matchers[row] = [constraint.start(output) for constraint in constraints]
+            if not drawn_free(self._rows[row]):
+                self._narrow.add(row)
             if any(isinstance(matcher, ForcedTokensMatcher) for matcher in self._matchers[row]):
                 self._forcing.add(row)
         if params.beam_search is not None:
@@ -173,6 +176,7 @@ class SamplingRows:
         self._unheard.pop(row, None)
         self._beams.discard(row)
         self._forcing.discard(row)
+        self._narrow.discard(row)
 
     @property
     def records(self) -> npt.NDArray[Any]:
@@ -190,9 +194,39 @@ class SamplingRows:
         others = self._bias or self._banned or self._counts or self._scored or self._forcing or self._beams
         return not others
 
-    def masks(self, rows: Sequence[int]) -> tuple[U32 | None, dict[int, str]]:
-        """(which tokens may follow, None where all may; index -> why a row's limits cannot be followed)."""
-        return self._masks(rows, [()] * len(rows))
+    @property
+    def narrowed(self) -> bool:
+        """Whether any row's mask must be known before its draw (batch.drawn_free: the others' need not)."""
+        return bool(self._narrow)
+
+    def masks(self, rows: Sequence[int], narrowed: bool = False) -> tuple[U32 | None, dict[int, str]]:
+        """(which tokens may follow, None where all may; index -> why a row's limits cannot be followed).
+
+        Args:
+            narrowed: all tokens may follow but where the mask must be known before the draw.
+        """
+        if narrowed and not self._narrow:
+            return None, {}
+        return self._masks(rows, [()] * len(rows), self._narrow if narrowed else None)
+
+    def refused(self, rows: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """Indices of rows that were drawn without their mask, and whose token it forbids.
+
+        Args:
+            tokens [R]: below 0 is none.
+        """
+        found: list[int] = []
+        for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            matchers = self._matchers.get(row)
+            if not matchers or token < 0 or row in self._narrow:
+                continue
+            self._tell(row, matchers)
+            try:
+                if not all(matcher.allows(token) for matcher in matchers):
+                    found.append(index)
+            except ConstraintError:  # masks() says it
+                found.append(index)
+        return found
 
     @property
     def constrained(self) -> bool:
@@ -216,28 +250,39 @@ class SamplingRows:
         if row in self._matchers:  # beside the next forward, not between two
             self._unheard.setdefault(row, []).extend(token_ids)
 
+    def _tell(self, row: int, matchers: Sequence[Matcher]) -> None:
+        """The row's matchers follow it to where it is now."""
+        unheard = self._unheard.pop(row, None)
+        if unheard:
+            for matcher in matchers:
+                matcher.append(unheard)
+
     def _masks(
-        self, rows: Sequence[int], drafts: Sequence[Sequence[int]]
+        self, rows: Sequence[int], drafts: Sequence[Sequence[int]], only: Collection[int] | None = None
     ) -> tuple[U32 | None, dict[int, str]]:
-        """(mask [R, ceil(V / 32)] or None, errors by index) of a batch."""
+        """(mask [R, ceil(V / 32)] or None, errors by index) of a batch; None: of all its rows."""
         errors: dict[int, str] = {}
         if not any(row in self._matchers for row in rows):
             return None, errors
         mask = full_mask(len(rows), self._vocab_size)
-        together: dict[GrammarMatcher, int] = {}  # each one once: the first place that has no draft
+        together: dict[int, GrammarMatcher] = {}  # no row and no matcher twice, and none with a draft
+        joined: set[GrammarMatcher] = set()
         for index, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
-            unheard = self._unheard.pop(row, None)
+            if only is not None and row not in only:
+                continue
+            matchers = self._matchers.get(row, ())
+            self._tell(row, matchers)
             try:
-                for matcher in self._matchers.get(row, ()):
-                    if unheard:
-                        matcher.append(unheard)
-                    if isinstance(matcher, GrammarMatcher) and not draft and matcher not in together:
-                        together[matcher] = index
+                for matcher in matchers:
+                    alone = bool(draft) or index in together or matcher in joined
+                    if isinstance(matcher, GrammarMatcher) and not alone:
+                        together[index] = matcher
+                        joined.add(matcher)
                     else:
                         matcher.restrict(mask[index], draft)
             except ConstraintError as error:
                 errors[index] = str(error)
-        later = self._grammar_masks.restrict([(index, each) for each, index in together.items()], mask)
+        later = self._grammar_masks.restrict(list(together.items()), mask)
         return mask, later | errors
 
     def batch(

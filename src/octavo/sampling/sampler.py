@@ -12,11 +12,14 @@ import numpy.typing as npt
 
 from octavo.errors import NO_TOKEN_ALLOWED
 from octavo.params import SampledToken
-from octavo.sampling.batch import F32, SamplingBatch
+from octavo.sampling.batch import F32, SamplingBatch, drawn_free
 from octavo.sampling.distribution import CHUNK, Ids, draw, log_sum_exp, total
 from octavo.sampling.elementary import F64, exp_negative
-from octavo.sampling.logits import edit, keep, kth_largest
-from octavo.sampling.noise import race_noise
+from octavo.sampling.logits import allowed, edit, keep, kth_largest
+from octavo.sampling.noise import Stream, race_noise
+
+Noise = tuple[F64, F64]
+"""Of one draw: for each chunk, and for each place in a chunk."""
 
 NO_TOKEN = f"{NO_TOKEN_ALLOWED}: every logit is -inf after bias, min_tokens and the limits"
 
@@ -48,6 +51,12 @@ class Sampler:
        for each place in a chunk (noise.race_noise).
     7. The chunk with the smallest noise / sum of its kept w, sums in float64 in the order of
        distribution.py; in it the token with the smallest noise / w (distribution.draw).
+
+       A row with a mask but without min_p, top_k and top_p goes through 2 to 7 without its mask first.
+       If that gives a token which the mask allows, it is the row's. Otherwise the row goes through them
+       with its mask, and with independent noise (Stream.AGAIN). Both together draw from the masked
+       distribution, and a mask that would have changed nothing need not be known (decision 0008).
+
     8. Where logprobs are asked for, they are of the raw distribution: z_i - log_sum_exp(z), whatever
        2 to 5 did. rank counts larger z, and equal z with a lower id, plus 1; top holds the
        num_logprobs largest finite z in the same order.
@@ -66,17 +75,17 @@ class Sampler:
         greedy = batch.rows["temperature"] == 0
         best = logits.argmax(axis=1)  # the first NaN, if there is one
         peaks = logits[np.arange(len(best)), best]
-        noise = None
+        chunks = token_noise = np.zeros((len(best), 0))
         if not greedy.all():
             keys = batch.rows["seed"], batch.rows["sample_index"], batch.positions
-            noise = race_noise(*keys, -(-logits.shape[1] // CHUNK))
+            chunks, token_noise = race_noise(*keys, -(-logits.shape[1] // CHUNK))
         drawn: list[SampledToken | RowError] = []
         for row, token in enumerate(best.tolist()):
             result: int | RowError = token
             if row in batch.errors:
                 result = RowError(batch.errors[row])
             elif not greedy[row] or batch.edits or not math.isfinite(peaks[row]):
-                result = _draw(logits[row], batch, row, noise)
+                result = _draw(logits[row], batch, row, (chunks[row], token_noise[row]))
             drawn.append(_report(result, logits[row], batch.rows[row]))
         return drawn if not batch.beams else with_candidates(drawn, logits, batch)
 
@@ -108,13 +117,13 @@ class Sampler:
         return result, errors
 
 
-def _checked(logits: F32, batch: SamplingBatch, row: int) -> F32 | RowError:
+def _checked(logits: F32, batch: SamplingBatch, row: int, masked: bool = True) -> F32 | RowError:
     """Steps 1 and 2."""
     peak = logits.max()
     if not math.isfinite(peak):
         return _not_finite(peak)
     with np.errstate(over="ignore"):  # penalties may push a huge logit to +inf, which is reported
-        edited = edit(logits, batch, row)
+        edited = edit(logits, batch, row, masked)
     peak = edited.max()
     return edited if math.isfinite(peak) else _not_finite(peak)
 
@@ -133,16 +142,30 @@ def _weights(edited: F32, params: Any) -> tuple[F32, Ids | None]:
     return weights, keep(weights, float(params["min_p"]), int(params["top_k"]), float(params["top_p"]))
 
 
-def _draw(logits: F32, batch: SamplingBatch, row: int, noise: tuple[F64, F64] | None) -> int | RowError:
+def _draw(logits: F32, batch: SamplingBatch, row: int, noise: Noise) -> int | RowError:
     """Steps 1 to 7 for one row."""
-    edited = _checked(logits, batch, row)
+    record = batch.rows[row]
+    if batch.mask is None or not drawn_free(record):
+        return _race(_checked(logits, batch, row), record, noise)
+    token = _race(_checked(logits, batch, row, masked=False), record, noise)
+    if isinstance(token, int) and allowed(batch.mask[row], len(logits))[token]:
+        return token
+    if record["temperature"] > 0:
+        one = slice(row, row + 1)
+        keys = batch.rows["seed"][one], batch.rows["sample_index"][one], batch.positions[one]
+        chunks, places = race_noise(*keys, len(noise[0]), Stream.AGAIN)
+        noise = chunks[0], places[0]
+    return _race(_checked(logits, batch, row), record, noise)
+
+
+def _race(edited: F32 | RowError, record: Any, noise: Noise) -> int | RowError:
+    """Steps 3 to 7."""
     if isinstance(edited, RowError):
         return edited
-    if noise is None or batch.rows["temperature"][row] == 0:
+    if record["temperature"] == 0:
         return int(edited.argmax())
-    weights, ids = _weights(edited, batch.rows[row])
-    chunk_noise, token_noise = noise
-    return draw(weights, ids, chunk_noise[row], token_noise[row])
+    weights, ids = _weights(edited, record)
+    return draw(weights, ids, *noise)
 
 
 def _report(result: int | RowError, logits: F32, params: npt.NDArray[Any]) -> SampledToken | RowError:

@@ -28,7 +28,7 @@ def on_device(logits: np.ndarray, batch: SamplingBatch) -> list[Any]:
     import torch
 
     interpreted()
-    from octavo.kernels.cuda.sample import Copied, DeviceSampler, Kind, Slate
+    from octavo.kernels.cuda.sample import Copied, DeviceSampler, Slate
 
     rows, vocab = logits.shape
     sampler = DeviceSampler(vocab, rows, torch.device("cpu"))
@@ -38,8 +38,7 @@ def on_device(logits: np.ndarray, batch: SamplingBatch) -> list[Any]:
     z = torch.from_numpy(logits.copy())
     most = draws.numbers.most
     with np.errstate(all="ignore"):  # of the interpreter's NumPy: a device has no such warnings
-        edited = z if draws.edits is None else sampler.edit(z, draws.edits, slate)
-        tokens = sampler.tokens(z, slate, Kind.of(draws.numbers), edited)
+        tokens = sampler.draw(z, draws, slate)
         scores = sampler.scores(z, tokens, slate, most) if most >= 0 else None
     assert (z.numpy() == logits).all() or np.isnan(logits).any(), "raw logits are only read"
     latest = sampler.latest.tolist()
@@ -74,6 +73,20 @@ def test_draws_equal_the_reference(seed: int, rows: int, vocab: int, logprobs: b
         more["mask"] = random_mask(rng, rows, vocab) if rng.random() < 0.5 else None
     batch = batch_of(params, rng.integers(0, 2**40, rows).tolist(), **more)
     assert on_device(logits, batch) == REFERENCE.sample(logits, batch)
+
+
+def test_masks_that_refuse_the_first_draw_and_that_do_not() -> None:
+    rng = np.random.default_rng(2)
+    params = np.zeros(24, ROW)
+    params["temperature"], params["top_p"], params["seed"] = 1, 1, np.arange(24)
+    params["top_k"][20:], params["temperature"][18:20] = 3, 0
+    logits = rng.standard_normal((24, 600)).astype(np.float32)
+    mask = rng.integers(0, 2**32, (24, 19), np.uint32)
+    batch = batch_of(params, [5] * 24, mask=mask)
+    found = on_device(logits, batch)
+    assert found == REFERENCE.sample(logits, batch)
+    free = REFERENCE.sample(logits, batch_of(params, [5] * 24))
+    assert 3 < sum(one == other for one, other in zip(found, free, strict=True)) < 20
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from octavo.kernels.cuda.draw_math import (
     NO_TOKEN,
     NOBODY,
     NOT_A_NUMBER,
+    STREAM_AGAIN,
     exponential,
     first,
     fold,
@@ -245,27 +246,46 @@ def top_p_kernel(
 @triton.jit
 def race_kernel(
     z, sums, code, top, likeliest, inverse, threshold, last, seed, sample, position, owner, tokens, latest,
-    stride, vocab, chunks, CHUNKS: tl.constexpr,
+    top_k, top_p, min_p, stride, vocab, chunks, AGAIN: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """The race in two levels (distribution.draw); rows of temperature 0 take their likeliest token."""
+    """The race in two levels (distribution.draw); rows of temperature 0 take their likeliest token.
+
+    AGAIN: rows that nothing narrows were drawn without their mask before (sampler.Sampler, step 7).
+    """
     row = tl.program_id(0)
     wide = row.to(tl.int64)
     inv = tl.load(inverse + row)
     token = tl.load(likeliest + row)
     if (inv > 0.0) & (tl.load(code + row) == 0):
         key, which, where = tl.load(seed + row), tl.load(sample + row), tl.load(position + row).to(tl.int64)
+        stream = 0
+        if AGAIN:
+            free = (tl.load(top_k + row) == 0) & (tl.load(top_p + row) == 1.0) & (tl.load(min_p + row) == 0.0)
+            stream = tl.where(free, STREAM_AGAIN, 0)
         c = tl.arange(0, CHUNKS)
         rate = tl.load(sums + wide * chunks + c, mask=c < chunks, other=0.0)
-        noise = exponential(key, which, where, 1, c)
+        noise = exponential(key, which, where, stream, 1, c)
         chunk = first(tl.where(rate > 0, noise / tl.where(rate > 0, rate, 1.0), float("inf")), c)
         place = tl.arange(0, CHUNK)
         ids = chunk * CHUNK + place
         w = weigh(z + wide * stride + ids, ids < vocab, tl.load(top + row), inv)
         kept = keeps(w, ids, tl.load(threshold + row), tl.load(last + row)) & (w > 0)
-        noise = exponential(key, which, where, 2, place)
+        noise = exponential(key, which, where, stream, 2, place)
         member = tl.where(kept, w, 1.0).to(tl.float64)
         token = chunk * CHUNK + first(tl.where(kept, noise / member, float("inf")), place)
     leave(token, row, owner, tokens, latest)
+
+
+@triton.jit
+def choose_kernel(free, mask, words, inverse, top_k, top_p, min_p, owner, tokens, latest):
+    """Rows that nothing narrows take what they drew without their mask, where it allows that."""
+    row = tl.program_id(0)
+    drawn = tl.load(free + row)
+    plain = (tl.load(top_k + row) == 0) & (tl.load(top_p + row) == 1.0) & (tl.load(min_p + row) == 0.0)
+    if plain & (tl.load(inverse + row) > 0.0) & (drawn >= 0):
+        word = tl.load(mask + row.to(tl.int64) * words + drawn // 32)
+        if (word >> (drawn % 32)) & 1 == 1:
+            leave(drawn, row, owner, tokens, latest)
 
 
 @triton.jit

@@ -16,6 +16,8 @@ NO_TOKEN, NOT_A_NUMBER, INFINITE = tl.constexpr(-1), tl.constexpr(-2), tl.conste
 _LOWEST = tl.constexpr(-87.33)
 _ROUNDING = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it leaves an integer in f32, rounded to even
 NOBODY = tl.constexpr(2**31 - 1)
+STREAM_AGAIN = tl.constexpr(3)
+"""sampling.noise.Stream.AGAIN."""
 
 
 @triton.jit
@@ -55,9 +57,9 @@ def log(x):
 
 
 @triton.jit
-def exponential(seed, sample, position, level: tl.constexpr, place):
+def exponential(seed, sample, position, stream, level: tl.constexpr, place):
     """noise.race_noise: the Exp(1) variates of these places [N], at level 1 (chunks) or 2 (tokens)."""
-    last = ((place // 2) * 256 + level * 16).to(tl.uint32)
+    last = ((place // 2) * 256 + level * 16 + stream).to(tl.uint32)
     low = (last * 0) + (position & 0xFFFFFFFF).to(tl.uint32)
     high = (last * 0) + (position >> 32).to(tl.uint32)
     index = (last * 0) + sample.to(tl.uint32)

@@ -133,11 +133,38 @@ class DeviceSampler:
             return f"a vocabulary of more than {MAX_CHUNKS * CHUNK.value} tokens"
         return None
 
-    def tokens(self, logits: torch.Tensor, slate: Slate, kind: Kind, edited: torch.Tensor) -> torch.Tensor:
+    def draw(self, logits: torch.Tensor, draws: Draws, slate: Slate) -> torch.Tensor:
+        """Launch the draws of logits' rows [R, V], after their edits: their tokens [R], or codes."""
+        kind, edits = Kind.of(draws.numbers), draws.edits
+        if edits is None:
+            return self.tokens(logits, slate, kind, logits)
+        edited = self.edit(logits, edits, slate)
+        if edits.mask is None:
+            return self.tokens(logits, slate, kind, edited)
+        mask, free = self._moved(edits.mask.view(np.int32)), None
+        if kind is not Kind.GREEDY:
+            free = self.tokens(logits, slate, Kind.RACE, edited)
+        self._launch(
+            edits_kernels.mask_kernel, (len(edited), cdiv(self.vocab_size, 1024)), edited, mask,
+            edited.stride(0), mask.shape[1], self.vocab_size, BLOCK=1024,
+        )  # fmt: skip
+        tokens = self.tokens(logits, slate, kind, edited, again=True)
+        if free is not None:
+            at = slate.device
+            self._launch(
+                draw.choose_kernel, (len(edited),), free, mask, mask.shape[1], at["inverses"], at["top_k"],
+                at["top_p"], at["min_p"], at["owners"], tokens, self.latest,
+            )  # fmt: skip
+        return tokens
+
+    def tokens(
+        self, logits: torch.Tensor, slate: Slate, kind: Kind, edited: torch.Tensor, again: bool = False
+    ) -> torch.Tensor:
         """Launch the draws of logits' rows [R, V]: their tokens [R], or codes.
 
         Args:
             edited: the logits after edits; the logits themselves where there are none.
+            again: rows that nothing narrows draw with the noise of Stream.AGAIN.
         """
         rows, at = logits.shape[0], slate.device
         out = torch.empty(rows, dtype=torch.int32, device=self.device)
@@ -152,12 +179,12 @@ class DeviceSampler:
             self.vocab_size, GREEDY=kind is Kind.GREEDY, BLOCK=wide,
         )  # fmt: skip
         if kind is not Kind.GREEDY:
-            self._race(edited, at, work, kind, out, wide)
+            self._race(edited, at, work, kind, out, wide, again)
         return out
 
     def _race(
         self, z: torch.Tensor, at: Mapping[str, torch.Tensor], work: Work, kind: Kind, out: torch.Tensor,
-        wide: int,
+        wide: int, again: bool,
     ) -> None:  # fmt: skip
         rows = (z.shape[0],)
         sizes = z.stride(0), self.vocab_size, self.chunks
@@ -178,7 +205,7 @@ class DeviceSampler:
         self._launch(
             draw.race_kernel, rows, z, work.sums, work.code, work.top, work.likeliest, at["inverses"],
             *limits, at["seeds"], at["sample_indices"], at["positions"], at["owners"], out, self.latest,
-            *sizes, CHUNKS=wide,
+            at["top_k"], at["top_p"], at["min_p"], *sizes, AGAIN=again, CHUNKS=wide,
         )  # fmt: skip
 
     def _sums(self, z: torch.Tensor, work: Work, at: Mapping[str, torch.Tensor]) -> None:
@@ -203,7 +230,7 @@ class DeviceSampler:
         return peak
 
     def edit(self, logits: torch.Tensor, edits: Edits, slate: Slate) -> torch.Tensor:
-        """A copy of the logits, edited (logits.edit)."""
+        """A copy of the logits, edited (logits.edit), but for the mask: it may come last as well."""
         z = logits.clone()
         rows, stride = z.shape[0], z.stride(0)
         penalties = slate.device["penalties"]
@@ -217,12 +244,6 @@ class DeviceSampler:
 
         listed(edits.bias, 0)
         listed(edits.banned, 1)
-        if edits.mask is not None:
-            mask = self._moved(edits.mask.view(np.int32))
-            self._launch(
-                edits_kernels.mask_kernel, (rows, cdiv(self.vocab_size, 1024)), z, mask, stride,
-                mask.shape[1], self.vocab_size, BLOCK=1024,
-            )  # fmt: skip
         listed(edits.seen, 2)
         return z
 

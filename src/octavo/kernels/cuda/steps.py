@@ -196,8 +196,7 @@ class Step:
             slate = Slate(len(self._owners), self._sampler.device)
             slate.write(draws, self._owners)
             z = self._logits
-            edited = z if draws.edits is None else self._sampler.edit(z, draws.edits, slate)
-            tokens = self._sampler.tokens(z, slate, Kind.of(draws.numbers), edited)
+            tokens = self._sampler.draw(z, draws, slate)
             most = draws.numbers.most
             scores = self._sampler.scores(z, tokens, slate, most) if most >= 0 else None
             return Copied(tokens, scores)
