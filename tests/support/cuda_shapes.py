@@ -64,8 +64,7 @@ def draw(device: Any, rng: np.random.Generator) -> None:
     sampler, slate = DeviceSampler(vocab, rows, device), Slate(rows, device)
     slate.write(draws, range(rows))
     z = torch.zeros((rows, vocab), dtype=torch.float32, device=device)
-    if draws.edits is not None:
-        sampler.edit(z, draws.edits, slate)
+    sampler.draw(z, draws, slate)
     for kind in Kind:
         tokens = sampler.tokens(z, slate, kind, z)
     sampler.scores(z, tokens, slate, 5)
