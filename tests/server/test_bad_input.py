@@ -54,6 +54,11 @@ BAD_SHARED: list[tuple[dict[str, Any], str, str]] = [
     ({"stream": "yes"}, "stream", "true or false"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "needs stream"),
     ({"stream": True, "stream_options": 5}, "stream_options", "must be an object"),
+    (
+        {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+        "stream_options",
+        "continuous_usage_stats needs include_usage",
+    ),
     ({"stream": True, "stream_options": {"x": 5}}, "stream_options", "unknown field 'stream_options.x'"),
     ({"priority": "high"}, "priority", "an integer"),
     ({"user": 3}, "user", "a string"),

@@ -178,7 +178,7 @@ class GenerationRequest(Strict):
 
     @property
     def continuous_usage(self) -> bool:
-        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     @property
     def structured_field(self) -> str:
@@ -189,8 +189,11 @@ class GenerationRequest(Strict):
         self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None = None
     ) -> SamplingParams:
         """SamplingParams of this request; its own checks give the errors for values out of range."""
-        if self.stream_options is not None and not self.stream:
+        options = self.stream_options
+        if options is not None and not self.stream:
             raise InvalidRequestError("stream_options needs stream: true", "stream_options")
+        if options is not None and options.continuous_usage_stats and not options.include_usage:
+            raise InvalidRequestError("continuous_usage_stats needs include_usage: true", "stream_options")
         if self.prompt_logprobs is not None:
             if self.stream:
                 raise InvalidRequestError("prompt_logprobs needs stream: false", "prompt_logprobs")
