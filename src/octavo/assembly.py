@@ -33,6 +33,7 @@ from octavo.errors import CheckpointError, InvalidRequestError, UnsupportedError
 
 if TYPE_CHECKING:
     from octavo.checkpoints.base import Checkpoint
+    from octavo.checkpoints.content import ContentHash
     from octavo.kernels.ops import Backend, KVCache, KVSpec, Limits
     from octavo.models.registry import Model
     from octavo.runtime.memory import MemoryPlan
@@ -112,6 +113,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     path = find(user.model)
     phases.done("resolve")
     checkpoint = open_checkpoint(path)
+    content = None if planned else _content_hash(user, checkpoint)
     backend, facts = _backend(user, planned, checkpoint)
     backend.report(phases.tell)
     phases.done("device")
@@ -130,18 +132,15 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
     specs = model.kv_specs((backend.kv_dtype if user.kv_cache_dtype == "auto" else None) or user.kv_dtype)
     memory, config = _memory(user, model, backend, specs, weight_bytes, planned)
-    swap = memory.num_swap_pages
-    spare = memory.num_pages  # what stands in for pages behind a window, where there is one
+    swap, spare = memory.num_swap_pages, memory.num_pages  # (a page stands in for those behind a window)
     first_slot = spare + (config.window is not None)
     kv = backend.kv_cache(specs, first_slot, user.page_size, swap)
     if swap:
         page_s = 0.0 if planned else seconds_to_copy(kv, first_slot)
         config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
-    model_hash = checkpoint.content_hash_hint
-    pages = None if planned else _page_file(user, backend, kv, specs, model_hash)
+    pages = _page_file(user, backend, kv, specs, content)
     phases.done("memory")
-    limits = _limits(config)
-    states = _states(config, spare)
+    limits, states = _limits(config), _states(config, spare)
     stop_ids = tokenizer.stop_token_ids
     runner = make_runner(model, backend, kv, limits, states, stop_ids, first_slot, pages)
     return_freed()
@@ -215,8 +214,23 @@ def _memory(
     )
 
 
+def _content_hash(user: EngineConfig, checkpoint: Checkpoint) -> ContentHash | None:
+    """What names the prefix cache's file, if there is to be one: begun here, beside the weights.
+
+    Raises:
+        InvalidRequestError: the folder is no folder.
+    """
+    if user.prefix_cache_dir is None:
+        return None
+    from octavo.checkpoints.content import ContentHash
+    from octavo.runtime.page_file import check_folder
+
+    check_folder(user.prefix_cache_dir)
+    return ContentHash(checkpoint)
+
+
 def _page_file(
-    user: EngineConfig, backend: Backend, kv: KVCache, specs: Sequence[KVSpec], model_hash: str
+    user: EngineConfig, backend: Backend, kv: KVCache, specs: Sequence[KVSpec], content: ContentHash | None
 ) -> MappedPages | None:
     """Where the prefix cache outlives the process: a file of this model and this way to compute its pages.
 
@@ -224,7 +238,7 @@ def _page_file(
         InvalidRequestError, CapacityError: the folder is no folder, or its space holds no page.
         UnsupportedError: pages lie in a GPU's memory.
     """
-    if user.prefix_cache_dir is None:
+    if user.prefix_cache_dir is None or content is None:
         return None
     from octavo import __version__
     from octavo.kernels.ops import PageBytes
@@ -234,7 +248,7 @@ def _page_file(
     if not isinstance(kv, PageBytes):
         raise UnsupportedError("prefix_cache_dir is for a CPU: pages stay on a GPU", "prefix_cache_dir")
     made_by = {
-        "model": model_hash,
+        "model": content.result(),
         "octavo": __version__,
         "kernels": [backend.name, backend.isa, kernels_hash()],
         "dtype": [user.dtype, user.quantization],

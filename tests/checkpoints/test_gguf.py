@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.checkpoints import open_checkpoint
+from octavo.checkpoints.content import ContentHash
 from octavo.checkpoints.gguf import GGML_TYPES, open_gguf
 from octavo.errors import CheckpointError
 
@@ -128,11 +130,24 @@ def test_views_outlive_close(write: Write) -> None:
         file.tensors["norm"]
 
 
-def test_hash_hint_follows_the_header(write: Write) -> None:
-    path = write(Draft().bytes())
-    hint = open_gguf(path).content_hash_hint
-    assert open_gguf(path).content_hash_hint == hint
-    assert open_gguf(write(Draft(version=2).bytes())).content_hash_hint != hint
+def test_content_hash(write: Write, tmp_path: Path) -> None:
+    data = Draft().bytes()
+    path = write(data)
+    found = open_gguf(path).content_hash()
+    copy = tmp_path / "elsewhere" / "copy.gguf"
+    copy.parent.mkdir()
+    copy.write_bytes(data)
+    os.utime(copy, (1, 1))
+    assert open_gguf(copy).content_hash() == found
+    # One bit of the last weight; size and time are as before.
+    copy.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(copy, (1, 1))
+    assert open_gguf(copy).content_hash() != found
+    checkpoint = open_gguf(path)
+    assert ContentHash(checkpoint).result() == found
+    checkpoint.close()
+    with pytest.raises(CheckpointError, match="closed"):
+        ContentHash(checkpoint).result()
 
 
 HUGE = 1 << 60

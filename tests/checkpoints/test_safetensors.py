@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -93,12 +95,19 @@ def test_an_empty_tensor_and_odd_addresses(folder: Path) -> None:
     tensors["none"].release()
 
 
-def test_hash_hint_follows_the_config(folder: Path) -> None:
+def test_content_hash(folder: Path, tmp_path: Path) -> None:
     put(folder / "model.safetensors", {"t": ONE})
-    hint = open_checkpoint(folder).content_hash_hint
-    assert open_checkpoint(folder).content_hash_hint == hint
+    found = open_checkpoint(folder).content_hash()
+    copy = shutil.copytree(folder, tmp_path / "elsewhere")
+    os.utime(copy / "model.safetensors", (1, 1))
+    assert open_checkpoint(copy).content_hash() == found
+    weights = copy / "model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(weights, (1, 1))
+    assert open_checkpoint(copy).content_hash() != found
     (folder / "config.json").write_text('{"model_type": "llama", "hidden_size": 8}')
-    assert open_checkpoint(folder).content_hash_hint != hint
+    assert open_checkpoint(folder).content_hash() != found
 
 
 def line(**changes: Any) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.engine_args import EngineArgs
-from octavo.errors import CapacityError, InvalidRequestError
+from octavo.errors import CapacityError, EngineDeadError, InvalidRequestError
 from octavo.runtime.page_file import FILE_NAME
 from support.served import KEY, start
+from support.tiny_engine import save_tiny_llama, save_words
 
 PROMPT = [{"prompt_token_ids": [1 + number % 900 for number in range(7, 207)]}]
 PARAMS = SamplingParams(seed=5, temperature=0.9, max_tokens=12, logprobs=3, ignore_eos=True)
@@ -47,6 +50,53 @@ def test_other_settings_find_nothing(tmp_path: Path, fastest: str, caplog: pytes
     assert counts.external_prefix_hits == 0
     line = f"{tmp_path / FILE_NAME}: the file is of another model, or of other settings or kernels"
     assert [r.message for r in caplog.records] == [f"{line}: it is made anew"]
+
+
+def test_a_copy_of_the_model_hits_and_changed_weights_miss(tmp_path: Path, fastest: str) -> None:
+    """The file knows the model by its content, wherever it lies and whenever it was written."""
+    model = save_words(save_tiny_llama(tmp_path))
+    copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
+    weights = copy / "model.safetensors"
+    os.utime(weights, (1, 1))
+
+    def hits(folder: Path) -> int:
+        cache = {"prefix_cache_dir": str(tmp_path / "cache"), "backend": fastest}
+        llm = LLM(str(folder), max_model_len=160, num_pages=20, **cache)
+        llm.generate(
+            [{"prompt_token_ids": list(range(3, 83))}], SamplingParams(max_tokens=2, ignore_eos=True)
+        )
+        llm.shutdown()
+        return llm.get_metrics().external_prefix_hits
+
+    assert (hits(model), hits(model), hits(copy)) == (0, 64, 64)
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))  # a bit of the last weight's exponent
+    os.utime(weights, (1, 1))
+    assert hits(copy) == 0
+
+
+def test_an_llm_that_was_shut_down_says_so(tmp_path: Path, fastest: str) -> None:
+    for options in ({}, {"prefix_cache_dir": str(tmp_path)}):
+        llm = LLM("smollm2", max_model_len=64, num_pages=8, backend=fastest, **options)
+        llm.shutdown()
+        with pytest.raises(EngineDeadError, match="the engine was shut down: make another one"):
+            llm.generate("Hello")
+        llm.shutdown()
+
+
+def test_a_wrong_folder_is_told_before_the_weights_are_read(
+    tmp_path: Path, fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("the weights are being loaded")
+
+    monkeypatch.setattr("octavo.models.load.load_model", never)
+    taken = tmp_path / "file"
+    taken.write_text("x")
+    with pytest.raises(InvalidRequestError, match=r"file is not a folder$"):
+        answer(taken, backend=fastest)
+    with pytest.raises(InvalidRequestError, match=r"file/below is not a folder: .*file is a file$"):
+        answer(taken / "below", backend=fastest)
 
 
 def test_two_engines_in_one_folder(tmp_path: Path, fastest: str, caplog: pytest.LogCaptureFixture) -> None:

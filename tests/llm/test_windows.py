@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.decoders import Metaspace
-from tokenizers.models import WordLevel
 
 from octavo import LLM, SamplingParams
 from octavo.engine.page_pool import IntegrityError
@@ -19,7 +16,7 @@ from octavo.errors import CapacityError
 from octavo.kernels.select import native_available
 from octavo.runtime.states import RequestStates
 from support.crowds import PARAMS, crowds, prompts
-from support.tiny_engine import BACKENDS, VOCAB_SIZE, run, save_tiny_mistral, tiny_engine
+from support.tiny_engine import BACKENDS, run, save_tiny_mistral, save_words, tiny_engine
 
 WINDOWS = (15, 16, 17, 33)
 CASES = 25
@@ -107,11 +104,7 @@ def test_the_mutant_is_caught(mutate: Any, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_context_longer_than_the_pool(backend: str, tmp_path: Path) -> None:
     """LLM finds the window in config.json, and a context is served that the pool could never hold."""
-    folder = save_tiny_mistral(tmp_path, 16)
-    words = {f"w{i}": i for i in range(VOCAB_SIZE)}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
-    tokenizer.decoder = Metaspace()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    folder = save_words(save_tiny_mistral(tmp_path, 16))
     prompt = {"prompt_token_ids": list(prompts()[5])}
     params = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True, logprobs=0)
     options: dict[str, Any] = {"backend": backend, "max_model_len": 160, "max_num_batched_tokens": 8}

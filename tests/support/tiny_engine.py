@@ -67,6 +67,18 @@ def save_tiny_mistral(folder: Path, window: int) -> Path:
     return folder
 
 
+def save_words(folder: Path) -> Path:
+    """A tokenizer for these models: "w0", "w1" and so on."""
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import Metaspace
+    from tokenizers.models import WordLevel
+
+    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB_SIZE)}, unk_token="w0"))
+    tokenizer.decoder = Metaspace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 @cache
 def loaded(folder: Path, backend: str, threads: int) -> tuple[Backend, Model]:
     made: Backend

@@ -45,7 +45,6 @@ class Checkpoint(Protocol):
         config: the GGUF metadata, or config.json.
         tensors: by the names the file uses; models/ maps names. Asking for a tensor whose type is
             unknown raises CheckpointError.
-        content_hash_hint: changes when the files do, for all but malice: sizes, times, headers.
     """
 
     @property
@@ -58,8 +57,10 @@ class Checkpoint(Protocol):
     def config(self) -> dict[str, Any]: ...
     @property
     def tensors(self) -> Mapping[str, StoredTensor]: ...
-    @property
-    def content_hash_hint(self) -> str: ...
+    def content_hash(self) -> str:
+        """Over config and all bytes of the weights: the same wherever the files lie. Reads all of them."""
+        ...
+
     def forget_words(self) -> None:
         """Let go of the vocabulary, once a tokenizer was made of it; its length stays in config."""
 
@@ -73,15 +74,13 @@ class MappedFile:
     Attributes:
         raw: the mapping.
         size: bytes.
-        mtime_ns: time of the last change when it was opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             with path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                self.size, self.mtime_ns = status.st_size, status.st_mtime_ns
+                self.size = os.fstat(file.fileno()).st_size
                 if self.size == 0:
                     raise CheckpointError(f"{path.name} is empty")
                 self.raw = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)

@@ -11,7 +11,6 @@ Source: the GGUF specification, ggml repository, docs/gguf.md. Only little-endia
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import math
 import struct
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from octavo.checkpoints.base import LazyTensors, MappedFile, StoredTensor, shorten
+from octavo.checkpoints.content import hash_files
 from octavo.errors import CheckpointError
 
 GGML_TYPES: dict[int, tuple[str, int, int]] = {
@@ -176,11 +176,10 @@ class GGUFCheckpoint:
 
     kind = "gguf"
 
-    def __init__(self, file: MappedFile, config: dict[str, Any], entries: list[_Entry], header: int) -> None:
+    def __init__(self, file: MappedFile, config: dict[str, Any], entries: list[_Entry]) -> None:
         self._file: MappedFile | None = file
         self.path = file.path
         self.config = config
-        self.content_hash_hint = _hint(file, header)
         self.tensors = LazyTensors({e.name: functools.partial(self._tensor, e) for e in entries})
 
     @property
@@ -196,6 +195,11 @@ class GGUFCheckpoint:
             )
         name, stop = GGML_TYPES[entry.code][0], entry.start + entry.nbytes
         return self._file.tensor(entry.name, entry.shape, name, entry.start, stop)
+
+    def content_hash(self) -> str:
+        if self._file is None:
+            raise CheckpointError(f"{self.path.name} is closed")
+        return hash_files(b"gguf ", [self._file])
 
     def forget_words(self) -> None:
         """See base.Checkpoint: of 262k words these lists are 40 MB."""
@@ -224,7 +228,7 @@ def open_gguf(path: Path) -> GGUFCheckpoint:
     entries = [_entry(file, line, alignment, data_start) for line in listed]
     _check_names(file, entries)
     _check_overlap(file, entries)
-    checkpoint = GGUFCheckpoint(file, config, entries, cursor.pos)
+    checkpoint = GGUFCheckpoint(file, config, entries)
     file.release(0, cursor.pos)  # vocabularies are megabytes, and nobody reads them here again
     return checkpoint
 
@@ -321,9 +325,3 @@ def _check_overlap(file: MappedFile, entries: list[_Entry]) -> None:
             raise CheckpointError(
                 f"{file.path.name}: tensors {shorten(one.name)} and {shorten(other.name)} overlap"
             )
-
-
-def _hint(file: MappedFile, header: int) -> str:
-    digest = hashlib.sha256(f"{file.size} {file.mtime_ns} ".encode())
-    digest.update(file.raw[:header])
-    return digest.hexdigest()

@@ -8,15 +8,15 @@ Source: the safetensors format description, huggingface/safetensors README, "For
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from octavo.checkpoints.base import PICKLES, LazyTensors, MappedFile, StoredTensor, shorten, why_no_pickle
+from octavo.checkpoints.content import hash_files
 from octavo.errors import CheckpointError
 
 DTYPE_BYTES = {
@@ -38,21 +38,28 @@ class FolderCheckpoint:
 
     kind = "hf"
 
-    def __init__(self, path: Path, config: dict[str, Any], makers: dict[str, _Maker], hint: str) -> None:
+    def __init__(
+        self, path: Path, config: dict[str, Any], makers: dict[str, _Maker], files: Sequence[MappedFile]
+    ) -> None:
         self.path = path
         self.config = config
-        self.content_hash_hint = hint
+        self._files = files
         self.tensors = LazyTensors(makers)
 
     @property
     def architecture(self) -> str:
         return str(self.config["model_type"])
 
+    def content_hash(self) -> str:
+        if not self._files:
+            raise CheckpointError(f"{self.path.name} is closed")
+        return hash_files(json.dumps(self.config, sort_keys=True).encode(), self._files)
+
     def forget_words(self) -> None:
         pass  # config.json holds none
 
     def close(self) -> None:
-        self.tensors = LazyTensors({})
+        self.tensors, self._files = LazyTensors({}), ()
 
 
 def open_folder(path: Path) -> FolderCheckpoint:
@@ -65,16 +72,15 @@ def open_folder(path: Path) -> FolderCheckpoint:
     if not isinstance(config.get("model_type"), str):
         raise CheckpointError(f"{path / 'config.json'} has no model_type")
     makers: dict[str, _Maker] = {}
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-    for name, wanted in _shards(path).items():
-        file = MappedFile(path / name)
+    files: list[MappedFile] = []
+    for name, wanted in sorted(_shards(path).items()):
+        files.append(file := MappedFile(path / name))
         found = _read_header(file)
         for tensor in wanted if wanted is not None else found:
             if tensor not in found:
                 raise CheckpointError(f"{_INDEX} puts tensor {shorten(tensor)} in {name}, which lacks it")
             makers[tensor] = found[tensor]
-        digest.update(f"{name} {file.size} {file.mtime_ns}".encode())
-    return FolderCheckpoint(path, config, makers, digest.hexdigest())
+    return FolderCheckpoint(path, config, makers, files)
 
 
 def read_json(path: Path) -> dict[str, Any]:

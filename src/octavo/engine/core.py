@@ -133,7 +133,10 @@ class EngineCore:
         Raises:
             InvalidRequestError: see check(), or the id is in use.
             OverloadedError: see has_room().
+            EngineDeadError: close() was called.
         """
+        if self._closed:
+            raise EngineDeadError("the engine was shut down: make another one")
         params = params or SamplingParams()
         self.check(token_ids, params, encoder_token_ids)
         if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
@@ -310,10 +313,9 @@ class EngineCore:
 
         Waits for the disk.
         """
-        kv = self.scheduler.kv
-        if kv.disk is None or self._closed:
+        kv, closed, self._closed = self.scheduler.kv, self._closed, True
+        if kv.disk is None or closed:
             return
-        self._closed = True
         for saves in kv.pages_to_keep():
             self._executor.submit(StepPlan(-1, (), (), (), saves=saves)).result()
         kv.disk.close()

@@ -93,8 +93,7 @@ class MappedPages:
         digest = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).digest()
         fd = -1
         try:
-            if path.exists() and not path.is_dir():
-                raise InvalidRequestError(f"prefix_cache_dir {folder} is not a folder", "prefix_cache_dir")
+            check_folder(folder)
             path.mkdir(parents=True, exist_ok=True)
             path /= FILE_NAME
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -250,6 +249,19 @@ class MappedPages:
 
     def _at(self, slot: int) -> int:
         return self._first + slot * self._page_bytes
+
+
+def check_folder(folder: str) -> None:
+    """Raise InvalidRequestError if something else lies where the folder should be."""
+    for path in (Path(folder), *Path(folder).parents):
+        if path.exists():
+            if not path.is_dir():
+                raise InvalidRequestError(
+                    f"prefix_cache_dir {folder} is not a folder"
+                    + (f": {path} is a file" if path != Path(folder) else ""),
+                    "prefix_cache_dir",
+                )
+            return
 
 
 def _prepare(path: Path, fd: int, digest: bytes, page_bytes: int, num_slots: int) -> None:
