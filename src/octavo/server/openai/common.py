@@ -139,13 +139,17 @@ def check_prompt(prompt: Sequence[int], engine: ServedEngine, vocab_size: int, f
         raise InvalidRequestError(f"there is no token {max(prompt)}; the model has {vocab_size}", field)
 
 
-def check_count(prompts: int, n: int, most: int, field: str) -> None:
-    """Raise if one request asks for more completions than the engine may hold at all."""
+def check_count(prompts: int, n: int, most: int, field: str, named: str = "n") -> None:
+    """Raise if one request asks for more completions than the engine may hold at all.
+
+    Args:
+        field: where the prompts are; named: what the caller calls n.
+    """
     if prompts * n > most:
-        asked = f"{prompts} prompts x n {n}" if prompts > 1 else f"n {n}"
+        asked = f"{prompts} prompts x {named} {n}" if prompts > 1 else f"{named} {n}"
         raise InvalidRequestError(
             f"{asked} is more than the {most} completions that are taken at once; send fewer",
-            "n" if n > 1 else field,
+            named if n > 1 else field,
         )
 
 

@@ -54,14 +54,14 @@ async def completions(request: Request) -> Response:
         raise InvalidRequestError(
             f"prompt holds {len(given)} prompts; at most {state.settings.max_prompts} are taken", "prompt"
         )
-    check_count(len(given), params.n, engine.max_sequences, "prompt")
+    named = "n" if body.best_of is None else "best_of"
+    check_count(len(given), params.n, engine.max_sequences, "prompt", named)
     whole = params.truncate_prompt_tokens is None
     prompts = await encode_prompts(engine, given, body.add_special_tokens, whole)
     request_id = new_id("cmpl")
     generation = make_generation(request, state, body, request_id, prompts, params, "prompt")
     texts = _echo(engine, given if whole else generation.prompts) if body.echo else [""] * len(given)
-    beams = "n" if body.best_of is None else "best_of"
-    to_error = error_mapper({"structured_outputs": body.structured_field, "beam_width": beams})
+    to_error = error_mapper({"structured_outputs": body.structured_field, "beam_width": named})
     return respond(
         generation,
         body,

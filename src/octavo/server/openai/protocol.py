@@ -236,7 +236,10 @@ class GenerationRequest(Strict):
                     raise InvalidRequestError(f"{name} needs use_beam_search: true", name)
             return params
         if self.stream:
-            raise InvalidRequestError("use_beam_search needs stream: false", "use_beam_search")
+            raise InvalidRequestError(
+                "use_beam_search needs stream: false: which beams win is known only at the end",
+                "use_beam_search",
+            )
         width = self.n if beam_width is None else beam_width
         if width > MAX_BEAM_WIDTH:
             raise InvalidRequestError(f"{named} {width} is above {MAX_BEAM_WIDTH} beams", named)

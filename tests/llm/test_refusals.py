@@ -1,0 +1,170 @@
+"""What admission refuses, each by one line that says why, and those who run beside it hear nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo import LLM, AsyncEngineArgs, AsyncLLM, SamplingParams
+from octavo.errors import CapacityError, InvalidRequestError
+from octavo.params import BeamSearchParams
+from octavo.server.app import create_app
+from support.asgi import call
+from support.tiny_engine import BACKENDS, save_tiny_llama, save_words
+
+OPTIONS: dict[str, Any] = {
+    "backend": BACKENDS[0], "max_model_len": 128, "num_pages": 12, "page_size": 16, "max_num_seqs": 6,
+    "max_waiting": 10,
+}  # fmt: skip
+TEXT = "/v1/completions"
+PROMPT = [5] * 10
+STREAM = {
+    "prompt": [7] * 20,
+    "max_tokens": 90,
+    "temperature": 0.9,
+    "seed": 3,
+    "ignore_eos": True,
+    "return_token_ids": True,
+}
+
+# (change to a request, the error's text, the field that it names)
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"priority": 2**31}, "priority must be from -2147483647 to 2147483647, not 2147483648", "priority"),
+    ({"priority": -(2**31)}, "priority must be from -2147483647 to 2147483647, not -2147483648", "priority"),
+    ({"n": 129}, "n must be an integer from 1 to 128, not 129", "n"),
+    ({"n": 17}, "n 17 is more than the 16 completions that are taken at once; send fewer", "n"),
+    ({"best_of": 129}, "best_of must be at most 128, not 129", "best_of"),
+    (
+        {"n": 2, "best_of": 100},
+        "best_of 100 is more than the 16 completions that are taken at once",
+        "best_of",
+    ),
+    ({"prompt": [PROMPT] * 5, "n": 4}, "5 prompts x n 4 is more than the 16 completions", "n"),
+    ({"prompt": [PROMPT] * 5, "best_of": 4}, "5 prompts x best_of 4 is more than the 16", "best_of"),
+    ({"prompt": [PROMPT] * 17}, "17 prompts x n 1 is more than the 16 completions", "prompt"),
+    ({"use_beam_search": True, "n": 11}, "n 11 is above 10 beams", "n"),
+    ({"use_beam_search": True, "best_of": 11}, "best_of 11 is above 10 beams", "best_of"),
+    (
+        {"use_beam_search": True, "n": 7},
+        "n 7 needs 7 sequences at once; max_num_seqs is 6",
+        "n",
+    ),
+    (
+        {"use_beam_search": True, "n": 4, "max_tokens": 100},
+        "4 beams of up to 110 tokens need 28 pages of 16 tokens, the pool has 12",
+        "n",
+    ),
+    (
+        {"use_beam_search": True, "n": 2, "stream": True},
+        "use_beam_search needs stream: false: which beams win is known only at the end",
+        "use_beam_search",
+    ),
+    (
+        {"prompt": [5] * 128},
+        "the prompt has 128 tokens; the context of 128 must hold it and at least one more",
+        "prompt",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_words(save_tiny_llama(tmp_path_factory.mktemp("tiny-llama")))
+
+
+def test_over_http_beside_a_stream(folder: Path) -> None:
+    async def meet() -> None:
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(folder), **OPTIONS))
+        app = create_app(engine)
+        try:
+            alone = (await call(app, "POST", TEXT, STREAM)).json()["choices"][0]["token_ids"]
+            running = asyncio.create_task(call(app, "POST", TEXT, STREAM))
+            said: list[tuple[int, bool, str]] = []
+            for change, text, _ in REFUSED:
+                reply = await call(app, "POST", TEXT, {"prompt": PROMPT, "max_tokens": 4, **change})
+                message = reply.error["message"]
+                said.append((reply.status, text in message and "\n" not in message, reply.error["param"]))
+            assert said == [(400, True, field) for _, _, field in REFUSED]
+            assert (await running).json()["choices"][0]["token_ids"] == alone
+            assert len(alone) == 90
+            stats = engine.stats()
+            assert (stats.running, stats.waiting) == (0, 0)
+        finally:
+            engine.shutdown()
+
+    asyncio.run(meet())
+
+
+def beams(width: int, max_tokens: int, n: int = 1) -> SamplingParams:
+    return SamplingParams(n=n, max_tokens=max_tokens, beam_search=BeamSearchParams(width, max_tokens))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: SamplingParams(n=129), "n must be an integer from 1 to 128, not 129"),
+        (lambda: SamplingParams(n=17), "n 17 is above the 16 sequences that may run and wait"),
+        (lambda: beams(11, 4), "beam_width must be an integer from 1 to 10, not 11"),
+        (lambda: beams(7, 4), "beam_width 7 needs 7 sequences at once; max_num_seqs is 6"),
+        (lambda: beams(4, 100), "4 beams of up to 110 tokens need 28 pages of 16 tokens, the pool has 12"),
+    ],
+)
+def test_in_python_beside_other_prompts(
+    folder: Path, make: Callable[[], SamplingParams], text: str, llm: LLM
+) -> None:
+    good = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+    before = llm.generate([{"prompt_token_ids": PROMPT}], good)[0].outputs[0].token_ids
+    with pytest.raises(InvalidRequestError) as caught:
+        llm.generate([{"prompt_token_ids": PROMPT}] * 2, [good, make()])
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+    # The good one beside it was not begun, and the next call is served.
+    assert llm.get_metrics().running == llm.get_metrics().waiting == 0
+    assert llm.generate([{"prompt_token_ids": PROMPT}], good)[0].outputs[0].token_ids == before
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return LLM(str(folder), **OPTIONS)
+
+
+def test_a_pool_too_small_for_one_request_says_what_it_needs(folder: Path) -> None:
+    with pytest.raises(CapacityError) as caught:
+        LLM(str(folder), **{**OPTIONS, "num_pages": 7})
+    assert str(caught.value) == (
+        "max_model_len 128 needs 8 pages of 16 tokens, 7 fit: lower it or raise gpu_memory_utilization"
+    )
+
+
+def test_a_disk_that_takes_nothing_is_a_line_in_the_log(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Full or read-only: requests are served from memory alone, with the same answer."""
+    params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+
+    def answer(**options: Any) -> list[int]:
+        llm = LLM(str(folder), **{**OPTIONS, **options})
+        try:
+            return list(llm.generate([{"prompt_token_ids": [5] * 40}], params)[0].outputs[0].token_ids)
+        finally:
+            llm.shutdown()
+
+    alone = answer()
+    for number, why in ((errno.EROFS, "Read-only file system"), (errno.ENOSPC, "No space left on device")):
+
+        def fails(fd: int, size: int, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "ftruncate", fails)
+            caplog.clear()
+            assert answer(prefix_cache_dir=str(tmp_path / str(number))) == alone
+        [line] = [record.message for record in caplog.records]
+        assert why in line
+        assert line.endswith("the prefix cache does without a disk")
