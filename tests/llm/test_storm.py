@@ -103,6 +103,7 @@ REFUSED: list[tuple[str, Any, str | None]] = [
         {"type": "string", "pattern": "(a{1000}){1000}"},
     ]),
     (CHAT, {"messages": HI, "tools": [TOOL], "tool_choice": "required"}, "tools"),
+    (CHAT, {"messages": HI, "priority": -(2**200)}, "priority"),
     *((CHAT, {"messages": HI, "chat_template_kwargs": kwargs}, "chat_template_kwargs") for kwargs in [
         {"messages": 1}, {"self": 2}, {"bos_token": 1}, {"strftime_now": 5}, {"tools": 5},
     ]),
@@ -128,7 +129,6 @@ ANSWERED: list[tuple[str, Any]] = [
         regex("(a|a)*b" * 20),
         regex("(.*a.*){500}"),
         {"chat_template_kwargs": {"range": 10**9, "__class__": 1, "a b": [{}] * 1000}},
-        {"priority": -(2**200)},
     )
 ]
 WRONG: tuple[Any, ...] = ({"some": "thing"}, [[{}]], "\x00wrong", -1e300, True)

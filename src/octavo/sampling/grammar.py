@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -235,51 +235,51 @@ class GrammarMasks:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._executor: Any = None  # its threads start with its first use
-        self._masks = np.zeros((0, 0), np.uint32)
 
-    def restrict(self, matchers: Sequence[tuple[int, GrammarMatcher]], mask: U32) -> dict[int, str]:
-        """The same as restrict() of each matcher on its row of the mask, but for errors by row.
+    def fill(self, matchers: Mapping[int, GrammarMatcher], mask: U32) -> dict[int, str]:
+        """Set rows of the mask to what the grammars allow; row -> why its matcher knows nothing.
 
         Args:
-            matchers: (row of the mask, matcher); no row and no matcher twice, all over one vocabulary.
-            mask [R, words]: bits are cleared in place.
+            matchers: by row of the mask; none twice, all over one vocabulary.
+            mask [R, words]: contiguous.
         """
         if not matchers:
             return {}
-        masks = self._compute([matcher for _, matcher in matchers])
+        words = next(iter(matchers.values())).words
+        if words == mask.shape[1]:
+            self._compute(matchers, mask)
+        else:
+            own = np.zeros((len(mask), words), np.uint32)
+            self._compute(matchers, own)
+            for row in matchers:
+                _clear(mask[row], own[row])
         errors: dict[int, str] = {}
-        rows, words = [row for row, _ in matchers], masks.shape[1]
-        mask[rows, :words] &= masks
-        mask[rows, words:] = 0  # padding
-        for row, matcher in matchers:
+        for row, matcher in matchers.items():
             try:
                 matcher.check()
             except ConstraintError as error:
                 errors[row] = str(error)
         return errors
 
-    def _compute(self, matchers: list[GrammarMatcher]) -> U32:
-        """[len(matchers), words], overwritten by the next call."""
-        count, words = len(matchers), matchers[0].words
-        if len(self._masks) < count or self._masks.shape[1] != words:
-            self._masks = np.zeros((count, words), np.uint32)
-        size, pointer = 4 * words, self._masks.ctypes.data
+    def _compute(self, matchers: Mapping[int, GrammarMatcher], masks: U32) -> None:
+        left = dict(matchers)
+        size, pointer = 4 * masks.shape[1], masks.ctypes.data
         enough = time.perf_counter() + ALONE_S
-        for index, matcher in enumerate(matchers):
-            if time.perf_counter() > enough and index < count - 1 and self._threads > 1:
+        for row, matcher in matchers.items():
+            if self._threads > 1 and len(left) > 1 and time.perf_counter() > enough:
                 break
-            matcher.inner.unsafe_compute_mask_ptr(pointer + index * size, size)
-        else:
-            return self._masks[:count]
+            matcher.inner.unsafe_compute_mask_ptr(pointer + row * size, size)
+            del left[row]
+        if not left:
+            return
         if self._executor is None:
             import llguidance
 
             self._executor = llguidance.LLExecutor(num_threads=self._threads)
         # Threads take neighbours: those that share a lock stand together.
-        order = sorted(range(index, count), key=lambda each: matchers[each].original)
-        pairs = [(matchers[each].inner, each) for each in order]
-        self._executor.unsafe_compute_mask_ptr(pairs, pointer, size, len(self._masks))
-        return self._masks[:count]
+        order = sorted(left, key=lambda row: left[row].original)
+        pairs = [(left[row].inner, row) for row in order]
+        self._executor.unsafe_compute_mask_ptr(pairs, pointer, size, len(masks))
 
 
 def _clear(mask: U32, allowed: U32) -> None:

@@ -261,29 +261,31 @@ class SamplingRows:
         self, rows: Sequence[int], drafts: Sequence[Sequence[int]], only: Collection[int] | None = None
     ) -> tuple[U32 | None, dict[int, str]]:
         """(mask [R, ceil(V / 32)] or None, errors by index) of a batch; None: of all its rows."""
-        errors: dict[int, str] = {}
         if not any(row in self._matchers for row in rows):
-            return None, errors
+            return None, {}
         mask = full_mask(len(rows), self._vocab_size)
         together: dict[int, GrammarMatcher] = {}  # no row and no matcher twice, and none with a draft
         joined: set[GrammarMatcher] = set()
+        others: list[tuple[int, Matcher]] = []
         for index, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
             if only is not None and row not in only:
                 continue
             matchers = self._matchers.get(row, ())
             self._tell(row, matchers)
+            for matcher in matchers:
+                alone = bool(draft) or index in together or matcher in joined
+                if isinstance(matcher, GrammarMatcher) and not alone:
+                    together[index] = matcher
+                    joined.add(matcher)
+                else:
+                    others.append((index, matcher))
+        errors = self._grammar_masks.fill(together, mask)
+        for index, matcher in others:
             try:
-                for matcher in matchers:
-                    alone = bool(draft) or index in together or matcher in joined
-                    if isinstance(matcher, GrammarMatcher) and not alone:
-                        together[index] = matcher
-                        joined.add(matcher)
-                    else:
-                        matcher.restrict(mask[index], draft)
+                matcher.restrict(mask[index], drafts[index])
             except ConstraintError as error:
                 errors[index] = str(error)
-        later = self._grammar_masks.restrict(list(together.items()), mask)
-        return mask, later | errors
+        return mask, errors
 
     def batch(
         self,
