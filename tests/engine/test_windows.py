@@ -109,6 +109,20 @@ def test_who_lets_go_leaves_the_tree_whole() -> None:
     h.drain_and_check()
 
 
+def test_nobody_lets_go_for_what_cannot_be_had() -> None:
+    h = harness(9, num_pages=30)
+    h.add(list(range(1, 101)), SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0))
+    while not h.scheduler.running or h.scheduler.running[0].num_computed_tokens < 100:
+        h.step()
+    [request], windows = h.scheduler.running, h.kv.windows
+    assert windows is not None
+    assert not windows.make_room(30)
+    assert (request.num_gone_pages, request.num_cached_pages) == (0, 25)
+    assert windows.make_room(20)
+    assert request.num_gone_pages > 0
+    h.drain_and_check()
+
+
 def test_pages_that_others_use_stay() -> None:
     h = harness(9, num_pages=60)
     h.add(list(range(1, 41)), SamplingParams(n=2, max_tokens=8, ignore_eos=True, temperature=1.0))
@@ -128,7 +142,7 @@ def test_random_operations() -> None:
     # What is checked after every step must also have happened.
     assert sum(h.operations for h in engines) >= 10_000
     tables = [step.pages for h in engines for plan in h.executor.plans for step in plan.steps]
-    assert sum(-1 in pages for pages in tables) > 50  # a request began without what is behind its window
+    assert sum(-1 in pages for pages in tables) > 25  # a request began without what is behind its window
     assert sum(h.scheduler.num_preemptions for h in engines) > 30
     assert sum(h.kv.cache.hit_tokens for h in engines) > 1000
     assert sum(h.executor.num_swaps for h in engines) > 5

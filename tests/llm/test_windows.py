@@ -15,7 +15,8 @@ from octavo.engine.windows import Window
 from octavo.errors import CapacityError
 from octavo.kernels.select import native_available
 from octavo.runtime.states import RequestStates
-from support.crowds import PARAMS, crowds, prompts
+from support.crowds import PARAMS, Crowd, crowds, prompts
+from support.late_device import Queue
 from support.tiny_engine import BACKENDS, run, save_tiny_mistral, save_words, tiny_engine
 
 WINDOWS = (15, 16, 17, 33)
@@ -42,6 +43,14 @@ def test_random_crowds_change_no_bit(mistral: Path, window: int) -> None:
     assert happened["compared"] > 2 * len(met)
     assert happened["steps with pages behind a window gone"] > 5 * len(met)
     assert happened["tokens from the cache"] > len(met)
+
+
+@native
+def test_on_a_device_that_answers_late(mistral: Path, window: int) -> None:
+    """Two steps in flight: what the first one still reads is not given away by the second."""
+    met = [Crowd(mistral, seed, Queue(), window).meet() for seed in range(8)]
+    assert [crowd.differing for crowd in met if crowd.differing] == []
+    assert sum(crowd.happened["steps with pages behind a window gone"] for crowd in met) > 20
 
 
 @pytest.mark.slow

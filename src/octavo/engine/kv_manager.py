@@ -105,7 +105,7 @@ class KVManager:
         return self.pool.num_free + self.cache.num_evictable
 
     def usage(self) -> float:
-        """Share of the pool held by running requests, 0..1."""
+        """Share of the pool held by running requests, 0..1, pages that they could let go of included."""
         return 1.0 - self.num_available / self.pool.num_pages
 
     def pages_for(self, num_tokens: int) -> int:

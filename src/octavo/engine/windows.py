@@ -58,7 +58,13 @@ class Windows:
             self.running[request] = None
 
     def make_room(self, count: int) -> bool:
-        """Whether so many pages can be taken, now that requests have let go of what it needs."""
+        """Whether so many pages can be taken, now that requests have let go of what it needs.
+
+        Nobody leaves the tree for what cannot be had in the end either.
+        """
+        behind = sum(self._first_page(r) - r.num_gone_pages for r in self.running)
+        if self._available + behind < count:
+            return False
         for request in self.running:
             if self._available >= count:
                 return True
@@ -72,7 +78,7 @@ class Windows:
 
     def let_go(self, request: Request) -> None:
         """Give back what is behind the request's window, unless it is part of what others share."""
-        first, gone = self.window.first_page(request.num_computed_tokens), request.num_gone_pages
+        first, gone = self._first_page(request), request.num_gone_pages
         if first <= gone or request not in self.running or request is self.pinned:
             return
         if not self._leave_tree(request, first):
@@ -95,6 +101,9 @@ class Windows:
         self._cache.lock(request.cache_node)
         request.num_cached_pages = 0
         return True
+
+    def _first_page(self, request: Request) -> int:
+        return self.window.first_page(request.num_computed_tokens)
 
     @property
     def _available(self) -> int:
