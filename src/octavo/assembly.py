@@ -166,8 +166,9 @@ def _backend(user: EngineConfig, planned: bool, checkpoint: Checkpoint) -> tuple
         choice = choose(user.device, user.backend, weights=weights, share=share)
     threads = user.threads or usable_threads()
     backend = make_backend(
-        user.backend, user.isa, threads, planned, choice.device, user.dtype, user.bit_exact
-    )
+        user.backend, user.isa, threads, planned, choice.device, user.dtype, user.bit_exact,
+        user.round_activations, not user.enforce_eager,
+    )  # fmt: skip
     facts = {} if choice.why is None else {"device": f"cpu: {choice.why}"}
     return backend, {**facts, **backend.facts()}
 

@@ -114,6 +114,8 @@ class EngineConfig:
         backend: "auto", "cpu" (native kernels) or "reference" (NumPy).
         device: "auto" (a GPU, if one can be used), "cpu", "cuda" or "cuda:N".
         bit_exact: on a GPU: bits that do not depend on the batch, at a price. A CPU's never do.
+        round_activations: on a GPU too they meet quantized integers as int8 (W8A8, W4A8), as on a CPU.
+        enforce_eager: on a GPU: no CUDA graphs are recorded. A CPU has none.
         step_target_ms: SchedulerConfig.step_target_s; 0 is none.
         swap_space: GiB of memory, beyond the pages, in which those of preempted requests may wait. They
             do where copying them takes less time than computing them again. vLLM's default is 4.
@@ -152,6 +154,8 @@ class EngineConfig:
     backend: str = "auto"
     device: str = "auto"
     bit_exact: bool = False
+    round_activations: bool = False
+    enforce_eager: bool = False
     served_model_name: str | None = None
     chat_template: str | None = None
 
@@ -166,6 +170,11 @@ class EngineConfig:
         if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
             raise InvalidRequestError(
                 f"device must be auto, cpu, cuda or cuda:N, not {self.device!r}", "device"
+            )
+        if self.round_activations and self.dtype == "float32":
+            raise InvalidRequestError(
+                "round_activations and dtype float32 contradict each other: float32 rounds nothing",
+                "round_activations",
             )
         if self.quantization not in (None, "gguf"):
             raise UnsupportedError(f"quantization {self.quantization!r} is not supported yet", "quantization")

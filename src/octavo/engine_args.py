@@ -14,7 +14,6 @@ _ALIASES = {"block_size": "page_size", "num_gpu_blocks_override": "num_pages"}
 
 # What peers know and Octavo does not do: accepted only where it asks for what happens anyway.
 _HARMLESS: dict[str, tuple[object, ...]] = {
-    "enforce_eager": (False, True),
     "disable_log_stats": (False, True),
     "enable_chunked_prefill": (None, True),
     "pipeline_parallel_size": (1,),

@@ -52,6 +52,8 @@ ENGINE_HELP = {
     "backend": "auto, cpu (native kernels) or reference (NumPy).",
     "device": "auto, cpu, cuda or cuda:N.",
     "bit_exact": "On a GPU: bits that do not depend on the batch, at a price.",
+    "round_activations": "On a GPU: activations meet quantized integers as int8 (W8A8, W4A8), as on a CPU.",
+    "enforce_eager": "On a GPU: no CUDA graphs.",
     "served_model_name": "The model's name in the API.",
     "chat_template": "A Jinja template, or a file that holds one.",
 }

@@ -33,13 +33,15 @@ def make_backend(
     device: str = "cpu",
     dtype: str = "auto",
     exact: bool = False,
+    rounds: bool = False,
+    graphs: bool = True,
 ) -> Backend:
     """The backend called name: "auto", "cpu" or "reference".
 
     Args:
         planned: it will weigh a model, not run it (CpuBackend).
         device: "auto", "cpu", "cuda" or "cuda:N" (cuda.device.choose_device). On a GPU dtype "auto"
-            is bfloat16, and exact is its bit-exact mode.
+            is bfloat16; exact is its bit-exact mode, rounds and graphs are CudaBackend's.
 
     Raises:
         UnsupportedError: planned, and the backend cannot.
@@ -50,7 +52,8 @@ def make_backend(
             raise UnsupportedError("planning memory is for a CPU (--device cpu)", "device")
         from octavo.kernels.cuda import make
 
-        return make(chosen, dtype="bfloat16" if dtype == "auto" else dtype, exact=exact)
+        options = {"exact": exact, "rounds": rounds, "graphs": graphs}
+        return make(chosen, dtype="bfloat16" if dtype == "auto" else dtype, **options)
     if name == "reference" or (name == "auto" and not native_available()):
         from octavo.kernels.reference import ReferenceBackend
 

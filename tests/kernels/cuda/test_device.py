@@ -205,3 +205,28 @@ def test_env_shows_what_auto_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (facts["name"], facts["compute_capability"], facts["driver_cuda"]) == ("Tesla V100", "7.0", "12.4")
     monkeypatch.setattr(device, "find_gpu", lambda index=0: "no NVIDIA driver is installed")
     assert env.collect()["gpu"] == {"device_auto": "cpu", "why": "no NVIDIA driver is installed"}
+
+
+def test_flags_reach_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--bit-exact, --round-activations, --enforce-eager and --dtype, each as CudaBackend's option."""
+    from octavo.assembly import _backend
+    from octavo.kernels import cuda, select
+    from octavo.kernels.cuda import device
+
+    asked: list[Any] = []
+    made = SimpleNamespace(facts=dict)
+    monkeypatch.setattr(cuda, "make", lambda place, **options: asked.append((place, options)) or made)
+    monkeypatch.setattr(device, "choose", lambda wanted, *_, **__: Choice(wanted))
+    monkeypatch.setattr(select, "choose_device", lambda wanted, backend: wanted)
+    checkpoint: Any = SimpleNamespace(tensors={})
+    for flags, want in (
+        ({}, {"dtype": "bfloat16", "exact": False, "rounds": False, "graphs": True}),
+        ({"bit_exact": True, "dtype": "float16"}, {"dtype": "float16", "exact": True}),
+        ({"round_activations": True, "enforce_eager": True}, {"rounds": True, "graphs": False}),
+    ):
+        _backend(EngineConfig("m", device="cuda:1", **flags), False, checkpoint)  # type: ignore[arg-type]
+        place, options = asked.pop()
+        assert place == "cuda:1"
+        assert {name: options[name] for name in want} == want
+    with pytest.raises(InvalidRequestError, match="contradict"):
+        EngineConfig("m", round_activations=True, dtype="float32")

@@ -194,9 +194,11 @@ def test_a_capture_that_fails_leaves_steps_eager() -> None:
     def broken(run: Any, warm: Any) -> tuple[Any, Any]:
         raise ValueError("operation not permitted when stream is capturing")
 
-    captures = Captures(broken, background=False)
+    captures, told = Captures(broken, background=False), []
+    captures.tell = lambda name, seconds: told.append(name)
     captures.want("decode 4", lambda: None, lambda: None, lambda graph, result: None)  # type: ignore[arg-type,return-value]
     assert captures.failed == {"decode 4": "ValueError: operation not permitted when stream is capturing"}
+    assert told == [f"no capture decode 4 ({captures.failed['decode 4']})"]
 
 
 def test_what_a_gpu_says_when_it_fails() -> None:

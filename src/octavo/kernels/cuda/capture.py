@@ -65,7 +65,7 @@ class Captures:
     Attributes:
         seconds: what each capture took, by its name.
         failed: why there is none, by its name.
-        tell: called with (name, seconds) as each one ends, on the thread that recorded.
+        tell: called with (name, seconds) as each one ends or fails, on the thread that recorded.
     """
 
     def __init__(self, record: Record, background: bool = True) -> None:
@@ -94,6 +94,7 @@ class Captures:
             except Exception as error:  # whatever it was, steps without a graph are only slower
                 if not fatal(error):
                     self.failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                    self.tell(f"no capture {name} ({self.failed[name]})", time.perf_counter() - begin)
             else:
                 self.seconds[name] = time.perf_counter() - begin
                 self.tell(f"capture {name}", self.seconds[name])
