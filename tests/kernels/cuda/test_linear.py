@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -252,3 +254,37 @@ def test_logits_are_f32_whatever_the_activations_are() -> None:
     got = run(backend, tokens_batch(2), lambda ops, _, t: ops.linear(t[0], packed), x, rows=Rows.SAMPLED)
     want = x.astype(np.float16).astype(np.float32) @ w.dequantize().T
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("layer", [False, True])
+def test_a_norm_rounds_for_the_product_that_follows(dtype: str, layer: bool, monkeypatch: Any) -> None:
+    """W8A8: norm and rounding in one kernel give the bits of one after the other; NaN and zeros too."""
+    from octavo.kernels.cuda import gemm, rows
+    from octavo.kernels.cuda.integer import Rounded, round_rows
+
+    rng, kind = np.random.default_rng(11), torch.float32 if dtype == "float32" else torch.float16
+    backend = interpreted(rounds=True, dtype=dtype, sms=16)
+    x, added = (torch.tensor(normal(rng, 65, 96)).to(kind) for _ in range(2))
+    x[3], added[3], x[5, 40] = 0, 0, float("nan")
+    gain, bias = torch.tensor(normal(rng, 96)), torch.tensor(normal(rng, 96))
+    for programs in (0, 8):  # rows by themselves, and several a program
+        total, made = rows.norm(x, added, gain, bias if layer else None, 1e-5, layer, programs, True)
+        again, plain = rows.norm(x, added, gain, bias if layer else None, 1e-5, layer, programs)
+        assert isinstance(made, Rounded)
+        q, d = round_rows(plain)
+        for one, other in ((total, again), (made.x, plain), (made.d, d)):
+            np.testing.assert_array_equal(one.numpy(), other.numpy())
+        finite = [i for i in range(65) if i != 5]  # an int8 of NaN is anything
+        np.testing.assert_array_equal(made.q[finite].numpy(), q[finite].numpy())
+    w, calls = random_weight(rng, "s8", 24, 96), []
+    monkeypatch.setattr(gemm, "round_rows", lambda x: calls.append(1) or round_rows(x))
+    for count in (65, 40):  # fewer rows are rounded in each tile
+        ops = backend.eager(batch_of(rng, [count], [count]))
+        y = ops.rms_norm(ops.tensor(normal(rng, count, 96)), gain.numpy(), 1e-5)
+        assert isinstance(y.ref, Rounded) is (count == 65)
+        got = ops.value(ops.linear(y, backend.pack([w])))
+        apart = ops.value(ops.linear(ops.tensor(ops.value(y)), backend.pack([w])))
+        np.testing.assert_array_equal(got, apart)
+        assert len(calls) == (count == 65)  # only the product whose rows came as they were
+        calls.clear()

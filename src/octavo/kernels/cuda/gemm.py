@@ -17,7 +17,7 @@ import triton.language as tl
 
 from octavo.kernels.coded import NF4_GROUP
 from octavo.kernels.cuda.coded import f8_steps, nf4_steps, widen_coded
-from octavo.kernels.cuda.integer import integer_steps, round_nearest, round_rows
+from octavo.kernels.cuda.integer import Rounded, integer_steps, round_nearest, round_rows
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.cuda.rows import ACTIVATIONS, activate, epilogue, finish
 from octavo.kernels.cuda.weight import Part
@@ -258,11 +258,13 @@ def product(
     policy: Policy,
     experts: Experts | None = None,
     shared: int = 1,
+    whole: Rounded | None = None,
 ) -> torch.Tensor:
     """Fill y [M, width] with the epilogue of x W^T. Returns y.
 
     Args:
         x [M / shared, K], rows adjacent in memory.
+        whole: x rounded already, if it was.
         experts: part holds [E, ...] weights; without: one.
     """
     m = y.shape[0]
@@ -273,7 +275,7 @@ def product(
     rounding = policy.rounding(m, part.layout)
     steps_of_x = None
     if rounding == 2:
-        x, steps_of_x = round_rows(x)
+        x, steps_of_x = round_rows(x) if whole is None else (whole.q, whole.d)
     if splits == 1:
         launch(x, steps_of_x, part, y[None], end, policy, tiles, 1, experts, shared, rounding)
         return y

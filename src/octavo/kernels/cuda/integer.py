@@ -6,6 +6,8 @@ multiplies its integers as floats: that costs less where x has few rows, this wh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -21,6 +23,15 @@ def round_nearest(v):
 
 
 @triton.jit
+def rounded(v, AXIS: tl.constexpr):
+    """(whole numbers, steps) of blocks v of 32 along AXIS, the last: ops.linear's step 1."""
+    # max passes over NaN; a row that holds one must not become finite
+    step = tl.div_rn(tl.max(tl.abs(v), axis=AXIS), 127.0) + 0.0 * tl.sum(v, axis=AXIS)
+    whole = tl.expand_dims(tl.where(step == 0.0, 1.0, step), AXIS) + tl.zeros_like(v)
+    return round_nearest(tl.div_rn(v, whole)), step
+
+
+@triton.jit
 def round_kernel(x, q, d, stride_x, rows, blocks, BN: tl.constexpr):
     """q [M, K] and d [K / 32, M] of x [M, K]: ops.linear's step 1, BN blocks of one row a program."""
     row = tl.program_id(0).to(tl.int64)
@@ -29,19 +40,32 @@ def round_kernel(x, q, d, stride_x, rows, blocks, BN: tl.constexpr):
     at = block[:, None] * 32 + j[None, :]
     ok = (block < blocks)[:, None] & (j >= 0)[None, :]
     v = tl.load(x + row * stride_x + at, mask=ok, other=0.0).to(tl.float32)
-    # max passes over NaN; a row that holds one must not become finite
-    step = tl.div_rn(tl.max(tl.abs(v), axis=1), 127.0) + 0.0 * tl.sum(v, axis=1)
-    whole = tl.where(step == 0.0, 1.0, step)[:, None] + tl.zeros_like(v)
-    tl.store(q + row * blocks * 32 + at, round_nearest(tl.div_rn(v, whole)).to(tl.int8), mask=ok)
+    numbers, step = rounded(v, 1)
+    tl.store(q + row * blocks * 32 + at, numbers.to(tl.int8), mask=ok)
     tl.store(d + block * rows + row, step, mask=block < blocks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rounded:
+    """Rows x [M, K] as int8 q [M, K] and f32 steps d [K / 32, M], each of 32 columns."""
+
+    x: torch.Tensor
+    q: torch.Tensor
+    d: torch.Tensor
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> Rounded:
+        """Room for them."""
+        rows, columns = x.shape
+        q = torch.empty((rows, columns), dtype=torch.int8, device=x.device)
+        return cls(x, q, torch.empty((columns // BLOCK, rows), device=x.device))
 
 
 def round_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [M, K], rows adjacent in memory, as int8 [M, K] and f32 steps [K / 32, M]."""
     rows, columns = x.shape
-    blocks = columns // BLOCK
-    q = torch.empty((rows, columns), dtype=torch.int8, device=x.device)
-    d = torch.empty((blocks, rows), device=x.device)
+    blocks, made = columns // BLOCK, Rounded.of(x)
+    q, d = made.q, made.d
     bn = min(next_power_of_2(blocks), 64)
     if rows:
         round_kernel[(rows, cdiv(blocks, bn))](x, q, d, x.stride(0), rows, blocks, BN=bn)

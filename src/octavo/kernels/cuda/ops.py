@@ -14,6 +14,7 @@ import torch
 from octavo.kernels.cuda import attention, moe, rotary, rows
 from octavo.kernels.cuda.batch import DeviceBatch
 from octavo.kernels.cuda.gemm import Epilogue, Policy, product, widen
+from octavo.kernels.cuda.integer import Rounded
 from octavo.kernels.cuda.kv import CudaKVLayer
 from octavo.kernels.cuda.weight import CudaWeight, Part, stack
 from octavo.kernels.ops import (
@@ -30,6 +31,7 @@ from octavo.kernels.ops import (
     Sight,
     Tensor,
 )
+from octavo.kernels.weight import BLOCK, Layout
 
 WIDEN_ROWS = 256
 """From so many rows on a quantized weight is widened once and left to cuBLAS."""
@@ -82,6 +84,8 @@ class Sum:
 def value(x: Tensor) -> torch.Tensor:
     """The tensor behind a handle."""
     ref = x.ref
+    if isinstance(ref, Rounded):
+        return ref.x
     result: torch.Tensor = ref.value() if isinstance(ref, Sum) else ref
     return result
 
@@ -151,10 +155,14 @@ class CudaOps(Ops):
     def _norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float, layer: bool) -> Tensor:
         g, b = self._constants(gain), self._constants.optional(bias)
         programs = 0 if self.policy.exact else 2 * self.policy.sms
-        if isinstance(x.ref, Sum) and x.ref.done is None:
-            x.ref.done, y = rows.norm(x.ref.x, x.ref.y, g, b, eps, layer, programs)
+        undone = isinstance(x.ref, Sum) and x.ref.done is None
+        count = (x.ref.x if undone else value(x)).shape[0]
+        # What follows a norm is a product: where that wants its rows rounded, they come so.
+        rounds = self.policy.rounding(count, Layout.S8) == 2 and x.width % BLOCK == 0
+        if undone:
+            x.ref.done, y = rows.norm(x.ref.x, x.ref.y, g, b, eps, layer, programs, rounds)
         else:
-            _, y = rows.norm(value(x), None, g, b, eps, layer, programs)
+            _, y = rows.norm(value(x), None, g, b, eps, layer, programs, rounds)
         return Tensor(x.rows, x.width, y)
 
     def linear(
@@ -168,6 +176,7 @@ class CudaOps(Ops):
         softcap: float | None = None,
     ) -> Tensor:
         w, v = packed(weight), value(x)
+        whole = x.ref if isinstance(x.ref, Rounded) else None
         width = w.shape[0] // 2 if w.gated else w.shape[0]
         sampled = x.rows is Rows.SAMPLED
         rest = None if residual is None else value(residual)
@@ -181,18 +190,21 @@ class CudaOps(Ops):
         for part in w.parts:
             last = first + (part.rows // 2 if w.gated else part.rows)
             here = end if len(w.parts) == 1 else sliced(end, first, last)
-            self._linear(v, part, y[:, first:last], here, sampled)
+            self._linear(v, part, y[:, first:last], here, sampled, whole)
             first = last
         return Tensor(x.rows, width, y)
 
-    def _linear(self, x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, sampled: bool) -> None:
+    def _linear(
+        self, x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, sampled: bool,
+        whole: Rounded | None,
+    ) -> None:  # fmt: skip
         if self._by_cublas(x, part):
             z = self._matmul(x, part, sampled)
             rows.epilogue(
                 z[None], y, end.bias, end.activation, end.gated, end.scale, end.softcap, end.residual
             )
         else:
-            product(x, part, y, end, self.policy)
+            product(x, part, y, end, self.policy, whole=whole)
 
     def _by_cublas(self, x: torch.Tensor, part: Part) -> bool:
         if self.policy.exact:

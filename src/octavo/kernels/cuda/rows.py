@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.kernels.cuda.integer import Rounded, rounded
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.ops import Activation
 
@@ -34,10 +35,12 @@ def activate(x, KIND: tl.constexpr):
 
 @triton.jit
 def norm_kernel(
-    x, added, total, y, gain, bias, rows, width, eps,
-    ADD: tl.constexpr, LAYER: tl.constexpr, BIAS: tl.constexpr, BR: tl.constexpr, BLOCK: tl.constexpr,
+    x, added, total, y, q, d, gain, bias, rows, width, eps,
+    ADD: tl.constexpr, LAYER: tl.constexpr, BIAS: tl.constexpr, ROUND: tl.constexpr, BR: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """BR rows a program: total = x + added where ADD, then y = norm of it."""
+    """BR rows a program: total = x + added where ADD, then y = norm of it; where ROUND, q and d are y
+    rounded (integer.Rounded)."""
     row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     i = tl.arange(0, BLOCK)[None, :]
     at = row[:, None] * width + i
@@ -53,7 +56,15 @@ def norm_kernel(
     v = v / rms[:, None] * tl.load(gain + i, mask=i < width, other=0.0)
     if BIAS:
         v += tl.load(bias + i, mask=i < width, other=0.0)
-    tl.store(y + at, v.to(y.dtype.element_ty), mask=inside)
+    v = v.to(y.dtype.element_ty)
+    tl.store(y + at, v, mask=inside)
+    if ROUND:
+        blocks = tl.reshape(tl.where(inside, v.to(tl.float32), 0.0), (BR, BLOCK // 32, 32))
+        numbers, step = rounded(blocks, 2)
+        tl.store(q + at, tl.reshape(numbers, (BR, BLOCK)).to(tl.int8), mask=inside)
+        block = tl.arange(0, BLOCK // 32)[None, :]
+        ok = (row < rows)[:, None] & (block * 32 < width)
+        tl.store(d + block * rows + row[:, None], step, mask=ok)
 
 
 def norm(
@@ -64,26 +75,29 @@ def norm(
     eps: float,
     layer: bool,
     programs: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    rounds: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
     """(x + added, its norm), both [rows, width]; added None: x itself is the first.
 
     Args:
+        rounds: the norm comes rounded to int8 too, by the same kernel; width is a multiple of 32.
         programs: rows share a program where there are more than this many; 0: never (how a program
             adds its rows up depends on how many it has).
     """
     rows, width = x.shape
     y = torch.empty_like(x)
     total = x if added is None else torch.empty_like(x)
+    made = Rounded.of(y) if rounds else None
     if rows:
         block = next_power_of_2(width)
         br = 1 if programs == 0 else min(next_power_of_2(max(rows // programs, 1)), max(8192 // block, 1))
         norm_kernel[(cdiv(rows, br),)](
-            x, x if added is None else added, total, y, gain, gain if bias is None else bias,
-            rows, width, eps,
-            ADD=added is not None, LAYER=layer, BIAS=bias is not None, BR=br, BLOCK=block,
+            x, x if added is None else added, total, y, y if made is None else made.q,
+            gain if made is None else made.d, gain, gain if bias is None else bias, rows, width, eps,
+            ADD=added is not None, LAYER=layer, BIAS=bias is not None, ROUND=rounds, BR=br, BLOCK=block,
             num_warps=min(max(br * block // 512, 1), 16),
         )  # fmt: skip
-    return total, y
+    return total, y if made is None else made
 
 
 @triton.jit
