@@ -20,7 +20,9 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
     for (const KVShape& s : layers) {
         if (s.heads < 1 || s.d < 1 || s.dv < 1) throw std::invalid_argument("a KV layer needs heads and dimensions");
         if (s.latent && s.dv > s.d) throw std::invalid_argument("a latent is part of its key");
-        const int64_t size = s.type == KVType::F32 ? 4 : s.type == KVType::S8 ? 1 : 2;
+        if (is_integer(s.type) && (s.d > 1024 || s.dv > 1024))
+            throw std::invalid_argument("integer pages hold heads of at most 1024 dimensions");
+        const int64_t size = element_size(s.type);
         KVView v{};
         v.page_size = page_size;
         v.heads = s.heads;
@@ -29,7 +31,7 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
         v.type = s.type;
         v.latent = s.latent;
         v.layer_at = at;
-        const int64_t scales = s.type == KVType::S8 ? page_size * 4 : 0;
+        const int64_t scales = is_integer(s.type) ? page_size * 4 : 0;
         v.ks_at = round_up(s.d * page_size * size, 4);
         v.head_stride = v.ks_at + scales;
         v.vs_at = v.ks_at;

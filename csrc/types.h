@@ -18,7 +18,7 @@ enum : int {
 
 enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5 };
 enum class Activation : int { None, Silu, Gelu, GeluTanh, Relu };
-enum class KVType : int { F32, F16, BF16, S8 };
+enum class KVType : int { F32, F16, BF16, S8, S16 };
 enum class NormKind : int { None, Rms, Layer };
 enum class Sight : int { Causal, Whole, Cross };
 
@@ -114,9 +114,10 @@ struct LinearArgs {
 
 // Pages of one layer: head h of page p is at base + p * page_stride + layer_at + h * head_stride, and in it, one
 // after the other,
-//   k [d][page_size], for int8 its scales ks [page_size] f32, v [page_size][dv], for int8 vs [page_size].
-// K is transposed so that a vector holds consecutive positions of one dimension. latent: there is no v,
-// and no vs; the values are the first dv dimensions of k.
+//   k [d][page_size], of integers their factors ks [page_size] f32, v [page_size][dv], of integers vs [page_size].
+// K is transposed so that a vector holds consecutive positions of one dimension. Integers lie in pairs, those
+// of one product and one addition: k [d / 2][page_size][2], v [page_size / 2][dv][2]; a last row without a
+// second follows as it is. latent: there is no v, and no vs; the values are the first dv dimensions of k.
 struct KVView {
     uint8_t* base;
     int64_t page_stride, layer_at, head_stride, ks_at, v_at, vs_at;
@@ -126,6 +127,8 @@ struct KVView {
     bool latent;
 };
 
+static inline bool is_integer(KVType type) { return type == KVType::S8 || type == KVType::S16; }
+static inline int64_t element_size(KVType type) { return type == KVType::F32 ? 4 : type == KVType::S8 ? 1 : 2; }
 static inline uint8_t* head_of(const KVView& kv, int64_t page, int64_t head) {
     return kv.base + page * kv.page_stride + kv.layer_at + head * kv.head_stride;
 }

@@ -11,70 +11,16 @@
 
 #include "attention_pages.inl"
 #include "attention_tiles.inl"
+#include "attention_int.inl"
+#include "attention_int_pages.inl"
 #include "attention_softmax.inl"
-
-// How a block's products are computed: from widened copies in scratch, or from the pages.
-struct Widened {
-    const Attend& w;
-    void scores(int64_t r, int64_t n) const { any_scores(n, w.q + r * w.d, w.k, w.d, w.s + r * kRescale); }
-    void weigh(int64_t r, int64_t n, int from, int to) const {
-        any_weigh(n, w.s + r * kRescale, w.v, w.dvp, from, to, w.alpha + r, w.o + r * w.dvp);
-    }
-};
-template <class T> struct Direct {
-    const Attend& w;
-    Halves<T> k, v;
-    void scores(int64_t r, int64_t n) const { any_scores_direct(n, w.q + r * w.d, k, w.d, w.s + r * kRescale); }
-    void weigh(int64_t r, int64_t n, int from, int to) const {
-        any_weigh_direct(n, w.s + r * kRescale, v, w.dvp, from, to, w.alpha + r, w.o + r * w.dvp);
-    }
-};
-
-template <class Products>
-void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, Attend& w, const Products& products) {
-    const auto* low = (const int32_t*)w.low;
-    const auto* high = (const int32_t*)w.high;
-    const Tiles tiles = split_tiles(w.rows, w.most);
-    for (int64_t t = 0; t < tiles.count; t++) {
-        const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
-        bool seen = false, whole = true;
-        for (int64_t r = first_row; r < first_row + c; r++) {
-            seen |= high[r] > block && low[r] < block + kRescale;
-            whole &= high[r] >= block + kRescale && low[r] <= block;
-        }
-        if (!seen) continue;
-        products.scores(first_row, c);
-        const bool plain = whole && a.softcap == 0.0f && !a.slopes && !a.bias;
-        const bool s8 = a.kv.type == KVType::S8;
-        if (plain && s8) soften_rows<true, true>(a, item, w, first_row, first_row + c, block);
-        else if (plain) soften_rows<true, false>(a, item, w, first_row, first_row + c, block);
-        else if (s8) soften_rows<false, true>(a, item, w, first_row, first_row + c, block);
-        else soften_rows<false, false>(a, item, w, first_row, first_row + c, block);
-        for (int64_t r = first_row, next; r < first_row + c; r = next) { // rows that see the same positions together
-            for (next = r + 1; next < first_row + c && low[next] == low[r] && high[next] == high[r];) next++;
-            const Range seen = seen_in(w, r, block);
-            if (whole) next = first_row + c;
-            if (seen.from < seen.to) products.weigh(r, next - r, seen.from, seen.to);
-        }
-    }
-}
-
-template <class T>
-void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
-    Places<T> here, later;
-    find_halves(a, item, block, end, here);
-    find_later(a, item, block, end, later);
-    for (int half = 0; half < 2 && a.kv.type == KVType::S8; half++) {
-        __builtin_memcpy(w.k_scale + 16 * half, here.k_scale[half], 64);
-        __builtin_memcpy(w.v_scale + 16 * half, here.v_scale[half], 64);
-        prefetch(later.k_scale[half]), prefetch(later.v_scale[half]);
-    }
-    attend_block(a, item, block, w, Direct<T>{w, {here.k, later.k, a.kv.page_size}, {here.v, later.v, a.kv.dv}});
-}
+#include "attention_blocks.inl"
+#include "attention_int_blocks.inl"
 
 // Queries scaled into panels, and what each row may see: [low, high).
 void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) {
     const Tiles tiles = split_tiles(w.rows, w.most);
+    const Bounds bounds = query_bounds(a.kv.type);
     const float factor = a.softcap != 0.0f ? a.scale : a.scale * kLog2e;
     for (int64_t t = 0; t < tiles.count; t++) {
         const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
@@ -82,7 +28,10 @@ void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) 
             const int64_t r = first_row + i, token = item.t0 + r / w.group;
             const float* q = a.q + (token * a.heads + item.head * w.group + r % w.group) * w.d;
             float* panel = w.q + first_row * w.d + i;
-            for (int64_t j = 0; j < w.d; j++) panel[j * c] = q[j] * factor;
+            if (is_integer(a.kv.type))
+                load_query_int(q, w.d, c, bounds, factor, query_int(w, first_row) + 2 * i, w.q_factor + r);
+            else
+                for (int64_t j = 0; j < w.d; j++) panel[j * c] = q[j] * factor;
             const int64_t position = a.positions[token], start = position - a.window + 1;
             ((int32_t*)w.high)[r] = a.causal ? (int32_t)(position + 1) : a.context_lens[item.sequence];
             ((int32_t*)w.low)[r] = (int32_t)(a.window && start > 0 ? start : 0);
@@ -90,31 +39,29 @@ void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) 
     }
 }
 
-// One block of positions, of which [from, to) are seen by some row.
-template <class T>
-void attend_positions(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t from, int64_t to,
-                      Attend& w) {
-    const int64_t after = block + kRescale;
-    if (w.direct && after <= item.tree) return attend_directly<T>(a, item, block, to, w);
-    load_block<T>(a, item, block, block > from ? block : from, after < to ? after : to, w);
-    if (after < to) prefetch_positions<T>(a, item, after, to);
-    attend_block(a, item, block, w, Widened{w});
-}
-
-void attend_any(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t from, int64_t to, Attend& w) {
+void attend_any(const AttentionArgs& a, const AttentionItem& item, int64_t begin, int64_t stop, int64_t from, int64_t to,
+                Attend& w) {
     switch (a.kv.type) {
-    case KVType::F32: return attend_positions<float>(a, item, block, from, to, w);
-    case KVType::F16: return attend_positions<F16Element>(a, item, block, from, to, w);
-    case KVType::BF16: return attend_positions<BF16Element>(a, item, block, from, to, w);
-    case KVType::S8: return attend_positions<S8Element>(a, item, block, from, to, w);
+    case KVType::F32: return attend_split<float>(a, item, begin, stop, from, to, w);
+    case KVType::F16: return attend_split<F16Element>(a, item, begin, stop, from, to, w);
+    case KVType::BF16: return attend_split<BF16Element>(a, item, begin, stop, from, to, w);
+    case KVType::S8: return attend_split_int<int8_t>(a, item, begin, stop, from, to, w);
+    case KVType::S16: return attend_split_int<int16_t>(a, item, begin, stop, from, to, w);
     }
 }
 
 void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch) {
     const int64_t group = a.heads / a.kv.heads, rows = (item.t1 - item.t0) * group;
     Attend w = layout_scratch(scratch, rows, group, a.kv.d, a.kv.dv);
-    w.direct = rows <= 2 * DIRECT_ROWS && a.kv.page_size % 16 == 0 && a.kv.dv % 16 == 0 && !a.kv.latent;
-    w.most = w.direct ? DIRECT_ROWS : ROWS;
+    const bool whole = a.kv.page_size % 16 == 0 && a.kv.dv % 16 == 0 && !a.kv.latent;
+    w.few = w.direct = rows <= 2 * DIRECT_ROWS && whole;
+    if (is_integer(a.kv.type)) {
+        w.few = w.direct = w.direct && a.kv.d % 2 == 0;
+        if (a.kv.type == KVType::S16) w.direct = whole && a.kv.d % 2 == 0;
+    }
+    w.most = w.few ? DIRECT_ROWS : ROWS;
+    w.small_values = a.kv.type == KVType::S8;
+    w.most_weight = a.kv.latent && !w.small_values ? 16376.0f : 32760.0f;
     load_queries(a, item, w);
     int64_t from = INT32_MAX, to = 0;
     for (int64_t r = 0; r < rows; r++) {
@@ -129,10 +76,8 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
         __builtin_memset(w.o, 0, rows * w.dvp * 4);
         __builtin_memset(w.l, 0, rows * 64);
         for (int64_t r = 0; r < rows; r++) w.m[r] = -__builtin_inff();
-        for (int64_t block = split * kSplit; block < (split + 1) * kSplit && block < to; block += kRescale) {
-            if (block + kRescale <= from) continue;
-            attend_any(a, item, block, from, to, w);
-        }
+        const int64_t begin = split * kSplit, stop = begin + kSplit < to ? begin + kSplit : to;
+        attend_any(a, item, from > begin ? from / kRescale * kRescale : begin, stop, from, to, w);
         for (int64_t r = 0; r < rows; r++) {
             const float l = rsum(load(w.l + 16 * r));
             if (item.partial) {

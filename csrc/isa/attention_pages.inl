@@ -5,9 +5,12 @@ int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 // Scratch of one item; every array is 64-byte aligned.
 struct Attend {
     int64_t rows, group, d, dv, dvp;
-    bool direct;  // blocks are read from the pages, not widened first
+    bool few;     // rows: what is read for them is asked for as it will be needed
+    bool direct;  // blocks are read from the pages, not copied first
     int64_t most; // rows of a tile
-    float* q;     // panels [d][rows of the tile], scaled
+    bool small_values; // of int8 pages: no sum is near its bound
+    float most_weight; // round_weights
+    float* q;     // panels [d][rows of the tile], scaled; of integer pages 16-bit, as are s, k and v
     float* s;     // [rows][32] scores, then weights
     float* o;     // [rows][dvp] of the current split
     float* total; // [rows][dvp] of the splits before
@@ -15,12 +18,13 @@ struct Attend {
     float* v;     // [32][dvp]
     float* l;                                     // [rows][16] sums by lane of the current split
     float *m, *total_m, *total_l, *alpha;         // [rows]
-    float *k_scale, *v_scale, *low, *high;        // [32] int8 scales; [rows] visible range (as int32)
+    float *q_factor, *p_factor;                   // [rows] of integer pages' q and s
+    float *k_scale, *v_scale, *low, *high;        // [32] integer pages' factors; [rows] visible range (as int32)
 };
 
 int64_t attention_scratch(int64_t rows, int64_t d, int64_t dv) {
     const int64_t dvp = padded(dv), r = padded(rows);
-    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 22 * r + 16 + 2 * kRescale + 64) * 4;
+    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 24 * r + 32 + 2 * kRescale + 64) * 4;
 }
 
 Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t dv) {
@@ -38,6 +42,8 @@ Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t
     w.total_m = at, at += r;
     w.total_l = at, at += r;
     w.alpha = at, at += r + 16;
+    w.q_factor = at, at += r;
+    w.p_factor = at, at += r + 16;
     w.low = at, at += r;
     w.high = at, at += r;
     w.k_scale = at, at += kRescale;
@@ -58,14 +64,19 @@ template <class T> void widen_rows(const T* from, int64_t stride, int64_t rows, 
 // A block is two halves of 16 positions, which may lie in two pages.
 template <class T> struct Places {
     const T *k[2], *v[2];
-    const float *k_scale[2], *v_scale[2]; // of int8 pages
+    const float *k_scale[2], *v_scale[2]; // of integer pages
 };
 
 // K or V of a block; `next` is what a later block will read, asked for while this one is computed.
 template <class T> struct Halves {
     const T *const *at, *const *next; // [2]
-    int64_t stride;                   // elements from one row to the next
+    int64_t stride;                   // elements from one row, or pair of rows, to the next
 };
+
+// Rows of K that lie side by side.
+template <class T> constexpr int64_t kSideBySide = 1;
+template <> constexpr int64_t kSideBySide<int8_t> = 2;
+template <> constexpr int64_t kSideBySide<int16_t> = 2;
 
 // Where position `position` of the item's sequence lies: the page's part of the item's head.
 SIMD const uint8_t* page_of(const AttentionArgs& a, const AttentionItem& item, int64_t position) {
@@ -95,7 +106,7 @@ SIMD void find_halves(const AttentionArgs& a, const AttentionItem& item, int64_t
         const int64_t position = block + 16 * half < end ? block + 16 * half : block;
         const uint8_t* page = page_of(a, item, position);
         const int64_t offset = position % kv.page_size;
-        h.k[half] = (const T*)page + offset;
+        h.k[half] = (const T*)page + offset * kSideBySide<T>;
         h.v[half] = (const T*)(page + kv.v_at) + offset * kv.dv;
         h.k_scale[half] = (const float*)(page + kv.ks_at) + offset;
         h.v_scale[half] = (const float*)(page + kv.vs_at) + offset;
@@ -116,10 +127,6 @@ void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block
         if (kv.latent) values_of_latent(w.k, w.dv, w.dvp, column, column + n, w.v);
         else if (w.dv == w.dvp) widen_rows(v, 0, 1, n * w.dv, w.v + column * w.dvp, 0);
         else widen_rows(v, kv.dv, n, w.dv, w.v + column * w.dvp, w.dvp);
-        if (kv.type == KVType::S8) {
-            __builtin_memcpy(w.k_scale + column, (const float*)(page + kv.ks_at) + offset, n * 4);
-            __builtin_memcpy(w.v_scale + column, (const float*)(page + kv.vs_at) + offset, n * 4);
-        }
         j += n;
     }
 }
@@ -132,7 +139,7 @@ template <class T> void prefetch_positions(const AttentionArgs& a, const Attenti
     find_halves(a, item, block, end, h);
     const int64_t rows = 64 / (kv.page_size * (int64_t)sizeof(T)), step = rows > 1 ? rows : 1; // of K, in a line
     for (int half = 0; half < 2 && block + 16 * half < end; half++) {
-        if (kv.type == KVType::S8) prefetch(h.k_scale[half]), prefetch(h.v_scale[half]);
+        if (is_integer(kv.type)) prefetch(h.k_scale[half]), prefetch(h.v_scale[half]);
         for (int64_t i = 0; i < kv.d; i += step) prefetch_far(h.k[half] + i * kv.page_size);
         if (!kv.latent)
             for (int64_t i = 0; i < 16 * kv.dv; i += 64 / (int64_t)sizeof(T)) prefetch_far(h.v[half] + i);

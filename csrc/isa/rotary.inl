@@ -1,7 +1,9 @@
 // Split a qkv row, normalize and rotate q and k, write k and v to their page.
 
-// x [n] to the page's number type; d is the scale of int8 pages.
-void narrow_row(const float* x, int64_t n, KVType type, uint8_t* y, float* d) {
+#include "round16.inl"
+
+// x [n] to the page's number type; d is the factor of integer pages.
+void narrow_row(const float* x, int64_t n, KVType type, bool is_key, uint8_t* y, float* d) {
     switch (type) {
     case KVType::F32: __builtin_memcpy(y, x, n * 4); return;
     case KVType::F16: {
@@ -14,22 +16,8 @@ void narrow_row(const float* x, int64_t n, KVType type, uint8_t* y, float* d) {
     case KVType::BF16:
         for (int64_t i = 0; i < n; i++) ((uint16_t*)y)[i] = narrow_bf16(x[i]);
         return;
-    case KVType::S8: {
-        I top = seti(0); // as integers, NaN and infinity are the largest
-        for (int64_t i = 0; i < n; i += 16) top = maxi(top, bits(abs(load_n(x + i, n - i < 16 ? n - i : 16))));
-        const int32_t largest_bits = rmaxi(top);
-        float largest;
-        __builtin_memcpy(&largest, &largest_bits, 4);
-        const bool finite = largest_bits < 0x7f800000;
-        *d = finite ? largest / 127.0f : __builtin_nanf("");
-        for (int64_t i = 0; i < n; i += 16) {
-            const int64_t count = n - i < 16 ? n - i : 16;
-            int8_t lanes[16] = {};
-            if (finite && *d != 0.0f) store_s8(lanes, to_int(round_even(load_n(x + i, count) / set1(*d))));
-            __builtin_memcpy(y + i, lanes, count);
-        }
-        return;
-    }
+    case KVType::S8: *d = round_row_s8(x, n, y); return;
+    case KVType::S16: *d = round_row(x, n, is_key ? kKeyBounds : kValueBounds, (int16_t*)y); return;
     }
 }
 
@@ -59,32 +47,49 @@ void rotate(const RotaryArgs& a, const float* x, float* y, int64_t position) {
     for (i = 2 * half; i < d; i++) y[i] = x[i];
 }
 
-int64_t element_size(KVType type) { return type == KVType::F32 ? 4 : type == KVType::S8 ? 1 : 2; }
+// Integer pages hold pairs: of dimensions of a key, of positions of a value (KVView).
+template <class E> void store_key_pairs(const E* k, int64_t d, int64_t page_size, int64_t offset, E* keys) {
+    int64_t i = 0;
+    for (; i + 1 < d; i += 2) __builtin_memcpy(keys + i * page_size + 2 * offset, k + i, 2 * sizeof(E));
+    if (i < d) keys[i * page_size + offset] = k[i];
+}
+template <class E> void store_value_pairs(const E* v, int64_t dv, int64_t page_size, int64_t offset, E* values) {
+    const int64_t even = offset / 2 * 2;
+    if (even + 1 == page_size) __builtin_memcpy(values + offset * dv, v, dv * sizeof(E)); // has no second
+    else
+        for (int64_t i = 0; i < dv; i++) values[even * dv + 2 * i + offset % 2] = v[i];
+}
 
 void store_key(const RotaryArgs& a, const float* k, int64_t slot, int64_t head, uint8_t* narrow) {
     const KVView& kv = a.kv;
     uint8_t* keys = head_of(kv, slot / kv.page_size, head);
     const int64_t offset = slot % kv.page_size, size = element_size(kv.type);
     float scale = 0.0f;
-    narrow_row(k, kv.d, kv.type, narrow, &scale);
+    narrow_row(k, kv.d, kv.type, true, narrow, &scale);
     uint8_t* to = keys + offset * size;
     const int64_t stride = kv.page_size * size; // transposed: one element per row of positions
-    if (size == 2)
+    if (kv.type == KVType::S8) store_key_pairs((const int8_t*)narrow, kv.d, kv.page_size, offset, (int8_t*)keys);
+    else if (kv.type == KVType::S16) store_key_pairs((const int16_t*)narrow, kv.d, kv.page_size, offset, (int16_t*)keys);
+    else if (size == 2)
         for (int64_t i = 0; i < kv.d; i++) __builtin_memcpy(to + i * stride, narrow + 2 * i, 2);
-    else if (size == 4)
-        for (int64_t i = 0; i < kv.d; i++) __builtin_memcpy(to + i * stride, narrow + 4 * i, 4);
     else
-        for (int64_t i = 0; i < kv.d; i++) to[i * stride] = narrow[i];
-    if (kv.type == KVType::S8) ((float*)(keys + kv.ks_at))[offset] = scale;
+        for (int64_t i = 0; i < kv.d; i++) __builtin_memcpy(to + i * stride, narrow + 4 * i, 4);
+    if (is_integer(kv.type)) ((float*)(keys + kv.ks_at))[offset] = scale;
 }
 
 void store_value(const RotaryArgs& a, const float* v, int64_t slot, int64_t head) {
     const KVView& kv = a.kv;
     uint8_t* at = head_of(kv, slot / kv.page_size, head);
     const int64_t offset = slot % kv.page_size;
+    uint8_t* values = at + kv.v_at;
     float scale = 0.0f;
-    narrow_row(v, kv.dv, kv.type, at + kv.v_at + offset * kv.dv * element_size(kv.type), &scale);
-    if (kv.type == KVType::S8) ((float*)(at + kv.vs_at))[offset] = scale;
+    if (!is_integer(kv.type))
+        return narrow_row(v, kv.dv, kv.type, false, values + offset * kv.dv * element_size(kv.type), &scale);
+    int16_t row[kMaxHead];
+    narrow_row(v, kv.dv, kv.type, false, (uint8_t*)row, &scale);
+    if (kv.type == KVType::S16) store_value_pairs(row, kv.dv, kv.page_size, offset, (int16_t*)values);
+    else store_value_pairs((const int8_t*)row, kv.dv, kv.page_size, offset, (int8_t*)values);
+    ((float*)(at + kv.vs_at))[offset] = scale;
 }
 
 // Units are (token, head slot): query heads, then key heads, then value heads. scratch: 3 d floats.

@@ -16,15 +16,12 @@ SIMD uint16_t narrow_bf16(float value) { // round to nearest, ties to even
 // Numbers as they lie in memory, by type; vload_as widens VW of them.
 struct F16Element { uint16_t bits; };
 struct BF16Element { uint16_t bits; };
-struct S8Element { int8_t value; };
 SIMD V vload_as(const float* p) { return vload(p); }
 SIMD V vload_as(const F16Element* p) { return vload_f16((const uint16_t*)p); }
 SIMD V vload_as(const BF16Element* p) { return vload_bf16((const uint16_t*)p); }
-SIMD V vload_as(const S8Element* p) { return vload_s8((const int8_t*)p); }
 SIMD float widen_one(float x) { return x; }
 SIMD float widen_one(F16Element x) { return widen_f16(x.bits); }
 SIMD float widen_one(BF16Element x) { return widen_bf16(x.bits); }
-SIMD float widen_one(S8Element x) { return (float)x.value; }
 
 // Sum over k of (x - shift)^2, or of x: four chains of 16 lanes, so the order depends on k alone.
 template <bool SQUARE> float sum_row(const float* x, int64_t k, float shift) {

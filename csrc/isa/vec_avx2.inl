@@ -98,13 +98,40 @@ SIMD V vload_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((co
 SIMD V vload_bf16(const uint16_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
 }
-SIMD V vload_s8(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
+
+// VW pairs of 16-bit integers, and sums of their products.
+typedef __m256i VI;
+SIMD VI vizero() { return _mm256_setzero_si256(); }
+SIMD VI viload(const int16_t* p) { return _mm256_loadu_si256((const __m256i*)p); }
+SIMD VI viload(const int8_t* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)); }
+SIMD VI vipair(const int16_t* p) { int32_t x; __builtin_memcpy(&x, p, 4); return _mm256_set1_epi32(x); }
+SIMD void vidot(VI& sum, VI x, VI y) {
+#ifdef VNNI256
+    sum = _mm256_dpwssd_avx_epi32(sum, x, y);
+#else
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
+#endif
+    __asm__("" : "+x"(sum)); // kept in its register: compilers move the additions together, and spill
+}
+SIMD V vi_float(VI x) { return _mm256_cvtepi32_ps(x); }
+// 16 integers within int16's range to 16 of them.
+SIMD void store_s16(int16_t* p, I x) {
+    _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8));
+}
+// The largest of four sums, of each fourth lane; NaN where there is one. x >= 0.
+SIMD float largest_of_fours(F x) {
+    const __m256 h = _mm256_add_ps(x.a, x.b);
+    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    __m128i i = _mm_and_si128(_mm_castps_si128(q), _mm_set1_epi32(0x7fffffff)); // as integers NaN is the largest
+    i = _mm_max_epi32(i, _mm_shuffle_epi32(i, 0x4e));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(i, _mm_shuffle_epi32(i, 0xb1))));
+}
+
 SIMD void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 SIMD void prefetch_far(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); } // to the second-level cache
 
 SIMD F load_f16(const uint16_t* p) { return {vload_f16(p), vload_f16(p + 8)}; }
 SIMD F load_bf16(const uint16_t* p) { return {vload_bf16(p), vload_bf16(p + 8)}; }
-SIMD F load_s8(const int8_t* p) { return {vload_s8(p), vload_s8(p + 8)}; }
 SIMD float widen_f16(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
 SIMD uint16_t narrow_f16(float x) { return (uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT)); }
 SIMD void store_f16(uint16_t* p, F x) {

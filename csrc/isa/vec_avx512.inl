@@ -61,7 +61,6 @@ SIMD F load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((
 SIMD F load_bf16(const uint16_t* p) {
     return from_bits(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
 }
-SIMD F load_s8(const int8_t* p) { return to_float(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))); }
 SIMD float widen_f16(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
 SIMD uint16_t narrow_f16(float x) { return (uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT)); }
 SIMD void store_f16(uint16_t* p, F x) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
@@ -85,6 +84,25 @@ SIMD V vfma(V a, V b, V c) { return fma(a, b, c); }
 SIMD V vmul(V a, V b) { return _mm512_mul_ps(a, b); }
 SIMD V vload_f16(const uint16_t* p) { return load_f16(p); }
 SIMD V vload_bf16(const uint16_t* p) { return load_bf16(p); }
-SIMD V vload_s8(const int8_t* p) { return load_s8(p); }
+
+// VW pairs of 16-bit integers, and sums of their products.
+typedef __m512i VI;
+SIMD VI vizero() { return _mm512_setzero_si512(); }
+SIMD VI viload(const int16_t* p) { return _mm512_loadu_si512(p); }
+SIMD VI viload(const int8_t* p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p)); }
+SIMD VI vipair(const int16_t* p) { int32_t x; __builtin_memcpy(&x, p, 4); return _mm512_set1_epi32(x); }
+SIMD void vidot(VI& sum, VI x, VI y) { sum = _mm512_dpwssd_epi32(sum, x, y); }
+SIMD V vi_float(VI x) { return _mm512_cvtepi32_ps(x); }
+// 16 integers within int16's range to 16 of them.
+SIMD void store_s16(int16_t* p, I x) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtsepi32_epi16(x)); }
+// The largest of four sums, of each fourth lane; NaN where there is one. x >= 0.
+SIMD float largest_of_fours(F x) {
+    const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    __m128i i = _mm_and_si128(_mm_castps_si128(q), _mm_set1_epi32(0x7fffffff)); // as integers NaN is the largest
+    i = _mm_max_epi32(i, _mm_shuffle_epi32(i, 0x4e));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(i, _mm_shuffle_epi32(i, 0xb1))));
+}
+
 SIMD void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 SIMD void prefetch_far(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); } // to the second-level cache

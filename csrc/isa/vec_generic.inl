@@ -75,7 +75,6 @@ SIMD I load_u16(const uint16_t* p) { I x; for (int i = 0; i < 16; i++) x[i] = p[
 SIMD F load_f16(const uint16_t* p) { return widen_f16_bits(load_u16(p)); }
 #endif
 SIMD F load_bf16(const uint16_t* p) { return from_bits(shl<16>(load_u16(p))); }
-SIMD F load_s8(const int8_t* p) { I x; for (int i = 0; i < 16; i++) x[i] = p[i]; return to_float(x); }
 #ifndef OWN_HALVES
 SIMD float widen_f16(uint16_t h) { return widen_f16_bits(seti(h))[0]; }
 SIMD uint16_t narrow_f16(float value) { // round to nearest, ties to even
@@ -118,6 +117,40 @@ SIMD V vmul(V a, V b) { return a * b; }
 SIMD V vload_f16(const uint16_t* p) { return load_f16(p); }
 #endif
 SIMD V vload_bf16(const uint16_t* p) { return load_bf16(p); }
-SIMD V vload_s8(const int8_t* p) { return load_s8(p); }
+
+// VW pairs of 16-bit integers, and sums of their products.
+typedef int16_t VI16 __attribute__((vector_size(64)));
+typedef I VI;
+SIMD VI vizero() { return VI{}; }
+SIMD VI viload(const int16_t* p) { VI x; memcpy(&x, p, 64); return x; }
+SIMD VI viload(const int8_t* p) {
+    VI16 x;
+    for (int i = 0; i < 32; i++) x[i] = p[i];
+    return (VI)x;
+}
+SIMD VI vipair(const int16_t* p) { int32_t x; memcpy(&x, p, 4); return seti(x); }
+#ifndef OWN_DOT
+SIMD void vidot(VI& sum, VI x, VI y) { // unsigned: what is not finite may wrap
+    const U low = (U)(shl<16>(x) >> 16) * (U)(shl<16>(y) >> 16), high = (U)(x >> 16) * (U)(y >> 16);
+    sum = (I)((U)sum + low + high);
+}
+#endif
+SIMD V vi_float(VI x) { return to_float(x); }
+SIMD void store_s16(int16_t* p, I x) { for (int i = 0; i < 16; i++) p[i] = (int16_t)x[i]; }
+// The largest of four sums, of each fourth lane; NaN where there is one. x >= 0.
+SIMD float largest_of_fours(F x) {
+    int32_t top = 0; // as integers NaN is the largest
+    for (int i = 0; i < 4; i++) {
+        const float sum = (x[i] + x[i + 8]) + (x[i + 4] + x[i + 12]);
+        int32_t b;
+        memcpy(&b, &sum, 4);
+        b &= 0x7fffffff;
+        top = b > top ? b : top;
+    }
+    float r;
+    memcpy(&r, &top, 4);
+    return r;
+}
+
 SIMD void prefetch(const void* p) { __builtin_prefetch(p); }
 SIMD void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); } // to the second-level cache

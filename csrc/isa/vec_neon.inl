@@ -1,7 +1,18 @@
 // 16 lanes as four q registers: the compiler's vectors, but for f16, which it would take apart bit by bit.
 #define OWN_HALVES
+#define OWN_DOT
 #include "vec_generic.inl"
 #undef OWN_HALVES
+#undef OWN_DOT
+
+SIMD void vidot(VI& sum, VI x, VI y) {
+    int32x4_t z[4];
+    int16x8_t a[4], b[4];
+    memcpy(z, &sum, 64), memcpy(a, &x, 64), memcpy(b, &y, 64);
+    UNROLL for (int i = 0; i < 4; i++)
+        z[i] = vaddq_s32(z[i], vpaddq_s32(vmull_s16(vget_low_s16(a[i]), vget_low_s16(b[i])), vmull_high_s16(a[i], b[i])));
+    memcpy(&sum, z, 64);
+}
 
 SIMD F load_f16(const uint16_t* p) {
     float32x4_t x[4];

@@ -106,7 +106,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.checkpoints.hub import resolve as find
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
-    from octavo.runtime.memory import return_freed, seconds_to_copy
+    from octavo.runtime.memory import page_specs, return_freed, seconds_to_copy
     from octavo.runtime.pipeline import make_runner
 
     phases = _Phases(progress)
@@ -130,7 +130,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
         )
     generation = read_generation(path)
     begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
-    specs = model.kv_specs((backend.kv_dtype if user.kv_cache_dtype == "auto" else None) or user.kv_dtype)
+    specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
     memory, config = _memory(user, model, backend, specs, weight_bytes, planned)
     swap, spare = memory.num_swap_pages, memory.num_pages  # (a page stands in for those behind a window)
     first_slot = spare + (config.window is not None)

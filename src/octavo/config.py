@@ -10,7 +10,14 @@ from octavo.errors import CapacityError, InvalidRequestError, UnsupportedError
 CPU_BATCHED_TOKENS = 512
 """Tokens of a step on a CPU: enough to amortize the weights, small enough for the buffers."""
 
-KV_DTYPES = {"auto": "f16", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8"}
+KV_DTYPES = {
+    "auto": "f16",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "int8",
+    "int16": "int16",
+}
 
 MAX_THREADS = 1024
 MAX_IN_FLIGHT = 2
@@ -107,6 +114,8 @@ class EngineConfig:
         tokenizer: where the tokenizer comes from; None is the model itself.
         dtype: "auto" keeps weights as stored and rounds activations to int8 where weights are
             quantized; "float32" dequantizes everything and computes in fp32.
+        kv_cache_dtype: one of KV_DTYPES. "auto" is float32 where dtype is; on a GPU the activations'
+            type; on a CPU int16 where dtype is "auto" (of a latent float16), else float16.
         gpu_memory_utilization: on a CPU the share of what is free that KV pages may take (None:
             0.25); on a GPU the share of its memory that everything together may take (None: 0.9).
         threads: CPU threads; None is min(cores, affinity, cgroup quota).
@@ -220,7 +229,7 @@ class EngineConfig:
 
     @property
     def kv_dtype(self) -> str:
-        """The pages' dtype as kernels name it; fp32 models keep fp32 pages unless told otherwise."""
+        """The pages' dtype as kernels name it, where the backend has no choice of its own (page_dtype)."""
         if self.kv_cache_dtype == "auto" and self.dtype == "float32":
             return "f32"
         return KV_DTYPES[self.kv_cache_dtype]

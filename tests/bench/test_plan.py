@@ -127,7 +127,7 @@ def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     assert "weights" in text
     assert "128 pages of 16" in text
-    assert "2048 tokens of KV at 23040 bytes: 4.0 sequences of 512" in text
+    assert "2048 tokens of KV at 23760 bytes: 4.0 sequences of 512" in text
 
 
 def test_a_trace_is_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

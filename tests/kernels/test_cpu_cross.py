@@ -106,7 +106,7 @@ CASES = [
 
 
 @every_native
-@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "int8", "int16"])
 @pytest.mark.parametrize(("sight", "reach"), CASES)
 def test_equals_the_reference(backend: CpuBackend, dtype: str, sight: Sight, reach: int | None) -> None:
     for page_size in (16, 5):

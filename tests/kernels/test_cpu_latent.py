@@ -27,14 +27,21 @@ from octavo.kernels.ops import (
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.weight import Weight
+from support.attention import round_queries
 from support.kernels import LAYOUTS, batch_on, limits_of, normal, random_weight, tokens_batch
 
 BACKENDS = [CpuBackend(threads, isa) for isa in instruction_sets() for threads in (1, 2)]
 BY_NAME = {f"{b.isa}-{b.threads}": b for b in BACKENDS}
 REFERENCE = ReferenceBackend()
 every_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: f"{b.isa}-{b.threads}")
-DTYPES = ("f32", "f16", "bf16", "int8")
-TOLERANCE = {"f32": 1e-5, "f16": 1e-5, "bf16": 1e-5, "int8": 1e-4}
+DTYPES = ("f32", "f16", "bf16", "int8", "int16")
+TOLERANCE = {
+    "f32": 1e-5,
+    "f16": 1e-5,
+    "bf16": 1e-5,
+    "int8": 2e-4,
+    "int16": 4e-4,
+}  # test_cpu_attention.py says why
 
 
 # --- pages of latents -------------------------------------------------------------------------------
@@ -68,7 +75,11 @@ class Case:
         parts = [np.ascontiguousarray(part) for part in np.split(rows, ends, axis=1)]
         if backend is REFERENCE:
             tensors = [Tensor(Rows.TOKENS, p.shape[1], p) for p in parts]
-            result: F32 = self.apply(REFERENCE.ops, Inputs(batch), tensors, cache.layer(0)).ref
+            inputs, layer = Inputs(batch), cache.layer(0)
+            q = REFERENCE.ops.latent_append(inputs, *tensors, layer, self.spec, self.rotary)
+            heads = round_queries(q.ref.reshape(len(rows), self.spec.num_heads, -1), self.kv.dtype)
+            q = Tensor(q.rows, q.width, heads.reshape(q.ref.shape))
+            result: F32 = REFERENCE.ops.attention(inputs, q, layer, self.spec).ref
             return result
         ops = backend.eager(batch, limits_of(batch))
         tensors = [ops.tensor(p, Buffer(Rows.TOKENS, p.shape[1])) for p in parts]

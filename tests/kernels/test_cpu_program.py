@@ -118,7 +118,7 @@ def test_a_sequence_has_its_own_bits(seed: int, name: str, kind: str) -> None:
     """Alone and whole on one thread, against random chunks among random others."""
     rng = np.random.default_rng(seed)
     backend = BY_NAME[name]
-    dtype = ["f16", "f32", "int8", "bf16"][seed % 4]
+    dtype = ["f16", "f32", "int8", "bf16", "int16"][seed % 5]
     length = int(rng.integers(2, 90))
     ids = rng.integers(0, VOCAB, length).astype(np.int32)
 

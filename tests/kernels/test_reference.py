@@ -191,7 +191,9 @@ def test_rotation_layouts_agree_after_reordering() -> None:
     np.testing.assert_allclose(np.linalg.norm(halves, axis=2), np.linalg.norm(x, axis=2), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("f32", 0), ("f16", 1e-3), ("bf16", 1e-2), ("int8", 2e-2)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("f32", 0), ("f16", 1e-3), ("bf16", 1e-2), ("int8", 2e-2), ("int16", 3e-5)]
+)
 def test_pages_store_load_and_copy(dtype: str, tolerance: float) -> None:
     cache = ReferenceKVCache([KVSpec(2, 4, 6, dtype)] * 2, num_pages=5, page_size=3)
     layer, k, v = cache.layer(1), normal(7, 2, 4), normal(7, 2, 6)

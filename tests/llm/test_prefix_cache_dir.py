@@ -33,7 +33,7 @@ def answer(folder: Path | None, **options: Any) -> tuple[Any, Any]:
         llm.shutdown()
 
 
-@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "float16", "int8"])
 def test_a_restart_gives_the_same_bits(tmp_path: Path, fastest: str, kv_cache_dtype: str) -> None:
     options = {"backend": fastest, "kv_cache_dtype": kv_cache_dtype}
     alone, _ = answer(None, **options)

@@ -46,7 +46,7 @@ def test_more_pages_than_memory_are_refused_with_what_fits() -> None:
     assert plan_memory(SPECS, 0, 8192, 64, 16, 21, None, free=PER_TOKEN * 16 * 21).num_pages == 21
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "int8"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "int8", "int16"])
 def test_the_plan_is_what_gets_allocated(dtype: str) -> None:
     specs = [KVSpec(2, 8, 8, dtype)] * 3
     plan = plan_memory(specs, 0, 64, 2, 16, None, None, free=10**9)

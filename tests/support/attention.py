@@ -16,6 +16,7 @@ from octavo.kernels.reference_kv import ReferenceKVCache
 from support.kernels import batch_on, limits_of, normal
 
 REFERENCE = ReferenceBackend()
+QUERY_NORM = {"int8": 500_000, "int16": 46_000}
 Tables = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 
@@ -36,9 +37,22 @@ def native(
     return ops.value(ops.attention(Inputs(), q, layer, spec))
 
 
-def reference(cache: ReferenceKVCache, batch: ForwardBatch, qkv: F32, spec: AttentionSpec) -> F32:
+def round_queries(q: F32, dtype: str) -> F32:
+    """q [..., dim] as the native kernels take it to integer pages (csrc/isa/round16.inl); else q itself."""
+    if dtype not in QUERY_NORM:
+        return q
+    largest, norm = np.abs(q).max(axis=-1, keepdims=True), np.linalg.norm(q, axis=-1, keepdims=True)
+    unit = np.maximum(np.maximum(largest / 32767, norm / QUERY_NORM[dtype]), np.float32(1e-30))
+    return np.asarray(np.rint(q / unit) * unit, np.float32)
+
+
+def reference(
+    cache: ReferenceKVCache, batch: ForwardBatch, qkv: F32, spec: AttentionSpec, dtype: str = "f32"
+) -> F32:
     ops, inputs, layer = REFERENCE.ops, Inputs(batch), cache.layer(0)
     q = ops.rotary_append(inputs, Tensor(Rows.TOKENS, qkv.shape[1], qkv), layer, spec, None)
+    rows = q.ref.reshape(len(qkv), spec.num_heads, spec.head_dim)
+    q = Tensor(q.rows, q.width, round_queries(rows, dtype).reshape(q.ref.shape))
     result: F32 = ops.attention(inputs, q, layer, spec).ref
     return result
 
@@ -86,7 +100,7 @@ class Case:
     def truth(self) -> list[F32]:
         cache = REFERENCE.kv_cache([self.kv], self.num_pages, self.page_size)
         ((_, batch, qkv),) = self.steps([[n] for n in self.context_lens])
-        y = reference(cache, batch, qkv, self.spec)
+        y = reference(cache, batch, qkv, self.spec, self.kv.dtype)
         return [y[a:b] for a, b in zip(batch.query_start[:-1], batch.query_start[1:], strict=True)]
 
 

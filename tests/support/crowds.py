@@ -17,7 +17,7 @@ from support.late_device import Queue
 from support.tiny_engine import VOCAB_SIZE, Answer, Answers, run, tiny_engine
 
 MAX_LENGTH = 96
-KV_DTYPES = ("f32", "f16", "int8")
+KV_DTYPES = ("f32", "f16", "int8", "int16")
 SAMPLED = {"temperature": 0.9, "ignore_eos": True, "logprobs": 2}
 
 PARAMS: tuple[SamplingParams, ...] = (

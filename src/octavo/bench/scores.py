@@ -42,13 +42,16 @@ class WindowScorer:
         from octavo.kernels.select import make_backend
         from octavo.models.load import load_model
         from octavo.runtime.hardware import usable_threads
+        from octavo.runtime.memory import page_specs
 
         checkpoint = open_checkpoint(resolve(config.model))
-        self.backend = make_backend(config.backend, config.isa, config.threads or usable_threads())
+        threads = config.threads or usable_threads()
+        self.backend = make_backend(config.backend, config.isa, threads, dtype=config.dtype)
         model, _ = load_model(checkpoint, self.backend, config.dtype, context=window)
         self._window, self._page_size = window, config.page_size
         pages = -(-window // config.page_size)
-        kv = self.backend.kv_cache(model.kv_specs(config.kv_dtype), pages, config.page_size)
+        specs = page_specs(model, self.backend, config.kv_dtype, config.kv_cache_dtype != "auto")
+        kv = self.backend.kv_cache(specs, pages, config.page_size)
         limits = Limits(window, 1, window, pages)
         self._program = self.backend.capture(lambda ops, inputs: model.forward(ops, inputs, kv), limits)
 

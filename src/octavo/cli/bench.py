@@ -98,12 +98,15 @@ def roofline(
     from octavo.bench.calibrate import calibrate
     from octavo.bench.roofline import measure, work_of
     from octavo.checkpoints import open_checkpoint
+    from octavo.runtime.memory import page_specs
 
     sizes, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(prompt_tokens, "--prompt-tokens")
     driver = load(engine, max(sizes), as_json)
     loaded = driver.loaded
     checkpoint = open_checkpoint(loaded.path)
-    work = work_of(loaded.model, loaded.backend, checkpoint, loaded.user.kv_dtype)
+    user = loaded.user
+    pages = page_specs(loaded.model, loaded.backend, user.kv_dtype, user.kv_cache_dtype != "auto")
+    work = work_of(loaded.model, loaded.backend, checkpoint, pages[0].dtype)
     machine = calibrate(loaded.backend, work.bits)
     lines = measure(driver, work, machine, lengths, sizes, repeat=num_runs)
     if as_json:

@@ -122,7 +122,8 @@ def _kernels() -> dict[str, Any]:
         return {"backends": ["reference"], "backend": None, "isas": [], "isa": None, "why": why}
     isas, isa = list(native.isas()), native.choose_isa("auto")
     why = f"{isa} is the best of what this CPU and its system run"
-    return {"backends": ["cpu", "reference"], "backend": "cpu", "isas": isas, "isa": isa, "why": why}
+    found = {"backends": ["cpu", "reference"], "backend": "cpu", "isas": isas, "isa": isa, "why": why}
+    return found | {"kv_cache_dtype": "int16 (auto)"}
 
 
 def _gpu() -> dict[str, Any]:

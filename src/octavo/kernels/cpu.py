@@ -29,7 +29,7 @@ from octavo.kernels.ops import (
 from octavo.kernels.program import Buffer, Call, Recorder, fuse
 from octavo.kernels.weight import Weight
 
-_KV_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3}
+_KV_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int16": 4}
 
 
 def instruction_sets() -> list[str]:

@@ -189,7 +189,8 @@ class Routing:
 class KVSpec:
     """What one layer stores per token: num_kv_heads x (head_dim + v_head_dim) of dtype.
 
-    dtype: "f32", "f16", "bf16", or "int8" (symmetric, one f32 scale per token, KV head and side).
+    dtype: "f32", "f16", "bf16", or "int8", "int16" (symmetric, one f32 scale per token, KV head and side;
+    Ops.rotary_append says which).
     latent: V is K's first v_head_dim elements and is not stored again (multi-head latent attention).
     window: tokens that the layer's queries see, themselves included; None: all before them.
     """
@@ -204,9 +205,8 @@ class KVSpec:
     @property
     def bytes_per_token(self) -> int:
         values = self.num_kv_heads * (self.head_dim + (0 if self.latent else self.v_head_dim))
-        if self.dtype == "int8":
-            return values + (1 if self.latent else 2) * 4 * self.num_kv_heads
-        return values * {"f32": 4, "f16": 2, "bf16": 2}[self.dtype]
+        scales = (1 if self.latent else 2) * 4 * self.num_kv_heads if self.dtype.startswith("int") else 0
+        return values * {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "int16": 2}[self.dtype] + scales
 
 
 class Ops(ABC):
@@ -318,7 +318,9 @@ class Ops(ABC):
         q_norm, k_norm: RMS norm before rotation, [head_dim] of each head by itself, or [heads *
         head_dim] over all heads of q or k together. rotary None: no rotation.
         Rotation of a pair: (a cos - b sin, b cos + a sin) at the token's position, over the first
-        rotary.dim elements of each head. int8 pages: d = max|k| / 127 per token and head.
+        rotary.dim elements of each head. Scales of a token and head: int8 pages max|x| / 127; int16
+        pages max(|k| / 46000, max|k| / 32767) with the Euclidean norm |k|, and max|v| / 16383: then
+        sums of 32 bits hold every score, and every block of 32 weighted values (csrc/isa/round16.inl).
         """
 
     @abstractmethod

@@ -17,20 +17,36 @@ _DTYPES: dict[str, np.dtype[np.generic]] = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "int8": np.dtype(np.int8),
+    "int16": np.dtype(np.int16),
 }
 
 
-class _Side:
-    """K or V of one layer. int8 keeps one f32 scale per (page, head, offset)."""
+def _scales(x: F32, dtype: np.dtype[np.generic], key: bool) -> F32:
+    """What an integer of each row x [..., dim] stands for (Ops.rotary_append)."""
+    largest: F32 = np.abs(x).max(axis=-1)
+    unit: F32 = largest / np.float32(127 if dtype == np.int8 else 32767 if key else 16383)
+    if dtype == np.int8 or not key:
+        return unit
+    with np.errstate(invalid="ignore", divide="ignore"):
+        norm = largest * np.linalg.norm(x / largest[..., None], axis=-1).astype(np.float32)
+    return np.asarray(np.where(largest > 0, np.maximum(unit, norm / np.float32(46000)), unit), np.float32)
 
-    def __init__(self, num_pages: int, heads: int, page_size: int, dim: int, dtype: str) -> None:
+
+class _Side:
+    """K (key) or V of one layer. Integers keep one f32 scale per (page, head, offset)."""
+
+    def __init__(
+        self, num_pages: int, heads: int, page_size: int, dim: int, dtype: str, key: bool = False
+    ) -> None:
         self.pages = np.zeros((num_pages, heads, page_size, dim), _DTYPES[dtype])
-        self.scales = np.zeros((num_pages, heads, page_size), np.float32) if dtype == "int8" else None
+        integers = dtype in ("int8", "int16")
+        self.scales = np.zeros((num_pages, heads, page_size), np.float32) if integers else None
+        self._key = key
 
     def store(self, pages: I32, offsets: I32, x: F32) -> None:
         """x [T, heads, dim] to (pages[t], offsets[t])."""
         if self.scales is not None:
-            d = np.abs(x).max(axis=2) / np.float32(127)
+            d = _scales(x, self.pages.dtype, self._key)
             self.scales[pages, :, offsets] = d
             x = np.rint(np.divide(x, d[:, :, None], out=np.zeros_like(x), where=d[:, :, None] != 0))
         self.pages[pages, :, offsets] = x.astype(self.pages.dtype)
@@ -49,7 +65,7 @@ class ReferenceKVLayer:
 
     def __init__(self, spec: KVSpec, num_pages: int, page_size: int) -> None:
         self.page_size = page_size
-        self.k = _Side(num_pages, spec.num_kv_heads, page_size, spec.head_dim, spec.dtype)
+        self.k = _Side(num_pages, spec.num_kv_heads, page_size, spec.head_dim, spec.dtype, key=True)
         self.v_head_dim = spec.v_head_dim
         self.v: _Side | None = None
         if not spec.latent:

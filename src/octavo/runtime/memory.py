@@ -8,11 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from octavo.errors import CapacityError
-from octavo.kernels.ops import KVCache, KVSpec, LateCopies
+from octavo.kernels.ops import Backend, KVCache, KVSpec, LateCopies
+from octavo.models.registry import Model
 
 CPU_SHARE = 0.25
 """Share of free memory that pages may take on a CPU when nobody says otherwise."""
@@ -37,6 +38,18 @@ class MemoryPlan:
     @property
     def num_tokens(self) -> int:
         return self.num_pages * self.page_size
+
+
+def page_specs(model: Model, backend: Backend, dtype: str, asked: bool) -> list[KVSpec]:
+    """What a model's layers store: dtype, or what the backend chooses where nobody asked for it.
+
+    A latent that nobody chose a type for keeps float16 where others keep int16: its one scale is that of a
+    key of several hundred dimensions, by which its values would lose more than float16 does.
+    """
+    if asked or backend.kv_dtype is None:
+        return list(model.kv_specs(dtype))
+    specs = model.kv_specs(backend.kv_dtype)
+    return [replace(s, dtype="f16") if s.latent and s.dtype == "int16" else s for s in specs]
 
 
 def plan_memory(

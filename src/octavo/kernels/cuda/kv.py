@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from octavo.errors import UnsupportedError
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.pages import PageMover, parts
 from octavo.kernels.ops import KVSpec
@@ -50,6 +51,9 @@ class CudaKVCache:
     Args:
         swap_pages: pages after the others, in the host's memory (pinned, where there is a GPU): for those
             of preempted requests. Only copy_pages reaches them.
+
+    Raises:
+        UnsupportedError: pages of a type that only a CPU has.
     """
 
     def __init__(
@@ -60,6 +64,9 @@ class CudaKVCache:
         device: torch.device,
         swap_pages: int = 0,
     ) -> None:
+        for spec in layers:
+            if spec.dtype not in DTYPES:
+                raise UnsupportedError(f"{spec.dtype} pages are for a CPU", "kv_cache_dtype")
         self._layers = [CudaKVLayer(spec, num_pages, page_size, device) for spec in layers]
         self._num_pages, self._device = num_pages, device
         self._pinned = device.type == "cuda"

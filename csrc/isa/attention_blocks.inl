@@ -1,0 +1,91 @@
+// Blocks of positions, tile by tile of the rows that share them.
+
+// How a block's products are computed: from widened copies in scratch, or from the pages.
+struct Widened {
+    enum { INT = 0 };
+    const Attend& w;
+    void scores(int64_t r, int64_t n) const { any_scores(n, w.q + r * w.d, w.k, w.d, w.s + r * kRescale); }
+    void weigh(int64_t r, int64_t n, int from, int to) const {
+        any_weigh(n, w.s + r * kRescale, w.v, w.dvp, from, to, w.alpha + r, w.o + r * w.dvp);
+    }
+};
+template <class T> struct Direct {
+    enum { INT = 0 };
+    const Attend& w;
+    Halves<T> k, v;
+    void scores(int64_t r, int64_t n) const { any_scores_direct(n, w.q + r * w.d, k, w.d, w.s + r * kRescale); }
+    void weigh(int64_t r, int64_t n, int from, int to) const {
+        any_weigh_direct(n, w.s + r * kRescale, v, w.dvp, from, to, w.alpha + r, w.o + r * w.dvp);
+    }
+};
+// The rows of one tile, and whether one of them sees a block, or all of it all.
+struct Tile {
+    int64_t begin, end;
+    bool seen, whole;
+};
+SIMD Tile tile_at(const Attend& w, const Tiles& tiles, int64_t t, int64_t block) {
+    const auto *low = (const int32_t*)w.low, *high = (const int32_t*)w.high;
+    Tile tile{tile_start(tiles, t), tile_start(tiles, t) + tile_size(tiles, t), false, true};
+    for (int64_t r = tile.begin; r < tile.end; r++) {
+        tile.seen |= high[r] > block && low[r] < block + kRescale;
+        tile.whole &= high[r] >= block + kRescale && low[r] <= block;
+    }
+    return tile;
+}
+
+template <bool INT>
+SIMD void soften_tile(const AttentionArgs& a, const AttentionItem& item, const Attend& w, const Tile& t, int64_t block) {
+    const bool plain = t.whole && a.softcap == 0.0f && !a.slopes && !a.bias;
+    if (plain) soften_rows<true, INT>(a, item, w, t.begin, t.end, block);
+    else soften_rows<false, INT>(a, item, w, t.begin, t.end, block);
+}
+
+template <class Products> SIMD void weigh_tile(const Attend& w, const Tile& t, int64_t block, const Products& products) {
+    if (Products::INT || t.whole) return products.weigh(t.begin, t.end - t.begin, 0, kRescale);
+    const auto *low = (const int32_t*)w.low, *high = (const int32_t*)w.high;
+    for (int64_t r = t.begin, next; r < t.end; r = next) { // rows that see the same positions together
+        for (next = r + 1; next < t.end && low[next] == low[r] && high[next] == high[r];) next++;
+        const Range seen = seen_in(w, r, block);
+        if (seen.from < seen.to) products.weigh(r, next - r, seen.from, seen.to);
+    }
+}
+
+// A tile's weights wait for a chain of exponentials: the next one's scores are computed meanwhile.
+template <class Products>
+void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, Attend& w, const Products& products) {
+    const Tiles tiles = split_tiles(w.rows, w.most);
+    Tile before{0, 0, false, false};
+    for (int64_t t = 0; t < tiles.count; t++) {
+        const Tile tile = tile_at(w, tiles, t, block);
+        if (!tile.seen) continue;
+        products.scores(tile.begin, tile.end - tile.begin);
+        if (before.seen) weigh_tile(w, before, block, products);
+        soften_tile<Products::INT>(a, item, w, tile, block);
+        before = tile;
+    }
+    if (before.seen) weigh_tile(w, before, block, products);
+}
+
+template <class T>
+void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
+    Places<T> here, later;
+    find_halves(a, item, block, end, here);
+    find_later(a, item, block, end, later);
+    attend_block(a, item, block, w, Direct<T>{w, {here.k, later.k, a.kv.page_size}, {here.v, later.v, a.kv.dv}});
+}
+
+// Blocks [begin, stop) of one split, of whose positions [from, to) are seen by some row.
+template <class T>
+void attend_split(const AttentionArgs& a, const AttentionItem& item, int64_t begin, int64_t stop, int64_t from,
+                  int64_t to, Attend& w) {
+    for (int64_t block = begin; block < stop; block += kRescale) {
+        const int64_t after = block + kRescale;
+        if (w.direct && after <= item.tree) {
+            attend_directly<T>(a, item, block, to, w);
+            continue;
+        }
+        load_block<T>(a, item, block, block > from ? block : from, after < to ? after : to, w);
+        if (after < to) prefetch_positions<T>(a, item, after, to);
+        attend_block(a, item, block, w, Widened{w});
+    }
+}

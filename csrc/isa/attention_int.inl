@@ -1,0 +1,136 @@
+// The two products of attention over a block of 32 positions of integer pages, in 16-bit integers with sums
+// of 32 bits: twice as many to an instruction as f32 has, and exact in whatever order. Where the rounding
+// lies, and why no sum overflows, is written in round16.inl.
+//
+//   q   [d / 2][R][2], a factor for each row
+//   k   [d / 2][32][2], as two halves; a factor for each position
+//   p   [R][32], rows as far apart as 32 floats, a factor for each
+//   v   [16][dvp][2], as two halves: pairs of positions
+
+SIMD int64_t pairs_of(int64_t d) { return (d + 1) / 2; }
+
+// Halves of a block, or chunks of 16 columns, that a tile of R rows has registers for.
+constexpr int fitting(int rows, int most) {
+    while (most > 1 && rows * most * (16 / VW) > ROWS * COLUMNS) most /= 2;
+    return most;
+}
+
+template <int R, int N, bool AHEAD, class E> // N halves, from `first` on
+SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t pairs, const float* factor,
+                       const float* scale, float* s) {
+    enum { H = 16 / VW };
+    VI z[R][N * H];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < N * H; j++) z[r][j] = vizero();
+    for (int64_t i = 0; i < pairs; i++, q += 2 * R) {
+        const int64_t at = i * k.stride;
+        VI column[N * H];
+        UNROLL for (int n = 0; n < N; n++) {
+            if (AHEAD) prefetch(k.next[first + n] + at);
+            UNROLL for (int j = 0; j < H; j++) column[n * H + j] = viload(k.at[first + n] + at + 2 * j * VW);
+        }
+        UNROLL for (int r = 0; r < R; r++) {
+            const VI b = vipair(q + 2 * r);
+            UNROLL for (int j = 0; j < N * H; j++) vidot(z[r][j], column[j], b);
+        }
+    }
+    scale += 16 * first, s += 16 * first;
+    UNROLL for (int r = 0; r < R; r++) {
+        const V f = vset1(factor[r]);
+        UNROLL for (int j = 0; j < N * H; j++)
+            vstore(s + r * kRescale + j * VW, vmul(vmul(vi_float(z[r][j]), f), vload(scale + j * VW)));
+    }
+}
+
+template <int R, bool AHEAD, class E>
+__attribute__((noinline)) void scores_int(const int16_t* q, Halves<E> k, int64_t pairs, const float* factor,
+                                          const float* scale, float* s) {
+    constexpr int N = fitting(R, 2);
+    for (int first = 0; first < 2; first += N) score_halves<R, N, AHEAD>(q, k, first, pairs, factor, scale, s);
+}
+
+template <int R, int N, bool AHEAD, class E> // N times 16 columns
+SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t dvp, const float* alpha,
+                      const float* factor, float* o) {
+    enum { H = 16 / VW, LINE = 2 / sizeof(E) }; // chunks of a cache line
+    VI z[R][N * H];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int j = 0; j < N * H; j++) z[r][j] = vizero();
+    for (int half = 0; half < 2; half++) {
+        const E* row = v.at[half] + 2 * c;
+        const E* next = v.next[half] + 2 * c;
+        for (int i = 16 * half; i < 16 * half + 16; i += 2, row += v.stride, next += v.stride) {
+            VI x[N * H];
+            UNROLL for (int n = 0; n < N; n += LINE)
+                if (AHEAD) prefetch(next + 32 * n);
+            UNROLL for (int j = 0; j < N * H; j++) x[j] = viload(row + 2 * j * VW);
+            UNROLL for (int r = 0; r < R; r++) {
+                const VI b = vipair(p + 2 * r * kRescale + i);
+                UNROLL for (int j = 0; j < N * H; j++) vidot(z[r][j], x[j], b);
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) { // o = alpha o + factor (sum of the block)
+        const V a = vset1(alpha[r]), f = vset1(factor[r]);
+        UNROLL for (int j = 0; j < N * H; j++) {
+            float* at = o + r * dvp + c + j * VW;
+            vstore(at, vfma(vi_float(z[r][j]), f, vmul(vload(at), a)));
+        }
+    }
+}
+
+template <int R, bool AHEAD, class E>
+__attribute__((noinline)) void weigh_int(const int16_t* p, Halves<E> v, int64_t dvp, const float* alpha,
+                                         const float* factor, float* o) {
+    constexpr int N = fitting(R, 4);
+    int64_t c = 0;
+    for (; c + 16 * N <= dvp; c += 16 * N) weigh_chunk<R, N, AHEAD>(p, v, c, dvp, alpha, factor, o);
+    for (; N > 1 && c < dvp; c += 16) weigh_chunk<R, 1, AHEAD>(p, v, c, dvp, alpha, factor, o);
+}
+
+template <bool AHEAD, class E>
+void any_scores_int(int64_t rows, const int16_t* q, const Halves<E>& k, int64_t pairs, const float* factor,
+                    const float* scale, float* s) {
+    switch (rows) {
+#define CASE(R) case R: return scores_int<R, AHEAD>(q, k, pairs, factor, scale, s);
+    ROW_CASES
+#undef CASE
+    }
+}
+template <bool AHEAD, class E>
+void any_weigh_int(int64_t rows, const int16_t* p, const Halves<E>& v, int64_t dvp, const float* alpha,
+                   const float* factor, float* o) {
+    switch (rows) {
+#define CASE(R) case R: return weigh_int<R, AHEAD>(p, v, dvp, alpha, factor, o);
+    ROW_CASES
+#undef CASE
+    }
+}
+
+// The panel of the tile that starts with row r, and the weights of rows from r on.
+SIMD int16_t* query_int(const Attend& w, int64_t r) { return (int16_t*)w.q + r * 2 * pairs_of(w.d); }
+SIMD int16_t* weights_int(const Attend& w, int64_t r) { return (int16_t*)(w.s + r * kRescale); }
+
+// Row i of a panel of c rows.
+void load_query_int(const float* q, int64_t d, int64_t c, Bounds bounds, float scale, int16_t* panel, float* factor) {
+    int16_t rounded[kMaxHead + 1];
+    *factor = round_row(q, d, bounds, rounded) * scale;
+    if (d % 2) rounded[d] = 0;
+    for (int64_t j = 0; j < d; j += 2) __builtin_memcpy(panel + j * c, rounded + j, 4);
+}
+
+// Weights t >= 0 of a row [32], which the values' factors are part of, to 16 bits in their place. Of their
+// four sums of 8, the largest becomes `most` before rounding moves every weight by half at most: they add up
+// to 131,060 where `most` is 32,760, to 65,520 where it is 16,376. Where values are int8, the largest weight does.
+SIMD void round_weights(float* t, float inverse) {
+    const F t0 = load(t) * set1(inverse), t1 = load(t + 16) * set1(inverse);
+    store_s16((int16_t*)t, to_int(t0));
+    store_s16((int16_t*)t + 16, to_int(t1));
+}
+// most / largest sum, and the factor of such weights: 0 where they are below 2^-100, NaN where one is.
+SIMD void weight_factors(const float* largest, float most, float* inverse, float* factor) {
+    const F x = load(largest), tiny = set1(0x1p-100f);
+    const M usable = both(less(tiny, x), less(x, set1(0x1p126f)));
+    store(inverse, select(usable, set1(most) / x, zero()));
+    store(factor, select(less(x, tiny), zero(), x * set1(1.0f / most)));
+}
