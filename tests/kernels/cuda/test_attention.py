@@ -33,6 +33,8 @@ def specs(heads: int, kv_heads: int, d: int, dv: int) -> list[AttentionSpec]:
 class Case(attention.Case):
     """Computed on a CudaBackend."""
 
+    rounds_queries = False
+
     def apply(self, layer: object) -> Apply:
         def case(ops: Ops, inputs: Inputs, t: list[Tensor]) -> Tensor:
             q = ops.rotary_append(inputs, t[0], layer, self.spec, None)  # type: ignore[arg-type]
