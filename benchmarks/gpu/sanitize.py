@@ -23,13 +23,14 @@ def find() -> str | None:
 
 
 def sanitize(
-    program: str | None, device: str, dtype: str, limit_s: float = 60.0, command: Sequence[str] | None = None
+    program: str | None, device: str, dtype: str, limit_s: float = 180.0, command: Sequence[str] | None = None
 ) -> Iterator[Report]:
     """Run each tool over `python -m gpu --tiny --checks-only` in a process of its own.
 
     Args:
         program: what find() says.
-        limit_s: of each tool; a run that takes longer is ended and counts as neither clean nor not.
+        limit_s: of each tool, which tiny shapes' kernels mostly spend in the compiler; a run that takes
+            longer is ended and counts as neither clean nor not.
         command: what to run instead (tests).
     """
     if program is None:
