@@ -41,8 +41,9 @@ def round_queries(q: F32, dtype: str) -> F32:
     """q [..., dim] as the native kernels take it to integer pages (csrc/isa/round16.inl); else q itself."""
     if dtype not in QUERY_NORM:
         return q
-    largest, norm = np.abs(q).max(axis=-1, keepdims=True), np.linalg.norm(q, axis=-1, keepdims=True)
-    unit = np.maximum(np.maximum(largest / 32767, norm / QUERY_NORM[dtype]), np.float32(1e-30))
+    largest = np.maximum(np.abs(q).max(axis=-1, keepdims=True), np.float32(1e-30))
+    norm = largest * np.linalg.norm(q / largest, axis=-1, keepdims=True)
+    unit = np.maximum(largest / 32767, norm / QUERY_NORM[dtype])
     return np.asarray(np.rint(q / unit) * unit, np.float32)
 
 
