@@ -47,7 +47,7 @@ class Scheduler:
     6.  *Preemption.* If pages run out, the youngest running request gives up its pages (full ones
         stay in the prefix cache) and its row, and waits again in its old place. What it had
         generated is kept and computed anew with the prompt. The oldest is never preempted, and a
-        lone request fits (max_model_len <= pool), so somebody always ends and everybody does.
+        lone request fits (what max_model_len needs at a time), so somebody always ends and everybody does.
         A beam search enters and leaves as a whole. Where copying costs less than computing anew, its
         pages wait in the swap space (SwapSpace) and come back when it enters.
     7.  *Sampling.* Whoever has computed the last known token gets the next one, which counts as
