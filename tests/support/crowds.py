@@ -12,7 +12,9 @@ from typing import Any
 from octavo.config import pages_at_a_time
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
-from octavo.params import BeamSearchParams, SamplingParams
+from octavo.params import BeamSearchParams, SamplingParams, StructuredOutputsParams
+from octavo.sampling import ConstraintCompiler
+from support.grammars import WordTokenizer
 from support.late_device import Queue
 from support.tiny_engine import VOCAB_SIZE, Answer, Answers, run, tiny_engine
 
@@ -20,6 +22,7 @@ MAX_LENGTH = 96
 KV_DTYPES = ("f32", "f16", "int8", "int16")
 SAMPLED = {"temperature": 0.9, "ignore_eos": True, "logprobs": 2}
 
+COMPILER, TEXT = ConstraintCompiler(WordTokenizer()), "(abc|ba|the |[0-9]{2}-){12,60}"
 PARAMS: tuple[SamplingParams, ...] = (
     SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=2),
     SamplingParams(seed=1, max_tokens=24, **SAMPLED),
@@ -28,6 +31,11 @@ PARAMS: tuple[SamplingParams, ...] = (
     SamplingParams(seed=4, max_tokens=24, temperature=1.0, logprobs=0),
     SamplingParams(seed=5, max_tokens=8, min_p=0.05, presence_penalty=0.5, prompt_logprobs=0, **SAMPLED),
     SamplingParams(max_tokens=10, n=3, logprobs=0, beam_search=BeamSearchParams(3, 10)),
+    # Without logprobs, so that alone they are drawn before their masks, and among others after them.
+    COMPILER.compile(
+        SamplingParams(seed=6, max_tokens=20, n=2, structured_outputs=StructuredOutputsParams(regex=TEXT))
+    ),
+    COMPILER.compile(SamplingParams(seed=7, max_tokens=16, bad_words=["a", "the"], ignore_eos=True)),
 )
 
 
