@@ -41,8 +41,12 @@ SIMD void soften_tile(const AttentionArgs& a, const AttentionItem& item, const A
 }
 
 template <class Products> SIMD void weigh_tile(const Attend& w, const Tile& t, int64_t block, const Products& products) {
-    if (Products::INT || t.whole) return products.weigh(t.begin, t.end - t.begin, 0, kRescale);
     const auto *low = (const int32_t*)w.low, *high = (const int32_t*)w.high;
+    if (Products::INT || t.whole) {
+        int64_t to = t.whole ? kRescale : 0;
+        for (int64_t r = t.begin; r < t.end && to < kRescale; r++) to = high[r] - block > to ? high[r] - block : to;
+        return products.weigh(t.begin, t.end - t.begin, 0, (int)(to < kRescale ? to : (int64_t)kRescale));
+    }
     for (int64_t r = t.begin, next; r < t.end; r = next) { // rows that see the same positions together
         for (next = r + 1; next < t.end && low[next] == low[r] && high[next] == high[r];) next++;
         const Range seen = seen_in(w, r, block);

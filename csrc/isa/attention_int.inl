@@ -49,8 +49,8 @@ __attribute__((noinline)) void scores_int(const int16_t* q, Halves<E> k, int64_t
     for (int first = 0; first < 2; first += N) score_halves<R, N, AHEAD>(q, k, first, pairs, factor, scale, s);
 }
 
-template <int R, int N, bool AHEAD, class E> // N times 16 columns
-SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t dvp, const float* alpha,
+template <int R, int N, bool AHEAD, class E> // N times 16 columns, positions below `to`: the others weigh 0
+SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t dvp, int to, const float* alpha,
                       const float* factor, float* o) {
     enum { H = 16 / VW, LINE = 2 / sizeof(E) }; // chunks of a cache line
     VI z[R][N * H];
@@ -59,7 +59,8 @@ SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t d
     for (int half = 0; half < 2; half++) {
         const E* row = v.at[half] + 2 * c;
         const E* next = v.next[half] + 2 * c;
-        for (int i = 16 * half; i < 16 * half + 16; i += 2, row += v.stride, next += v.stride) {
+        const int stop = to < 16 * half + 16 ? to : 16 * half + 16;
+        for (int i = 16 * half; i < stop; i += 2, row += v.stride, next += v.stride) {
             VI x[N * H];
             UNROLL for (int n = 0; n < N; n += LINE)
                 if (AHEAD) prefetch(next + 32 * n);
@@ -80,12 +81,12 @@ SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t d
 }
 
 template <int R, bool AHEAD, class E>
-__attribute__((noinline)) void weigh_int(const int16_t* p, Halves<E> v, int64_t dvp, const float* alpha,
+__attribute__((noinline)) void weigh_int(const int16_t* p, Halves<E> v, int64_t dvp, int to, const float* alpha,
                                          const float* factor, float* o) {
     constexpr int N = fitting(R, 4);
     int64_t c = 0;
-    for (; c + 16 * N <= dvp; c += 16 * N) weigh_chunk<R, N, AHEAD>(p, v, c, dvp, alpha, factor, o);
-    for (; N > 1 && c < dvp; c += 16) weigh_chunk<R, 1, AHEAD>(p, v, c, dvp, alpha, factor, o);
+    for (; c + 16 * N <= dvp; c += 16 * N) weigh_chunk<R, N, AHEAD>(p, v, c, dvp, to, alpha, factor, o);
+    for (; N > 1 && c < dvp; c += 16) weigh_chunk<R, 1, AHEAD>(p, v, c, dvp, to, alpha, factor, o);
 }
 
 template <bool AHEAD, class E>
@@ -98,10 +99,10 @@ void any_scores_int(int64_t rows, const int16_t* q, const Halves<E>& k, int64_t 
     }
 }
 template <bool AHEAD, class E>
-void any_weigh_int(int64_t rows, const int16_t* p, const Halves<E>& v, int64_t dvp, const float* alpha,
-                   const float* factor, float* o) {
+void any_weigh_int(int64_t rows, const int16_t* p, const Halves<E>& v, int64_t dvp, int to,
+                   const float* alpha, const float* factor, float* o) {
     switch (rows) {
-#define CASE(R) case R: return weigh_int<R, AHEAD>(p, v, dvp, alpha, factor, o);
+#define CASE(R) case R: return weigh_int<R, AHEAD>(p, v, dvp, to, alpha, factor, o);
     ROW_CASES
 #undef CASE
     }

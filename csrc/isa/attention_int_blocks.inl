@@ -9,8 +9,8 @@ template <bool AHEAD, class E> struct Integers {
     void scores(int64_t r, int64_t n) const {
         any_scores_int<AHEAD>(n, query_int(w, r), k, pairs_of(w.d), w.q_factor + r, w.k_scale, w.s + r * kRescale);
     }
-    void weigh(int64_t r, int64_t n, int, int) const {
-        any_weigh_int<AHEAD>(n, weights_int(w, r), v, w.dvp, w.alpha + r, w.p_factor + r, w.o + r * w.dvp);
+    void weigh(int64_t r, int64_t n, int, int to) const {
+        any_weigh_int<AHEAD>(n, weights_int(w, r), v, w.dvp, to, w.alpha + r, w.p_factor + r, w.o + r * w.dvp);
     }
 };
 
