@@ -176,6 +176,11 @@ class AsyncLLM:
         return self.config.max_sequences
 
     @property
+    def max_waiting(self) -> int:
+        """Of those, so many may wait before others are refused."""
+        return self.config.max_waiting
+
+    @property
     def healthy(self) -> bool:
         """The engine thread lives and, while there is work, moves."""
         return self._engine.healthy

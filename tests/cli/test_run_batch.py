@@ -86,6 +86,52 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path, engine: FakeEngine) -> 
     assert target.read_bytes().startswith(b"".join(whole[:3]))
 
 
+def test_what_failed_is_done_again_until_it_does_not(
+    tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [line("good"), line("range", temperature=-1), line("url", url="/health"), line("last")]
+    source, target = write(tmp_path / "in", lines), tmp_path / "out"
+    for _ in range(2):
+        assert run(source, target) == 1
+    totals = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
+    assert totals == [{"done": 2, "failed": 2, "skipped": 0}, {"done": 0, "failed": 2, "skipped": 2}]
+    assert len(engine.calls) == 2
+    assert set(read(target)) == {"good", "range", "url", "last"}
+    lines[1]["body"]["temperature"] = 1
+    lines[2]["url"] = "/v1/completions"
+    assert run(write(source, lines), target) == 0
+    assert json.loads(capsys.readouterr().out) == {"done": 2, "failed": 0, "skipped": 2}
+    assert all(each["response"]["status_code"] == 200 for each in read(target).values())
+    assert {*tmp_path.iterdir()} == {source, target}
+
+
+def test_a_request_that_was_changed_is_answered_anew(tmp_path: Path, engine: FakeEngine) -> None:
+    source, target = write(tmp_path / "in", [line("a"), line("b")]), tmp_path / "out"
+    assert run(source, target) == 0
+    before = read(target)
+    reordered = dict(reversed(line("a").items()))
+    assert run(write(source, [reordered, line("b", max_tokens=1)]), target) == 0
+    after = read(target)
+    assert after["a"] == before["a"]
+    assert after["b"]["id"] != before["b"]["id"]
+    assert len(engine.calls) == 3
+
+
+def test_answers_to_nothing_and_of_others_are_left_alone(tmp_path: Path, engine: FakeEngine) -> None:
+    """A failure whose request is gone, and an answer whose id is no digest of ours."""
+    gone = {"id": "x", "custom_id": "gone", "response": None, "error": {"message": "no"}}
+    other = {
+        "id": "batch_req_1",
+        "custom_id": "a",
+        "response": {"status_code": 200, "body": {}},
+        "error": None,
+    }
+    target = write(tmp_path / "out", [gone, other])
+    assert run(write(tmp_path / "in", [line("a"), line("b")]), target) == 0
+    answers = read(target)
+    assert (answers["gone"], answers["a"], len(engine.calls)) == (gone, other, 1)
+
+
 def test_many_requests_are_with_the_engine_together(tmp_path: Path, engine: FakeEngine) -> None:
     engine.delay = 0.001
     source, target = write(tmp_path / "in", [line(str(i)) for i in range(40)]), tmp_path / "out"

@@ -101,6 +101,23 @@ def test_over_http_beside_a_stream(folder: Path) -> None:
     asyncio.run(meet())
 
 
+@pytest.mark.parametrize(("prompts", "n"), [(11, 1), (16, 1), (8, 2), (5, 3), (1, 16)])
+def test_a_request_is_not_refused_for_its_own_earlier_prompts(folder: Path, prompts: int, n: int) -> None:
+    """Up to what is taken at once (6 run, 10 wait) all are answered, however few may wait."""
+
+    async def meet() -> None:
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(folder), **OPTIONS))
+        try:
+            body = {"prompt": [PROMPT] * prompts, "n": n, "max_tokens": 2, "ignore_eos": True}
+            reply = await call(create_app(engine), "POST", TEXT, body)
+            assert reply.status == 200, reply.error
+            assert [choice["index"] for choice in reply.json()["choices"]] == list(range(prompts * n))
+        finally:
+            engine.shutdown()
+
+    asyncio.run(meet())
+
+
 def beams(width: int, max_tokens: int, n: int = 1) -> SamplingParams:
     return SamplingParams(n=n, max_tokens=max_tokens, beam_search=BeamSearchParams(width, max_tokens))
 

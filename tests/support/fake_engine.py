@@ -92,6 +92,7 @@ class FakeEngine:
     max_model_len: int = 128
     max_encoder_len: int = 0
     max_sequences: int = 512
+    max_waiting: int = 256
     phases: dict[str, float] = field(default_factory=lambda: {"weights": 0.5})
     facts: dict[str, str] = field(default_factory=lambda: {"device": "cpu: a stand-in"})
     embedding_size: int | None = 4

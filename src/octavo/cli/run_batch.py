@@ -31,15 +31,14 @@ def run_batch(
     reasoning_parser: ReasoningParser = None,
     as_json: bool = typer.Option(False, "--json", help="Print the totals as JSON."),
 ) -> int:
-    """Answer the requests of a batch file. What the output holds already is not done again."""
+    """Answer the requests of a batch file. What the output has answers for is not done again."""
     from octavo.cli._load import fetch, load
     from octavo.server import batch
 
     forms = parsers(tool_call_parser, reasoning_parser)
     if source.resolve() == target.resolve():
         raise InvalidRequestError("the requests and the answers are the same file")
-    batch.check(source)
-    batch.answered(target)
+    batch.answered(target, batch.check(source))
     fetch(engine.model, quiet=as_json)
     llm = load(engine)
     try:

@@ -3,16 +3,20 @@
     in   {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
     out  {"id": ..., "custom_id": "a", "response": {"status_code": 200, "request_id", "body"}, "error": null}
 
-Lines come out as they are ready. What the output file holds already is not done again, and a last line
-that was cut off (the process was killed) is taken away first.
+Lines come out as they are ready. What the output file holds already is not done again, unless it failed or
+the request is another one now: `id` holds a digest of the request. A last line that was cut off (the process
+was killed) is taken away first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import os
+import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +29,7 @@ from octavo.server.inprocess import post
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
 Progress = Callable[[int, int], None]
 """Called with (requests answered, requests in all)."""
+_OWN_ID = re.compile(r"batch_req_[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,50 +60,89 @@ def read_requests(path: Path) -> Iterator[tuple[int, Any]]:
             yield number, value
 
 
-def check(path: Path) -> int:
-    """How many requests a file holds.
+def check(path: Path) -> dict[str, str]:
+    """The requests of a file: by custom_id the id that the line of its answer gets.
 
     Raises:
         InvalidRequestError: a line is malformed, or two have the same custom_id.
     """
     seen: dict[str, int] = {}
+    ids: dict[str, str] = {}
     for number, request in read_requests(path):
         name = request["custom_id"]
         if name in seen:
             raise InvalidRequestError(
                 f"{path.name}: lines {seen[name]} and {number} have the same custom_id {name[:60]!r}"
             )
-        seen[name] = number
-    return len(seen)
+        seen[name], ids[name] = number, _id(request)
+    return ids
 
 
-def answered(path: Path) -> set[str]:
-    """The custom_ids that an output file holds; a line that was cut off is removed from it.
+def _id(request: Mapping[str, Any]) -> str:
+    """A digest of the whole request, in whatever order its members stand."""
+    text = json.dumps(request, sort_keys=True)
+    return f"batch_req_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
-    Raises:
-        InvalidRequestError: it is no file of answers.
-    """
+
+def _answers(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """(line, its object) of each answer; one that was cut off is left out."""
     if not path.exists():
-        return set()
-    names: set[str] = set()
-    end = 0
-    with path.open("r+b") as file:
+        return
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
             try:
-                names.add(json.loads(line)["custom_id"])
-            except (ValueError, KeyError, TypeError):
-                raise InvalidRequestError(f"{path.name}, line {number} is no answer of a batch") from None
-            end += len(line)
-        file.truncate(end)
-    return names
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                value = None
+            if not isinstance(value, dict) or not isinstance(value.get("custom_id"), str):
+                raise InvalidRequestError(f"{path.name}, line {number} is no answer of a batch")
+            yield line, value
+
+
+def _to_redo(answer: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    """Whether a request failed, or changed since; answers to what is not asked any more are left alone."""
+    name = answer["custom_id"]
+    if name not in wanted:
+        return False
+    response = answer.get("response")
+    good = isinstance(response, dict) and response.get("status_code") == 200 and not answer.get("error")
+    own = _OWN_ID.fullmatch(str(answer.get("id")))  # of other ids nobody knows what was asked
+    return not good or (own is not None and answer["id"] != wanted[name])
+
+
+def answered(path: Path, wanted: Mapping[str, str]) -> set[str]:
+    """The custom_ids that an output file has answers for.
+
+    Args:
+        wanted: see check().
+
+    Raises:
+        InvalidRequestError: it is no file of answers.
+    """
+    return {answer["custom_id"] for _, answer in _answers(path) if not _to_redo(answer, wanted)}
+
+
+def discard(path: Path, wanted: Mapping[str, str]) -> None:
+    """Take away the lines that are done again, and one that was cut off: at once, or not at all."""
+    path = path.resolve()
+    kept = sum(len(line) for line, answer in _answers(path) if not _to_redo(answer, wanted))
+    if not path.exists() or kept == path.stat().st_size:
+        return
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.writelines(line for line, answer in _answers(path) if not _to_redo(answer, wanted))
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 async def run(
     app: ASGIApp, source: Path, target: Path, at_once: int, progress: Progress, token: str | None = None
 ) -> BatchTotals:
-    """Answer what is not answered yet.
+    """Answer what is not answered yet, failed before, or changed since.
 
     Args:
         at_once: so many requests are with the engine together.
@@ -106,8 +150,9 @@ async def run(
     Raises:
         InvalidRequestError: a file is malformed; nothing was done.
     """
-    total = check(source)
-    known = answered(target)
+    wanted = check(source)
+    known = answered(target, wanted)
+    discard(target, wanted)
     counts = {True: 0, False: 0}
     places = asyncio.Semaphore(at_once)
     skipped = 0
@@ -118,7 +163,7 @@ async def run(
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             counts[good] += 1
-            progress(skipped + sum(counts.values()), total)
+            progress(skipped + sum(counts.values()), len(wanted))
         finally:
             places.release()
 
@@ -136,7 +181,7 @@ async def run(
 async def _answer(app: ASGIApp, request: dict[str, Any], token: str | None) -> tuple[dict[str, Any], bool]:
     """(the line, whether it is an answer and no error)."""
     line: dict[str, Any] = {
-        "id": f"batch_req_{secrets.token_hex(12)}",
+        "id": _id(request),
         "custom_id": request["custom_id"],
         "response": None,
         "error": None,

@@ -81,6 +81,11 @@ class ServedEngine(Protocol):
         ...
 
     @property
+    def max_waiting(self) -> int:
+        """Of those, so many may wait before others are refused."""
+        ...
+
+    @property
     def max_encoder_len(self) -> int:
         """Tokens of a prompt that an encoder reads; 0: the model has none."""
         ...

@@ -47,7 +47,8 @@ class Generation:
                     yield 0, output
             return
         streams = [self._one(index) for index in range(len(self.prompts))]
-        at_once = max(1, min(MAX_SEQUENCES, self.engine.max_sequences) // self.params.n)
+        # No more than may wait: a request's later prompts must not be refused for its own earlier ones.
+        at_once = max(1, min(MAX_SEQUENCES, self.engine.max_waiting) // self.params.n)
         async with aclosing(merge(streams, at_once)) as merged:
             async for item in merged:
                 yield item
