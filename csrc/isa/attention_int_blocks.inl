@@ -21,10 +21,12 @@ template <class E> SIMD void take_factors(const Places<E>& here, Attend& w) {
     }
 }
 
-// Blocks of integer pages in place, for few rows: as above, the scores of a whole split before its first weights.
+// Blocks of integer pages in place, for few rows: as above, the scores of both before the first weights. More
+// of them would leave memory idle while weights are computed.
+enum { kTogether = 2 };
 template <class E>
 void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin, int64_t stop, int64_t end, Attend& w) {
-    enum { BLOCKS = kSplit / kRescale, MOST = 2 * DIRECT_ROWS };
+    enum { BLOCKS = kTogether, MOST = 2 * DIRECT_ROWS };
     float s[BLOCKS][MOST][kRescale], scales[BLOCKS][2][kRescale], alpha[BLOCKS][MOST + 16], factor[BLOCKS][MOST + 16];
     Places<E> here[BLOCKS], later[BLOCKS];
     const Tiles tiles = split_tiles(w.rows, w.most);
@@ -77,7 +79,10 @@ void attend_split_int(const AttentionArgs& a, const AttentionItem& item, int64_t
                       int64_t to, Attend& w) {
     if (w.few) {
         const int64_t in_place = item.tree < stop ? item.tree / kRescale * kRescale : stop;
-        if (begin < in_place) attend_few<E>(a, item, begin, in_place, to, w), begin = in_place;
+        for (int64_t next; begin < in_place; begin = next) {
+            next = begin + kTogether * kRescale < in_place ? begin + kTogether * kRescale : in_place;
+            attend_few<E>(a, item, begin, next, to, w);
+        }
     }
     for (int64_t block = begin; block < stop; block += kRescale) {
         const int64_t after = block + kRescale;
