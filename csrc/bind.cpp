@@ -351,7 +351,10 @@ NB_MODULE(_native, m) {
         })
         .def("sample", &sample, "logits"_a, "params"_a, "positions"_a, "bias"_a, "banned"_a, "seen"_a, "mask"_a.none(),
              "given"_a.none(), "logprob"_a, "rank"_a, "top_token"_a, "top_logprob"_a);
-    nb::class_<WeightArena>(m, "WeightArena").def(nb::init<bool>(), "planned"_a = false);
+    nb::class_<WeightArena>(m, "WeightArena")
+        .def("__init__", [](WeightArena* self, const std::string& isa, bool planned) {
+            new (self) WeightArena(planned, choose_kernels(isa)->integer_scales);
+        }, "isa"_a, "planned"_a = false);
     nb::class_<PackedMatrix>(m, "Matrix")
         .def_prop_ro("shape", [](const PackedMatrix& p) { return std::pair(p.view.n, p.view.k); })
         .def_prop_ro("gated", [](const PackedMatrix& p) { return p.view.gated; })

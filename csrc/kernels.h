@@ -10,6 +10,7 @@ struct Kernels {
     int tile_int8;  // most tokens of an activation panel, quantized weights
     int tile_float; // likewise, float weights
     int panels_at_once; // of quantized weights, that a tile takes best
+    bool integer_scales; // whether narrow U4 is packed with units (Matrix)
     int64_t attention_rows; // query rows of one attention item, if there is enough to do
 
     // Rows [begin, end) of x to activation panels. scratch: k floats.

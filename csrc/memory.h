@@ -32,13 +32,15 @@ public:
         uint8_t* data;
     };
     // planned: what is packed here has its place and size, but is not written, and touches no memory.
-    explicit WeightArena(bool planned) : planned_(planned) {}
+    // integer_scales: Kernels' of who will read.
+    WeightArena(bool planned, bool integer_scales) : planned_(planned), integer_scales_(integer_scales) {}
     bool planned() const { return planned_; }
+    bool integer_scales() const { return integer_scales_; }
     // 64-byte aligned. Safe to call from several threads.
     Piece take(size_t bytes);
 
 private:
-    const bool planned_;
+    const bool planned_, integer_scales_;
     std::mutex mutex_;
     std::shared_ptr<Region> region_;
     size_t used_ = 0;

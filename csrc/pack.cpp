@@ -48,10 +48,46 @@ void spread_bits(const uint8_t* from, uint8_t* to) {
     }
 }
 
+// The largest power of two that all f16 scales of a lane, 16 apart from block to block, are multiples of, if they are
+// within int16's range of it, else 0; 1 for zeros alone.
+float unit_of(const uint8_t* table, int64_t lane, int64_t blocks, int64_t block_bytes) {
+    uint32_t all = 0, largest = 0; // magnitudes as multiples of 2^-24: f16 has no bit below
+    for (int64_t b = 0; b < blocks; b++, table += block_bytes) {
+        uint16_t h;
+        std::memcpy(&h, table + lane * 2, 2);
+        const float x = half_to_float(h & 0x7fffu) * 0x1p24f; // below 2^40, or not finite
+        if (!(x < 0x1p31f)) return 0.0f;
+        all |= static_cast<uint32_t>(x);
+        largest = std::max(largest, static_cast<uint32_t>(x));
+    }
+    if (!all) return 1.0f;
+    const uint32_t lowest = all & (~all + 1);
+    return largest / lowest <= 32767 ? static_cast<float>(lowest) * 0x1p-24f : 0.0f;
+}
+
+// f16 scales of a panel to integers (types.h), if all its rows' allow that; else its units stay 0.
+void to_integer_scales(const Matrix& m, uint8_t* panel, float* units) {
+    const int64_t blocks = m.k / kBlock;
+    uint8_t* table = panel + value_bytes(m.layout);
+    float found[kPanel];
+    for (int64_t lane = 0; lane < kPanel; lane++)
+        if ((found[lane] = unit_of(table, lane, blocks, m.block_bytes)) == 0.0f) return;
+    for (int64_t b = 0; b < blocks; b++, table += m.block_bytes) {
+        uint16_t from[kPanel];
+        int16_t to[kPanel];
+        std::memcpy(from, table, sizeof from);
+        for (int64_t lane = 0; lane < kPanel; lane++)
+            to[integer_scale_at(lane)] = static_cast<int16_t>(half_to_float(from[lane]) / found[lane]);
+        std::memcpy(table, to, sizeof to);
+    }
+    std::memcpy(units, found, sizeof found);
+}
+
 struct Job {
     const std::vector<Source>* sources;
     Matrix m;
     uint8_t* data;
+    float* units;
 
     // Which source holds logical row r; r becomes the row within it.
     const Source* find(int64_t& r) const {
@@ -102,6 +138,11 @@ struct Job {
             if (m.minima) pack_entry(s.minimum, &s.scale, row, b, lane, table);
         }
     }
+
+    void pack_panel(int64_t panel) const {
+        for (int64_t lane = 0; lane < kPanel; lane++) pack_lane(panel, lane);
+        if (units) to_integer_scales(m, data + panel * m.panel_bytes, units + panel * kPanel);
+    }
 };
 
 } // namespace
@@ -117,20 +158,28 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     if (is_quantized(layout) && k % kBlock) throw std::invalid_argument("quantized weights need a multiple of 32 columns");
     auto packed = std::make_shared<PackedMatrix>();
     Matrix& m = packed->view;
-    m = Matrix{nullptr, n, k, gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel, 0, 0, layout, gated, wide, minima};
+    m = Matrix{nullptr, n, k, gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel, 0, 0, layout, gated, wide, minima, nullptr};
     m.block_bytes = value_bytes(layout) + table_bytes(wide) * (scale_tables(layout) + minima);
     m.panel_bytes = is_quantized(layout) ? k / kBlock * m.block_bytes : k * kPanel * (layout == Layout::F32 ? 4 : 2);
     packed->nbytes = static_cast<size_t>(m.panel_bytes * m.panels);
     auto piece = arena.take(packed->nbytes);
     packed->owner = piece.owner;
     m.data = piece.data;
+    float* units = nullptr;
+    if (layout == Layout::U4 && !wide && arena.integer_scales()) {
+        const auto bytes = static_cast<size_t>(m.panels * kPanel * 4);
+        auto table = arena.take(bytes);
+        packed->units_owner = table.owner;
+        packed->nbytes += bytes;
+        m.units = units = reinterpret_cast<float*>(table.data);
+    }
     if (arena.planned()) return packed;
-    const Job job{&sources, m, piece.data};
+    const Job job{&sources, m, piece.data, units};
     const int64_t slice = std::max<int64_t>(1, kSlice / m.panel_bytes);
     for (int64_t first = 0; first < m.panels; first += slice) {
         const auto count = static_cast<int>(std::min(slice, m.panels - first));
         parallel(pool, count, 4, [&job, first](int panel) {
-            for (int64_t lane = 0; lane < kPanel; lane++) job.pack_lane(first + panel, lane);
+            job.pack_panel(first + panel);
         });
         if (after_slice && first + count < m.panels) after_slice();
     }

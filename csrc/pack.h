@@ -26,7 +26,7 @@ struct Source {
 
 struct PackedMatrix {
     Matrix view{};
-    std::shared_ptr<Region> owner;
+    std::shared_ptr<Region> owner, units_owner;
     size_t nbytes = 0;
 };
 

@@ -34,6 +34,8 @@ enum class Sight : int { Causal, Whole, Cross };
 // The low nibbles of U4's quad q are elements 4q..4q+3 of the block, the high ones 16+4q..16+4q+3.
 // Bit j of byte e of U5's last quad is the fifth bit of element 4j + e.
 // Scales and minima are f16, or f32 where `wide`. Without minima U4 is scale (q - 8), U5 scale (q - 16).
+// units: where not null, [panels][16] of narrow U4. Where a panel's are not 0, its scales are not f16 but int16, exact
+// multiples of their row's unit, a power of two, with row r's at integer_scale_at(r).
 // gated: rows 0-7 of panel p are gate rows 8p.., rows 8-15 the up rows of the same numbers.
 struct Matrix {
     const uint8_t* data;
@@ -41,7 +43,14 @@ struct Matrix {
     int64_t panel_bytes, block_bytes;
     Layout layout;
     bool gated, wide, minima;
+    const float* units;
 };
+
+// So two instructions repeat the scales of eight rows each in both of a row's int16 lanes.
+static inline int64_t integer_scale_at(int64_t row) { return (row & 3) | (row & 4) << 1 | (row & 8) >> 1; }
+static inline const float* units_of(const Matrix& w, int64_t panel) { // null: f16 or f32 scales
+    return w.units && w.units[panel * kPanel] != 0.0f ? w.units + panel * kPanel : nullptr;
+}
 
 // How m tokens are split into panels of at most `most`: sizes differ by one at most.
 struct Tiles {
@@ -66,7 +75,8 @@ static inline int64_t tile_of(const Tiles& t, int64_t token) {
 //   float       x at s*k:  [k][c]
 //
 // q d is the activation; u = d * (sum of q), which meets a weight's minimum; sum is offset * (sum of
-// q), where integer dot products start: offset -8 centres U4 without minima, -16 U5, -128 shifts S8 to u8.
+// q), where integer dot products start: offset -8 centres U4 without minima, -16 U5, -128 shifts S8 to u8. (Sums in
+// int16 start elsewhere: prepare.inl, start_of.)
 struct Activations {
     int8_t* q;
     float* d;

@@ -11,6 +11,7 @@
 #define LARGEST_TILE_INT8 6
 #define LARGEST_TILE_FLOAT 6
 #define PANELS_AT_ONCE 1
+#define INTEGER_SCALES 0
 #define ROWS 6
 #define COLUMNS 2
 #define DIRECT_ROWS 3

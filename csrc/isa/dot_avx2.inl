@@ -16,7 +16,7 @@ SIMD __m256i quad(const int8_t* q, int i) { return _mm256_set1_epi32(((const int
 
 // EXPANDED: a byte to each weight and tables of f32, as expand_panel writes them.
 template <bool EXPANDED> struct U4Quads {
-    enum : int64_t { bytes = EXPANDED ? 512 : 256, parts = 1, quads = 8 };
+    enum : int64_t { bytes = EXPANDED ? 512 : 256, parts = 1, quads = 8, dot_by_scale = 1 };
     SIMD __m256i weights(const uint8_t* w, int quad, int half) {
         const __m256i v = _mm256_loadu_si256((const __m256i*)(w + 64 * (EXPANDED ? quad : quad % 4) + 32 * half));
         if (EXPANDED) return v;
@@ -37,20 +37,20 @@ template <bool EXPANDED> struct U4Quads {
                 c[m][1] = DPBUSD(c[m][1], w1, b);
 #else
                 const __m256i p0 = _mm256_maddubs_epi16(w0, b), p1 = _mm256_maddubs_epi16(w1, b);
-                c[m][0] = j ? _mm256_add_epi16(c[m][0], p0) : p0;
-                c[m][1] = j ? _mm256_add_epi16(c[m][1], p1) : p1;
+                const __m256i start = _mm256_set1_epi32(MIN || j ? 0 : sum[m]); // prepare.inl, start_of
+                c[m][0] = MIN && !j ? p0 : _mm256_add_epi16(j ? c[m][0] : start, p0);
+                c[m][1] = MIN && !j ? p1 : _mm256_add_epi16(j ? c[m][1] : start, p1);
 #endif
                 KEEP(c[m][0]);
                 KEEP(c[m][1]);
             }
         }
     }
-    template <bool MIN> SIMD __m256i widened(__m256i c, [[maybe_unused]] const int32_t* sum) {
+    SIMD __m256i widened(__m256i c) {
 #ifdef VNNI256
         return c;
 #else
-        c = _mm256_madd_epi16(c, _mm256_set1_epi16(1));
-        return MIN ? c : _mm256_add_epi32(c, _mm256_set1_epi32(*sum));
+        return _mm256_madd_epi16(c, _mm256_set1_epi16(1));
 #endif
     }
 };
@@ -59,7 +59,7 @@ using U4 = U4Quads<false>;
 // As U4, each number with a fifth bit. Half a block, 8 products of at most 31 x 127, adds up to 31,496 in int16.
 // One half of the rows after the other: the registers do not hold both halves' int16 and int32 sums.
 template <bool EXPANDED> struct U5Quads {
-    enum : int64_t { bytes = EXPANDED ? 512 : 320, parts = 1, quads = 8 };
+    enum : int64_t { bytes = EXPANDED ? 512 : 320, parts = 1, quads = 8, dot_by_scale = 0 };
     SIMD __m256i weights(const uint8_t* w, __m256i bits, int quad, int rows) {
         const __m256i v = _mm256_loadu_si256((const __m256i*)(w + 64 * (EXPANDED ? quad : quad % 4) + 32 * rows));
         if (EXPANDED) return v;
@@ -103,7 +103,7 @@ template <bool EXPANDED> struct U5Quads {
 using U5 = U5Quads<false>;
 
 template <int QUADS> struct S8Quads { // one part
-    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS };
+    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0 };
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
 #ifdef VNNI256
         const __m256i flip = _mm256_set1_epi8((char)0x80); // to u8: c starts at -128 * sum of q
@@ -136,7 +136,7 @@ template <int QUADS> struct S8Quads { // one part
             }
         }
     }
-    template <bool MIN> SIMD __m256i widened(__m256i c, const int32_t*) { return c; }
+    SIMD __m256i widened(__m256i c) { return c; }
 };
 
 using S8 = S8Quads<8>;
@@ -144,6 +144,12 @@ using S8By16 = S8Quads<4>;
 
 template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int half) {
     return WIDE ? vload((const float*)table + half * 8) : vload_f16((const uint16_t*)table + half * 8);
+}
+
+// z + dot s d, as linear.inl says for W.
+template <class W> SIMD __m256 add_scaled(__m256 z, __m256i c, __m256 s, __m256 d) {
+    const __m256 dot = _mm256_cvtepi32_ps(W::widened(c));
+    return W::dot_by_scale ? vfma(vmul(dot, s), d, z) : vfma(dot, vmul(s, d), z);
 }
 
 // A block of U5, to eight rows after the other.
@@ -177,21 +183,20 @@ SIMD void add_block(const W&, const uint8_t* w, const int8_t* q, const float* d,
         const __m256 s0 = block_scales<WIDE>(scales + part * table, 0);
         const __m256 s1 = block_scales<WIDE>(scales + part * table, 1);
         __m256 n0, n1;
-        if (MIN) {
-            n0 = block_scales<WIDE>(scales + W::parts * table, 0);
-            n1 = block_scales<WIDE>(scales + W::parts * table, 1);
+        if (MIN) { // never with two parts
+            n0 = block_scales<WIDE>(scales + table, 0);
+            n1 = block_scales<WIDE>(scales + table, 1);
         }
         UNROLL for (int m = 0; m < C; m++) {
             const __m256 scale = _mm256_set1_ps(d[m]);
             __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);
-            const __m256i c0 = W::template widened<MIN>(c[m][0], sum + m), c1 = W::template widened<MIN>(c[m][1], sum + m);
-            z0 = vfma(_mm256_cvtepi32_ps(c0), _mm256_mul_ps(s0, scale), z0);
-            z1 = vfma(_mm256_cvtepi32_ps(c1), _mm256_mul_ps(s1, scale), z1);
-            if (MIN) { // never with two parts
+            if (!W::dot_by_scale) z0 = add_scaled<W>(z0, c[m][0], s0, scale), z1 = add_scaled<W>(z1, c[m][1], s1, scale);
+            if (MIN) {
                 const __m256 offset = _mm256_set1_ps(u[m]);
                 z0 = vfma(n0, offset, z0);
                 z1 = vfma(n1, offset, z1);
             }
+            if (W::dot_by_scale) z0 = add_scaled<W>(z0, c[m][0], s0, scale), z1 = add_scaled<W>(z1, c[m][1], s1, scale);
             vstore(out + 16 * m, z0);
             vstore(out + 16 * m + 8, z1);
         }
@@ -212,19 +217,83 @@ __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, cons
 }
 
 #ifndef VNNI256
+// With integer scales (types.h) what widens the sums multiplies them by their scale. Exact, as a dot product times its
+// scale fits int32: at most 2 x 30,480 and 32,767. z is in the row's unit, a power of two, so no bit differs from
+// add_block's (but where numbers are so large or small that one of both leaves f32's normal range).
+template <bool EXPANDED> SIMD __m256i integer_scales(const uint8_t* table, int half) {
+    if (EXPANDED) return _mm256_loadu_si256((const __m256i*)table + half);
+    const __m256i t = _mm256_loadu_si256((const __m256i*)table);
+    return half ? _mm256_unpackhi_epi16(t, t) : _mm256_unpacklo_epi16(t, t);
+}
+template <bool EXPANDED> SIMD __m256 minima_in_units(const uint8_t* scales, const float* per_unit, int half) {
+    const __m256 n = block_scales<EXPANDED>(scales + (EXPANDED ? 64 : 32), half);
+    return EXPANDED ? n : vmul(n, vload(per_unit + 8 * half));
+}
+
+template <int C, bool MIN, bool EXPANDED>
+SIMD void add_block_in_units(const U4Quads<EXPANDED>&, const uint8_t* w, const float* per_unit, const int8_t* q, const float* d,
+                             const float* u, const int32_t* sum, float* out) {
+    using W = U4Quads<EXPANDED>;
+    __m256i c[C][2];
+    W::template dot<C, MIN>(w, q, sum, c);
+    const uint8_t* scales = w + W::bytes;
+    const __m256i s0 = integer_scales<EXPANDED>(scales, 0), s1 = integer_scales<EXPANDED>(scales, 1);
+    __m256 n0, n1;
+    if (MIN) n0 = minima_in_units<EXPANDED>(scales, per_unit, 0), n1 = minima_in_units<EXPANDED>(scales, per_unit, 1);
+    UNROLL for (int m = 0; m < C; m++) {
+        const __m256 scale = _mm256_set1_ps(d[m]);
+        __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);
+        if (MIN) {
+            const __m256 offset = _mm256_set1_ps(u[m]);
+            z0 = vfma(n0, offset, z0);
+            z1 = vfma(n1, offset, z1);
+        }
+        z0 = vfma(_mm256_cvtepi32_ps(_mm256_madd_epi16(c[m][0], s0)), scale, z0);
+        z1 = vfma(_mm256_cvtepi32_ps(_mm256_madd_epi16(c[m][1], s1)), scale, z1);
+        vstore(out + 16 * m, z0);
+        vstore(out + 16 * m + 8, z1);
+    }
+}
+
+template <int C, class W, bool MIN>
+__attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float* units, const int8_t* q, const float* d, const float* u,
+                                                  const int32_t* sum, int64_t blocks, float* out) {
+    constexpr bool expanded = W::bytes == 512;
+    constexpr int64_t step = W::bytes + (expanded ? 64 : 32) * (1 + MIN);
+    alignas(32) float per_unit[16];
+    if (MIN && !expanded) store(per_unit, set1(1.0f) / load(units));
+    UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
+    for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += C) {
+        if (C == 1) prefetch_block(w, step);
+        else __asm__("" : "+r"(out)); // as in dot_panel
+        add_block_in_units<C, MIN>(W{}, w, per_unit, q, d, u, sum, out);
+    }
+    UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, vmul(vload(out + 8 * i), vload(units + 8 * (i % 2))));
+}
+
 // Taking nibbles apart costs a tenth of a tile's instructions. So what many tokens will meet is taken apart once.
 #define EXPANDED_U4 U4Quads<true>
 #define EXPANDED_U5 U5Quads<true>
 
-void expand_panel(const Matrix& w, const uint8_t* panel, uint8_t* to) {
-    const int64_t tables = 1 + w.minima;
-    for (int64_t b = 0; b < w.k / kBlock; b++, panel += w.block_bytes, to += EXPANDED_U4::bytes + 64 * tables) {
+// Tables too: integers repeated, minima in the rows' units; or all in f32.
+SIMD void expand_tables(const Matrix& w, const float* units, const uint8_t* from, float* to) {
+    if (units) {
+        for (int i = 0; i < 2; i++) _mm256_store_si256((__m256i*)to + i, integer_scales<false>(from, i));
+        if (w.minima) store(to + 16, load_f16((const uint16_t*)(from + 32)) / load(units));
+        return;
+    }
+    for (int64_t i = 0; i <= w.minima; i++)
+        store(to + 16 * i, w.wide ? load((const float*)from + 16 * i) : load_f16((const uint16_t*)from + 16 * i));
+}
+
+void expand_panel(const Matrix& w, int64_t p, uint8_t* to) {
+    const uint8_t* panel = w.data + p * w.panel_bytes;
+    const float* units = units_of(w, p);
+    for (int64_t b = 0; b < w.k / kBlock; b++, panel += w.block_bytes, to += EXPANDED_U4::bytes + 64 * (1 + w.minima)) {
         UNROLL for (int i = 0; i < 16; i++)
             _mm256_store_si256((__m256i*)(to + 32 * i), w.layout == Layout::U4 ? U4::weights(panel, i / 2, i % 2)
                                                             : U5::weights(panel, U5::fifth_bits(panel, i % 2), i / 2, i % 2));
-        const uint8_t* from = panel + value_bytes(w.layout);
-        for (int64_t i = 0; i < 2 * tables; i++)
-            vstore((float*)(to + EXPANDED_U4::bytes) + 8 * i, w.wide ? block_scales<true>(from, i) : block_scales<false>(from, i));
+        expand_tables(w, units, panel + value_bytes(w.layout), (float*)(to + EXPANDED_U4::bytes));
     }
 }
 #endif

@@ -16,9 +16,11 @@ __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, cons
             W::template dot<C, MIN>(w + part * W::quads * 64, q, sum, c);
             const F s = block_scales<WIDE>(scales + part * table);
             for (int m = 0; m < C; m++) {
-                F z = fma(to_float(c[m]), s * set1(d[m]), load(out + 16 * m));
+                F z = load(out + 16 * m);
+                const F dot = to_float(c[m]), scale = set1(d[m]);
+                if (!W::dot_by_scale) z = fma(dot, s * scale, z);
                 if (MIN) z = fma(block_scales<WIDE>(scales + W::parts * table), set1(u[m]), z);
-                store(out + 16 * m, z);
+                store(out + 16 * m, W::dot_by_scale ? fma(dot * s, scale, z) : z);
             }
         }
     }

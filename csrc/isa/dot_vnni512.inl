@@ -4,7 +4,7 @@
 // loads its own, and loads bind as much as products do.
 
 struct U4 {
-    enum : int64_t { bytes = 256, parts = 1, quads = 8, shifted = 0 };
+    enum : int64_t { bytes = 256, parts = 1, quads = 8, dot_by_scale = 1, shifted = 0 };
     // c[m][p] += the block's dot products. Nibbles are 0..15 as they are.
     template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i mask = _mm512_set1_epi8(15);
@@ -27,7 +27,7 @@ struct U4 {
 };
 
 struct U5 { // as U4, each number with a fifth bit
-    enum : int64_t { bytes = 320, parts = 1, quads = 8, shifted = 0 };
+    enum : int64_t { bytes = 320, parts = 1, quads = 8, dot_by_scale = 0, shifted = 0 };
     template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i mask = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
         UNROLL for (int i = 0; i < 8; i++) { // low and high nibbles in turn: of both there are not registers enough
@@ -47,7 +47,7 @@ struct U5 { // as U4, each number with a fifth bit
 };
 
 template <int QUADS> struct S8Quads { // one part
-    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, shifted = 1 };
+    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, shifted = 1 };
     // Weights become u8 by flipping the sign bit, that is, adding 128: c starts at -128 * sum of q.
     template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i flip = _mm512_set1_epi8((char)0x80);
@@ -89,8 +89,10 @@ __attribute__((noinline)) void dot_panel(const uint8_t* w, int64_t next, const i
             UNROLL for (int m = 0; m < C; m++) {
                 const __m512 scale = _mm512_set1_ps(d[m]), offset = _mm512_set1_ps(MIN ? u[m] : 0.0f);
                 UNROLL for (int p = 0; p < P; p++) {
-                    z[m][p] = fma(to_float(c[m][p]), s[p] * scale, z[m][p]);
+                    const __m512 dot = to_float(c[m][p]);
+                    if (!W::dot_by_scale) z[m][p] = fma(dot, s[p] * scale, z[m][p]);
                     if (MIN) z[m][p] = fma(n[p], offset, z[m][p]);
+                    if (W::dot_by_scale) z[m][p] = fma(dot * s[p], scale, z[m][p]);
                 }
             }
         }

@@ -1,8 +1,9 @@
 // y = epilogue(x W^T). A tile is one weight panel (16 rows) by one activation panel (C tokens).
 //
-// Per output and block of 32: the integer dot product is exact; then z = fma(dot, scale * d, z) and,
-// with minima, z = fma(minimum, u, z), blocks ascending. Nothing else decides an output's bits, so
-// they depend neither on C nor on who computes the tile. (S8By16: two dot products and scales a block.)
+// Per output and block of 32: the integer dot product is exact; then z = fma(dot, scale * d, z) and, with minima,
+// z = fma(minimum, u, z); for U4 the minimum first and z = fma(dot * scale, d, z) last, as what takes integer
+// scales rounds that product; blocks ascending. Nothing else decides an output's bits, so they depend neither on
+// C nor on who computes the tile. (S8By16: two dot products and scales a block.)
 
 // The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>, and, where it pays,
 // EXPANDED_U4 and EXPANDED_U5 with expand_panel: panels in a form that costs more memory and less time for each token.
@@ -33,14 +34,23 @@ SIMD void panels_of(const Matrix& w, const uint8_t* panel, const int8_t* q, cons
 #endif
 }
 
-template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, [[maybe_unused]] bool expanded,
-                                                 const Activations& a, int64_t start, float* out) {
+template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, [[maybe_unused]] const float* units,
+                                                 [[maybe_unused]] bool expanded, const Activations& a, int64_t start, float* out) {
     const int64_t blocks = w.k / kBlock;
     const int8_t* q = a.q + start * w.k;
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks * a.parts;
 #ifdef EXPANDED_U4
+    if (units) {
+#define PANEL(W)                                                                                                          \
+    if (w.minima) dot_panel_in_units<C, W, true>(panel, units, q, d, u, sum, blocks, out);                                \
+    else dot_panel_in_units<C, W, false>(panel, units, q, d, u, sum, blocks, out)
+        if (expanded) { PANEL(EXPANDED_U4); }
+        else { PANEL(U4); }
+#undef PANEL
+        return;
+    }
     if (expanded && w.layout == Layout::U5) {
         if (w.minima) return panels_of<C, P, EXPANDED_U5, true, true>(w, panel, q, d, u, sum, out);
         return panels_of<C, P, EXPANDED_U5, true, false>(w, panel, q, d, u, sum, out);
@@ -152,7 +162,7 @@ template <int C, int P> void tile(const LinearArgs& a, int64_t p, const uint8_t*
     const int64_t columns = a.w.gated ? 8 : 16;
     UNROLL for (int i = 0; i < P; i++) prefetch_epilogue<C>(a, start, (p + i) * columns);
     if (a.a.q) {
-        if constexpr (C <= LARGEST_TILE_INT8) tile_quantized<C, P>(a.w, panel, expanded, a.a, start, out);
+        if constexpr (C <= LARGEST_TILE_INT8) tile_quantized<C, P>(a.w, panel, units_of(a.w, p), expanded, a.a, start, out);
     } else if constexpr (P == 1 && C <= LARGEST_TILE_FLOAT) {
         tile_float<C>(a.w, panel, a.a, start, out);
     }
@@ -207,7 +217,7 @@ void linear(const LinearArgs& a, int64_t begin, int64_t end) {
         for (int64_t p = begin, count; p < end; p += count) {
             count = panels_at_once(a, end - p);
 #ifdef EXPANDED_U4
-            if (expanded) expand_panel(a.w, a.w.data + p * a.w.panel_bytes, expanded);
+            if (expanded) expand_panel(a.w, p, expanded);
 #endif
             const int64_t ahead = a.a.m > 1 ? panels_at_once(a, end - p - count) : 0;
             for (int64_t t = first_tile; t < last; t++) {

@@ -13,6 +13,7 @@
 #define LARGEST_TILE_INT8 4
 #define LARGEST_TILE_FLOAT 4
 #define PANELS_AT_ONCE 1
+#define INTEGER_SCALES 0
 #define ROWS 4
 #define COLUMNS 1
 #define DIRECT_ROWS 3

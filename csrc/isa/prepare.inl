@@ -12,6 +12,16 @@ SIMD Block load_block(const PrepareArgs& a, const float* x, int64_t i, Affine s)
     return b;
 }
 
+// Where the integer dot products of a block start, whose q add up to total. U4's sums in int16 (INTEGER_SCALES) start at
+// half of that in each of a row's two lanes: a lane ends at (w - 4) q of its own and -4 q of the other's, at most
+// 16 x 11 x 127 + 16 x 4 x 127 = 30,480.
+SIMD int32_t start_of(int32_t total, int32_t offset) {
+#if INTEGER_SCALES
+    if (offset == offset_of(Layout::U4)) return (int32_t)((uint32_t)(uint16_t)(total * -4) * 0x10001u);
+#endif
+    return total * offset;
+}
+
 template <class T> using Four __attribute__((vector_size(16))) = T;
 
 // q = round_half_even(x / d) of four blocks, d being max|x| / 127; q 0 where d is 0 or NaN.
@@ -71,7 +81,7 @@ SIMD void quantize_blocks(const Block* b, int count, int64_t c, int8_t* q, float
     for (int i = 0; i < count; i++) {
         d[i * c] = scale[i];
         u[i * c] = scale[i] * (float)totals[i];
-        sum[i * parts * c] = totals[i] * offset;
+        sum[i * parts * c] = start_of(totals[i], offset);
     }
     if (parts == 1) return;
     rsumi4(halves, begun);

@@ -135,6 +135,10 @@ void sigmoid_row(const float* x, float* p, int64_t count) {
 SIMD float table_entry(const Matrix& w, const uint8_t* table, int64_t lane) {
     return w.wide ? ((const float*)table)[lane] : widen_f16(((const uint16_t*)table)[lane]);
 }
+// A scale of narrow U4 that may be an integer, in its row's unit (types.h).
+SIMD float scale_entry(const Matrix& w, const float* units, const uint8_t* table, int64_t lane) {
+    return units ? (float)((const int16_t*)table)[integer_scale_at(lane)] * units[lane] : table_entry(w, table, lane);
+}
 
 // One row of a packed matrix, dequantized as kernels/weight.py does it, times factor.
 void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
@@ -145,6 +149,7 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
         lane = r % 8 + (row < half ? 0 : 8);
     }
     const uint8_t* panel = w.data + p * w.panel_bytes;
+    const float* units = units_of(w, p);
     for (int64_t k = 0; k < w.k; k++) {
         const int64_t at = k * kPanel + lane, j = k % kBlock;
         const uint8_t* block = panel + k / kBlock * w.block_bytes;
@@ -166,7 +171,7 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
             const uint8_t byte = block[(j % 16 / 4 * kPanel + lane) * 4 + j % 4];
             int q = j < 16 ? byte & 15 : byte >> 4;
             if (w.layout == Layout::U5) q |= (block[256 + lane * 4 + j % 4] >> j / 4 & 1) << 4;
-            const float s = table_entry(w, scales, lane);
+            const float s = scale_entry(w, units, scales, lane);
             y[k] = w.minima ? (float)q * s + table_entry(w, scales + table_bytes(w.wide), lane) : (float)(q + offset_of(w.layout)) * s;
             break;
         }

@@ -88,6 +88,32 @@ def test_wide_vectors_change_no_bit(kind: str) -> None:
     assert len(set(results)) <= 1
 
 
+@pytest.mark.parametrize("kind", ["u4", "u4-min"])
+@pytest.mark.parametrize("rows", [1, 7, 70])
+def test_scales_that_are_integers_of_a_unit_and_others(kind: str, rows: int) -> None:
+    """AVX2 multiplies by integers where a panel's scales allow it: no bit tells. 16 rows are a panel."""
+    rng = np.random.default_rng(10)
+    w = random_weight(rng, kind, 101, 160)
+    scale = rng.choice([-1, 1], (101, 5)) * 2.0 ** rng.uniform(-7, -4, (101, 5))
+    scale[20, 2] *= 2.0**9  # too far from the rest of its row
+    scale[33] = 0
+    scale[36, 1:3] = 0
+    scale[48:64] *= 2.0**-15  # some below f16's normal range
+    scale[64:80] *= 2.0**13  # 64 to 512
+    scale[80] = [32767, 1, 3, 4098, 0]
+    scale[81] = [32768, 1, 3, 4098, 0]
+    w = replace(w, scale=scale.astype(np.float16))
+    x = normal(rng, rows, 160)
+    results = [linear(BACKENDS[isa, 1], x, [w]) for isa in ISAS]
+    for isa, got in zip(ISAS, results, strict=True):
+        check_against_exact(got, x, w)
+        assert isa == "generic" or got.tobytes() == results[0].tobytes()
+        table = BACKENDS[isa, 1].pack([w])
+        ids = replace(tokens_batch(101), token_ids=np.arange(101, dtype=np.int32))
+        ops = BACKENDS[isa, 1].eager(ids, limits_of(ids))
+        np.testing.assert_array_equal(ops.value(ops.embed(Inputs(ids), table)), w.dequantize())
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["f32", "f16", "s8", "u4-min", "u5"])
 @pytest.mark.parametrize("gated", [False, True])
@@ -174,7 +200,7 @@ def test_activations_are_rounded_as_specified(isa: str) -> None:
 
 
 def test_extreme_integers_do_not_overflow() -> None:
-    for kind in ("u4-min", "u5-min", "s8"):
+    for kind in ("u4", "u4-min", "u5-min", "s8"):
         w = random_weight(np.random.default_rng(7), kind, 16, 64)
         values = np.full_like(w.values, -128 if kind == "s8" else 0xFF)
         w = Weight(w.layout, w.shape, values, w.scale, w.minimum)
@@ -209,7 +235,7 @@ def test_packing_releases_its_sources_once() -> None:
     released = []
     w = random_weight(np.random.default_rng(9), "u4", 4, 64)
     w = Weight(w.layout, w.shape, w.values, w.scale, release=lambda: released.append(1))
-    packed = CpuBackend().pack([w])
+    packed = CpuBackend(isa="generic").pack([w])
     assert released == [1]
     assert packed.shape == (4, 64)
     assert packed.nbytes == 16 * 64 // 2 + 2 * 16 * 2

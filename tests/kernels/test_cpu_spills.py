@@ -25,12 +25,12 @@ def tiles(disassembly: str, register: str) -> list[tuple[str, str]]:
     found = []
     for function in disassembly.split("\n\n"):
         name = re.search(
-            r"dot_panel<(\d+), .*::(U4|U4Quads<\w+>|U5|U5Quads<\w+>|S8Quads<\d>), (\w+), (\w+)(?:, (\d))?>\(",
+            r"dot_panel(?:_in_units)?<(\d+), .*::(U[45](?:Quads<\w+>)?|S8Quads<\d>)((?:, \w+)+)>\(",
             function.split("\n")[0],
         )
         widest = "zmm" if "%zmm" in function else "ymm" if "%ymm" in function else "xmm"
         if name and widest == register:
-            found.append((" ".join(name.groups("")), function))
+            found.append((" ".join(name.groups()), function))
     return found
 
 

@@ -180,7 +180,7 @@ class CpuBackend(Backend):
             raise InvalidRequestError(str(error), "isa") from None
         self.threads = threads
         self.pool = _native.Pool(threads)
-        self._arena = _native.WeightArena(planned)
+        self._arena = _native.WeightArena(self.isa, planned)
 
     def pack(self, weights: Sequence[Weight], gated: bool = False) -> CpuWeight:
         return pack(self.pool, self._arena, weights, gated)
