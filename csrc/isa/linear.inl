@@ -145,13 +145,17 @@ void store_gated(const LinearArgs& a, const float* tile, int64_t start, int64_t 
             up = up + load_halves(up_bias, up_bias);
         }
         F z = finish(activate(gate, a.activation) * up, a);
+        if (n == 8 && !a.residual) {
+            float* y = a.y + (start + m) * a.y_stride + n0;
+            store_halves(y, other == m ? y : y + a.y_stride, z);
+            continue;
+        }
         float low[8], high[8];
         store_halves(low, high, z);
         for (int64_t t = m; t <= other; t++) {
             const int64_t at = (start + t) * a.y_stride + n0;
             const float* lanes = t == m ? low : high;
-            if (n == 8 && !a.residual) __builtin_memcpy(a.y + at, lanes, 32);
-            else for (int64_t i = 0; i < n; i++) a.y[at + i] = a.residual ? a.residual[at + i] + lanes[i] : lanes[i];
+            for (int64_t i = 0; i < n; i++) a.y[at + i] = a.residual ? a.residual[at + i] + lanes[i] : lanes[i];
         }
     }
 }
