@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.beam_search import sampling_params
+from octavo.engine_args import EngineArgs
 from octavo.errors import InvalidRequestError
-from octavo.params import SamplingParams
+from octavo.params import BeamSearchParams, SamplingParams
 from octavo.prompts import as_list, prompt_ids
 
 
@@ -40,8 +42,15 @@ def test_arrays_of_ids() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n", True), ("n", np.bool_(True)), ("n", np.float32(2)), ("temperature", "1"), ("temperature", np.nan)],
-)
+    [
+        ("n", True), ("n", np.bool_(True)), ("n", np.float32(2)), ("temperature", "1"),
+        ("temperature", np.nan),
+        ("ignore_eos", 1), ("include_stop_str_in_output", None), ("detokenize", "no"), ("output_kind", 5),
+        ("logit_bias", {260.5: 100}), ("logit_bias", {True: 1}), ("logit_bias", {1: True}),
+        ("logit_bias", {"1_0": 1}), ("logit_bias", {" 260 ": 1}), ("logit_bias", {"٢٦٠": 1}),
+        ("logit_bias", {"260": 1, "0260": 100}), ("logit_bias", {1: "5"}),
+    ],
+)  # fmt: skip
 def test_other_things_are_refused(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=name):
         SamplingParams(**{name: value})
@@ -72,3 +81,40 @@ def test_what_is_no_prompt_is_named(prompts: Any, what: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"must be text or token ids, not {what}") as caught:
         [prompt_ids(prompt, None) for prompt in as_list(prompts)]  # type: ignore[arg-type]
     assert caught.value.param == "prompt"
+
+
+SAID_TWICE = {"n": 7, "max_tokens": 9, "ignore_eos": True, "include_stop_str_in_output": True}
+
+
+@pytest.mark.parametrize(("name", "value"), [*SAID_TWICE.items(), ("seed", 5)])
+def test_what_a_beam_search_says_itself_is_not_said_otherwise_beside_it(name: str, value: Any) -> None:
+    beams = BeamSearchParams(3, 5)
+    with pytest.raises(InvalidRequestError, match=name):
+        sampling_params(beams, SamplingParams(**{name: value}))
+
+
+def test_a_beam_search_may_be_told_the_same_twice() -> None:
+    beams = BeamSearchParams(7, 9, ignore_eos=True, include_stop_str_in_output=True)
+    params = sampling_params(beams, SamplingParams(**SAID_TWICE, logit_bias={5: 1.0}))
+    assert {name: getattr(params, name) for name in SAID_TWICE} == SAID_TWICE
+    assert (params.beam_search, params.logit_bias) == (beams, {5: 1.0})
+
+
+@pytest.mark.parametrize(("beams", "others"), [(SamplingParams(), None), (BeamSearchParams(1, 1), [5])])
+def test_a_beam_search_takes_its_own_params(beams: Any, others: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="params must be"):
+        sampling_params(beams, others)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("prefix_cache_dir", 5), ("prefix_cache_disk_space", "a"), ("prefix_cache_disk_space", True)],
+)
+def test_options_of_another_type(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=name):
+        EngineArgs("m", **{"prefix_cache_dir": "d", name: value})
+
+
+def test_others_names_of_our_options() -> None:
+    with pytest.raises(InvalidRequestError, match=r"torch_dtype .*did you mean dtype\?"):
+        EngineArgs("m", torch_dtype="auto")

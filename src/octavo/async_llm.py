@@ -108,7 +108,7 @@ class AsyncLLM:
             params,
             prompt=given.text,
             priority=priority,
-            cache_salt=cache_salt,
+            cache_salt=given.cache_salt if cache_salt is None else cache_salt,
             encoder_token_ids=given.encoder_ids,
         )
         async with aclosing(stream):

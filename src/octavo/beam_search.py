@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, CompletionOutput, Logprob, RequestOutput, SamplingParams
 from octavo.sampling.beam import normalized
+
+_UNSAID = SamplingParams()
+_SAID_TWICE = {
+    "n": "beam_width",
+    "max_tokens": "max_tokens",
+    "ignore_eos": "ignore_eos",
+    "include_stop_str_in_output": "include_stop_str_in_output",
+    "beam_search": None,
+}
+"""Fields of SamplingParams that BeamSearchParams has too, and its name for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +49,23 @@ class BeamSearchOutput:
 
 
 def sampling_params(params: BeamSearchParams, others: SamplingParams | None = None) -> SamplingParams:
-    """The same wish as the engine takes it, with what is asked beside it."""
+    """The same wish as the engine takes it, with what is asked beside it.
+
+    Raises:
+        InvalidRequestError: one of them is of another type, or others says otherwise what params says.
+    """
+    if not isinstance(params, BeamSearchParams):
+        raise InvalidRequestError(f"params must be BeamSearchParams, not {type(params).__name__}", "params")
     others = SamplingParams() if others is None else others
+    if not isinstance(others, SamplingParams):
+        raise InvalidRequestError(
+            f"sampling_params must be one SamplingParams, not {type(others).__name__}", "sampling_params"
+        )
+    for name, wanted in _SAID_TWICE.items():
+        value = getattr(others, name)
+        if value not in (getattr(_UNSAID, name), getattr(params, wanted or name, None)):
+            where = f"BeamSearchParams.{wanted} says it" if wanted else "params says it"
+            raise InvalidRequestError(f"sampling_params.{name} {value!r}: {where}", name)
     return others.replace(
         n=params.beam_width,
         max_tokens=params.max_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -35,6 +36,13 @@ def integer(params: object, name: str, low: int, high: int) -> None:
         raise InvalidRequestError(f"{name} must be an integer from {low} to {high}, not {value!r}", name)
 
 
+def booleans(params: object, *names: str) -> None:
+    for name in names:
+        value = getattr(params, name)
+        if not isinstance(value, bool):
+            raise InvalidRequestError(f"{name} must be True or False, not {value!r}", name)
+
+
 def number(params: object, name: str, low: float, high: float, low_open: bool = False) -> None:
     value = getattr(params, name)
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
@@ -48,13 +56,23 @@ def logit_bias(bias: Mapping[int, float]) -> dict[int, float]:
         raise InvalidRequestError(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", "logit_bias")
     checked: dict[int, float] = {}
     for token, value in bias.items():
-        try:
-            token_id, amount = int(token), float(value)  # JSON objects have string keys
-        except (TypeError, ValueError):
-            raise InvalidRequestError("logit_bias maps token ids to numbers", "logit_bias") from None
+        token_id, amount = _token_id(token), plain_number(value)
+        if token_id is None or not isinstance(amount, (int, float)) or isinstance(amount, bool):
+            raise InvalidRequestError(
+                f"logit_bias maps token ids to numbers, not {str(token)[:40]!r} to {str(value)[:40]!r}",
+                "logit_bias",
+            )
         if token_id < 0 or not -100.0 <= amount <= 100.0:
             raise InvalidRequestError(
                 "logit_bias takes token ids >= 0 and values from -100 to 100", "logit_bias"
             )
-        checked[token_id] = amount
+        checked[token_id] = float(amount)
     return checked
+
+
+def _token_id(token: Any) -> int | None:
+    """A key of logit_bias: an integer, or in JSON, which has only strings, one as it is always written."""
+    if isinstance(token, str):
+        return int(token) if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", token) else None
+    token = plain_number(token)
+    return token if is_int(token) else None

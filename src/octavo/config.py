@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from os import PathLike
 
 from octavo.errors import CapacityError, InvalidRequestError, UnsupportedError
 
@@ -213,7 +214,8 @@ class EngineConfig:
 
     def _check_disk(self) -> None:
         space = self.prefix_cache_disk_space
-        if space is not None and not 0.0 < space < float("inf"):
+        number = isinstance(space, (int, float)) and not isinstance(space, bool)
+        if space is not None and not (number and 0.0 < space < float("inf")):
             raise InvalidRequestError(
                 f"prefix_cache_disk_space must be a positive number of GiB, not {space!r}",
                 "prefix_cache_disk_space",
@@ -224,6 +226,11 @@ class EngineConfig:
             )
         if self.prefix_cache_dir is not None and not self.enable_prefix_caching:
             raise InvalidRequestError("prefix_cache_dir needs enable_prefix_caching", "prefix_cache_dir")
+        if not isinstance(self.prefix_cache_dir, (str, PathLike, type(None))):
+            kind = type(self.prefix_cache_dir).__name__
+            raise InvalidRequestError(
+                f"prefix_cache_dir must be a folder's path, not {kind}", "prefix_cache_dir"
+            )
         if self.prefix_cache_dir == "":
             raise InvalidRequestError("prefix_cache_dir is empty: it must name a folder", "prefix_cache_dir")
 

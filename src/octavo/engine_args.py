@@ -24,6 +24,9 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "enable_lora": (False,),
 }
 
+_OTHERS = {"torch_dtype": ["dtype"], "cache_dir": ["prefix_cache_dir"]}
+"""What others call our fields, where the nearest name is another's."""
+
 
 class EngineArgs:
     """EngineConfig by vLLM's keyword names. AsyncEngineArgs is the same class.
@@ -45,7 +48,7 @@ class EngineArgs:
                 if value not in _HARMLESS[name]:
                     raise UnsupportedError(f"{name}={value!r} is not supported", name)
             else:
-                near = difflib.get_close_matches(name, [*_FIELDS, *_ALIASES], 1)
+                near = _OTHERS.get(name) or difflib.get_close_matches(name, [*_FIELDS, *_ALIASES], 1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
                 raise InvalidRequestError(f"{name} is not an engine argument{hint}", name)
         self.config = EngineConfig(model=str(model), **values)

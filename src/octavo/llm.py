@@ -12,6 +12,7 @@ from octavo.assembly import Loaded, Progress, load
 from octavo.async_llm import AsyncLLM, AsyncLLMEngine
 from octavo.beam_search import BeamSearchOutput, output_of
 from octavo.beam_search import sampling_params as beam_sampling_params
+from octavo.engine.admission import check_priority
 from octavo.engine.core import EngineCore
 from octavo.engine.output import OutputProcessor
 from octavo.engine.stats import EngineStats
@@ -72,22 +73,26 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs stand in the order of the prompts.
 
         Args:
-            prompts: text, token ids, {"prompt_token_ids": ids}, or a list of these. For an
+            prompts: text, token ids, {"prompt_token_ids": ids}, or a list of these. An object may hold a
+                "cache_salt": cached prefixes are shared only under the same one. For an
                 encoder-decoder model these are the encoder's; {"encoder_prompt": prompt,
                 "decoder_prompt": prompt} says also how the answer begins.
             sampling_params: for all, or one for each.
             use_tqdm: a progress bar on a terminal, when there is more than one prompt.
+            priority: of each prompt; lower is served first.
 
         Raises:
             InvalidRequestError: a prompt or parameter is wrong; nothing was generated.
         """
         begin = self._loaded.decoder_prompt
         every = [read_prompt(prompt, self._loaded.tokenizer, begin) for prompt in as_list(prompts)]
-        return self._run(every, sampling_params, use_tqdm)
+        return self._run(every, sampling_params, use_tqdm, priority)
 
     def chat(
         self,
@@ -182,11 +187,12 @@ class LLM:
         prompts: list[TokenPrompt],
         given: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         if given is None or isinstance(given, SamplingParams):
             params = [given or SamplingParams()] * len(prompts)
-        else:  # (of a dict these are its keys, which are refused likewise)
-            params = list(given)
+        else:
+            params = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
         for wish in params:
             if not isinstance(wish, SamplingParams):
                 kind = type(wish).__name__
@@ -197,11 +203,13 @@ class LLM:
             raise InvalidRequestError(
                 f"{len(prompts)} prompts came with {len(params)} sampling_params", "sampling_params"
             )
+        priorities = _priorities(priority, len(prompts))
         params = [self._compiler.compile(wish) for wish in params]
         prompts = [prompt.truncated(wish) for prompt, wish in zip(prompts, params, strict=True)]
         for prompt, wish in zip(prompts, params, strict=True):
             self._core.check(prompt.ids, wish, prompt.encoder_ids)
-        queue = [(str(self._next_id + i), p, w) for i, (p, w) in enumerate(zip(prompts, params, strict=True))]
+        pairs = enumerate(zip(prompts, params, strict=True))
+        queue = [(str(self._next_id + i), priorities[i], p, w) for i, (p, w) in pairs]
         self._next_id += len(queue)
         try:
             with _Bar(len(queue) if use_tqdm else 0) as bar:
@@ -214,17 +222,25 @@ class LLM:
         return [done[request_id] for request_id, *_ in queue]
 
     def _drain(
-        self, queue: Iterable[tuple[str, TokenPrompt, SamplingParams]], bar: _Bar
+        self, queue: Iterable[tuple[str, int, TokenPrompt, SamplingParams]], bar: _Bar
     ) -> dict[str, RequestOutput]:
         """Feed the engine as it has room, step it until all have ended."""
-        waiting, done = list(queue), {}
-        given = {request_id: prompt for request_id, prompt, _ in waiting}
+        done: dict[str, RequestOutput] = {}
+        given = {request_id: prompt for request_id, _, prompt, _ in queue}
+        # The engine holds only a few of them, so those that are served first must come first.
+        waiting = sorted(queue, key=lambda item: item[1])
         waiting.reverse()
         while waiting or self._core.has_unfinished():
             while waiting and self._wants(waiting[-1][-1]):
-                request_id, prompt, params = waiting.pop()
-                encoder = prompt.encoder_ids
-                seed = self._core.add_request(request_id, prompt.ids, params, encoder_token_ids=encoder)
+                request_id, priority, prompt, params = waiting.pop()
+                seed = self._core.add_request(
+                    request_id,
+                    prompt.ids,
+                    params,
+                    priority=priority,
+                    cache_salt=prompt.cache_salt,
+                    encoder_token_ids=prompt.encoder_ids,
+                )
                 self._outputs.add(request_id, prompt.text, prompt.ids, params, seed)
             updates = self._core.step()
             failed = next((u for u in updates if u.finish_reason == "error"), None)
@@ -277,6 +293,17 @@ class LLM:
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes. True: none is left."""
         return self._core.reset_prefix_cache()
+
+
+def _priorities(given: Sequence[int] | None, count: int) -> Sequence[int]:
+    """Of each prompt."""
+    if given is None:
+        return [0] * count
+    if not isinstance(given, Sequence) or len(given) != count:
+        raise InvalidRequestError(f"priority must be a list of {count} integers, one a prompt", "priority")
+    for value in given:
+        check_priority(value)
+    return given
 
 
 class _Bar:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from octavo.checks import integer, is_int, logit_bias, number, plain_number, token_ids
+from octavo.checks import booleans, integer, is_int, logit_bias, number, plain_number, token_ids
 from octavo.errors import InvalidRequestError
 
 MAX_LOGPROBS = 20
@@ -99,6 +99,7 @@ class BeamSearchParams:
         integer(self, "beam_width", 1, MAX_BEAM_WIDTH)
         integer(self, "max_tokens", 1, 2**31 - 1)
         number(self, "length_penalty", -10.0, 10.0)
+        booleans(self, "ignore_eos", "include_stop_str_in_output")
         if self.temperature not in (0, 1):
             raise InvalidRequestError(
                 f"temperature {self.temperature!r}: a beam search draws nothing; leave it out", "temperature"
@@ -185,6 +186,11 @@ class SamplingParams:
         if self.top_k == -1:
             set_(self, "top_k", 0)
         self._check_numbers()
+        booleans(self, *_FLAGS)
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise InvalidRequestError(
+                f"output_kind must be a RequestOutputKind, not {self.output_kind!r}", "output_kind"
+            )
         self._check_lists()
         self._check_structured()
         self._check_beams()
@@ -288,12 +294,19 @@ _NUMBERS = (
 )  # fmt: skip
 
 
+_FLAGS = (
+    "ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+)  # fmt: skip
+
+
 _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
     "temperature": (0, 1),
     "top_p": (1,),
     "top_k": (0,),
     "min_p": (0,),
     "stop": ((),),
+    "seed": (None,),
     "prompt_logprobs": (None,),
     "pooling": (None,),
 }

@@ -20,7 +20,7 @@ from octavo.tokenizer.stop import StopMatcher
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or vLLM's {"prompt": text} or {"prompt_token_ids": ids}; for an encoder-decoder model
-also vLLM's {"encoder_prompt": prompt, "decoder_prompt": prompt}."""
+also vLLM's {"encoder_prompt": prompt, "decoder_prompt": prompt}. An object may hold a cache_salt, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class TokenPrompt:
     ids: list[int]
     encoder_text: str | None = None
     encoder_ids: tuple[int, ...] = ()
+    cache_salt: str | None = None
 
     def truncated(self, params: SamplingParams) -> TokenPrompt:
         """With the last tokens of what the caller wrote, where params keep only so many."""
@@ -68,6 +69,12 @@ def read_prompt(prompt: Prompt, tokenizer: Tokenizer, decoder_start: Sequence[in
     Raises:
         InvalidRequestError: it is neither text nor token ids.
     """
+    if isinstance(prompt, Mapping) and "cache_salt" in prompt:
+        salt = prompt["cache_salt"]
+        if not isinstance(salt, (str, type(None))):
+            raise InvalidRequestError(f"cache_salt must be text, not {type(salt).__name__}", "cache_salt")
+        rest = {name: value for name, value in prompt.items() if name != "cache_salt"}
+        return replace(read_prompt(rest, tokenizer, decoder_start), cache_salt=salt)
     explicit = isinstance(prompt, Mapping) and bool({"encoder_prompt", "decoder_prompt"} & set(prompt))
     if not decoder_start:
         if explicit:
@@ -165,6 +172,8 @@ def chat_ids(
     Args:
         max_tokens: of the context; what it cannot hold is refused before much time is spent on it.
     """
+    if tools is not None and not (_is_list(tools) and all(isinstance(tool, Mapping) for tool in tools)):
+        raise InvalidRequestError("tools must be a list of objects, as OpenAI spells them", "tools")
     if max_tokens is not None:
         _check_chat(messages, tokenizer, max_tokens)
     if "tools" not in (template.source or ""):
@@ -176,6 +185,10 @@ def chat_ids(
     if max_tokens is not None:
         check_length(text, tokenizer, max_tokens)
     return marker.encode(text)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def _check_chat(messages: Any, tokenizer: Tokenizer, max_tokens: int) -> None:

@@ -146,6 +146,48 @@ def test_in_python_beside_other_prompts(
     assert llm.generate([{"prompt_token_ids": PROMPT}], good)[0].outputs[0].token_ids == before
 
 
+def test_arguments_of_another_type_are_refused_by_name(llm: LLM) -> None:
+    hi: Any = [{"role": "user", "content": "w5"}]
+    wrong: Any = {"temperature": 0}
+    for ask, text in (
+        (lambda: llm.chat(hi, tools=wrong), "tools must be a list of objects"),
+        (lambda: llm.chat(hi, tools=["x"]), "tools must be a list of objects"),
+        (lambda: llm.generate([PROMPT], wrong), "sampling_params must be SamplingParams, not dict"),
+        (lambda: llm.generate([PROMPT], [wrong]), "sampling_params must be SamplingParams, not dict"),
+        (lambda: llm.beam_search([PROMPT], wrong), "params must be BeamSearchParams, not dict"),
+        (lambda: llm.generate([PROMPT], priority=[1, 2]), "priority must be a list of 1 integers"),
+        (lambda: llm.generate([PROMPT], priority=["1"]), "priority must be from -2147483647 to"),
+        (lambda: llm.generate({"prompt_token_ids": PROMPT, "cache_salt": 5}), "cache_salt must be text"),
+    ):
+        with pytest.raises(InvalidRequestError, match=text):
+            ask()
+
+
+def test_a_prompts_own_priority_and_salt(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more prompts than the engine holds at a time, those of the lowest number are given to it first."""
+    one = SamplingParams(max_tokens=1)
+    order: list[int] = []
+    real = llm._core.add_request
+
+    def add(*args: Any, priority: int, **options: Any) -> int:
+        order.append(priority)
+        return real(*args, priority=priority, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm._core, "add_request", add)
+        prompts = [[i + 3, 7] for i in range(20)]
+        outputs = llm.generate(prompts, one, priority=[-i for i in range(20)])
+    assert order == sorted(order)
+    assert len(order) == 20
+    assert [output.prompt_token_ids for output in outputs] == prompts
+
+    def cached(salt: str | None) -> int:
+        prompt = {"prompt_token_ids": [9] * 40, "cache_salt": salt}
+        return llm.generate(prompt, one)[0].num_cached_tokens
+
+    assert [cached(salt) for salt in ("a", "a", "b", None, "b")] == [0, 32, 0, 0, 32]
+
+
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> LLM:
     return LLM(str(folder), **OPTIONS)

@@ -48,6 +48,7 @@ BAD_SHARED: list[tuple[dict[str, Any], str, str]] = [
     ({"stop_token_ids": [3, 257]}, "stop_token_ids", "token 257"),
     ({"logit_bias": [1]}, "logit_bias", "must be an object"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "token ids"),
+    ({"logit_bias": {"0260": 1}}, "logit_bias", "token ids"),
     ({"logit_bias": {"5": 101}}, "logit_bias", "-100 to 100"),
     ({"logit_bias": {"257": 1}}, "logit_bias", "token 257"),
     ({"logit_bias": {str(i): 1 for i in range(5000)}}, "logit_bias", "at most"),
@@ -86,6 +87,7 @@ BAD_SHARED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}}, "response_format", "object"),
     ({"response_format": {"type": "json_object", "x": 1}}, "response_format", "response_format.x"),
 ]
+TOOL = {"type": "function", "function": {"name": "f"}}
 BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
     ({"use_beam_search": True, "stream": True}, "use_beam_search", "stream: false"),
     ({"length_penalty": 0.5}, "length_penalty", "needs use_beam_search"),
@@ -126,12 +128,25 @@ BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function"}]}, "tools", "tools[0]"),
     ({"tool_choice": "required"}, "tool_choice", "needs tools"),
     ({"best_of": 3}, "best_of", "not supported yet"),
+    ({"best_of": "x"}, "best_of", "the same integer as n"),
+    ({"best_of": True}, "best_of", "the same integer as n"),
+    ({"best_of": 1.0}, "best_of", "the same integer as n"),
+    ({"tools": [{**TOOL, "bogus": 1}]}, "tools", "unknown field tools[0].bogus"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "bogus": 1}}]}, "tools",
+     "unknown field tools[0].function.bogus"),
+    ({"tools": [TOOL], "tool_choice": {**TOOL, "bogus": 1}}, "tool_choice", "tool_choice.bogus"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f", "x": 1}}},
+     "tool_choice", "tool_choice.function.x"),
+    ({"early_stopping": -1}, "early_stopping",
+     "early_stopping must be true or false or 'never', not an integer"),
+    ({"structured_outputs": {"json": 5}}, "structured_outputs",
+     "structured_outputs.json must be an object or a string or true or false, not an integer"),
     ({"chat_template": "{{ 1 }}"}, "chat_template", "--chat-template"),
     ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs", "'messages'"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", "exclude"),
     ({"chat_template_kwargs": 1}, "chat_template_kwargs", "must be an object"),
     ({"messages": [{"role": "user", "content": "x" * 200}]}, "messages", "context of 128"),
-]
+]  # fmt: skip
 BAD_TEXT: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": ""}, "prompt", "is empty"),
     ({"prompt": []}, "prompt", "must be a string"),
@@ -154,6 +169,7 @@ BAD_TEXT: list[tuple[dict[str, Any], str, str]] = [
     ({"use_beam_search": True, "stream": True}, "use_beam_search", "stream: false"),
     ({"use_beam_search": True, "temperature": 0.5}, "temperature", "beam search"),
     ({"use_beam_search": True, "stop": ["a"]}, "stop", "beam search"),
+    ({"use_beam_search": True, "seed": 5}, "seed", "beam search"),
     ({"use_beam_search": True, "echo": True, "logprobs": 1}, "prompt_logprobs", "beam search"),
     ({"use_beam_search": True, "length_penalty": 99.0}, "length_penalty", "at most 10"),
     ({"use_beam_search": True, "early_stopping": "often"}, "early_stopping", "early_stopping"),
@@ -224,6 +240,36 @@ def test_every_field_not_obeyed_is_refused_by_name(app: FastAPI, path: str, name
 def test_bodies_that_are_no_request(app: FastAPI, body: bytes, text: str) -> None:
     reply = post(app, CHAT, body)
     assert reply.status == 400
+    assert text in reply.error["message"]
+
+
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+FLAT: dict[str, Any] = {"type": "function", "name": "f"}
+THEIRS: dict[str, Any] = {"name": "f", "input_schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "text"),
+    [
+        (RESPONSES, {"tools": [{**FLAT, "bogus": 1}]}, "unknown field tools[0].bogus"),
+        (RESPONSES, {"tools": [FLAT], "tool_choice": {**FLAT, "bogus": 1}}, "tool_choice.bogus"),
+        (RESPONSES, {"text": {"format": {"type": "nope"}}}, "text.format.type must be text"),
+        (RESPONSES, {"text": {"format": 5}}, "text.format.type must be text"),
+        (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format must be"),
+        (RESPONSES, {"text": {"format": {"type": "json_schema", "schema": {}, "x": 1}}}, "text.format.x"),
+        (MESSAGES, {"tools": [{**THEIRS, "bogus": 1}]}, "unknown field tools[0].bogus"),
+        (MESSAGES, {"tools": [{**THEIRS, "description": 5}]}, "description is of the wrong type"),
+        (MESSAGES, {"tools": [THEIRS], "tool_choice": {"type": "auto", "bogus": 1}}, "tool_choice.bogus"),
+        (MESSAGES, {"tools": [THEIRS], "tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
+        (MESSAGES, {"tools": [THEIRS], "tool_choice": {"type": "any", "disable_parallel_tool_use": 1}},
+         "disable_parallel_tool_use must be true or false"),
+        (MESSAGES, {"system": 5}, "system must be a string or a list, not an integer"),
+    ],
+)  # fmt: skip
+def test_inside_of_fields(app: FastAPI, path: str, fields: dict[str, Any], text: str) -> None:
+    hi = {"input": "Hi"} if path == RESPONSES else {"messages": HI, "max_tokens": 4}
+    reply = post(app, path, {**hi, **fields})
+    assert (reply.status, "\n" in reply.error["message"]) == (400, False), reply.body
     assert text in reply.error["message"]
 
 

@@ -45,6 +45,24 @@ def test_cut_answers_are_incomplete(app: FastAPI) -> None:
     body = post(app, PATH, {"input": "Hi", "max_output_tokens": 2}).json()
     assert body["status"] == "incomplete"
     assert body["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert [item["status"] for item in body["output"]] == ["incomplete"]
+    found = events(post(app, PATH, {"input": "Hi", "max_output_tokens": 2, "stream": True}))
+    (done,) = [e["item"] for e in found if e["type"] == "response.output_item.done"]
+    assert (done["status"], [done]) == ("incomplete", found[-1]["response"]["output"])
+    assert done["content"] == body["output"][0]["content"]
+
+
+def test_a_forced_call_that_was_cut_off_is_no_text(app: FastAPI, engine: FakeEngine) -> None:
+    engine.reply = '[{"name": "now", "arguments": {"a": 1}}]'
+    wanted = {"tools": TOOLS, "tool_choice": "required", "max_output_tokens": 20}
+    body = post(app, PATH, {"input": "Hi", **wanted}).json()
+    assert (body["status"], body["output"]) == ("incomplete", [])
+    chat_tools = [{"type": "function", "function": {k: v for k, v in TOOLS[0].items() if k != "type"}}]
+    chat = {"tools": chat_tools, "tool_choice": "required", "max_tokens": 20}
+    body = post(app, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], **chat}).json()
+    choice = body["choices"][0]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("length", None)
+    assert "tool_calls" not in choice["message"]
 
 
 def test_events_add_up_to_the_whole(app: FastAPI, engine: FakeEngine) -> None:

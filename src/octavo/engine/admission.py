@@ -14,6 +14,14 @@ from octavo.params import MAX_LOGPROBS, BeamSearchParams, SamplingParams
 MAX_PRIORITY = 2**31 - 1
 
 
+def check_priority(priority: int) -> None:
+    """Raise InvalidRequestError where it is no integer of 32 bits, signed."""
+    if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidRequestError(
+            f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {priority!r}", "priority"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The bounds that a request must keep. Immutable, so any thread may ask.

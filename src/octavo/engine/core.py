@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
-from octavo.engine.admission import MAX_PRIORITY, Admission
+from octavo.engine.admission import Admission, check_priority
 from octavo.engine.beams import SearchMaker, begin_group, updates_of
 from octavo.engine.disk_tier import PageFile
 from octavo.engine.encoder_input import salt_of
@@ -139,10 +139,7 @@ class EngineCore:
             raise EngineDeadError("the engine was shut down: make another one")
         params = params or SamplingParams()
         self.check(token_ids, params, encoder_token_ids)
-        if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-            raise InvalidRequestError(
-                f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}", "priority"
-            )
+        check_priority(priority)
         if request_id in self._requests:
             raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
         self.check_room(params.n)

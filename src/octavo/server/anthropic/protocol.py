@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.server.openai.fields import only_known
 from octavo.server.openai.protocol import ChatRequest, Int, Strict
 from octavo.server.tools.base import dumps
 
@@ -19,6 +20,14 @@ BLOCK_KEYS = {
     "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
 }
 """cache_control: a wish that the prefix cache fulfils unasked; is_error: the content says it, too."""
+
+TOOL_KEYS = ("type", "name", "description", "input_schema", "cache_control")
+CHOICE_KEYS = {
+    "auto": ("type", "disable_parallel_tool_use"),
+    "any": ("type", "disable_parallel_tool_use"),
+    "tool": ("type", "name", "disable_parallel_tool_use"),
+    "none": ("type",),
+}
 
 
 class MessagesRequest(Strict):
@@ -72,7 +81,7 @@ def as_chat(body: MessagesRequest) -> ChatRequest:
 def _messages(message: Message, where: str) -> list[Message]:
     """One message of theirs: results of tools become messages of their own."""
     role, content = message["role"], message.get("content")
-    _only_known(message, {"role", "content"}, where)
+    only_known(message, ("role", "content"), where, "messages")
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     if not isinstance(content, list) or not content:
@@ -83,7 +92,7 @@ def _messages(message: Message, where: str) -> list[Message]:
     for i, block in enumerate(content):
         kind = block.get("type") if isinstance(block, dict) else None
         if kind in BLOCK_KEYS:
-            _only_known(block, BLOCK_KEYS[kind], f"{where}.content[{i}]")
+            only_known(block, BLOCK_KEYS[kind], f"{where}.content[{i}]", "messages")
         if kind == "text" and isinstance(block.get("text"), str):
             texts.append(block["text"])
         elif kind == "tool_use" and role == "assistant":
@@ -104,12 +113,6 @@ def _messages(message: Message, where: str) -> list[Message]:
     return [*results, rest] if texts or calls else results
 
 
-def _only_known(given: Message, known: set[str], where: str) -> None:
-    for key in given:
-        if given[key] is not None and key not in known:
-            raise InvalidRequestError(f"unknown field {where}.{key[:60]}", "messages")
-
-
 def _result(block: Message) -> str:
     content = block.get("content", "")
     if isinstance(content, str):
@@ -123,8 +126,9 @@ def _result(block: Message) -> str:
 def _tool(tool: Any, i: int) -> Message:
     if not isinstance(tool, dict) or tool.get("type", "custom") != "custom":
         raise UnsupportedError(f"tools[{i}]: only tools with an input_schema are supported", "tools")
+    only_known(tool, TOOL_KEYS, f"tools[{i}]", "tools")
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}
-    if isinstance(tool.get("description"), str):
+    if tool.get("description") is not None:
         function["description"] = tool["description"]
     return {"type": "function", "function": function}
 
@@ -133,8 +137,15 @@ def _choice(choice: Message | None) -> tuple[Any, bool]:
     """(chat's tool_choice, parallel_tool_calls)."""
     if choice is None:
         return None, True
-    parallel = not choice.get("disable_parallel_tool_use", False)
-    match choice.get("type"):
+    kind, single = choice.get("type"), choice.get("disable_parallel_tool_use")
+    if kind in CHOICE_KEYS:
+        only_known(choice, CHOICE_KEYS[kind], "tool_choice", "tool_choice")
+    if not isinstance(single, (bool, type(None))):
+        raise InvalidRequestError(
+            "tool_choice.disable_parallel_tool_use must be true or false", "tool_choice"
+        )
+    parallel = not single
+    match kind:
         case "auto" | "none":
             return choice["type"], parallel
         case "any":

@@ -177,7 +177,8 @@ async def _answer(generation: Generation, body: ChatRequest, readers: Readers) -
 def _choice(readers: Readers, body: ChatRequest, completion: CompletionOutput) -> dict[str, Any]:
     reader = readers.new()
     part = reader.feed(completion.text, last=True)
-    message: dict[str, Any] = {"role": "assistant", "content": None if part.calls else "", "refusal": None}
+    empty = None if part.calls or readers.use.forced else ""
+    message: dict[str, Any] = {"role": "assistant", "content": empty, "refusal": None}
     message |= part.members(0)
     for call in message.get("tool_calls") or ():
         del call["index"]  # deltas number their calls, messages do not

@@ -71,7 +71,7 @@ def drop_neutral(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any
             continue
         if name in names:
             kept[name] = value
-        elif name == "best_of" and value == body.get("n", 1):
+        elif name == "best_of" and type(value) is int and value == (body.get("n") or 1):
             continue
         elif name not in NEUTRAL:
             raise InvalidRequestError(_unknown(name, names), name[:64])
@@ -80,9 +80,21 @@ def drop_neutral(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any
     return kept
 
 
+def only_known(given: Mapping[str, Any], known: Iterable[str], where: str, param: str) -> None:
+    """Raise if an object inside a request has a member that nobody reads; null is none.
+
+    Args:
+        where: the object, as the caller would write it; param: the request's field it belongs to.
+    """
+    names = frozenset(known)
+    for key in given:
+        if given[key] is not None and key not in names:
+            raise InvalidRequestError(f"unknown field {where}.{str(key)[:60]}", param)
+
+
 def _unsupported(name: str) -> str:
     if name == "best_of":
-        return "best_of other than n is not supported yet"
+        return "best_of is not supported yet in chats, unless it is the same integer as n"
     if name == "chat_template":
         return "chat_template is not taken from requests: set --chat-template when the server starts"
     return f"{name} is not supported yet"

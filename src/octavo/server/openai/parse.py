@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import pydantic_core
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from octavo.errors import InvalidRequestError
 from octavo.server.errors import ApiError
@@ -34,8 +34,7 @@ def parse(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        raise _readable(first["type"], first["loc"], first["msg"], first["input"]) from None
+        raise _readable(error, fields) from None
 
 
 _EXPECTED = {
@@ -51,19 +50,46 @@ _EXPECTED = {
 }
 
 
-def _readable(kind: str, loc: Sequence[int | str], message: str, value: Any) -> InvalidRequestError:
-    """pydantic's error as one line that names the field the way a caller would write it."""
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")[:100]
-    param = str(loc[0]) if loc else None
+def _readable(error: ValidationError, body: Any) -> InvalidRequestError:
+    """pydantic's first error as one line that names the field the way a caller would write it."""
+    every = error.errors(include_url=False, include_context=False)
+    first = every[0]
+    kind, message, path = first["type"], first["msg"], _path(first, body)
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")[:100]
+    param = str(path[0]) if path else None
     if kind == "missing":
         return InvalidRequestError(f"{where} is required", param)
     if kind == "extra_forbidden":
         return InvalidRequestError(f"unknown field {where!r}", param)
-    if kind in _EXPECTED:
-        return InvalidRequestError(f"{where} must be {_EXPECTED[kind]}, not {_json_type(value)}", param)
+    # Of a union each member has an error of its own: all of them are what would be taken.
+    expected = [_expected(each) for each in every if _path(each, body) == path]
+    if kind in _EXPECTED and None not in expected:
+        wanted = " or ".join(dict.fromkeys(filter(None, expected)))
+        return InvalidRequestError(f"{where} must be {wanted}, not {_json_type(first['input'])}", param)
     if kind == "value_error":
         return InvalidRequestError(f"{where} {message.removeprefix('Value error, ')}", param)
     return InvalidRequestError(f"{where}: {message[:1].lower()}{message[1:]}", param)
+
+
+def _expected(error: ErrorDetails) -> str | None:
+    if error["type"] == "literal_error":
+        return error["msg"].removeprefix("Input should be ")
+    return _EXPECTED.get(error["type"])
+
+
+def _path(error: ErrorDetails, body: Any) -> list[int | str]:
+    """An error's place in the body, without the names that pydantic gives to a union's members."""
+    path: list[int | str] = []
+    last = len(error["loc"]) - 1
+    for at, part in enumerate(error["loc"]):
+        if isinstance(body, dict) and (part in body or (at == last and error["type"] == "missing")):
+            body = body.get(part)
+        elif isinstance(body, list) and isinstance(part, int) and part < len(body):
+            body = body[part]
+        else:
+            continue
+        path.append(part)
+    return path
 
 
 def _json_type(value: Any) -> str:

@@ -180,24 +180,32 @@ class _Response:
                 self._event("response.content_part.done", **place, content_index=0, part=part),
             ]
         index = place["output_index"]
-        written = self._written(index, item, "completed")
+        written = self._written(index, item, self._status(item))
         return [*events, self._event("response.output_item.done", output_index=index, item=written)]
 
     def _written(self, index: int, item: Item, status: str) -> dict[str, Any]:
         head = {"id": self._id(index, item), "status": status}
         if item.kind == "call":
             assert item.call is not None
-            arguments = item.call.arguments if status == "completed" else ""
+            arguments = "" if status == "in_progress" else item.call.arguments
             call = {"call_id": item.call_id, "name": item.call.name, "arguments": arguments}
             return {"type": "function_call", **head, **call}
-        content = [_content(item.kind, item.text)] if status == "completed" else []
+        content = [] if status == "in_progress" else [_content(item.kind, item.text)]
         if item.kind == "reasoning":
             return {"type": "reasoning", **head, "summary": [], "content": content}
         return {"type": "message", **head, "role": "assistant", "content": content}
 
+    @property
+    def _cut(self) -> bool:
+        return self._totals.reason == "length"
+
+    def _status(self, item: Item) -> str:
+        """Of an item that gets no more; calls come whole or not at all."""
+        cut = self._cut and item is self._items.items[-1] and item.kind != "call"
+        return "incomplete" if cut else "completed"
+
     def _finish(self) -> dict[str, Any]:
-        cut = self._totals.reason == "length"
-        body = self._object("incomplete" if cut else "completed")
+        body = self._object("incomplete" if self._cut else "completed")
         if self._body.store:
             answer = as_message(self._items.items)
             size = len(dumps(body)) + len(dumps(self._messages))
@@ -225,7 +233,9 @@ class _Response:
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata,
             "model": self._generation.engine.served_model_name,
-            "output": [self._written(i, item, "completed") for i, item in enumerate(self._items.items)],
+            "output": [
+                self._written(i, each, self._status(each)) for i, each in enumerate(self._items.items)
+            ],
             "parallel_tool_calls": body.parallel_tool_calls,
             "previous_response_id": body.previous_response_id,
             "store": body.store,

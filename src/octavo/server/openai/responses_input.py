@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.server.openai.fields import only_known
 from octavo.server.openai.items import Item
 from octavo.server.openai.protocol import ChatRequest, ResponsesRequest
+from octavo.server.openai.structured import from_response_format
 
 Message = dict[str, Any]
 
@@ -39,9 +41,7 @@ ITEM_KEYS = {
 
 def _add(messages: list[Message], item: dict[str, Any], where: str) -> None:
     kind = str(item.get("type", "message"))
-    for key in item:
-        if item[key] is not None and key not in ITEM_KEYS.get(kind, item):
-            raise InvalidRequestError(f"unknown field {where}.{key[:60]}", "input")
+    only_known(item, ITEM_KEYS.get(kind, item), where, "input")
     match kind:
         case "message":
             messages.append({"role": item.get("role"), "content": item.get("content")})
@@ -107,11 +107,13 @@ def _tool(tool: Any, i: int) -> Any:
             f"tools[{i}] of type {str(kind)[:40]!r} is not supported: only functions", "tools"
         )
     names = ("name", "description", "parameters", "strict")
+    only_known(tool, ("type", *names), f"tools[{i}]", "tools")
     return {"type": "function", "function": {n: tool[n] for n in names if tool.get(n) is not None}}
 
 
 def _choice(choice: Any) -> Any:
     if isinstance(choice, dict) and choice.get("type") == "function":
+        only_known(choice, ("type", "name"), "tool_choice", "tool_choice")
         return {"type": "function", "function": {"name": choice.get("name")}}
     return choice
 
@@ -124,6 +126,13 @@ def _format(text: Any) -> Any:
     for name in text:
         if name != "format" and text[name] is not None:
             raise InvalidRequestError(f"text.{name[:40]} is not supported", "text")
+    if given is None:
+        return None
     if isinstance(given, dict) and given.get("type") == "json_schema":
-        return {"type": "json_schema", "json_schema": {k: v for k, v in given.items() if k != "type"}}
+        given = {"type": "json_schema", "json_schema": {k: v for k, v in given.items() if k != "type"}}
+    try:
+        from_response_format(given)
+    except InvalidRequestError as error:
+        flat = str(error).replace("response_format.json_schema", "response_format")
+        raise InvalidRequestError(flat.replace("response_format", "text.format"), "text") from None
     return given

@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import SamplingParams, StructuredOutputsParams
+from octavo.server.openai.fields import only_known
 from octavo.server.tools import Call, Format, ToolParser, forced
 from octavo.server.tools.base import Tools, new_call_id
 from octavo.server.tools.reasoning import ReasoningSplitter
@@ -120,6 +121,8 @@ def _function(tool: Any, where: str) -> dict[str, Any]:
     function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
     if not isinstance(function, dict):
         raise InvalidRequestError(f'{where} must be {{"type": "function", "function": {{...}}}}', "tools")
+    only_known(tool, ("type", "function"), where, "tools")
+    only_known(function, ("name", "description", "parameters", "strict"), f"{where}.function", "tools")
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequestError(
@@ -141,6 +144,8 @@ def _chosen(choice: Any) -> str:
             'tool_choice must be none, auto, required, or {"type": "function", "function": {"name": ...}}',
             "tool_choice",
         )
+    only_known(choice, ("type", "function"), "tool_choice", "tool_choice")
+    only_known(choice["function"], ("name",), "tool_choice.function", "tool_choice")
     return name
 
 

@@ -42,6 +42,8 @@ class Format:
             keep_start.
         only_first: a block can only begin the text.
         special: the markers are control tokens, so these must be part of the text.
+        nothing_else: the answer is calls alone (a grammar sees to it): what is left of one that was cut off
+            is no text.
         signs: found in the chat templates of such models.
         strict: (name) -> what stands before and after the arguments of a call, for grammars; the
             former begins with the start marker.
@@ -55,6 +57,7 @@ class Format:
     only_first: bool = False
     keep_start: bool = False
     special: bool = False
+    nothing_else: bool = False
     strict: Callable[[str], tuple[str, str]] | None = None
 
 
@@ -175,7 +178,7 @@ class ToolParser:
         if self._called and text:
             text = text.lstrip()
         if text:
-            part.text += text
+            part.text += "" if self._format.nothing_else else text
             self._wrote, self._called = True, False
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from octavo.server.tools.base import Call, Format, Tools, all_or_none, call_of, loads
+from octavo.server.tools.base import Call, Format, Tools, all_or_none, call_of
 
 
 def parse(block: str, tools: Tools) -> list[Call] | None:
-    value = loads(block.strip())
-    items = value if isinstance(value, list) else []
-    return all_or_none([call_of(item, "arguments") for item in items])
+    """The calls of a list, or of its beginning those that are whole: max_tokens may have cut it."""
+    calls: list[Call | None] = []
+    at = 0
+    while (begin := block.find("{", at)) >= 0:
+        try:
+            item, at = _DECODER.raw_decode(block, begin)
+        except (ValueError, RecursionError):
+            break
+        calls.append(call_of(item, "arguments"))
+    return all_or_none(calls)
 
 
-FORMAT = Format("forced", ("[",), None, parse, (), only_first=True, keep_start=True)
+_DECODER = json.JSONDecoder()
+FORMAT = Format("forced", ("[",), None, parse, (), only_first=True, keep_start=True, nothing_else=True)
 
 
 def schema(tools: Tools, parallel: bool) -> dict[str, Any]:
