@@ -24,8 +24,8 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "enable_lora": (False,),
 }
 
-_OTHERS = {"torch_dtype": ["dtype"], "cache_dir": ["prefix_cache_dir"]}
-"""What others call our fields, where the nearest name is another's."""
+_OTHERS = {"torch_dtype": ["dtype"]}
+"""What others call our fields, where the nearest name is that of another field."""
 
 
 class EngineArgs:
