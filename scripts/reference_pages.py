@@ -74,7 +74,11 @@ def schemas_page() -> str:
     ]
     lines += [row(("keyword", "followed")), row(["---"] * 2)]
     lines += [row((f"`{word}`", PARTLY.get(word, "everywhere"))) for word in sorted(SUPPORTED)]
-    lines += ["", f"Formats: {code(sorted(FORMATS))}. Any other keyword or format is refused."]
+    lines += [
+        "",
+        f"Formats: {code(sorted(FORMATS))}. Any other keyword is refused, and any other format where",
+        "a string may stand; elsewhere a format says nothing, as the standard has it.",
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -196,6 +196,7 @@ class AsyncLLM:
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let the running ones end for at most timeout_s, then stop."""
+        self._compiler.close()
         await self._engine.drain(timeout_s)
 
     def prepare(self) -> None:
@@ -218,6 +219,7 @@ class AsyncLLM:
     def shutdown(self) -> None:
         """Stop the engine thread; requests that run end with EngineDeadError."""
         self._stopped.set()
+        self._compiler.close()
         if self._preparing is not None:
             self._preparing.join()
         self._engine.stop()

@@ -43,6 +43,10 @@ class OverloadedError(OctavoError):
         self.retry_after_s = retry_after_s
 
 
+class ShuttingDownError(OverloadedError):
+    """No new work is taken any more: another server may; HTTP answers 503 with Retry-After."""
+
+
 class EngineDeadError(OctavoError):
     """The engine thread has stopped; no further request can be served by this process."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
 from octavo.params import SamplingParams, StructuredOutputsParams
-from octavo.sampling import ConstraintCompiler, RowError, Sampler, SamplingRows, compiler
+from octavo.sampling import ConstraintCompiler, RowError, Sampler, SamplingRows, compiler, json_schema
 from octavo.sampling.constraints import ConstraintError, full_mask
 from octavo.sampling.json_schema import PARTLY, SUPPORTED
 from octavo.sampling.logits import allowed
@@ -405,3 +405,70 @@ def test_what_cannot_be_written_out_is_refused_by_keyword(
 
 def test_the_list_of_keywords_names_known_ones() -> None:
     assert set(PARTLY) <= SUPPORTED
+
+
+def optional(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{i}": {} for i in range(count)}}
+
+
+PATTERNS = {"patternProperties": {f"^a{i}$": {} for i in range(json_schema.MAX_PATTERNS + 1)}}
+
+
+def test_the_largest_schemas_can_be_answered(make: ConstraintCompiler) -> None:
+    """Rows of the parser are longest where any of the properties may come next."""
+    most = json_schema.MAX_PROPERTIES
+    assert accepts(compiled(make, json=optional(most)), '{"p0":1,"p3":[2],"q":3}')
+    objects = [{"enum": [{f"a{i}": i}]} for i in range(100)]
+    mixed = {"anyOf": [optional(most - 2 * 100), *objects]}
+    with pytest.raises(UnsupportedError, match="alternatives"):
+        compiled(make, json=mixed)
+    assert accepts(compiled(make, json={"enum": [{f"a{i}": i} for i in range(1000)]}), '{"a3":3}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (optional(json_schema.MAX_PROPERTIES + 1), "901 properties at one place"),
+        ({"anyOf": [optional(450), optional(450)]}, "900 properties at one place, 2 alternatives"),
+        ({"properties": {f"o{k}": optional(800) for k in range(6)}}, "more than 4000 properties"),
+        (PATTERNS, "200 patterns of names"),
+        ({"oneOf": [{"const": i} for i in range(2000)]}, "too many combinations"),
+    ],
+)
+def test_larger_schemas_are_refused_before_any_answer(
+    make: ConstraintCompiler, schema: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=says):
+        compiled(make, json=schema)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"json": {"minimum": 1e300, "maximum": 1e301}}, "'minimum' is followed from -92233720368547758"),
+        ({"json": {"maxLength": -1}}, "maxLength must be a whole number from 0, not -1"),
+        ({"json": {"maxLength": 1e12}}, "'maxLength' is followed up to 4294967295"),
+        ({"json": {"multipleOf": 0}}, "multipleOf must be above 0, not 0"),
+        ({"grammar": "start: start"}, "leads back to itself"),
+    ],
+)
+def test_refusals_are_in_words(make: ConstraintCompiler, wanted: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequestError, match=says):
+        compiled(make, **wanted)
+
+
+def test_a_format_says_nothing_about_what_is_no_string(make: ConstraintCompiler) -> None:
+    assert accepts(compiled(make, json={"type": "integer", "format": "int32"}), "12")
+    with pytest.raises(UnsupportedError, match="format 'nope'"):
+        compiled(make, json={"format": "nope"})
+
+
+def test_grammars_are_kept_up_to_a_number_of_bytes(
+    make: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "CACHED_BYTES", 2 * compiler._weight("regex:q"))
+    first, second = compiled(make, regex="q"), compiled(make, regex="r")
+    assert compiled(make, regex="q") is first
+    compiled(make, regex="s")
+    assert compiled(make, regex="q") is first
+    assert compiled(make, regex="r") is not second

@@ -83,8 +83,10 @@ def serve(
 
     finished = asyncio.run(until_signal())
     say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)
-    if not loading.done():
-        # The thread that loads cannot be told to stop, and must not meet the interpreter's end.
+    from octavo.sampling.compile_pool import is_compiling
+
+    if not loading.done() or is_compiling():
+        # A thread that loads or compiles cannot be told to stop, and must not meet the interpreter's end.
         os._exit(0)
     return 0
 

@@ -13,7 +13,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.output import OutputProcessor
 from octavo.engine.request import ERROR, RequestUpdate
 from octavo.engine.stats import EngineStats
-from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
+from octavo.errors import EngineDeadError, InvalidRequestError, RequestFailedError, ShuttingDownError
 from octavo.params import RequestOutput, SamplingParams
 
 ABORT_GRACE_S = 5.0
@@ -142,7 +142,7 @@ class AsyncEngine:
 
         Raises:
             InvalidRequestError: see EngineCore.add_request. Before the first output, like
-            OverloadedError: too many are waiting, or the engine is draining.
+            OverloadedError: too many are waiting. ShuttingDownError: the engine is draining.
             RequestFailedError: the engine failed at this request, at any of its n completions.
             EngineDeadError: the engine thread is not running (any more).
         """
@@ -217,7 +217,7 @@ class AsyncEngine:
     def _open(self, add: _Add, prompt: str | None) -> _Stream:
         self._bind(asyncio.get_running_loop())
         if self._draining:
-            raise OverloadedError("the engine is shutting down and takes no new requests")
+            raise ShuttingDownError("the engine is shutting down and takes no new requests")
         if self._dead is not None or not self._thread.is_alive():
             raise self._why_dead()
         self._core.check(add.token_ids, add.params, add.encoder_token_ids)

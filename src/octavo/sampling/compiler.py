@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Protocol
 
-from octavo.errors import InvalidRequestError, OverloadedError
+from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling.bad_words import BadWords, Vocabulary
+from octavo.sampling.compile_pool import CompilePool
 from octavo.sampling.grammar import Grammar, GrammarVocabulary
 from octavo.sampling.grammar_source import PARAM, cache_key, grammar_source
 
 CACHED = 256
-WORKERS = 2
-MAX_PENDING = 64
-TIMEOUT_S = 10.0
+CACHED_BYTES = 256 << 20
+"""Of all grammars that are kept, as _weight() estimates them."""
 
 
 class Tokens(Protocol):
@@ -38,16 +36,18 @@ class Tokens(Protocol):
 class ConstraintCompiler:
     """Fills SamplingParams.constraints. Thread-safe; grammars are cached, least recently used goes.
 
-    Compiling happens on the caller's thread (compile) or in a small pool (compile_async), never on
-    the engine's: a grammar that takes long delays nobody but who sent it.
+    Compiling happens on the caller's thread (compile) or in small pools (compile_async), never on the
+    engine's. Cached grammars wait for nobody; bad words have threads of their own; of the other grammars
+    the shorter goes first (see CompilePool).
     """
 
     def __init__(self, tokenizer: Tokens) -> None:
         self._tokenizer = tokenizer
         self._cache: OrderedDict[str, Grammar] = OrderedDict()
+        self._cached_bytes = 0
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(WORKERS, "grammar")
-        self._pending = 0
+        self._grammars = CompilePool("grammars", PARAM)
+        self._words = CompilePool("bad_words", "bad_words")
         self._making = threading.Lock()
         self._steps = self._make_table()
         self._table: GrammarVocabulary | None = None
@@ -62,47 +62,57 @@ class ConstraintCompiler:
             return params
         constraints: list[BadWords | Grammar] = []
         if params.bad_words:
-            constraints.append(BadWords(params.bad_words, self._vocabulary))
-        if params.structured_outputs is not None:
-            constraints.append(self._grammar(params.structured_outputs))
+            constraints.append(self._bad_words(params.bad_words))
+        if (wanted := params.structured_outputs) is not None:
+            key = cache_key(wanted)
+            constraints.append(self._known(key) or self._grammar(wanted, key))
         return params.replace(constraints=tuple(constraints))
 
     async def compile_async(self, params: SamplingParams) -> SamplingParams:
         """The same without blocking the event loop.
 
         Raises:
-            OverloadedError: too many grammars are being compiled already.
+            InvalidRequestError, UnsupportedError: as compile(), or it takes too long.
+            OverloadedError: too much is being compiled already. ShuttingDownError: after close().
         """
         if not _needs(params):
             return params
-        if self._pending >= MAX_PENDING:
-            raise OverloadedError(f"{MAX_PENDING} grammars are being compiled already; try again later")
-        self._pending += 1
-        work = asyncio.get_running_loop().run_in_executor(self._pool, self.compile, params)
-        work.add_done_callback(self._done)
-        try:
-            return await asyncio.wait_for(asyncio.shield(work), TIMEOUT_S)
-        except TimeoutError:
-            raise InvalidRequestError(
-                f"the grammar took longer than {TIMEOUT_S:g} s to compile: simplify it", PARAM
-            ) from None
+        constraints: list[BadWords | Grammar] = []
+        if words := params.bad_words:
+            size = sum(map(len, words))
+            constraints.append(await self._words.run(size, partial(self._bad_words, words)))
+        if (wanted := params.structured_outputs) is not None:
+            key = cache_key(wanted)
+            known = self._known(key)
+            make = partial(self._grammar, wanted, key)
+            constraints.append(known or await self._grammars.run(len(key), make))
+        return params.replace(constraints=tuple(constraints))
 
-    def _done(self, work: asyncio.Future[SamplingParams]) -> None:
-        self._pending -= 1
-        if not work.cancelled():
-            work.exception()  # looked at, in case that nobody waits any more
+    def close(self) -> None:
+        """End what compile_async() waits for with ShuttingDownError, and take nothing new there."""
+        self._grammars.close()
+        self._words.close()
 
-    def _grammar(self, wanted: StructuredOutputsParams) -> Grammar:
-        key = cache_key(wanted)
+    def _bad_words(self, words: Sequence[str]) -> BadWords:
+        return BadWords(words, self._vocabulary)
+
+    def _known(self, key: str) -> Grammar | None:
         with self._lock:
             if (known := self._cache.get(key)) is not None:
                 self._cache.move_to_end(key)
-                return known
+            return known
+
+    def _grammar(self, wanted: StructuredOutputsParams, key: str) -> Grammar:
+        if (known := self._known(key)) is not None:  # made while this one waited
+            return known
         made = self._guarded(lambda: Grammar(grammar_source(wanted), self._grammar_vocabulary, PARAM))
         with self._lock:
-            self._cache[key] = made
-            while len(self._cache) > CACHED:
-                self._cache.popitem(last=False)
+            if key not in self._cache:
+                self._cache[key] = made
+                self._cached_bytes += _weight(key)
+            while len(self._cache) > CACHED or self._cached_bytes > CACHED_BYTES:
+                gone, _ = self._cache.popitem(last=False)
+                self._cached_bytes -= _weight(gone)
         return made
 
     @staticmethod
@@ -163,6 +173,11 @@ class ConstraintCompiler:
         yield
         table.add_slices()
         self._table = table
+
+
+def _weight(key: str) -> int:
+    """Bytes that a grammar takes, about: large schemas took up to 400 for each character of their text."""
+    return 100_000 + 400 * len(key)
 
 
 def _needs(params: SamplingParams) -> bool:

@@ -145,7 +145,7 @@ class Grammar:
         first = original()
         problem = first.get_error() or "; ".join(first.get_grammar_warnings())
         if problem:
-            raise InvalidRequestError(f"{param}: {_one_line(problem)}", param)
+            raise InvalidRequestError(f"{param}: {_said(problem)}", param)
         # Copies of a matcher share what they have learned, and a lock on it: several originals, dealt out in
         # turn, let several threads work.
         others = [original() for _ in range(ORIGINALS - 1)]
@@ -215,7 +215,7 @@ class GrammarMatcher:
     def check(self) -> None:
         """Raise ConstraintError if the last mask means nothing."""
         if self._matcher.is_error():
-            raise ConstraintError(f"{GRAMMAR_FAILED}: {_one_line(self._matcher.get_error())}")
+            raise ConstraintError(f"{GRAMMAR_FAILED}: {_said(self._matcher.get_error())}")
 
     def append(self, token_ids: Sequence[int]) -> None:
         # A token that the grammar forbids leaves an error, which the next restrict() reports.
@@ -286,6 +286,17 @@ def _clear(mask: U32, allowed: U32) -> None:
     """Clear what is not allowed; tokens beyond the tokenizer's are padding, and never are."""
     mask[: len(allowed)] &= allowed
     mask[len(allowed) :] = 0
+
+
+_WORDS = {
+    "NoExtensionBias": "nothing can begin it: a rule that only leads back to itself has no end",
+    "Current row has": f"more than {LIMITS['max_items_in_row']} alternatives are open in one place",
+}
+"""What llguidance says, in words for whoever wrote the grammar."""
+
+
+def _said(problem: str) -> str:
+    return next((words for sign, words in _WORDS.items() if sign in problem), _one_line(problem))
 
 
 def _one_line(text: str, limit: int = 300) -> str:

@@ -68,6 +68,8 @@ def from_schema(schema: Any) -> str:
     _check_patterns(schema)
     try:
         source: str = llguidance.LLMatcher.grammar_from_json_schema(normalize(schema), overrides=JSON_OPTIONS)
+    except InvalidRequestError as error:
+        raise type(error)(f"structured_outputs.json: {error}", PARAM) from None
     except ValueError as error:  # what it cannot read, such as numbers of hundreds of digits
         raise _wrong(f"structured_outputs.json: {' '.join(str(error).split())[:200]}") from None
     return source

@@ -19,10 +19,17 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.sampling.json_schema_case import Case, Conjunction
 from octavo.sampling.json_schema_cases import Cases
 from octavo.sampling.json_schema_refs import PARAM, Schemas
-from octavo.sampling.json_schema_value import equal
+from octavo.sampling.json_schema_value import equal, frozen
 
 MAX_DEFINITIONS = 2_000
 MAX_ARRAYS = 1_000
+MAX_PROPERTIES = 900
+"""Of the objects at one place: each may come next, as 4 items of a row of llguidance's parser. An alternative
+is 8, an array or object of an enum 3. So rows stay within what is allowed (grammar.LIMITS)."""
+MAX_PATTERNS = 200
+"""In patternProperties and propertyNames, of all places: the work grows with their third power."""
+MAX_ALL_PROPERTIES = 4_000
+"""Of all places, merged ones counted each time."""
 
 SUPPORTED = frozenset(
     [
@@ -128,7 +135,9 @@ class _Writer:
     """Writes conjunctions as plain schemas; those met again, under a name in $defs."""
 
     def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
         self._cases = Cases(schemas)
+        self._properties = self._patterns = 0
         self.definitions: dict[str, Any] = {}
         self._names: dict[Conjunction, str] = {}
 
@@ -152,10 +161,35 @@ class _Writer:
         return {"$ref": f"#/$defs/{name}"}
 
     def _any_of(self, cases: list[Case]) -> Any:
+        self._count(cases)
         written = [schema for schema in map(self._case, cases) if schema is not False]
         if not written:
             return False
         return written[0] if len(written) == 1 else {"anyOf": written}
+
+    def _count(self, cases: list[Case]) -> None:
+        """Refuse what makes rows of the parser too long, or the grammar too large."""
+        objects = sum(len(case.properties) for case in cases)
+        values = [value for case in cases for value in case.values or ()]
+        self._schemas.spend(len(values))
+        nested = sum(isinstance(value, (dict, list)) for value in values)
+        if 4 * objects + 8 * (len(cases) - 1) + 3 * nested > 4 * MAX_PROPERTIES:
+            raise UnsupportedError(
+                f"the JSON schema has {objects} properties at one place, {len(cases)} alternatives and "
+                f"{nested} arrays or objects in enum; at most {MAX_PROPERTIES} properties are taken, of "
+                "which a further alternative takes two and an array or object of an enum one",
+                PARAM,
+            )
+        self._properties += objects
+        self._patterns += sum(len(case.patterns) for case in cases)
+        if self._patterns > MAX_PATTERNS:
+            raise UnsupportedError(
+                f"the JSON schema has more than {MAX_PATTERNS} patterns of names when written out", PARAM
+            )
+        if self._properties > MAX_ALL_PROPERTIES:
+            raise UnsupportedError(
+                f"the JSON schema has more than {MAX_ALL_PROPERTIES} properties when written out", PARAM
+            )
 
     def _case(self, case: Case) -> Any:
         if case.values is not None:
@@ -202,6 +236,7 @@ class _Writer:
             if length >= case.bounds.get("minItems", 0):
                 arrays += longest
             choices = places[length] if length < len(places) else rest
+            self._schemas.spend(len(longest) * len(choices or ()) * (1 + length))
             longest = [
                 [*array, value]
                 for array in longest
@@ -222,8 +257,9 @@ class _Writer:
             values = known.get(case.type) if case.values is None else case.values
             if values is None:
                 return None
-            found += [v for i, v in enumerate(values) if not any(equal(v, w) for w in [*found, *values[:i]])]
-        return found
+            self._schemas.spend(len(values))
+            found += values
+        return list({frozen(value): value for value in reversed(found)}.values())[::-1]
 
     def _object(self, case: Case, schema: dict[str, Any]) -> Any:
         written = {name: self.place(member) for name, member in case.properties.items()}

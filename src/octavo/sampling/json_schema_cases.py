@@ -57,6 +57,7 @@ class Cases:
         found = self._known.get(conjunction)
         if found is None:
             found = self._known[conjunction] = list(self._find(conjunction))
+            self._schemas.spend(len(found))
             if len(found) > MAX_CASES:
                 raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
         return found
@@ -84,10 +85,16 @@ class Cases:
             if (number, wanted) in seen:
                 continue  # a $ref that leads back to itself adds nothing
             branches = self._branches(number, wanted, seen | {(number, wanted)})
-            result = [a + b for a, b in product(result, branches)]
+            result = self._multiply(result, branches)
             if len(result) > MAX_CASES:
                 raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
         return result
+
+    def _multiply(self, ours: list[list[Literal]], others: list[list[Literal]]) -> list[list[Literal]]:
+        """Each list of the one with each of the other."""
+        members = sum(map(len, ours)) * len(others) + sum(map(len, others)) * len(ours)
+        self._schemas.spend(1 + len(ours) * len(others) + members // 16)  # copying a literal is no work
+        return [a + b for a, b in product(ours, others)]
 
     def _branches(self, number: int, wanted: bool, seen: frozenset[tuple[int, bool]]) -> list[list[Literal]]:
         schema = self._schemas[number]
@@ -103,7 +110,7 @@ class Cases:
             return union + [branch for group in groups for branch in group]
         result = [plain]
         for group in groups:
-            result = [a + b for a, b in product(result, group)]
+            result = self._multiply(result, group)
         return result
 
     def _holds_always(self, literal: Literal) -> bool:
@@ -161,6 +168,7 @@ class Cases:
         return result
 
     def _disjoint(self, one: int, other: int) -> bool:
+        self._schemas.spend(1)
         try:
             return not self.of(frozenset({(one, True), (other, True)}))
         except UnsupportedError:
@@ -182,7 +190,9 @@ class Cases:
             if keyword == "dependentSchemas":
                 present.append((self._schemas.number(demand), True))
             branches = self._expand([(absent, True)], seen) + self._expand(present, seen)
-            result = [a + b for a, b in product(result, branches)]
+            result = self._multiply(result, branches)
+            if len(result) > MAX_CASES:
+                raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
         return result
 
     # --- 4. values ----------------------------------------------------------------------------------
@@ -190,21 +200,25 @@ class Cases:
     def _values(self, literals: list[Literal]) -> list[Any] | None:
         """The values that const and enum leave, or None where there is neither."""
         values: list[Any] | None = None
+        source: Literal | None = None
         for number, keyword, wanted in literals:
             if keyword in ("const", "enum") and wanted:
                 given = self._schemas[number][keyword]
                 if keyword == "enum" and not isinstance(given, list):
                     raise InvalidRequestError("enum must be a list", PARAM)
-                values = given if keyword == "enum" else [given]
+                values, source = given if keyword == "enum" else [given], (number, keyword, wanted)
                 break
         if values is None:
             return None
-        return [v for v in values if all(holds(self._schemas, v, *literal) for literal in literals)]
+        rest = [literal for literal in literals if literal != source]
+        self._schemas.spend(len(values) * (1 + len(rest)))
+        return [v for v in values if all(holds(self._schemas, v, *literal) for literal in rest)]
 
     # --- 2 and 3. types and merging -----------------------------------------------------------------
 
     def _merge(self, kind: str, literals: list[Literal]) -> Case | None:
         """The case of one type, or None: no value of this type will do."""
+        self._schemas.spend(1 + len(literals) // 8)
         case = Case(kind)
         objects: list[int] = []
         for number, keyword, wanted in literals:

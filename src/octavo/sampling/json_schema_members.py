@@ -113,6 +113,7 @@ def merge_objects(
         raise UnsupportedError(
             "JSON schema: patternProperties of two merged schemas are not supported", PARAM
         )
+    schemas.spend(len(names) * (1 + len(parts) + 8 * len(patterned)))
     for name in names:
         own = case.properties.get(name, frozenset())
         case.properties[name] = own.union(*(_member(schemas, schema, name) for schema in parts))

@@ -7,10 +7,13 @@ from typing import Any
 from urllib.parse import unquote, urljoin
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.sampling.json_schema_value import frozen
 
 PARAM = "structured_outputs"
 MAX_DEPTH = 64
 MAX_SUBSCHEMAS = 5_000
+MAX_WORK = 100_000
+"""Steps of working a schema out, each of some microseconds of the interpreter."""
 
 DIALECTS = ("https://json-schema.org/", "http://json-schema.org/")
 
@@ -35,7 +38,19 @@ class Schemas:
         self._number: dict[int, int] = {}  # by identity: the schema is ours while we work on it
         self._places: dict[str, int] = {}  # absolute URI with anchor -> number
         self._dynamic: dict[str, list[int]] = {}  # the places of each $dynamicAnchor
+        self._values: dict[int, frozenset[Any]] = {}
+        self._left = MAX_WORK
         self._add(schema, "", 0)
+
+    def spend(self, steps: int) -> None:
+        """Count work.
+
+        Raises:
+            UnsupportedError: it is more than MAX_WORK in all.
+        """
+        self._left -= steps
+        if self._left < 0:
+            raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
 
     def __getitem__(self, number: int) -> Any:
         return self._nodes[number]
@@ -45,6 +60,12 @@ class Schemas:
         if isinstance(schema, bool):
             return self._plain(schema)
         return self._number[id(schema)]
+
+    def values(self, number: int) -> frozenset[Any]:
+        """The enum of a subschema, each value frozen()."""
+        if number not in self._values:
+            self._values[number] = frozenset(map(frozen, self._nodes[number]["enum"]))
+        return self._values[number]
 
     def synthetic(self, schema: Any, base: int = 0) -> int:
         """A number for a schema that does not stand in the whole (its parts may)."""

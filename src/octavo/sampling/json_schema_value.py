@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from octavo.sampling.json_schema_refs import Schemas
 
 PARAM = "structured_outputs"
+MAX_NUMBER = 2**63 - 1
+MAX_SIZE = 2**32 - 1
 
 
 def type_of(value: Any) -> str:
@@ -39,13 +41,16 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def check_number(keyword: str, value: Any) -> None:
-    """Raise unless the keyword's value is a number it can be."""
-    whole = keyword.startswith(("min", "max")) and keyword not in ("minimum", "maximum")
+    """Raise unless the keyword's value is a number it can be, and one that can be followed."""
+    size = keyword.startswith(("min", "max")) and keyword not in ("minimum", "maximum")
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or (whole and (value < 0 or value != int(value))) or (keyword == "multipleOf" and value <= 0):
-        raise InvalidRequestError(
-            f"{keyword} must be a number that it can be, not {str(value)[:40]!r}", PARAM
-        )
+    if not ok or (size and (value < 0 or value != int(value))) or (keyword == "multipleOf" and value <= 0):
+        wanted = "a whole number from 0" if size else "above 0" if keyword == "multipleOf" else "a number"
+        raise InvalidRequestError(f"{keyword} must be {wanted}, not {repr(value)[:40]}", PARAM)
+    limit = MAX_SIZE if size else MAX_NUMBER
+    if abs(value) > limit:
+        bounds = f"up to {limit}" if size or keyword == "multipleOf" else f"from -{limit} to {limit}"
+        raise UnsupportedError(f"JSON schema keyword {keyword!r} is followed {bounds}", PARAM)
 
 
 def holds(schemas: Schemas, value: Any, number: int, keyword: str, wanted: bool) -> bool:
@@ -53,8 +58,19 @@ def holds(schemas: Schemas, value: Any, number: int, keyword: str, wanted: bool)
     return _keyword(schemas, value, number, keyword) is wanted
 
 
+def frozen(value: Any) -> Any:
+    """Something hashable that is equal for equal values (see equal)."""
+    kind = type_of(value)
+    if kind == "array":
+        return kind, tuple(map(frozen, value))
+    if kind == "object":
+        return kind, frozenset((name, frozen(part)) for name, part in value.items())
+    return kind, value
+
+
 def satisfies(schemas: Schemas, value: Any, number: int) -> bool:
     """Whether the value satisfies a subschema."""
+    schemas.spend(1)
     schema = schemas[number]
     if isinstance(schema, bool):
         return schema
@@ -80,7 +96,7 @@ def _keyword(schemas: Schemas, value: Any, number: int, keyword: str) -> bool:
         case "const":
             return equal(value, given)
         case "enum":
-            return any(equal(value, each) for each in given)
+            return frozen(value) in schemas.values(number)
         case "allOf":
             return all(map(sub, given))
         case "anyOf":
@@ -96,6 +112,7 @@ def _keyword(schemas: Schemas, value: Any, number: int, keyword: str) -> bool:
     if isinstance(value, list):
         return _array(value, schema, keyword, sub)
     if isinstance(value, str):
+        schemas.spend(15 if keyword == "pattern" else 0)
         return _string(value, given, keyword)
     if type_of(value) == "number":
         return _number(value, given, keyword)

@@ -20,6 +20,7 @@ from octavo.errors import (
     OctavoError,
     OverloadedError,
     RequestFailedError,
+    ShuttingDownError,
 )
 
 logger = logging.getLogger("octavo.server")
@@ -84,6 +85,8 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
         return ApiError(400, message, param=param)
     if isinstance(error, OverloadedError):
         retry = {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+        if isinstance(error, ShuttingDownError):
+            return ApiError(503, str(error), "service_unavailable", headers=retry)
         return ApiError(429, str(error), "overloaded_error", code="overloaded", headers=retry)
     if isinstance(error, CapacityError):
         return ApiError(400, str(error), code="capacity")
