@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from octavo.errors import CheckpointError, EngineDeadError
+from octavo.sampling.compile_pool import is_compiling
 from octavo.server.app import create_app
 from octavo.server.listen import PortInUseError, bind
 from octavo.server.run import serve
@@ -165,6 +167,32 @@ def test_what_outlives_the_time_limit_is_told(second_signal: bool) -> None:
             assert "aborted" in seen[-2]
             assert seen[-1] == "data: [DONE]"
             assert not await server.done
+
+    run(test)
+
+
+def test_a_grammar_that_outlives_the_time_limit_is_a_503_and_holds_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        engine = FakeEngine()
+        begun, go = threading.Event(), threading.Event()
+
+        def hold(*_: object) -> None:
+            begun.set()
+            assert go.wait(60)
+
+        monkeypatch.setattr(engine.compiler, "_grammar", hold)
+        async with running(engine, 0.05) as server:
+            body = BODY | {"stream": False, "structured_outputs": {"regex": "a"}}
+            request = asyncio.ensure_future(server.client.post(CHAT, json=body))
+            await asyncio.to_thread(begun.wait)
+            os.kill(os.getpid(), signal.SIGTERM)
+            answer = await request
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert not await server.done
+            assert is_compiling()  # so the command leaves without waiting for the thread
+            go.set()
 
     run(test)
 

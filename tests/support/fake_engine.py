@@ -143,6 +143,7 @@ class FakeEngine:
     async def drain(self, timeout_s: float) -> None:
         """Those that still run end as aborted."""
         self.draining = True
+        self.compiler.close()
         if self.hold is not None:
             self.hold.set()
 
