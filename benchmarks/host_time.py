@@ -65,6 +65,9 @@ class WatchedDecoder:
         self.log.append((time.perf_counter(), native.forward_s, native.drawing_s))
         return drawn
 
+    def redraw(self, indices: Sequence[int], mask: Any) -> list[int]:
+        return self._decoder.redraw(indices, mask)
+
     def since(self, moment: float) -> tuple[float, float]:
         """Seconds spent in (forwards, draws) of steps that ended after this moment."""
         _, *before = [entry for entry in self.log if entry[0] <= moment][-1]

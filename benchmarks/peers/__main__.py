@@ -28,7 +28,7 @@ from harness import Worker, python_with, report, usable_cores, write
 from octavo.bench.stats import spread
 from octavo.bench.workload import COMMON_IDS, random_prompts
 from peers import files
-from peers.rows import OURS, OURS_INT8, OURS_Q4, ROWS, SHAPES, Row, Shape
+from peers.rows import OURS, OURS_F16, OURS_INT8, OURS_Q4, ROWS, SHAPES, Row, Shape
 
 PAUSE_S = 0.3  # between turns: the other engines' idle threads stop spinning
 MODULES = {
@@ -61,7 +61,8 @@ def entries(model: str, pythons: Mapping[str, str], ours: dict[str, Any], int8: 
             if "llama.cpp" in pythons and (best := files.requantized(model, pythons["llama.cpp"])) != path:
                 found.append(Entry(OURS_Q4, "octavo", best, python, ours))
             if int8:
-                found.append(Entry(OURS_INT8, "octavo", path, python, {**ours, "kv_cache_dtype": "int8"}))
+                for name, pages in ((OURS_INT8, "int8"), (OURS_F16, "float16")):
+                    found.append(Entry(name, "octavo", path, python, {**ours, "kv_cache_dtype": pages}))
         elif engine == "llama.cpp":
             best = files.requantized(model, python)
             found.append(Entry("llama.cpp Q4_0", "llama_cpp", best, python))
@@ -80,8 +81,8 @@ def entries(model: str, pythons: Mapping[str, str], ours: dict[str, Any], int8: 
 
 def wanted(entry: Entry, shape: Shape, key: str, rows: Sequence[Row]) -> bool:
     """Whether this engine takes part in this shape."""
-    if entry.name == OURS_INT8:
-        return any(row.shape == key and row.ours == OURS_INT8 for row in rows)
+    if entry.name in (OURS_INT8, OURS_F16):
+        return any(row.shape == key and entry.name in (row.ours, row.over) for row in rows)
     return not (shape.heavy and entry.name.removesuffix(" Q4_0") in SLOW)
 
 

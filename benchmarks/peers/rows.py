@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from peers.files import TINYLLAMA
 
-OURS, OURS_Q4, OURS_INT8 = "octavo", "octavo Q4_0", "octavo int8 KV"
+OURS, OURS_Q4, OURS_INT8, OURS_F16 = "octavo", "octavo Q4_0", "octavo int8 KV", "octavo f16 KV"
 QUICK_DIVISOR = 8
 
 
@@ -83,7 +83,7 @@ ROWS = (
     Row("SmolLM2, decode at 8k of context", "context-8k", "decode", 4.0),
     Row("SmolLM2, prompt of 4,096", "context-4k", "prompt", 2.5),
     Row("SmolLM2, prompt of 8,000", "context-8k", "prompt", 2.0),
-    Row("SmolLM2, decode at 8k, int8 KV over f16", "context-8k", "decode", 1.4, None, OURS_INT8, OURS),
+    Row("SmolLM2, decode at 8k, int8 KV over f16", "context-8k", "decode", 1.4, None, OURS_INT8, OURS_F16),
     Row("1.1B, decode, 1 stream", "1b-short", "decode", 1.4, 1.6),
     Row("1.1B, prompt of 256", "1b-prompt-256", "prompt", 2.2, 3.0),
     Row("1.1B, decode, 32 streams", "1b-batch-32", "decode", 2.5, 4.0),

@@ -54,8 +54,6 @@ class Decoding:
                 errors[row] = wrong[index]
             elif token >= 0:
                 tokens[row] = (SampledToken(token),)
-                if masked:
-                    self._samplings.append(row, (token,))
             else:
                 errors[row] = ERRORS[token]
         return StepResult(step_id, tokens, errors)
@@ -66,10 +64,13 @@ class Decoding:
         return rows.only_masked and (self._masks_before or not rows.narrowed)
 
     def _draw_refused(self, rows: Sequence[int], drawn: list[int]) -> dict[int, str]:
-        """Put other tokens for those that a constraint forbids; index -> why it cannot be followed."""
-        refused = self._samplings.refused(rows, drawn)
+        """Append what was drawn, and other tokens for those that a constraint forbids; index -> why a row
+        cannot be followed."""
+        refused = self._samplings.append_allowed(rows, drawn)
         mask, errors = self._samplings.masks([rows[index] for index in refused])
         if mask is not None:
-            for index, token in zip(refused, self._redraw(refused, mask), strict=True):
+            for place, (index, token) in enumerate(zip(refused, self._redraw(refused, mask), strict=True)):
                 drawn[index] = token
+                if token >= 0 and place not in errors:
+                    self._samplings.append(rows[index], (token,))
         return {refused[place]: message for place, message in errors.items()}

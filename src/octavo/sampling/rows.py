@@ -209,23 +209,34 @@ class SamplingRows:
             return None, {}
         return self._masks(rows, [()] * len(rows), self._narrow if narrowed else None)
 
-    def refused(self, rows: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        """Indices of rows that were drawn without their mask, and whose token it forbids.
+    def append_allowed(self, rows: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """Append each row's token, but not one that a constraint forbids: those rows' indices.
+
+        Where the mask came before the draw there is nothing to forbid.
 
         Args:
-            tokens [R]: below 0 is none.
+            tokens [R]: below 0 is none, and is left out.
         """
         found: list[int] = []
         for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            if token < 0:
+                continue
             matchers = self._matchers.get(row)
-            if not matchers or token < 0 or row in self._narrow:
+            if not matchers or row in self._narrow:
+                self.append(row, (token,))
                 continue
             self._tell(row, matchers)
             try:
-                if not all(matcher.allows(token) for matcher in matchers):
-                    found.append(index)
+                if len(matchers) == 1 and isinstance(matchers[0], GrammarMatcher):
+                    taken = matchers[0].take(token)
+                elif taken := all(matcher.allows(token) for matcher in matchers):
+                    self._unheard[row] = [token]
             except ConstraintError:  # masks() says it
+                taken = False
+            if not taken:
                 found.append(index)
+            elif row in self._counts:
+                self._counts[row].append((token,))
         return found
 
     @property
