@@ -25,6 +25,7 @@ from harness import report, usable_cores, write
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
 from octavo.kernels.cpu import CpuBackend, CpuDecoder, CpuProgram
+from octavo.kernels.ops import RowDecoder
 
 LIMIT = 0.05
 PROMPT = 16
@@ -73,6 +74,10 @@ class WatchedDecoder:
         _, *before = [entry for entry in self.log if entry[0] <= moment][-1]
         _, *total = self.log[-1]
         return total[0] - before[0], total[1] - before[1]
+
+
+WATCHED: type[RowDecoder] = WatchedDecoder
+"""It goes where a decoder goes."""
 
 
 class TimedSampler:

@@ -91,7 +91,7 @@ def loop(mix: Mix, copies: int = 4) -> str:
 
 
 def program(names: list[str]) -> str:
-    """C++ that prints a line for each mix: cycles of one copy (median of many rounds), seconds (the least)."""
+    """C++ that prints, of a copy of each mix, the cycles (median of many rounds) and seconds (the least)."""
     saved = ", ".join(f'"xmm{i}"' for i in range(16))
     cases = "\n".join(
         f"case {i}: for (int i = 0; i < n; i++) "

@@ -190,7 +190,7 @@ def test_drawn_first_or_masked_first_the_tokens_are_equal(
     folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     monkeypatch.setattr(runner, "usable_threads", lambda: threads)
-    redraw, again = SamplingRows.refused, 0
+    redraw, again = SamplingRows.append_allowed, 0
 
     def counting(rows: SamplingRows, *args: Any) -> list[int]:
         nonlocal again
@@ -198,7 +198,7 @@ def test_drawn_first_or_masked_first_the_tokens_are_equal(
         again += len(found)
         return found
 
-    monkeypatch.setattr(SamplingRows, "refused", counting)
+    monkeypatch.setattr(SamplingRows, "append_allowed", counting)
     taken = 0
     for eager, first, counted in eager_and_first(folder, monkeypatch, range(20), threads=threads):
         assert first.tokens == eager.tokens
@@ -212,7 +212,13 @@ def test_drawn_first_or_masked_first_the_tokens_are_equal(
 def test_mistakes_would_be_seen(folder: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     monkeypatch.setattr(runner, "usable_threads", lambda: 1)
     if mutant == "keeps what is refused":
-        monkeypatch.setattr(SamplingRows, "refused", lambda *_: [])
+
+        def trusting(rows: SamplingRows, those: list[int], tokens: list[int]) -> list[int]:
+            for row, token in zip(those, tokens, strict=True):
+                rows.append(row, (token,))
+            return []
+
+        monkeypatch.setattr(SamplingRows, "append_allowed", trusting)
     else:
 
         def validated(matcher: GrammarMatcher, token: int) -> bool:

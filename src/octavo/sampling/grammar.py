@@ -213,15 +213,10 @@ class GrammarMatcher:
         return not forced or forced[0] == token_id
 
     def take(self, token_id: int) -> bool:
-        """Append the token if it is allowed: one way through the grammar, where asking first makes it two."""
-        if token_id >= self._size or token_id in self._vocabulary.control:
-            if taken := self.allows(token_id):
-                self.append([token_id])
-            return taken
-        forced = self._matcher.compute_ff_tokens()  # see allows()
-        if forced and forced[0] != token_id:
-            return False
-        return bool(self._matcher.try_consume_tokens([token_id]) == 1)
+        """Append the token if it is allowed."""
+        if taken := self.allows(token_id):
+            self._matcher.consume_token(token_id)
+        return taken
 
     def check(self) -> None:
         """Raise ConstraintError if the last mask means nothing."""
