@@ -134,7 +134,7 @@ int main() {{
             best = std::min(best, seconds);
         }}
         std::sort(cycles.begin(), cycles.end());
-        std::printf("%f %f\\n", cycles[cycles.size() / 2], best);
+        std::printf("%f %.15f\\n", cycles[cycles.size() / 2], best);
     }}
 }}
 """
