@@ -161,9 +161,9 @@ SHAPES = {
 
 WAYS = {
     "avx2": ("avx2 u4", "avx2 s8", "avx2 attention, f32"),
-    "avx2, attention in int16": ("avx2 u4", "avx2 s8", "avx2 attention, int16"),
+    "avx2, integer scales and attention": ("avx2 u4, integer scales", "avx2 s8", "avx2 attention, int16"),
     "avx512": ("avx512 u4 or s8, two panels",) * 2 + ("avx512 attention, f32",),
-    "avx512, attention in int16": ("avx512 u4 or s8, two panels",) * 2 + ("avx512 attention, int16",),
+    "avx512, integer attention": ("avx512 u4 or s8, two panels",) * 2 + ("avx512 attention, int16",),
 }
 
 
