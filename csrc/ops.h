@@ -1,4 +1,4 @@
-// The ops that a program is made of; kernels/ops.py says what each computes.
+// The ops that a program is made of; kernels/operations.py says what each computes.
 #pragma once
 #include <array>
 #include <map>

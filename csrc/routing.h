@@ -1,4 +1,4 @@
-// Which experts a token goes to, and with what share; kernels/ops.py, Routing, says the rules.
+// Which experts a token goes to, and with what share; kernels/types.py, Routing, says the rules.
 #pragma once
 #include <cstdint>
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.ops import TokenArrays
+from octavo.kernels.types import TokenArrays
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

@@ -1,0 +1,213 @@
+"""A place to compute, as the runtime sees it: weights packed, pages held, programs run, tokens drawn."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.draws import DeviceSteps
+from octavo.kernels.operations import Ops
+from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight, Tensor, TokenArrays
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Upper bounds of one batch; static buffers are sized by them."""
+
+    max_tokens: int
+    max_sequences: int
+    max_sampled: int
+    max_pages_per_sequence: int
+
+
+class KVCache(Protocol):
+    """All layers' pages on one backend."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def layer(self, index: int) -> KVLayer: ...
+
+    def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy page src to page dst in every layer for each (src, dst); all are read first."""
+        ...
+
+
+@runtime_checkable
+class LateCopies(Protocol):
+    """A KVCache whose copies are still under way when copy_pages returns."""
+
+    def wait(self) -> None: ...
+
+
+@runtime_checkable
+class PageBytes(Protocol):
+    """A KVCache whose pages can be taken out and put back: what makes them up, scales included."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page, all layers together."""
+        ...
+
+    def read_page(self, page: int) -> U8:
+        """A copy of a page's bytes, [page_bytes]."""
+        ...
+
+    def write_page(self, page: int, data: U8) -> None:
+        """Make a page what read_page gave, of whichever page it was."""
+        ...
+
+
+class Forward(Protocol):
+    """Model code: from a batch to logits [R, vocab]."""
+
+    def __call__(self, ops: Ops, inputs: Inputs) -> Tensor: ...
+
+
+class Program(Protocol):
+    """A forward that can be run again and again over the same static buffers."""
+
+    def replay(self, batch: ForwardBatch) -> F32:
+        """Run it. Returns the forward's result, [rows, width]; valid until the next replay."""
+        ...
+
+
+class RowSampler(Protocol):
+    """A backend's sampler, by arrays alone; sampling/native.py calls it and says what they mean."""
+
+    def sample(
+        self,
+        logits: F32,
+        params: npt.NDArray[np.uint8],
+        positions: npt.NDArray[np.int64],
+        bias: TokenArrays,
+        banned: TokenArrays,
+        seen: TokenArrays,
+        mask: npt.NDArray[np.uint32] | None,
+        given: npt.NDArray[np.int32] | None,
+        logprob: npt.NDArray[np.float64],
+        rank: npt.NDArray[np.int64],
+        top_token: npt.NDArray[np.int32],
+        top_logprob: npt.NDArray[np.float64],
+    ) -> list[int]: ...
+
+
+class RowDecoder(Protocol):
+    """A backend's own way through a step in which every row computes one token and draws the next."""
+
+    def step(
+        self, rows: Sequence[int], starts: Sequence[int], mask: npt.NDArray[np.uint32] | None = None
+    ) -> list[int]:
+        """Compute the token at position starts[i] of each row, draw and append the one after it.
+
+        Args:
+            mask [R, ceil(vocab / 32)]: which tokens may be drawn, as SamplingBatch has it; None: all.
+
+        Returns:
+            The tokens; in the place of one what RowSampler.sample gives for an error: that row stays
+            as it was.
+        """
+        ...
+
+    def redraw(self, indices: Sequence[int], mask: npt.NDArray[np.uint32]) -> list[int]:
+        """Draw again for some rows of the last step, whose tokens were refused; the new ones replace them.
+
+        Args:
+            indices: of `rows`, each once.
+            mask [len(indices), ceil(vocab / 32)]: it forbids the token that was drawn.
+
+        Returns:
+            The tokens, or errors, as step does; an error leaves the row without the token.
+        """
+        ...
+
+
+class Backend(ABC):
+    """A place to compute: packs weights, holds pages, runs programs.
+
+    Attributes:
+        kv_dtype: the type of pages (KVSpec.dtype) where nobody chose one; None: the configuration's.
+        step_tokens: tokens of a step that keep it busy; None: as many as a CPU's.
+    """
+
+    name: str
+    isa: str
+    threads: int
+    kv_dtype: str | None = None
+    step_tokens: int | None = None
+
+    def page_budget(self, share: float | None, reserve: int) -> int | None:
+        """Bytes of a memory of its own that pages may take; None: they lie in the system's memory.
+
+        Args:
+            share: of the whole memory, for everything; None: the backend's own.
+            reserve: bytes to leave to activations.
+        """
+        return None
+
+    @abstractmethod
+    def pack(self, weights: Sequence[Any], gated: bool = False) -> PackedWeight:
+        """Stack Weights (kernels/weight.py) of one width along their rows, packed for ops.linear.
+
+        Layouts may differ: each row keeps its weight's own, and meets x rounded or not as that
+        layout says. gated: exactly two weights of equal shape, a gate and an up projection; two
+        layouts meet in f32. Each Weight's release() is called once its bytes were taken.
+        """
+
+    @abstractmethod
+    def kv_cache(
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0
+    ) -> KVCache:
+        """Pages for all layers; memory is touched lazily where the system allows.
+
+        Args:
+            swap_pages: pages after the others that only copy_pages reaches, in the system's memory.
+        """
+
+    @abstractmethod
+    def capture(self, forward: Forward, limits: Limits) -> Program:
+        """Make a Program of model code."""
+
+    def facts(self) -> dict[str, str]:
+        """What the lines of a start should say of it, by name."""
+        return {}
+
+    def report(self, tell: Callable[[str, float], None]) -> None:
+        """From now on tell of work that ended in the background: (what it was, seconds), on its thread."""
+        return None
+
+    def steps(self, forward: Forward, limits: Limits, vocab_size: int) -> DeviceSteps | None:
+        """A program that draws where its logits are (kernels/draws.py); None: logits come to the host."""
+        return None
+
+    def sampler(self, vocab_size: int) -> RowSampler | None:
+        """Draws tokens from logits [R, vocab_size]; None: this backend leaves that to NumPy."""
+        return None
+
+    def decoder(
+        self,
+        program: Program,
+        sampler: RowSampler,
+        tokens: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int64],
+        pages: npt.NDArray[np.int32],
+        page_size: int,
+        params: npt.NDArray[Any],
+    ) -> RowDecoder | None:
+        """Decodes rows whose draws need params and masks alone, without log-probabilities; None: it cannot.
+
+        Args:
+            program, sampler: of this backend.
+            tokens [rows, T]: each row's known tokens; those drawn are appended.
+            lengths [rows]: how many of them are known; kept up likewise.
+            pages [rows, P]: each row's page table.
+            params [rows]: records as the sampler reads them. All arrays are those that others change
+                between steps, C-contiguous.
+        """
+        return None

@@ -1,0 +1,180 @@
+"""Every operation that model code may use, specified: shapes, formula, order of rounding."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from octavo.kernels.types import (
+    F32,
+    Activation,
+    AttentionSpec,
+    Inputs,
+    KVLayer,
+    PackedWeight,
+    Rotary,
+    Routing,
+    Tensor,
+)
+
+
+class Ops(ABC):
+    """The operations. x, y: Tensors; T: rows of x; G: gain and B: bias are f32 vectors."""
+
+    # -- tokens in, rows out ---------------------------------------------------------------------
+
+    @abstractmethod
+    def embed(self, inputs: Inputs, table: PackedWeight, scale: float = 1.0) -> Tensor:
+        """y[t] = scale * table[token_ids[t]]: [T, K] of a table [vocab, K], dequantized exactly."""
+
+    @abstractmethod
+    def embed_positions(self, inputs: Inputs, x: Tensor, table: PackedWeight, offset: int = 0) -> Tensor:
+        """y[t] = x[t] + table[positions[t] + offset]: learned positions (GPT-2, OPT)."""
+
+    @abstractmethod
+    def gather_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
+        """y[r] = x[sampled[r]]: [R, width], the rows whose logits are wanted."""
+
+    @abstractmethod
+    def pool(self, inputs: Inputs, x: Tensor, how: str) -> Tensor:
+        """[S, width]: "last" or "mean" over each sequence's tokens of this batch (embeddings)."""
+
+    # -- rows to rows ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, gain: F32, eps: float) -> Tensor:
+        """y = x / sqrt(mean(x^2) + eps) * G (Zhang and Sennrich 2019). Gemma's 1 + G comes folded."""
+
+    @abstractmethod
+    def layer_norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float) -> Tensor:
+        """y = (x - mean) / sqrt(var + eps) * G + B, var being the biased variance."""
+
+    @abstractmethod
+    def linear(
+        self,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: F32 | None = None,
+        activation: Activation = Activation.NONE,
+        residual: Tensor | None = None,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """y = epilogue(x W^T), in this order:
+
+        1. z = x W^T + bias. For layouts of integers x is first rounded to int8 per block of 32 along
+           K: d = max|x| / 127, q = round_half_even(x / d), x ~ d q (d = 0: q = 0). Layouts
+           of floats, and of codes of floats (F8, NF4), use x as it is and accumulate in f32.
+        2. gated weight: z = activation(z[:N/2]) * z[N/2:], width N/2; otherwise z = activation(z).
+        3. z = scale * z; softcap: z = softcap * tanh(z / softcap).
+        4. residual: y = residual + z.
+        """
+
+    @abstractmethod
+    def act_mul(self, x: Tensor, activation: Activation) -> Tensor:
+        """y = activation(x[:, :w/2]) * x[:, w/2:]: the gating of a fused gate-and-up projection."""
+
+    @abstractmethod
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + y."""
+
+    @abstractmethod
+    def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:
+        """y[t] = sigmoid(gate[t, 0]) * x[t], gate being of width 1: the gate of a shared expert."""
+
+    @abstractmethod
+    def moe(
+        self,
+        x: Tensor,
+        router_logits: Tensor,
+        gate_up: Sequence[PackedWeight],
+        down: Sequence[PackedWeight],
+        top_k: int,
+        activation: Activation,
+        renormalize: bool,
+        routing: Routing | None = None,
+    ) -> Tensor:
+        """Mixture of experts: y[t] = sum over the top_k experts e of p_e down_e(gated_e(x[t])).
+
+        p = softmax(router_logits[t]), or as routing says; ties go to the lower expert; renormalize
+        divides by the sum of the chosen p. Experts are added in ascending order of e.
+        """
+
+    @abstractmethod
+    def head_linear(self, x: Tensor, weights: Sequence[PackedWeight]) -> Tensor:
+        """Each head by its own matrix: y[:, h N : (h + 1) N] = x[:, h K : (h + 1) K] W_h^T.
+
+        weights: one [N, K] for each of x's width / K heads. x is rounded as in linear, per head.
+        """
+
+    # -- attention -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rotary_append(
+        self,
+        inputs: Inputs,
+        qkv: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary: Rotary | None,
+        q_norm: F32 | None = None,
+        k_norm: F32 | None = None,
+        eps: float = 1e-6,
+    ) -> Tensor:
+        """Split qkv, normalize and rotate q and k, store k and v at the tokens' slots, return q.
+
+        qkv rows are [num_heads * head_dim | num_kv_heads * head_dim | num_kv_heads * v_head_dim].
+        q_norm, k_norm: RMS norm before rotation, [head_dim] of each head by itself, or [heads *
+        head_dim] over all heads of q or k together. rotary None: no rotation.
+        Rotation of a pair: (a cos - b sin, b cos + a sin) at the token's position, over the first
+        rotary.dim elements of each head. Scales of a token and head: int8 pages max|x| / 127; int16
+        pages max(|k| / 46000, max|k| / 32767) with the Euclidean norm |k|, and max|v| / 16383: then
+        sums of 32 bits hold every score, and every block of 32 weighted values (csrc/isa/round16.inl).
+        """
+
+    @abstractmethod
+    def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
+        """Store k and v of x at the tokens' slots: what cross attention will read.
+
+        x rows are [num_kv_heads * head_dim | num_kv_heads * v_head_dim].
+        """
+
+    @abstractmethod
+    def latent_append(
+        self,
+        inputs: Inputs,
+        q_latent: Tensor,
+        q_rope: Tensor,
+        latent: Tensor,
+        k_rope: Tensor,
+        kv: KVLayer,
+        spec: AttentionSpec,
+        rotary: Rotary,
+    ) -> Tensor:
+        """Multi-head latent attention (DeepSeek-AI 2024, section 2.1): store one latent a token.
+
+        Stores k = [latent | rotate(k_rope)] at the tokens' slots as the only KV head, and returns q
+        [T, num_heads * head_dim], for each head [q_latent of it | rotate(q_rope of it)]. latent has
+        spec.v_head_dim elements, k_rope the other spec.head_dim - spec.v_head_dim, all of which rotate.
+        """
+
+    @abstractmethod
+    def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
+        """Paged attention over everything stored so far: prefill, decode and verify are this call.
+
+        For token t of sequence s at position p, head h, over kv positions j <= p (and > p - window; all
+        of them where spec.sight says so) read from the pages (its own too, so a quantized page gives
+        the same bits in every split of the work): y[t, h] = sum_j softmax_j(softcap(scale q.k_j)
+        + slope (j - p) + bias[h, j - p]) v_j.
+        A token of a tree (ForwardBatch.tree_masks) sees of its own step its ancestors and itself, each at
+        its own position: y is what it would be had the path from the root been the whole sequence. Trees
+        are for causal attention; what an encoder wrote is seen by every token.
+        Exponentials are rescaled per block of 32 positions, partial results are merged per 256, both
+        counted from position 0 (flash attention, Dao et al. 2022; flash decoding).
+        """
+
+    # -- ranks -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Sum of x over the ranks of one model, in rank order. One rank: x."""
