@@ -1,6 +1,6 @@
 """The ops in NumPy: the executable specification, and the backend where nothing else runs.
 
-Written to be read beside ops.py, line by line; speed comes second. Weights are dequantized to f32
+Written to be read beside operations.py, line by line; speed comes second. Weights are dequantized to f32
 once; activations of quantized layouts are still rounded to int8 per block, because that rounding is
 part of what ops.linear means.
 """

@@ -1,0 +1,58 @@
+// What the parts of the Python module share: arrays as they arrive, and tuples made into the structs they stand for.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "ops.h"
+
+namespace octavo {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Masks = nb::ndarray<const uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using BufferTuple = std::tuple<int, int64_t, int64_t>;
+// kind, gain, bias, eps
+using NormTuple = std::tuple<int, std::optional<Floats>, std::optional<Floats>, float>;
+
+inline const float* data_of(const std::optional<Floats>& x) { return x ? x->data() : nullptr; }
+inline Buffer buffer_of(const BufferTuple& b) {
+    return {static_cast<Rows>(std::get<0>(b)), std::get<1>(b), std::get<2>(b)};
+}
+inline NormOf norm_of(const NormTuple& n) {
+    return {static_cast<NormKind>(std::get<0>(n)), data_of(std::get<1>(n)), data_of(std::get<2>(n)), std::get<3>(n)};
+}
+
+template <class T, int N> using Array = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+template <class T, int N> using Result = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+
+inline MoeSpec moe_spec(const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k) {
+    MoeSpec spec;
+    if (gate_up.empty() || gate_up.size() != down.size()) throw std::invalid_argument("each expert has gate_up and down");
+    auto same = [](const Matrix& a, const Matrix& b) {
+        return a.n == b.n && a.k == b.k && a.layout == b.layout && a.gated == b.gated;
+    };
+    for (size_t i = 0; i < gate_up.size(); i++)
+        if (!same(gate_up[0]->view, gate_up[i]->view) || !same(down[0]->view, down[i]->view))
+            throw std::invalid_argument("experts must have one shape and layout");
+    spec.gate_up = gate_up;
+    spec.down = down;
+    spec.top_k = top_k;
+    return spec;
+}
+
+void bind_program(nb::module_& m);  // Program
+void bind_sampling(nb::module_& m); // Sampler, Decoder
+
+} // namespace octavo

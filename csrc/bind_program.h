@@ -1,0 +1,186 @@
+// The Python class Program: ops added one by one, then replayed.
+#pragma once
+#include "bind.h"
+#include "cpu.h"
+
+namespace octavo {
+
+// sigmoid, bias, groups, top groups, best of a group that count, scale
+using RoutingTuple = std::tuple<bool, std::optional<Floats>, int64_t, int64_t, int64_t, float>;
+
+inline Routing routing_of(const RoutingTuple& r) {
+    return {std::get<0>(r), data_of(std::get<1>(r)), std::get<2>(r), std::get<3>(r), std::get<4>(r), std::get<5>(r)};
+}
+
+// A program and what its ops share while it is built.
+class Builder {
+public:
+    Builder(std::shared_ptr<Pool> pool, const std::string& isa, std::tuple<int64_t, int64_t, int64_t, int64_t> limits,
+            int64_t arena_bytes)
+        : program_(std::move(pool), choose_kernels(isa),
+                   {std::get<0>(limits), std::get<1>(limits), std::get<2>(limits), std::get<3>(limits)}, arena_bytes) {}
+
+    void embed(const BufferTuple& y, Weights table, float scale) {
+        program_.add(make_embed(buffer_of(y), std::move(table), scale));
+    }
+    void embed_positions(const BufferTuple& x, const BufferTuple& y, Weights table, int64_t offset) {
+        program_.add(make_embed_positions(buffer_of(x), buffer_of(y), std::move(table), offset));
+    }
+    void gather(const BufferTuple& x, const BufferTuple& y) { program_.add(make_gather(buffer_of(x), buffer_of(y))); }
+    void pool(const BufferTuple& x, const BufferTuple& y, bool mean) {
+        program_.add(make_pool(buffer_of(x), buffer_of(y), mean));
+    }
+    void norm(const BufferTuple& x, const BufferTuple& y, const NormTuple& norm) {
+        program_.add(make_norm(buffer_of(x), buffer_of(y), norm_of(norm)));
+    }
+    void act_mul(const BufferTuple& x, const BufferTuple& y, int activation) {
+        program_.add(make_act_mul(buffer_of(x), buffer_of(y), static_cast<Activation>(activation)));
+    }
+    void add(const BufferTuple& x, const BufferTuple& y, const BufferTuple& z) {
+        program_.add(make_add(buffer_of(x), buffer_of(y), buffer_of(z)));
+    }
+    void gate_rows(const BufferTuple& x, const BufferTuple& gate, const BufferTuple& y) {
+        program_.add(make_gate(buffer_of(x), buffer_of(gate), buffer_of(y)));
+    }
+    void linear(const BufferTuple& x, const BufferTuple& y, int64_t column, Weights weight, const NormTuple& norm,
+                std::optional<Floats> bias, int activation, std::optional<BufferTuple> residual, float scale,
+                float softcap, int64_t prepared) {
+        LinearSpec spec;
+        spec.x = buffer_of(x);
+        spec.y = buffer_of(y);
+        spec.column = column;
+        spec.weight = std::move(weight);
+        spec.norm = norm_of(norm);
+        spec.bias = data_of(bias);
+        spec.activation = static_cast<Activation>(activation);
+        spec.has_residual = residual.has_value();
+        if (residual) spec.residual = buffer_of(*residual);
+        spec.scale = scale;
+        spec.softcap = softcap;
+        spec.prepared = prepared;
+        program_.add(make_linear(std::move(spec)));
+    }
+    void moe(const BufferTuple& x, const BufferTuple& router, const BufferTuple& y, const std::vector<Weights>& gate_up,
+             const std::vector<Weights>& down, int64_t top_k, int activation, bool renormalize,
+             const RoutingTuple& routing, int64_t workspace) {
+        MoeSpec spec = moe_spec(gate_up, down, top_k);
+        spec.x = buffer_of(x);
+        spec.router = buffer_of(router);
+        spec.y = buffer_of(y);
+        spec.activation = static_cast<Activation>(activation);
+        spec.renormalize = renormalize;
+        spec.routing = routing_of(routing);
+        check_routing(spec.routing, static_cast<int64_t>(gate_up.size()), top_k);
+        spec.workspace = workspace;
+        program_.add(make_moe(std::move(spec)));
+    }
+    void rotary_append(const BufferTuple& qkv, const BufferTuple& q, std::shared_ptr<KVCache> cache, size_t layer,
+                       int64_t heads, std::optional<Floats> cos, std::optional<Floats> sin, bool interleaved,
+                       std::optional<Floats> q_norm, std::optional<Floats> k_norm, float eps) {
+        RotarySpec spec;
+        spec.qkv = buffer_of(qkv);
+        spec.q = buffer_of(q);
+        spec.cache = std::move(cache);
+        spec.layer = layer;
+        spec.heads = heads;
+        if (cos && sin) {
+            spec.cos = cos->data();
+            spec.sin = sin->data();
+            spec.rotary_positions = static_cast<int64_t>(cos->shape(0));
+            spec.rotary_dim = 2 * static_cast<int64_t>(cos->shape(1));
+        }
+        spec.interleaved = interleaved;
+        spec.q_norm = data_of(q_norm);
+        spec.k_norm = data_of(k_norm);
+        const int64_t d = spec.cache->layer(layer).d, kv_heads = spec.cache->layer(layer).heads;
+        spec.q_together = is_together(q_norm, d, heads);
+        spec.k_together = is_together(k_norm, d, kv_heads);
+        spec.eps = eps;
+        program_.add(make_rotary(std::move(spec)));
+    }
+    void head_linear(const BufferTuple& x, const BufferTuple& y, const std::vector<Weights>& weights, int64_t workspace) {
+        program_.add(make_head_linear({buffer_of(x), buffer_of(y), weights, workspace}));
+    }
+    void latent_append(const BufferTuple& q_latent, const BufferTuple& q_rope, const BufferTuple& latent,
+                       const BufferTuple& k_rope, const BufferTuple& q, std::shared_ptr<KVCache> cache, size_t layer,
+                       int64_t heads, const Floats& cos, const Floats& sin, bool interleaved) {
+        program_.add(make_latent({buffer_of(q_latent), buffer_of(q_rope), buffer_of(latent), buffer_of(k_rope),
+                                  buffer_of(q), std::move(cache), layer, heads, cos.data(), sin.data(),
+                                  2 * static_cast<int64_t>(cos.shape(1)), static_cast<int64_t>(cos.shape(0)),
+                                  interleaved}));
+    }
+    void attention(const BufferTuple& q, const BufferTuple& y, std::shared_ptr<KVCache> cache, size_t layer,
+                   int64_t heads, float scale, float softcap, int64_t window, std::optional<Floats> slopes,
+                   std::optional<Floats> sinks, int sight, std::optional<Floats> bias) {
+        AttentionOpSpec spec{buffer_of(q), buffer_of(y), std::move(cache), layer, heads, scale, softcap, window,
+                             data_of(slopes), data_of(sinks), static_cast<Sight>(sight), data_of(bias), 0};
+        if (bias) {
+            const auto width = static_cast<int64_t>(bias->shape(1));
+            spec.reach = width / 2 - kRescale;
+            if (width % 2 == 0 || spec.reach < 0 || static_cast<int64_t>(bias->shape(0)) != heads)
+                throw std::invalid_argument("a relative bias has a row a head, of odd length");
+        }
+        program_.add(plans_.make(std::move(spec), program_.limits(), program_.threads()));
+    }
+    void set_result(const BufferTuple& result) { program_.set_result(buffer_of(result)); }
+
+    static bool is_together(const std::optional<Floats>& gain, int64_t d, int64_t heads) {
+        if (!gain) return false;
+        const auto size = static_cast<int64_t>(gain->size());
+        if (size != d && size != heads * d) throw std::invalid_argument("a q or k norm has one gain per element of a head, or of all heads");
+        return size != d;
+    }
+    // The result as an array [rows, width] over the program's own memory.
+    nb::ndarray<nb::numpy, float> replay(const Ints& token_ids, const Ints& positions, const Ints& slots,
+                                         const Ints& query_start, const Ints& context_lens,
+                                         const IntTable& page_tables, const Ints& sampled,
+                                         const std::optional<Ints>& cross_lens,
+                                         const std::optional<IntTable>& cross_tables,
+                                         const std::optional<Masks>& tree_masks, nb::handle self) {
+        BatchView b{token_ids.data(), positions.data(), slots.data(), query_start.data(), context_lens.data(),
+                    page_tables.data(), sampled.data(), static_cast<int64_t>(token_ids.shape(0)),
+                    static_cast<int64_t>(context_lens.shape(0)), static_cast<int64_t>(sampled.shape(0)),
+                    static_cast<int64_t>(page_tables.shape(1)), nullptr, nullptr, 0, nullptr, 0};
+        if (cross_lens && cross_tables) {
+            if (cross_lens->shape(0) != context_lens.shape(0) || cross_tables->shape(0) != context_lens.shape(0))
+                throw std::invalid_argument("cross_lens, cross_tables and context_lens differ in length");
+            b.cross_lens = cross_lens->data();
+            b.cross_tables = cross_tables->data();
+            b.cross_width = static_cast<int64_t>(cross_tables->shape(1));
+        }
+        if (tree_masks) {
+            if (tree_masks->shape(0) != token_ids.shape(0) || tree_masks->shape(1) < 1)
+                throw std::invalid_argument("tree_masks has a row of words for each token");
+            b.tree_masks = tree_masks->data();
+            b.tree_words = static_cast<int64_t>(tree_masks->shape(1));
+        }
+        if (positions.shape(0) != token_ids.shape(0) || slots.shape(0) != token_ids.shape(0))
+            throw std::invalid_argument("token_ids, positions and slots differ in length");
+        if (query_start.shape(0) != context_lens.shape(0) + 1 || page_tables.shape(0) != context_lens.shape(0))
+            throw std::invalid_argument("query_start, context_lens and page_tables differ in length");
+        {
+            nb::gil_scoped_release release;
+            program_.replay(b);
+        }
+        return rows_of(program_.result(), self);
+    }
+    // Any buffer as an array: [rows of the last batch, width].
+    nb::ndarray<nb::numpy, float> rows_of(const Buffer& buffer, nb::handle self) {
+        const size_t shape[2] = {static_cast<size_t>(program_.rows(buffer.rows)), static_cast<size_t>(buffer.width)};
+        return nb::ndarray<nb::numpy, float>(program_.at(buffer), 2, shape, self);
+    }
+    // A buffer's memory [rows, width], to fill before a replay.
+    nb::ndarray<nb::numpy, float> memory(const BufferTuple& tuple, int64_t rows, nb::handle self) {
+        const Buffer b = buffer_of(tuple);
+        const size_t shape[2] = {static_cast<size_t>(rows), static_cast<size_t>(b.width)};
+        return nb::ndarray<nb::numpy, float>(program_.at(b), 2, shape, self);
+    }
+
+    Program& program() { return program_; }
+
+private:
+    Program program_;
+    AttentionPlans plans_;
+};
+
+} // namespace octavo
