@@ -151,6 +151,7 @@ public:
     void check(const BatchView& b) const override {
         const Seen seen = seen_of(b);
         if (!seen.lens) throw std::invalid_argument("cross attention needs the encoder's pages");
+        if (!seen.tables) throw std::invalid_argument("the batch lacks the pages of layers with a window");
         for (int64_t s = 0; s < b.sequences; s++) {
             if (spec_.sight == Sight::Cross && seen.lens[s] < 1) throw std::invalid_argument("an encoder input is empty");
             if (spec_.sight != Sight::Cross && is_tree(b, s)) check_tree(b, s);
@@ -186,7 +187,7 @@ private:
     }
     Seen seen_of(const BatchView& b) const {
         if (spec_.sight == Sight::Cross) return {b.cross_lens, b.cross_tables, b.cross_width};
-        return {b.context_lens, b.page_tables, b.table_width};
+        return {b.context_lens, spec_.cache->tables(b), b.table_width};
     }
     void merge(const Step& s, const AttentionItem& item) const {
         const int64_t group = spec_.heads / kv_.heads, stride = (kv_.dv + 15) / 16 * 16 + 16;

@@ -64,12 +64,12 @@ NB_MODULE(_native, m) {
         .def_ro("nbytes", &PackedMatrix::nbytes);
     nb::class_<KVCache>(m, "KVCache")
         .def("__init__", [](KVCache* self, const std::vector<std::tuple<int64_t, int64_t, int64_t, int, bool>>& layers,
-                            int64_t num_pages, int64_t page_size) {
+                            int64_t num_pages, int64_t page_size, bool local) {
             std::vector<KVShape> shapes;
             for (const auto& [heads, d, dv, type, latent] : layers)
                 shapes.push_back({heads, d, dv, static_cast<KVType>(type), latent});
-            new (self) KVCache(shapes, num_pages, page_size);
-        })
+            new (self) KVCache(shapes, num_pages, page_size, local);
+        }, "layers"_a, "num_pages"_a, "page_size"_a, "local"_a = false)
         .def_prop_ro("nbytes", &KVCache::nbytes)
         .def("copy_pages", &KVCache::copy_pages, nb::call_guard<nb::gil_scoped_release>())
         .def("pages", [](nb::handle_t<KVCache> self) {

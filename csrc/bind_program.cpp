@@ -26,11 +26,14 @@ void bind_program(nb::module_& m) {
         .def("replay", [](nb::handle self, const Ints& token_ids, const Ints& positions, const Ints& slots,
                           const Ints& query_start, const Ints& context_lens, const IntTable& page_tables,
                           const Ints& sampled, const std::optional<Ints>& cross_lens,
-                          const std::optional<IntTable>& cross_tables, const std::optional<Masks>& tree_masks) {
+                          const std::optional<IntTable>& cross_tables, const std::optional<Masks>& tree_masks,
+                          const std::optional<Ints>& local_slots, const std::optional<IntTable>& local_tables) {
             return nb::cast<Builder&>(self).replay(token_ids, positions, slots, query_start, context_lens, page_tables,
-                                                   sampled, cross_lens, cross_tables, tree_masks, self);
+                                                   sampled, cross_lens, cross_tables, tree_masks, local_slots,
+                                                   local_tables, self);
         }, "token_ids"_a, "positions"_a, "slots"_a, "query_start"_a, "context_lens"_a, "page_tables"_a,
-             "sampled"_a, "cross_lens"_a.none(), "cross_tables"_a.none(), "tree_masks"_a.none())
+             "sampled"_a, "cross_lens"_a.none(), "cross_tables"_a.none(), "tree_masks"_a.none(),
+             "local_slots"_a.none() = nb::none(), "local_tables"_a.none() = nb::none())
         .def("memory", [](nb::handle self, const BufferTuple& buffer, int64_t rows) {
             return nb::cast<Builder&>(self).memory(buffer, rows, self);
         });

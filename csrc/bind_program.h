@@ -136,11 +136,12 @@ public:
                                          const IntTable& page_tables, const Ints& sampled,
                                          const std::optional<Ints>& cross_lens,
                                          const std::optional<IntTable>& cross_tables,
-                                         const std::optional<Masks>& tree_masks, nb::handle self) {
+                                         const std::optional<Masks>& tree_masks, const std::optional<Ints>& local_slots,
+                                         const std::optional<IntTable>& local_tables, nb::handle self) {
         BatchView b{token_ids.data(), positions.data(), slots.data(), query_start.data(), context_lens.data(),
                     page_tables.data(), sampled.data(), static_cast<int64_t>(token_ids.shape(0)),
                     static_cast<int64_t>(context_lens.shape(0)), static_cast<int64_t>(sampled.shape(0)),
-                    static_cast<int64_t>(page_tables.shape(1)), nullptr, nullptr, 0, nullptr, 0};
+                    static_cast<int64_t>(page_tables.shape(1)), nullptr, nullptr, 0, nullptr, 0, nullptr, nullptr};
         if (cross_lens && cross_tables) {
             if (cross_lens->shape(0) != context_lens.shape(0) || cross_tables->shape(0) != context_lens.shape(0))
                 throw std::invalid_argument("cross_lens, cross_tables and context_lens differ in length");
@@ -153,6 +154,13 @@ public:
                 throw std::invalid_argument("tree_masks has a row of words for each token");
             b.tree_masks = tree_masks->data();
             b.tree_words = static_cast<int64_t>(tree_masks->shape(1));
+        }
+        if (local_slots && local_tables) {
+            if (local_slots->shape(0) != token_ids.shape(0) || local_tables->shape(0) != page_tables.shape(0) ||
+                local_tables->shape(1) != page_tables.shape(1))
+                throw std::invalid_argument("local_slots and local_tables have the shapes of slots and page_tables");
+            b.local_slots = local_slots->data();
+            b.local_tables = local_tables->data();
         }
         if (positions.shape(0) != token_ids.shape(0) || slots.shape(0) != token_ids.shape(0))
             throw std::invalid_argument("token_ids, positions and slots differ in length");

@@ -45,14 +45,16 @@ std::vector<int32_t> sample(Sampler& sampler, const Array<float, 2>& logits, con
 
 // Its arrays are kept alive by their Python owner.
 DecodeRows decode_rows(const Result<int32_t, 2>& tokens, const Result<int64_t, 1>& lengths, const IntTable& pages,
-                       int64_t page_size, const Array<uint8_t, 1>& params) {
+                       int64_t page_size, const Array<uint8_t, 1>& params, const std::optional<IntTable>& local) {
     const size_t rows = tokens.shape(0);
     if (lengths.shape(0) != rows || pages.shape(0) != rows || params.shape(0) != rows * sizeof(SampleParams) ||
         reinterpret_cast<uintptr_t>(params.data()) % alignof(SampleParams))
         throw std::invalid_argument("the rows' arrays differ in length");
+    if (local && (local->shape(0) != rows || local->shape(1) != pages.shape(1)))
+        throw std::invalid_argument("the rows' local pages have the shape of their pages");
     return {tokens.data(), static_cast<int64_t>(tokens.shape(1)), lengths.data(), static_cast<int64_t>(rows),
             pages.data(), static_cast<int64_t>(pages.shape(1)), page_size,
-            reinterpret_cast<const SampleParams*>(params.data())};
+            reinterpret_cast<const SampleParams*>(params.data()), local ? local->data() : nullptr};
 }
 
 std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
@@ -87,9 +89,11 @@ void bind_sampling(nb::module_& m) {
     nb::class_<Decoder>(m, "Decoder")
         .def("__init__", [](Decoder* self, Builder& program, Sampler& sampler, const Result<int32_t, 2>& tokens,
                             const Result<int64_t, 1>& lengths, const IntTable& pages, int64_t page_size,
-                            const Array<uint8_t, 1>& params) {
-            new (self) Decoder(program.program(), sampler, decode_rows(tokens, lengths, pages, page_size, params));
-        }, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+                            const Array<uint8_t, 1>& params, const std::optional<IntTable>& local_pages) {
+            new (self) Decoder(program.program(), sampler,
+                               decode_rows(tokens, lengths, pages, page_size, params, local_pages));
+        }, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), "program"_a, "sampler"_a, "tokens"_a, "lengths"_a, "pages"_a,
+             "page_size"_a, "params"_a, "local_pages"_a.none() = nb::none())
         .def_prop_ro("forward_s", &Decoder::forward_s)
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
         .def("step", &decode, "rows"_a, "starts"_a, "mask"_a.none() = nb::none())

@@ -57,9 +57,22 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
         params_[i] = rows_.params[rows[i]];
         std::copy_n(table, width, page_tables_.begin() + static_cast<int64_t>(i) * width);
     }
+    if (rows_.local_pages) gather_local(rows, starts, width);
     const auto count = static_cast<int64_t>(n);
     return {token_ids_.data(), starts.data(), slots_.data(), counting_.data(), context_lens_.data(),
-            page_tables_.data(), counting_.data(), count, count, count, width, nullptr, nullptr, 0, nullptr, 0};
+            page_tables_.data(), counting_.data(), count, count, count, width, nullptr, nullptr, 0, nullptr, 0,
+            rows_.local_pages ? local_slots_.data() : nullptr, rows_.local_pages ? local_tables_.data() : nullptr};
+}
+
+void Decoder::gather_local(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width) {
+    local_slots_.resize(rows.size());
+    local_tables_.resize(rows.size() * static_cast<size_t>(width));
+    const auto page_size = static_cast<int32_t>(rows_.page_size);
+    for (size_t i = 0; i < rows.size(); i++) {
+        const int32_t* table = rows_.local_pages + rows[i] * rows_.pages_width;
+        local_slots_[i] = table[starts[i] / page_size] * page_size + starts[i] % page_size;
+        std::copy_n(table, width, local_tables_.begin() + static_cast<int64_t>(i) * width);
+    }
 }
 
 void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const uint32_t* mask,

@@ -16,6 +16,7 @@ struct DecodeRows {
     const int32_t* pages;
     int64_t pages_width, page_size;
     const SampleParams* params;
+    const int32_t* local_pages; // of the layers with a window; null where they share pages with the others
 };
 
 class Decoder {
@@ -41,13 +42,14 @@ public:
 private:
     int64_t check(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) const;
     BatchView gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
+    void gather_local(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
 
     Program& program_;
     Sampler& sampler_;
     DecodeRows rows_;
     double forward_s_ = 0.0, drawing_s_ = 0.0;
     // The batch; each is as long as the longest yet.
-    std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_;
+    std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_, local_slots_, local_tables_;
     std::vector<int64_t> positions_, no_starts_;
     std::vector<SampleParams> params_;
     std::vector<int32_t> last_rows_; // of the last step; -1 once it was drawn again

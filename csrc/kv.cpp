@@ -46,8 +46,8 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
     return at;
 }
 
-KVCache::KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size)
-    : num_pages_(checked(num_pages, "a KV cache has at least one page")),
+KVCache::KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size, bool local)
+    : num_pages_(checked(num_pages, "a KV cache has at least one page")), local_(local),
       page_stride_(plan(layers, checked(page_size, "a page has at least one slot"), layers_)),
       region_(static_cast<size_t>(page_stride_ * num_pages), true) {
     for (KVView& v : layers_) {
@@ -55,6 +55,14 @@ KVCache::KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t 
         v.page_stride = page_stride_;
         v.num_pages = num_pages;
     }
+}
+
+void KVCache::check_slots(const BatchView& b, const KVView& kv) const {
+    const int32_t* at = slots(b);
+    if (!at) throw std::invalid_argument("the batch lacks the pages of layers with a window");
+    for (int64_t t = 0; t < b.tokens; t++)
+        if (at[t] < 0 || at[t] >= kv.num_pages * kv.page_size)
+            throw std::invalid_argument("a slot lies outside the KV cache");
 }
 
 void KVCache::copy_pages(const std::vector<std::pair<int64_t, int64_t>>& pairs) {

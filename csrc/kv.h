@@ -22,8 +22,13 @@ struct KVShape {
 class KVCache {
 public:
     // Throws std::invalid_argument, std::bad_alloc.
-    KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size);
+    KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size, bool local = false);
+    // Where a batch says that K and V of these layers go, and lie. Null: the batch does not.
+    const int32_t* slots(const BatchView& b) const { return local_ ? b.local_slots : b.slots; }
+    const int32_t* tables(const BatchView& b) const { return local_ ? b.local_tables : b.page_tables; }
     const KVView& layer(size_t index) const { return layers_.at(index); }
+    // Throws std::invalid_argument unless all of a batch's slots exist.
+    void check_slots(const BatchView& b, const KVView& kv) const;
     size_t nbytes() const { return static_cast<size_t>(page_stride_ * num_pages_); }
     // Copy page first to page second for each pair; all are read before any is written.
     void copy_pages(const std::vector<std::pair<int64_t, int64_t>>& pairs);
@@ -36,6 +41,7 @@ private:
     static int64_t plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<KVView>& views);
 
     int64_t num_pages_;
+    bool local_; // pages of the layers with a window (BatchView.local_tables)
     std::vector<KVView> layers_;
     int64_t page_stride_;
     Region region_;

@@ -22,17 +22,15 @@ public:
     size_t scratch_bytes(const Kernels&) const override { return static_cast<size_t>(kv_.d) * 12 + 64; }
     void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
         const LatentArgs args{s.at(spec_.q_latent), s.at(spec_.q_rope), s.at(spec_.latent), s.at(spec_.k_rope),
-                              s.at(spec_.q), s.batch.positions, s.batch.slots, kv_, spec_.heads, spec_.cos, spec_.sin,
+                              s.at(spec_.q), s.batch.positions, spec_.cache->slots(s.batch), kv_, spec_.heads, spec_.cos, spec_.sin,
                               spec_.interleaved};
         s.kernels->latent_append(args, begin, end, s.scratch_of(thread));
     }
     void check(const BatchView& b) const override {
-        for (int64_t t = 0; t < b.tokens; t++) {
-            if (b.slots[t] < 0 || b.slots[t] >= kv_.num_pages * kv_.page_size)
-                throw std::invalid_argument("a slot lies outside the KV cache");
+        spec_.cache->check_slots(b, kv_);
+        for (int64_t t = 0; t < b.tokens; t++)
             if (b.positions[t] >= spec_.rotary_positions)
                 throw std::invalid_argument("a position lies outside the rotary tables");
-        }
     }
 
 private:

@@ -192,18 +192,16 @@ public:
     int64_t units(const Step& s, int) const override { return s.batch.tokens * (spec_.heads + 2 * kv_.heads); }
     size_t scratch_bytes(const Kernels&) const override { return static_cast<size_t>(kv_.d) * 12 + 64; }
     void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
-        const RotaryArgs args{s.at(spec_.qkv), s.at(spec_.q), s.batch.positions, s.batch.slots, kv_, spec_.heads,
+        const RotaryArgs args{s.at(spec_.qkv), s.at(spec_.q), s.batch.positions, spec_.cache->slots(s.batch), kv_, spec_.heads,
                               spec_.cos, spec_.sin, spec_.rotary_dim, spec_.interleaved, spec_.q_norm, spec_.k_norm,
                               spec_.q_together, spec_.k_together, spec_.eps};
         s.kernels->rotary_append(args, begin, end, s.scratch_of(thread));
     }
     void check(const BatchView& b) const override {
-        for (int64_t t = 0; t < b.tokens; t++) {
-            if (b.slots[t] < 0 || b.slots[t] >= kv_.num_pages * kv_.page_size)
-                throw std::invalid_argument("a slot lies outside the KV cache");
+        spec_.cache->check_slots(b, kv_);
+        for (int64_t t = 0; t < b.tokens; t++)
             if (spec_.cos && b.positions[t] >= spec_.rotary_positions)
                 throw std::invalid_argument("a position lies outside the rotary tables");
-        }
     }
 
 private:

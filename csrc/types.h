@@ -157,6 +157,8 @@ struct BatchView {
     int64_t cross_width;
     const uint64_t* tree_masks; // [tokens][tree_words]; null where no sequence is a tree (kernels/trees.py)
     int64_t tree_words;
+    const int32_t* local_slots; // slots and page_tables of the layers with a window; null where they share pages
+    const int32_t* local_tables; // with the others
 };
 
 static inline bool is_tree(const BatchView& b, int64_t s) { // every token of a tree sees itself

@@ -10,6 +10,7 @@ the engine may plan the next step before it has seen them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -69,6 +70,8 @@ class RowStep:
             plan's copies fill it (copy-on-write). None: nothing is replaced.
         sample: the last computed token is the last known one, so a next token is drawn after it.
         drafts: draft tokens, the last len(drafts) of the count; they are not yet the row's own.
+        local_pages, copied_local_page: of the same pages, where layers with a window have pages of their own
+            (engine.local_pages). What is behind the window may be GONE, and is not read.
     """
 
     row: int
@@ -78,6 +81,8 @@ class RowStep:
     sample: bool
     drafts: tuple[int, ...] = ()
     copied_page: int | None = None
+    local_pages: tuple[int, ...] = ()
+    copied_local_page: int | None = None
 
 
 @dataclass(slots=True)
@@ -94,6 +99,9 @@ class StepPlan:
             read before any is written.
         saves: pages whose content goes to the disk tier, before anything is written to them.
         loads: (slot of the disk tier, page), checked before.
+        local_sources, local_targets: local pages of the pages that copies, swaps_out and saves read, and that
+            copies, swaps_in and loads write; of a page that is missing here that part is left out. None: all
+            layers share pages.
     """
 
     step_id: int
@@ -105,6 +113,8 @@ class StepPlan:
     swaps_in: tuple[tuple[int, int], ...] = ()
     saves: tuple[PageSave, ...] = ()
     loads: tuple[tuple[int, int], ...] = ()
+    local_sources: Mapping[int, int] | None = None
+    local_targets: Mapping[int, int] | None = None
 
     @property
     def num_tokens(self) -> int:

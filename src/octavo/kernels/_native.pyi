@@ -76,7 +76,11 @@ def head_linear_workspace(weights: Sequence[Matrix], rows: int, /) -> int: ...
 
 class KVCache:
     def __init__(
-        self, layers: Sequence[tuple[int, int, int, int, bool]], num_pages: int, page_size: int, /
+        self,
+        layers: Sequence[tuple[int, int, int, int, bool]],
+        num_pages: int,
+        page_size: int,
+        local: bool = False,
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...
@@ -179,6 +183,8 @@ class Program:
         cross_lens: _I32 | None,
         cross_tables: _I32 | None,
         tree_masks: npt.NDArray[np.uint64] | None,
+        local_slots: _I32 | None = None,
+        local_tables: _I32 | None = None,
     ) -> _F32: ...
     def memory(self, buffer: _Place, rows: int, /) -> _F32: ...
 
@@ -192,7 +198,7 @@ class Decoder:
         pages: _I32,
         page_size: int,
         params: npt.NDArray[np.uint8],
-        /,
+        local_pages: _I32 | None = None,
     ) -> None: ...
     @property
     def forward_s(self) -> float: ...

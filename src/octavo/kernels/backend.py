@@ -18,12 +18,17 @@ from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight,
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper bounds of one batch; static buffers are sized by them."""
+    """Upper bounds of one batch; static buffers are sized by them.
+
+    Attributes:
+        local: batches have local_slots and local_tables.
+    """
 
     max_tokens: int
     max_sequences: int
     max_sampled: int
     max_pages_per_sequence: int
+    local: bool = False
 
 
 class KVCache(Protocol):
@@ -162,12 +167,18 @@ class Backend(ABC):
 
     @abstractmethod
     def kv_cache(
-        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0
+        self,
+        layers: Sequence[KVSpec],
+        num_pages: int,
+        page_size: int,
+        swap_pages: int = 0,
+        local: bool = False,
     ) -> KVCache:
         """Pages for all layers; memory is touched lazily where the system allows.
 
         Args:
             swap_pages: pages after the others that only copy_pages reaches, in the system's memory.
+            local: they are the batch's local pages (ForwardBatch.local_tables), not those of its page_tables.
         """
 
     @abstractmethod
@@ -199,6 +210,7 @@ class Backend(ABC):
         pages: npt.NDArray[np.int32],
         page_size: int,
         params: npt.NDArray[Any],
+        local_pages: npt.NDArray[np.int32] | None = None,
     ) -> RowDecoder | None:
         """Decodes rows whose draws need params and masks alone, without log-probabilities; None: it cannot.
 
@@ -206,7 +218,7 @@ class Backend(ABC):
             program, sampler: of this backend.
             tokens [rows, T]: each row's known tokens; those drawn are appended.
             lengths [rows]: how many of them are known; kept up likewise.
-            pages [rows, P]: each row's page table.
+            pages [rows, P]: each row's page table; local_pages [rows, P]: the same of local pages, if any.
             params [rows]: records as the sampler reads them. All arrays are those that others change
                 between steps, C-contiguous.
         """

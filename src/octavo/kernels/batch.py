@@ -30,6 +30,8 @@ class ForwardBatch:
         sampled [R]: indices into the tokens whose logits are wanted, ascending.
         cross_lens [S], cross_tables [S, P']: the same of each sequence's encoder pages, which cross
             attention reads; None where the model has no encoder.
+        local_slots [T], local_tables [S, P]: slots and page_tables of the layers with a window, where these
+            have pages of their own (kernels/split_kv.py); None where all layers share pages.
         tree_masks [T, W]: uint64 words of which tokens of its sequence's step a token sees
             (kernels/trees.py); None: no sequence is a tree. Token i of a tree is stored where
             position context_lens[s] - query_len + i would be; its position is its parent's + 1.
@@ -48,10 +50,28 @@ class ForwardBatch:
     cross_lens: I32 | None = None
     cross_tables: I32 | None = None
     tree_masks: trees.U64 | None = None
+    local_slots: I32 | None = None
+    local_tables: I32 | None = None
 
     def __post_init__(self) -> None:
         if self.tree_masks is not None:
             trees.check(self.tree_masks, self.positions, self.query_start, self.context_lens)
+
+    def slots_of(self, local: bool) -> I32:
+        """slots, or local_slots.
+
+        Raises:
+            ValueError: the batch lacks them.
+        """
+        return _there(self.local_slots) if local else self.slots
+
+    def tables_of(self, local: bool) -> I32:
+        """page_tables, or local_tables.
+
+        Raises:
+            ValueError: the batch lacks them.
+        """
+        return _there(self.local_tables) if local else self.page_tables
 
     @property
     def num_tokens(self) -> int:
@@ -64,3 +84,9 @@ class ForwardBatch:
     @property
     def num_sampled(self) -> int:
         return int(self.sampled.shape[0])
+
+
+def _there(array: I32 | None) -> I32:
+    if array is None:
+        raise ValueError("the batch lacks the pages of layers with a window")
+    return array

@@ -40,9 +40,9 @@ def instruction_sets() -> list[str]:
 class CpuKVCache:
     """All layers' pages, one page of every layer side by side; touched lazily by the system."""
 
-    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int) -> None:
+    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int, local: bool = False) -> None:
         shapes = [(s.num_kv_heads, s.head_dim, s.v_head_dim, _KV_TYPES[s.dtype], s.latent) for s in layers]
-        self._native = _native.KVCache(shapes, num_pages, page_size)
+        self._native = _native.KVCache(shapes, num_pages, page_size, local)
         self._bytes: U8 = self._native.pages()
         self._layers = [CpuKVLayer(self._native, i, spec) for i, spec in enumerate(layers)]
 
@@ -112,6 +112,8 @@ def run(program: _native.Program, batch: ForwardBatch) -> F32:
         batch.cross_lens,
         batch.cross_tables,
         batch.tree_masks,
+        batch.local_slots,
+        batch.local_tables,
     )
 
 
@@ -186,9 +188,14 @@ class CpuBackend(Backend):
         return pack(self.pool, self._arena, weights, gated)
 
     def kv_cache(
-        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0
+        self,
+        layers: Sequence[KVSpec],
+        num_pages: int,
+        page_size: int,
+        swap_pages: int = 0,
+        local: bool = False,
     ) -> CpuKVCache:
-        return CpuKVCache(layers, num_pages + swap_pages, page_size)
+        return CpuKVCache(layers, num_pages + swap_pages, page_size, local)
 
     def capture(self, forward: Forward, limits: Limits) -> CpuProgram:
         recorder = Recorder()
@@ -215,10 +222,13 @@ class CpuBackend(Backend):
         pages: npt.NDArray[np.int32],
         page_size: int,
         params: npt.NDArray[Any],
+        local_pages: npt.NDArray[np.int32] | None = None,
     ) -> RowDecoder | None:
         if not isinstance(program, CpuProgram) or not isinstance(sampler, _native.Sampler):
             return None
-        keep = (tokens, lengths, pages, params)
+        keep = (tokens, lengths, pages, params, local_pages)
         records = params.view(np.uint8)
-        native = _native.Decoder(program.native, sampler, tokens, lengths, pages, page_size, records)
+        native = _native.Decoder(
+            program.native, sampler, tokens, lengths, pages, page_size, records, local_pages
+        )
         return CpuDecoder(native, keep)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.engine.plan import EncoderInput, RowStep
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.batch import I32, ForwardBatch
 from octavo.runtime.states import RequestStates
 
 
@@ -41,6 +41,10 @@ def gather_batch(steps: Sequence[RowStep], states: RequestStates, every: bool = 
     last = query_start[1:][sampled] - np.int32(1)
     context = start + count
     width = -(-int(context.max(initial=1)) // page_size)
+    local_slots, local_tables = None, None
+    if states.local_pages is not None:
+        local_slots = _slots(states.local_pages[row_of, positions // page_size], positions, page_size)
+        local_tables = np.ascontiguousarray(states.local_pages[rows, :width])
     cross_lens = states.cross_length[rows] if states.has_encoder else None
     cross_tables = None
     if cross_lens is not None:
@@ -49,14 +53,20 @@ def gather_batch(steps: Sequence[RowStep], states: RequestStates, every: bool = 
     return ForwardBatch(
         token_ids=states.tokens[row_of, positions],
         positions=positions,
-        slots=page * np.int32(page_size) + positions % np.int32(page_size),
+        slots=_slots(page, positions, page_size),
         query_start=query_start,
         context_lens=context,
         page_tables=np.ascontiguousarray(states.pages[rows, :width]),
         sampled=np.arange(total, dtype=np.int32) if every else last,
         cross_lens=cross_lens,
         cross_tables=cross_tables,
+        local_slots=local_slots,
+        local_tables=local_tables,
     )
+
+
+def _slots(pages: I32, positions: I32, page_size: int) -> I32:
+    return pages * np.int32(page_size) + positions % np.int32(page_size)
 
 
 def _decoding(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatch:
@@ -66,6 +76,7 @@ def _decoding(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatch:
     """
     page_size, each = states.page_size, _counting(len(steps) + 1)
     width = max(s.start for s in steps) // page_size + 1
+    local_slots, local_tables = _local(states, steps, width)
     if len(steps) == 1:
         row, position = steps[0].row, steps[0].start
         page: int = states.pages.item(row, width - 1)
@@ -77,6 +88,8 @@ def _decoding(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatch:
             context_lens=np.array([position + 1], np.int32),
             page_tables=states.pages[row : row + 1, :width],
             sampled=each[:1],
+            local_slots=local_slots,
+            local_tables=local_tables,
         )
     rows = np.array([s.row for s in steps], np.int32)
     positions = np.array([s.start for s in steps], np.int32)
@@ -90,7 +103,22 @@ def _decoding(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatch:
         context_lens=positions + 1,
         page_tables=tables,
         sampled=each[:-1],
+        local_slots=local_slots,
+        local_tables=local_tables,
     )
+
+
+def _local(
+    states: RequestStates, steps: Sequence[RowStep], width: int
+) -> tuple[I32, I32] | tuple[None, None]:
+    """What layers with a window read and write where each row computes one token; None: as the others."""
+    if states.local_pages is None:
+        return None, None
+    rows = np.array([s.row for s in steps], np.int32)
+    positions = np.array([s.start for s in steps], np.int32)
+    pages = states.local_pages[rows, positions // states.page_size]
+    slots = _slots(pages, positions, states.page_size)
+    return slots, np.ascontiguousarray(states.local_pages[rows, :width])
 
 
 @lru_cache(maxsize=256)
@@ -114,7 +142,7 @@ def encoder_batch(inputs: Sequence[EncoderInput], page_size: int) -> ForwardBatc
     return ForwardBatch(
         token_ids=np.concatenate([np.array(one.token_ids, np.int32) for one in inputs]),
         positions=positions,
-        slots=page * np.int32(page_size) + positions % np.int32(page_size),
+        slots=_slots(page, positions, page_size),
         query_start=query_start,
         context_lens=lengths,
         page_tables=tables,

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
-from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, PageBytes, Program, Tensor
+from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Program, Tensor
 from octavo.models.registry import Embedder, EncoderDecoder, Model
 from octavo.runtime.batch import encoder_batch, gather_batch
 from octavo.runtime.decoding import Decoding
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.page_file import MappedPages
+from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.scores import PromptScores
 from octavo.runtime.states import RequestStates
 from octavo.runtime.vectors import END, PromptVectors, Vector
@@ -64,8 +65,7 @@ class ModelRunner:
         first_slot: int = 0,
         page_file: MappedPages | None = None,
     ) -> None:
-        self._kv, self._states, self._first_slot = kv, states, first_slot
-        self._page_file = page_file
+        self._states, self._moves = states, PageMoves(kv, first_slot, page_file)
         # Masks are computed beside the forward, on half of the threads, if it leaves a core idle. Where it
         # has all of them, whoever works beside it holds it up: masks come before it, on all threads.
         cores = usable_threads()
@@ -102,7 +102,7 @@ class ModelRunner:
             return None
         decoder = backend.decoder(
             self._program, sampler.native, states.tokens, states.length, states.pages, states.page_size,
-            self._samplings.records,
+            self._samplings.records, states.local_pages,
         )  # fmt: skip
         return None if decoder is None else Decoding(decoder, self._samplings, self._beside is None)
 
@@ -147,33 +147,10 @@ class ModelRunner:
         if self._states.window is not None:
             for step in plan.steps:
                 self._states.pass_window(step)
-        if plan.saves or plan.loads:
-            self._move_pages(plan)
-        elif plan.copies or plan.swaps_out or plan.swaps_in:
-            self._kv.copy_pages(self._copies(plan))
+        self._moves.run(plan)
         if self._encoder is not None and plan.encodes:
             self._encoder.replay(encoder_batch(plan.encodes, self._states.page_size))
         return self._vectors.run(plan.steps)
-
-    def _move_pages(self, plan: StepPlan) -> None:
-        """Save, copy, load: whatever is saved or copied is read before it is overwritten."""
-        kv, file = self._kv, self._page_file
-        assert isinstance(kv, PageBytes), "assembly makes no page file for other pages"
-        assert file is not None, "the engine was given the runner's page file"
-        for page, slot, key in plan.saves:
-            file.save(key, slot, kv.read_page(page))
-        kv.copy_pages(self._copies(plan))
-        for slot, page in plan.loads:
-            kv.write_page(page, file.page(slot))
-
-    def _copies(self, plan: StepPlan) -> Sequence[tuple[int, int]]:
-        """All page copies; the slots of the swap space are the pages after the pool's."""
-        if not plan.swaps_out and not plan.swaps_in:
-            return plan.copies
-        first = self._first_slot
-        out = [(page, first + slot) for page, slot in plan.swaps_out]
-        back = [(first + slot, page) for slot, page in plan.swaps_in]
-        return [*plan.copies, *out, *back]
 
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         """Score and sample."""

@@ -4,10 +4,13 @@
     tokens   [ids of the prompt, then of the answer ......]   [rows, max_model_len + 1]
     length   how many of them are known                       [rows]
     pages    [page of slots 0.., page of slots 16.., ...]     [rows, max_pages]
+    local    the same of the layers with a window, where     [rows, max_pages]
+             these have pages of their own
     cross    the same of the encoder's keys and values        [rows, max_cross_pages], for models with one
 
-With a window, pages that it has passed are somebody else's: spare_page stands in their places, which is
-zero for ever. (Kernels mask what lies before the window, and may read a few positions of it.)
+With a window, pages that it has passed are somebody else's (those of `local`, where there is one): spare_page
+stands in their places, which is zero for ever. (Kernels mask what lies before the window, and may read a few
+positions of it.)
 
 A row belongs to a request until it ends or is preempted. The runner appends the tokens it draws;
 the engine never sends a token twice.
@@ -31,6 +34,7 @@ class RequestStates:
         max_encoder_len: int = 0,
         window: int | None = None,
         spare_page: int = 0,
+        local: bool = False,
     ) -> None:
         self.page_size, self.window, self._spare = page_size, window, spare_page
         self._passed = [0] * max_num_seqs  # leading pages of each row's table that are spare_page
@@ -39,6 +43,8 @@ class RequestStates:
         self.tokens = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self.length = np.zeros(max_num_seqs, np.int64)
         self.pages = np.zeros((max_num_seqs, max_pages), np.int32)
+        self.local_pages = np.zeros((max_num_seqs, max_pages), np.int32) if local else None
+        self._windowed = self.pages if self.local_pages is None else self.local_pages
         self.num_pages = np.zeros(max_num_seqs, np.int64)
         self.has_encoder = max_encoder_len > 0
         self.cross = np.zeros((max_num_seqs, -(-max_encoder_len // page_size)), np.int32)
@@ -46,7 +52,8 @@ class RequestStates:
 
     @property
     def nbytes(self) -> int:
-        return self.tokens.nbytes + self.length.nbytes + self.pages.nbytes + self.num_pages.nbytes
+        local = 0 if self.local_pages is None else self.local_pages.nbytes
+        return self.tokens.nbytes + self.length.nbytes + self.pages.nbytes + self.num_pages.nbytes + local
 
     def start(self, new: NewRow) -> None:
         count = len(new.token_ids)
@@ -59,11 +66,17 @@ class RequestStates:
 
     def grow(self, step: RowStep) -> None:
         """Append the step's pages to the row's table; a copied one replaces the page it was copied from."""
+        local = self.local_pages
         if step.copied_page is not None:
             self.pages[step.row, step.start // self.page_size] = step.copied_page
+            if local is not None:
+                assert step.copied_local_page is not None
+                local[step.row, step.start // self.page_size] = step.copied_local_page
         if step.pages:
             have = int(self.num_pages[step.row])
             self.pages[step.row, have : have + len(step.pages)] = step.pages
+            if local is not None:
+                local[step.row, have : have + len(step.pages)] = step.local_pages
             self.num_pages[step.row] = have + len(step.pages)
 
     def pass_window(self, step: RowStep) -> None:
@@ -71,7 +84,7 @@ class RequestStates:
         assert self.window is not None
         first, passed = max(step.start - self.window + 1, 0) // self.page_size, self._passed[step.row]
         if first > passed:
-            self.pages[step.row, passed:first] = self._spare
+            self._windowed[step.row, passed:first] = self._spare
             self._passed[step.row] = first
 
     def append(self, row: int, token_id: int) -> None:

@@ -27,7 +27,8 @@ class DeviceBatch:
     """int32 tensors of the batch, named as in ForwardBatch.
 
     Attributes:
-        queries: what attention reads; cross: the same over the encoder's pages.
+        queries: what attention reads; cross: the same over the encoder's pages; local: over those of layers
+            with a window, where these have pages of their own.
     """
 
     token_ids: torch.Tensor
@@ -37,13 +38,27 @@ class DeviceBatch:
     query_start: torch.Tensor
     queries: Queries
     cross: Queries | None = None
+    local: Queries | None = None
+
+    def of(self, local: bool) -> Queries:
+        """queries, or those over local pages.
+
+        Raises:
+            ValueError: the batch lacks them.
+        """
+        if not local:
+            return self.queries
+        if self.local is None:
+            raise ValueError("the batch lacks the pages of layers with a window")
+        return self.local
 
 
 class Staging:
     """The arrays of a batch, int32, on the host (pinned, where there is a GPU) and on the device.
 
     Args:
-        shapes: of each of FIELDS, and of "trees" [T, 2 W] where sequences may have them.
+        shapes: of each of FIELDS, of "trees" [T, 2 W] where sequences may have them, and of "local_slots" and
+            "local_tables" where layers with a window have pages of their own.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
@@ -65,9 +80,13 @@ class Staging:
             at["query_start"], at["context_lens"], at["positions"], at["slots"], at["page_tables"],
             max_query, max_context, at.get("trees"),
         )  # fmt: skip
+        local = None
+        if "local_tables" in at:
+            local = replace(queries, slots=at["local_slots"], page_tables=at["local_tables"])
         return DeviceBatch(
-            at["token_ids"], at["positions"], at["slots"], at["sampled"], at["query_start"], queries
-        )
+            at["token_ids"], at["positions"], at["slots"], at["sampled"], at["query_start"], queries,
+            local=local,
+        )  # fmt: skip
 
 
 def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
@@ -75,6 +94,8 @@ def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
     arrays: dict[str, Any] = {name: getattr(batch, name) for name in FIELDS}
     if batch.tree_masks is not None:
         arrays["trees"] = words_of(batch.tree_masks)
+    if batch.local_slots is not None and batch.local_tables is not None:
+        arrays |= {"local_slots": batch.local_slots, "local_tables": batch.local_tables}
     staging = Staging({name: array.shape for name, array in arrays.items()}, device)
     host = staging.host
     for name, array in arrays.items():

@@ -92,9 +92,10 @@ def shapes(form: Form, limits: Limits) -> dict[str, tuple[int, ...]]:
     of_tokens = dict.fromkeys(("token_ids", "positions", "slots", "sampled"), (form.tokens,))
     tables = form.sequences, limits.max_pages_per_sequence
     trees = {"trees": (form.tokens, 2 * form.words)} if form.words else {}
+    local = {"local_slots": (form.tokens,), "local_tables": tables} if limits.local else {}
     return {
         **of_tokens, "context_lens": (form.sequences,), "query_start": (form.sequences + 1,),
-        "page_tables": tables, **trees,
+        "page_tables": tables, **trees, **local,
     }  # fmt: skip
 
 
@@ -102,21 +103,29 @@ def pad(batch: ForwardBatch | None, host: dict[str, Any], form: Form) -> None:
     """Write a batch of this form into a bucket's host arrays; the rest of it is nobody's."""
     host["sampled"][...] = np.arange(form.tokens)
     if batch is None:
-        host["slots"][...] = -1
+        for name in _slots(host):
+            host[name][...] = -1
         host["query_start"][...] = np.arange(form.sequences + 1) if form.decodes else 0
         return
     rows, tokens = batch.num_sequences, batch.num_tokens
     for name in ("token_ids", "positions"):
         host[name][:tokens], host[name][tokens:] = getattr(batch, name), 0
-    host["slots"][:tokens], host["slots"][tokens:] = batch.slots, -1
+    for name in _slots(host):
+        host[name][:tokens], host[name][tokens:] = getattr(batch, name), -1
     host["context_lens"][:rows], host["context_lens"][rows:] = batch.context_lens, 0
     host["page_tables"][:rows, : batch.page_tables.shape[1]] = batch.page_tables
+    if "local_tables" in host:
+        host["local_tables"][:rows, : batch.page_tables.shape[1]] = batch.local_tables
     host["sampled"][:tokens] = batch.sampled
     starts = host["query_start"]
     starts[: rows + 1] = batch.query_start
     starts[rows + 1 :] = np.arange(rows + 1, form.sequences + 1) if form.decodes else tokens
     if batch.tree_masks is not None:
         host["trees"][:tokens], host["trees"][tokens:] = tree_words(batch.tree_masks), 0
+
+
+def _slots(host: dict[str, Any]) -> list[str]:
+    return [name for name in ("slots", "local_slots") if name in host]
 
 
 class Bucket:

@@ -283,7 +283,7 @@ class CudaOps(Ops):
             raise ValueError("q and k are both normalized, or neither")
         tables = None if rotary_ is None else self._tables(rotary_)
         q = rotary.append(
-            value(qkv), layer_of(kv), spec, self.batch.slots, self.batch.positions, tables,
+            value(qkv), layer_of(kv), spec, self._slots(kv), self.batch.positions, tables,
             rotary_ is not None and rotary_.interleaved, gains, eps,
         )  # fmt: skip
         return Tensor(qkv.rows, q.shape[1], q)
@@ -301,7 +301,7 @@ class CudaOps(Ops):
     ) -> Tensor:
         q = rotary.append_latent(
             value(q_latent).contiguous(), value(q_rope).contiguous(), value(latent), value(k_rope),
-            layer_of(kv), spec, self.batch.slots, self.batch.positions, self._tables(rotary_),
+            layer_of(kv), spec, self._slots(kv), self.batch.positions, self._tables(rotary_),
             rotary_.interleaved,
         )  # fmt: skip
         return Tensor(q_latent.rows, q.shape[1], q)
@@ -309,11 +309,14 @@ class CudaOps(Ops):
     def _tables(self, rotary_: Rotary) -> tuple[torch.Tensor, torch.Tensor]:
         return self._constants(rotary_.cos), self._constants(rotary_.sin)
 
+    def _slots(self, kv: KVLayer) -> torch.Tensor:
+        return self.batch.of(layer_of(kv).local).slots
+
     def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
-        rotary.append_kv(value(x), layer_of(kv), spec, self.batch.slots)
+        rotary.append_kv(value(x), layer_of(kv), spec, self._slots(kv))
 
     def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
-        queries, optional = self.batch.queries, self._constants.optional
+        queries, optional = self.batch.of(layer_of(kv).local), self._constants.optional
         if spec.sight is Sight.CROSS:
             if self.batch.cross is None:
                 raise ValueError("cross attention needs the encoder's pages")

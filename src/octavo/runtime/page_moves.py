@@ -1,0 +1,89 @@
+"""PageMoves: what a StepPlan saves, copies and loads, done to the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.engine.plan import StepPlan
+from octavo.kernels.ops import KVCache, PageBytes
+from octavo.kernels.split_kv import SplitKVCache, parts_of
+from octavo.runtime.page_file import MappedPages
+
+Pairs = Sequence[tuple[int, int]]
+
+
+class PageMoves:
+    """Knows where the swap space and the file are; what is saved or copied is read before it is overwritten.
+
+    Args:
+        first_slot: the slots of the swap space are the pages from here on.
+    """
+
+    def __init__(self, kv: KVCache, first_slot: int, page_file: MappedPages | None) -> None:
+        self._kv, self._first_slot, self._file = kv, first_slot, page_file
+        self._split = kv if isinstance(kv, SplitKVCache) else None
+
+    def run(self, plan: StepPlan) -> None:
+        """Save, copy, load."""
+        if plan.saves or plan.loads:
+            self._save(plan)
+            self._copy(plan)
+            self._load(plan)
+        elif plan.copies or plan.swaps_out or plan.swaps_in:
+            self._copy(plan)
+
+    def _copy(self, plan: StepPlan) -> None:
+        self._kv.copy_pages(_pairs(plan, self._first_slot))
+        if self._split is not None:
+            self._split.local.copy_pages(_local_pairs(plan, self._split.first_swap))
+
+    def _save(self, plan: StepPlan) -> None:
+        assert self._file is not None, "the engine was given the runner's page file"
+        sources = plan.local_sources or {}
+        for page, slot, key in plan.saves:
+            parts = [_bytes_of(self._kv).read_page(page)]
+            if self._split is not None:
+                parts.append(_bytes_of(self._split.local).read_page(sources[page]))
+            self._file.save(key, slot, parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+    def _load(self, plan: StepPlan) -> None:
+        assert self._file is not None, "the engine was given the runner's page file"
+        whole, targets = _bytes_of(self._kv), plan.local_targets or {}
+        for slot, page in plan.loads:
+            data = self._file.page(slot)
+            whole.write_page(page, data[: whole.page_bytes])
+            if self._split is not None and page in targets:
+                local = _bytes_of(self._split.local)
+                local.write_page(targets[page], data[whole.page_bytes :])
+
+
+def page_bytes(kv: KVCache) -> int | None:
+    """Of a page on disk, its local page included; None: pages cannot be taken out."""
+    parts = parts_of(kv)
+    return sum(_bytes_of(part).page_bytes for part in parts) if isinstance(parts[0], PageBytes) else None
+
+
+def _bytes_of(kv: KVCache) -> PageBytes:
+    part = parts_of(kv)[0]
+    assert isinstance(part, PageBytes), "assembly makes no page file for other pages"
+    return part
+
+
+def _pairs(plan: StepPlan, first: int) -> Pairs:
+    """All page copies."""
+    if not plan.swaps_out and not plan.swaps_in:
+        return plan.copies
+    out = [(page, first + slot) for page, slot in plan.swaps_out]
+    back = [(first + slot, page) for slot, page in plan.swaps_in]
+    return [*plan.copies, *out, *back]
+
+
+def _local_pairs(plan: StepPlan, first: int) -> Pairs:
+    """Likewise, of the local pages that there are."""
+    sources, targets = plan.local_sources or {}, plan.local_targets or {}
+    copies = [(sources[a], targets[b]) for a, b in plan.copies]
+    out = [(sources[page], first + slot) for page, slot in plan.swaps_out if page in sources]
+    back = [(first + slot, targets[page]) for slot, page in plan.swaps_in if page in targets]
+    return [*copies, *out, *back]
