@@ -4,6 +4,7 @@
 
 #include "calibrate.h"
 #include "cpu.h"
+#include "top_k.h"
 
 namespace octavo {
 namespace {
@@ -28,6 +29,16 @@ Weights pack_sources(Pool& pool, WeightArena& arena, int layout, const std::vect
     });
 }
 
+// Each row's k largest, as top_k.h has them: [rows, n] -> [rows][k].
+std::vector<std::vector<int32_t>> top_k_rows(const Array<float, 2>& x, int64_t k) {
+    const auto rows = static_cast<int64_t>(x.shape(0)), n = static_cast<int64_t>(x.shape(1));
+    if (k < 1 || k > n) throw std::invalid_argument("k must lie in 1..n");
+    std::vector<Entry> room(static_cast<size_t>(n));
+    std::vector<std::vector<int32_t>> picks(static_cast<size_t>(rows), std::vector<int32_t>(static_cast<size_t>(k)));
+    for (int64_t t = 0; t < rows; t++) top_k(x.data() + t * n, n, k, room.data(), picks[static_cast<size_t>(t)].data());
+    return picks;
+}
+
 } // namespace
 } // namespace octavo
 
@@ -48,6 +59,7 @@ NB_MODULE(_native, m) {
     m.def("activation_bytes", [](const PackedMatrix& w, int64_t rows) { return activation_bytes(w.view.layout, rows, w.view.k); });
     m.def("moe_workspace", [](const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k,
                               int64_t tokens) { return moe_workspace(moe_spec(gate_up, down, top_k), tokens); });
+    m.def("top_k", &top_k_rows, "Indices of each row's k largest, ascending; ties as torch.topk's on a CPU.", "x"_a, "k"_a);
     m.def("head_linear_workspace", &head_linear_workspace);
 
     nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("size", &Pool::size);

@@ -11,10 +11,10 @@ namespace {
 int tile_of(const Kernels& k, const Matrix& m) { return is_quantized(m.layout) ? k.tile_int8 : k.tile_float; }
 size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 
-// Workspace: a router row of probabilities and of scores (2 of them) per token, the chosen experts and their shares, then per
-// routed row (token and expert, grouped by expert): prepared x, hidden, prepared hidden, output.
+// Workspace: the chosen experts and their shares per token, then per routed row (token and expert, grouped by
+// expert): prepared x, hidden, prepared hidden, output.
 struct Layouts {
-    size_t probabilities, experts, shares, x, hidden, prepared, output, total;
+    size_t experts, shares, x, hidden, prepared, output, total;
 };
 
 Layouts layouts(const MoeSpec& s, int64_t tokens) {
@@ -30,7 +30,6 @@ Layouts layouts(const MoeSpec& s, int64_t tokens) {
     };
     // Prepared activations start anew for each expert, at a 64-byte boundary of each of their arrays.
     const size_t slack = static_cast<size_t>(experts) * 256;
-    l.probabilities = take(static_cast<size_t>(tokens * 3 * experts) * 4);
     l.experts = take(static_cast<size_t>(rows) * 4);
     l.shares = take(static_cast<size_t>(rows) * 4);
     l.x = take(activation_bytes(up.layout, rows, up.k) + slack);
@@ -49,7 +48,8 @@ public:
     int phases() const override { return Count; }
     bool uneven() const override { return false; }
     size_t scratch_bytes(const Kernels& k) const override {
-        return std::max(linear_scratch_bytes(k, spec_.gate_up[0]->view), linear_scratch_bytes(k, spec_.down[0]->view));
+        return std::max({linear_scratch_bytes(k, spec_.gate_up[0]->view), linear_scratch_bytes(k, spec_.down[0]->view),
+                         RoutingRoom::bytes(experts())});
     }
     int64_t units(const Step& s, int phase) const override {
         const int64_t tokens = s.rows(spec_.x.rows), rows = tokens * spec_.top_k;
@@ -71,7 +71,7 @@ public:
     void run(const Step& s, int phase, int64_t begin, int64_t end, int thread) override {
         switch (phase) {
         case Route:
-            for (int64_t t = begin; t < end; t++) route(s, t);
+            for (int64_t t = begin; t < end; t++) route(s, t, s.scratch_of(thread));
             return;
         case Group: return group(s);
         case PrepareX:
@@ -89,23 +89,19 @@ private:
         size_t x_at, hidden_at; // bytes into the prepared arrays
     };
 
-    float* probabilities(int64_t t) const {
-        return reinterpret_cast<float*>(memory_ + at_.probabilities) + t * 3 * static_cast<int64_t>(spec_.gate_up.size());
-    }
+    int64_t experts() const { return static_cast<int64_t>(spec_.gate_up.size()); }
     int32_t* chosen(int64_t t) const { return reinterpret_cast<int32_t*>(memory_ + at_.experts) + t * spec_.top_k; }
     float* shares(int64_t t) const { return reinterpret_cast<float*>(memory_ + at_.shares) + t * spec_.top_k; }
 
     // The top_k experts of a token, ascending by number, with their shares.
-    void route(const Step& s, int64_t t) const {
-        const auto experts = static_cast<int64_t>(spec_.gate_up.size());
-        float* p = probabilities(t);
-        (spec_.routing.sigmoid ? s.kernels->sigmoid : s.kernels->softmax)(s.row(spec_.router, t), p, experts);
-        choose_experts(spec_.routing, p, experts, spec_.top_k, spec_.renormalize, p + experts, chosen(t), shares(t));
+    void route(const Step& s, int64_t t, float* scratch) const {
+        const RoutingRoom room(scratch, experts());
+        (spec_.routing.sigmoid ? s.kernels->sigmoid : s.kernels->softmax)(s.row(spec_.router, t), room.p, experts());
+        choose_experts(spec_.routing, room, experts(), spec_.top_k, spec_.renormalize, chosen(t), shares(t));
     }
 
     void group(const Step& s) {
         const int64_t tokens = s.rows(spec_.x.rows);
-        const auto experts = static_cast<int64_t>(spec_.gate_up.size());
         const Matrix& up = spec_.gate_up[0]->view;
         const Matrix& down = spec_.down[0]->view;
         active_.clear();
@@ -113,7 +109,7 @@ private:
         expert_of_.clear();
         row_of_.assign(static_cast<size_t>(tokens * spec_.top_k), 0);
         size_t x_at = 0, hidden_at = 0;
-        for (int64_t e = 0; e < experts; e++) {
+        for (int64_t e = 0; e < experts(); e++) {
             Expert x{e, static_cast<int64_t>(token_of_.size()), 0, x_at, hidden_at};
             for (int64_t t = 0; t < tokens; t++)
                 for (int64_t i = 0; i < spec_.top_k; i++)

@@ -7,35 +7,26 @@
 namespace octavo {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
-
-// Index of the largest; ties, and NaN, go to the lower one. What was taken is kNever already.
-int64_t largest(const float* x, int64_t n) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (x[i] > x[best] || (x[best] == kNever && x[i] != kNever)) best = i;
-    return best;
-}
-
-// A group's worth: the sum of its `top` best, the best first. Takes them out of x.
-float worth(float* x, int64_t n, int64_t top) {
-    float sum = 0.0f;
-    for (int64_t i = 0; i < top; i++) {
-        const int64_t best = largest(x, n);
-        sum += x[best];
-        x[best] = kNever;
-    }
-    return sum;
-}
-
-// Experts outside the best groups become kNever. scratch: `experts` floats.
-void limit_to_groups(const Routing& r, float* score, int64_t experts, float* scratch) {
+// Takes the experts outside the best groups out of the choice. With a sigmoid they score less than any other, without
+// one their probability becomes 0: where the best groups have no more than zeros to give, that is a tie.
+void limit_to_groups(const Routing& r, const RoutingRoom& room, int64_t experts) {
     const int64_t size = experts / r.groups;
-    std::copy(score, score + experts, scratch);
-    for (int64_t g = 0; g < r.groups; g++) scratch[g] = worth(scratch + g * size, size, r.group_top);
-    for (int64_t i = 0; i < r.top_groups; i++) scratch[largest(scratch, r.groups)] = kNever; // chosen
-    for (int64_t g = 0; g < r.groups; g++)
-        if (scratch[g] != kNever) std::fill(score + g * size, score + (g + 1) * size, kNever);
+    for (int64_t g = 0; g < r.groups; g++) {
+        best_first(room.score + g * size, size, r.group_top, room.entries);
+        room.worth[g] = 0.0f;
+        for (int64_t i = 0; i < r.group_top; i++) room.worth[g] += room.entries[i].value;
+    }
+    top_k(room.worth, r.groups, r.top_groups, room.entries, room.kept);
+    const int32_t* kept = room.kept;
+    for (int64_t g = 0; g < r.groups; g++) {
+        if (kept != room.kept + r.top_groups && *kept == g) {
+            kept++;
+            continue;
+        }
+        const auto clear = [&](float* x, float to) { std::fill(x + g * size, x + (g + 1) * size, to); };
+        clear(room.score, r.sigmoid ? -std::numeric_limits<float>::infinity() : 0.0f);
+        if (!r.sigmoid) clear(room.p, 0.0f);
+    }
 }
 
 } // namespace
@@ -49,19 +40,15 @@ void check_routing(const Routing& r, int64_t experts, int64_t top_k) {
     if (top_k > r.top_groups * size) throw std::invalid_argument("top_k exceeds the experts of top_groups groups");
 }
 
-void choose_experts(const Routing& r, const float* p, int64_t experts, int64_t top_k, bool renormalize, float* score,
+void choose_experts(const Routing& r, const RoutingRoom& room, int64_t experts, int64_t k, bool renormalize,
                     int32_t* pick, float* shares) {
-    for (int64_t e = 0; e < experts; e++) score[e] = r.bias ? p[e] + r.bias[e] : p[e];
-    if (r.top_groups < r.groups) limit_to_groups(r, score, experts, score + experts);
-    for (int64_t i = 0; i < top_k; i++) {
-        pick[i] = static_cast<int32_t>(largest(score, experts));
-        score[pick[i]] = kNever;
-    }
-    std::sort(pick, pick + top_k);
-    float sum = 0.0f;
-    for (int64_t i = 0; i < top_k; i++) sum += p[pick[i]];
-    for (int64_t i = 0; i < top_k; i++) {
-        const float share = renormalize ? p[pick[i]] / sum : p[pick[i]];
+    for (int64_t e = 0; e < experts; e++) room.score[e] = r.bias ? room.p[e] + r.bias[e] : room.p[e];
+    if (r.top_groups < r.groups) limit_to_groups(r, room, experts);
+    top_k(room.score, experts, k, room.entries, pick);
+    float sum = 1e-20f; // where all that were chosen are 0
+    for (int64_t i = 0; i < k; i++) sum += room.p[pick[i]];
+    for (int64_t i = 0; i < k; i++) {
+        const float share = renormalize ? room.p[pick[i]] / sum : room.p[pick[i]];
         shares[i] = r.scale != 1.0f ? share * r.scale : share;
     }
 }

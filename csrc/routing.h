@@ -1,6 +1,9 @@
 // Which experts a token goes to, and with what share; kernels/types.py, Routing, says the rules.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+
+#include "top_k.h"
 
 namespace octavo {
 
@@ -14,9 +17,20 @@ struct Routing { // the defaults choose by probability alone
 // Throws std::invalid_argument where top_k experts cannot be chosen so.
 void check_routing(const Routing& routing, int64_t experts, int64_t top_k);
 
-// The top_k experts, ascending by number, and their shares, from their probabilities p.
-// score: room for 2 * experts floats.
-void choose_experts(const Routing& routing, const float* p, int64_t experts, int64_t top_k, bool renormalize,
-                    float* score, int32_t* pick, float* shares);
+// Where one row of n experts is routed.
+struct RoutingRoom {
+    RoutingRoom(float* memory, int64_t n)
+        : p(memory), score(memory + n), worth(memory + 2 * n), kept(reinterpret_cast<int32_t*>(memory + 3 * n)),
+          entries(reinterpret_cast<Entry*>(memory + 4 * n)) {}
+    static size_t bytes(int64_t n) { return static_cast<size_t>(n) * (4 * sizeof(float) + sizeof(Entry)); }
+
+    float *p, *score, *worth;
+    int32_t* kept;
+    Entry* entries;
+};
+
+// The k chosen experts, ascending by number, and their shares, from their probabilities room.p.
+void choose_experts(const Routing& routing, const RoutingRoom& room, int64_t experts, int64_t k, bool renormalize,
+                    int32_t* pick, float* shares);
 
 } // namespace octavo

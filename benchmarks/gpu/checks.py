@@ -13,9 +13,10 @@ from gpu.models import TINY, Model, Shape
 from gpu.verify import verify
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda import make
-from octavo.kernels.ops import F32, Activation, AttentionSpec, Inputs, KVSpec, Rotary, Rows, Tensor
+from octavo.kernels.cuda.moe import route as route_on_device
+from octavo.kernels.ops import F32, Activation, AttentionSpec, Inputs, KVSpec, Rotary, Routing, Rows, Tensor
 from octavo.kernels.reference import ReferenceBackend
-from octavo.kernels.reference_math import round_to_int8
+from octavo.kernels.reference_math import round_to_int8, route
 from octavo.kernels.trees import masks_of, seen
 from octavo.kernels.weight import Layout, Weight
 
@@ -101,6 +102,16 @@ def integers(device: str, dtype: str, n: int, k: int) -> Iterator[Check]:
         want = round_to_int8(seen) @ w.dequantize().T
         yield f"rounded {kind} 70x{n}x{k}, once", error(product(x), want), TOLERANCE[dtype]
         yield f"rounded {kind} 40x{n}x{k}, in each tile", error(product(x[:40]), want[:40]), TOLERANCE[dtype]
+
+
+def routing(device: str) -> Iterator[Check]:
+    """Experts and groups full of ties: of equals the lower, as if it were a little better."""
+    logits = np.random.default_rng(6).integers(-2, 3, (64, 60)).astype(np.float32)
+    nudged = logits - np.arange(60, dtype=np.float32) * np.float32(1e-6)
+    for name, how in {"one group": Routing(), "the best groups": Routing(groups=6, top_groups=2)}.items():
+        chosen, _ = route_on_device(torch.tensor(logits, device=device), 6, True, how, None)
+        want, _ = route(nudged, 6, True, how)
+        yield f"experts of {name}, ties", float((chosen.cpu().numpy() != want).mean()), 0.0
 
 
 def attention(device: str, dtype: str, contexts: list[int], queries: list[int]) -> Iterator[Check]:
@@ -332,6 +343,7 @@ def all_checks(device: str, dtype: str, small: bool) -> Iterator[Check]:
     contexts = [40, 7] if small else [700, 33, 2100]
     for queries in ([1, 1, 1], [30, 5, 64]):
         yield from attention(device, dtype, contexts, queries[: len(contexts)])
+    yield from routing(device)
     yield from trees(device, dtype)
     yield from pages(device, dtype)
     yield from draws(device, *((2, 600) if small else (64, 128256)))

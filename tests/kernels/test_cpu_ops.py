@@ -117,7 +117,7 @@ def test_mixture_of_experts(backend: CpuBackend, kind: str, renormalize: bool) -
     native, reference = weights_of(backend), weights_of(REFERENCE)
     rows = 17
     x, router = normal(rng, rows, hidden) * scale, normal(rng, rows, experts) * 2
-    router[3] = 1.0  # all equal: ties go to the lower expert
+    router[3] = 1.0  # all equal
     router[4, :3] = router[4].max() + 1
     for top_k in (1, 2, experts):
 

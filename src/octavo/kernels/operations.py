@@ -96,8 +96,9 @@ class Ops(ABC):
     ) -> Tensor:
         """Mixture of experts: y[t] = sum over the top_k experts e of p_e down_e(gated_e(x[t])).
 
-        p = softmax(router_logits[t]), or as routing says; ties go to the lower expert; renormalize
-        divides by the sum of the chosen p. Experts are added in ascending order of e.
+        p = softmax(router_logits[t]), or as routing says; of experts with equal p those that torch.topk
+        takes on a CPU (kernels/top_k.py; on a GPU the lower ones); renormalize divides by the sum of the
+        chosen p, plus 1e-20. Experts are added in ascending order of e.
         """
 
     @abstractmethod

@@ -14,6 +14,7 @@ from octavo.kernels.ops import (
     Routing,
     Sight,
 )
+from octavo.kernels.top_k import top_k
 from octavo.kernels.weight import BLOCK
 
 I32 = npt.NDArray[np.int32]
@@ -80,8 +81,8 @@ def rms_norm(x: F32, gain: F32, eps: float) -> F32:
     return np.asarray(x / np.sqrt(mean_square + np.float32(eps)) * gain, np.float32)
 
 
-def route(logits: F32, top_k: int, renormalize: bool, routing: Routing) -> tuple[I64, F32]:
-    """Chosen experts [T, top_k] and their shares."""
+def route(logits: F32, k: int, renormalize: bool, routing: Routing) -> tuple[I64, F32]:
+    """Chosen experts [T, k], ascending, and their shares."""
     if routing.sigmoid:
         p = sigmoid(logits)
     else:
@@ -90,15 +91,16 @@ def route(logits: F32, top_k: int, renormalize: bool, routing: Routing) -> tuple
     score = p if routing.bias is None else p + routing.bias
     if routing.top_groups < routing.groups:
         grouped = score.reshape(len(score), routing.groups, -1)
-        best = -np.sort(-grouped, axis=2)[:, :, : routing.group_top].sum(axis=2)
-        kept = np.argsort(-best, axis=1, kind="stable")[:, : routing.top_groups]
-        allowed = np.zeros(best.shape, bool)
-        np.put_along_axis(allowed, kept, True, axis=1)
-        score = np.where(allowed[:, :, None], grouped, -np.inf).reshape(score.shape)
-    chosen = np.argsort(-score, axis=1, kind="stable")[:, :top_k]  # stable: ties to the lower expert
+        worth = np.sort(grouped, axis=2)[:, :, ::-1][:, :, : routing.group_top].sum(axis=2)
+        allowed = np.zeros(worth.shape, bool)
+        np.put_along_axis(allowed, top_k(worth, routing.top_groups), True, axis=1)
+        inside = np.repeat(allowed, grouped.shape[2], axis=1)
+        score = np.where(inside, score, np.float32(-np.inf if routing.sigmoid else 0))
+        p = p if routing.sigmoid else np.where(inside, p, np.float32(0))
+    chosen = top_k(score, k)
     share = np.take_along_axis(p, chosen, axis=1)
     if renormalize:
-        share = share / share.sum(axis=1, keepdims=True)
+        share = share / (share.sum(axis=1, keepdims=True) + np.float32(1e-20))
     return chosen, share * np.float32(routing.scale)
 
 

@@ -155,8 +155,8 @@ class Routing:
         sigmoid: p = sigmoid(router_logits) instead of softmax.
         bias [experts]: added to p for the choice of groups and experts, not to the shares.
         groups, top_groups: experts lie in equal, adjacent groups; only those of the best top_groups
-            may be chosen. A group is as good as the sum of its group_top best experts; ties go to
-            the lower group.
+            may be chosen. A group is as good as the sum of its group_top best experts. The p of the other
+            groups' experts becomes 0, or with sigmoid they are never chosen.
         scale: factor of the shares, after they were renormalized.
     """
 

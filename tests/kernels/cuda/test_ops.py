@@ -128,7 +128,7 @@ ROUTINGS = [
 
 @pytest.mark.parametrize(("routing", "renormalize"), ROUTINGS)
 def test_routing(routing: Routing | None, renormalize: bool) -> None:
-    """Chosen experts and shares, ties among them, against the reference's."""
+    """Chosen experts and shares: the reference's where of equals the lower is a little more."""
     from octavo.kernels.cuda import moe
     from octavo.kernels.reference_math import route
 
@@ -139,13 +139,13 @@ def test_routing(routing: Routing | None, renormalize: bool) -> None:
     how = routing or Routing()
     constants = interpreted().constants
     for top_k in (1, 2, 4):
-        want_e, want_p = route(logits, top_k, renormalize, how)
-        order = np.argsort(want_e, axis=1)
+        nudged = logits - np.arange(8, dtype=np.float32) * np.float32(1e-6)
+        want_e, want_p = route(nudged, top_k, renormalize, how)
         import torch
 
         got_e, got_p = moe.route(torch.tensor(logits), top_k, renormalize, how, constants.optional(how.bias))
-        np.testing.assert_array_equal(got_e.numpy(), np.take_along_axis(want_e, order, 1))
-        np.testing.assert_allclose(got_p.numpy(), np.take_along_axis(want_p, order, 1), rtol=1e-5)
+        np.testing.assert_array_equal(got_e.numpy(), want_e)
+        np.testing.assert_allclose(got_p.numpy(), want_p, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["f32", "u4-min", "s8", "f8-blocks", "nf4"])
