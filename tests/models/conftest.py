@@ -53,7 +53,7 @@ def save(arguments: dict[str, Any], folder: Path) -> Path:
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:  # gains (of 1, or of 0 where 1 is added) and biases
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
-            elif name.endswith("gate.weight"):  # routers: ties of experts are transformers' own affair
+            elif name.endswith("gate.weight"):  # routers: what is chosen must not hang on rounding
                 torch.nn.init.normal_(parameter, std=1.0)
             elif name.endswith("Attention.q.weight"):  # T5 does not divide scores by the root of d_kv
                 torch.nn.init.normal_(parameter, std=2.0 * (parameter.shape[-1] * config.d_kv) ** -0.5)

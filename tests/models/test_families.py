@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -183,6 +185,30 @@ def test_a_file_without_a_family_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.importlib, "import_module", lambda name: SimpleNamespace(__path__=[]))
     with pytest.raises(TypeError, match=r"octavo/models/novel.py declares no FAMILY"):
         family("novel")
+
+
+def test_a_family_is_one_file(tiny_folder: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file put beside the others is known, and what it composes is served: nothing else lists it."""
+    import octavo.models
+
+    theirs = tiny_folder("qwen3", "plain")
+    text = source_of("qwen3").replace('"qwen3"', '"novel"')
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "novel.py").write_text(text)
+    shutil.copytree(theirs, tmp_path / "folder")
+    config = tmp_path / "folder" / "config.json"
+    config.write_text(config.read_text().replace('"qwen3"', '"novel"'))
+    monkeypatch.setattr(octavo.models, "__path__", [*octavo.models.__path__, str(tmp_path / "models")])
+    family_names.cache_clear()
+    try:
+        assert "novel" in family_names()
+        ours = logits(load(tmp_path / "folder", ReferenceBackend()), ReferenceBackend(), IDS, [LENGTH])
+    finally:
+        sys.modules.pop("octavo.models.novel", None)
+        family_names.cache_clear()
+    np.testing.assert_array_equal(
+        ours, logits(loaded(theirs, "reference"), ReferenceBackend(), IDS, [LENGTH])
+    )
 
 
 @pytest.mark.parametrize("name", family_names())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from octavo.errors import CheckpointError
 from octavo.kernels.reference import ReferenceBackend
 from octavo.models.registry import families, family
 from support.forward import load, logits
+from support.seq2seq import make_folder
 
 IDS = [int(i) for i in np.random.default_rng(8).integers(3, 150, 24)]
 Folders = Callable[[str, str], Path]
@@ -113,6 +115,26 @@ def test_longrope_follows_the_context_that_is_served(tiny_folder: Folders) -> No
         theirs = model(torch.tensor([IDS])).logits[0].numpy()
     assert np.abs(run(folder, context=32) - theirs).max() <= 1e-4 * np.abs(theirs).max()
     assert np.abs(run(folder) - theirs).max() > 1e-2 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_the_way_to_convert_a_pickle_works(kind: str, tmp_path: Path) -> None:
+    """Word for word; the class that it takes is the model's own, so encoder-decoders convert too."""
+    import torch
+
+    folder, converted = make_folder(kind, tmp_path / "pickled"), tmp_path / "converted"
+    tensors = load_file(folder / "model.safetensors")
+    torch.save({k: torch.tensor(v) for k, v in tensors.items()}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle") as refused:
+        load(folder, ReferenceBackend())
+    python, option, script = shlex.split(str(refused.value).partition("convert it: ")[2])
+    assert (python, option) == ("python", "-c")
+    exec(script.replace("FOLDER", str(converted)), {})
+    load(converted, ReferenceBackend())
+    kept = load_file(converted / "model.safetensors")
+    assert kept.keys() <= tensors.keys()
+    assert all((kept[name] == tensors[name]).all() for name in kept)
 
 
 # --- what is refused ------------------------------------------------------------------------------

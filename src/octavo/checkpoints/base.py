@@ -136,9 +136,9 @@ def why_no_pickle(source: str) -> str:
     """Why a pickle is not opened, and how to make safetensors of the model in it."""
     return (
         "a pickle, which can run code when opened; where you trust it, convert it: "
-        'python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; '
-        f"M.from_pretrained('{source}').save_pretrained('FOLDER'); "
-        f"T.from_pretrained('{source}').save_pretrained('FOLDER')\""
+        f"python -c \"import transformers as t; a, b = '{source}', 'FOLDER'; "
+        "m = getattr(t, t.AutoConfig.from_pretrained(a).architectures[0]); "
+        '[c.from_pretrained(a).save_pretrained(b) for c in (m, t.AutoTokenizer)]"'
     )
 
 
