@@ -60,8 +60,8 @@ class WatchedDecoder:
         self._decoder = decoder
         self.log = [(0.0, 0.0, 0.0)]
 
-    def step(self, rows: Sequence[int], starts: Sequence[int], mask: Any = None) -> list[int]:
-        drawn = self._decoder.step(rows, starts, mask)
+    def step(self, rows: Sequence[int], starts: Sequence[int], *args: Any) -> list[int]:
+        drawn = self._decoder.step(rows, starts, *args)
         native = self._decoder.native
         self.log.append((time.perf_counter(), native.forward_s, native.drawing_s))
         return drawn

@@ -57,14 +57,25 @@ DecodeRows decode_rows(const Result<int32_t, 2>& tokens, const Result<int64_t, 1
             reinterpret_cast<const SampleParams*>(params.data()), local ? local->data() : nullptr};
 }
 
+// refuses(index, token) -> whether the token is refused; then `room` holds the mask of what may come.
 std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
-                            const std::optional<Array<uint32_t, 2>>& mask) {
+                            const std::optional<Array<uint32_t, 2>>& mask, const nb::object& refuses,
+                            const std::optional<Array<uint32_t, 1>>& room) {
     if (mask && (mask->shape(0) != rows.size() || mask->shape(1) != static_cast<size_t>(decoder.vocab() + 31) / 32))
         throw std::invalid_argument("the mask has a line of bits for each row");
+    if (!refuses.is_none() && (!room || room->shape(0) != static_cast<size_t>(decoder.vocab() + 31) / 32))
+        throw std::invalid_argument("the room for a mask has a line of bits");
     std::vector<int32_t> drawn;
     const uint32_t* bits = mask ? mask->data() : nullptr;
     nb::gil_scoped_release release;
-    decoder.step(rows, starts, bits, drawn);
+    std::optional<nb::gil_scoped_acquire> held; // from the first question on: each return may have to wait for others
+    Refusal refusal;
+    if (!refuses.is_none())
+        refusal = [&](int64_t index, int32_t token) -> const uint32_t* {
+            if (!held) held.emplace();
+            return nb::cast<bool>(refuses(index, token)) ? room->data() : nullptr;
+        };
+    decoder.step(rows, starts, bits, refusal, drawn);
     return drawn;
 }
 
@@ -96,7 +107,8 @@ void bind_sampling(nb::module_& m) {
              "page_size"_a, "params"_a, "local_pages"_a.none() = nb::none())
         .def_prop_ro("forward_s", &Decoder::forward_s)
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
-        .def("step", &decode, "rows"_a, "starts"_a, "mask"_a.none() = nb::none())
+        .def("step", &decode, "rows"_a, "starts"_a, "mask"_a.none() = nb::none(), "refuses"_a.none() = nb::none(),
+             "room"_a.none() = nb::none())
         .def("redraw", &redraw, "indices"_a, "mask"_a);
 }
 

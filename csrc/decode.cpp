@@ -76,7 +76,7 @@ void Decoder::gather_local(const std::vector<int32_t>& rows, const std::vector<i
 }
 
 void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const uint32_t* mask,
-                   std::vector<int32_t>& drawn) {
+                   const Refusal& refusal, std::vector<int32_t>& drawn) {
     const BatchView batch = gather(rows, starts, check(rows, starts));
     drawn.resize(rows.size());
     last_rows_ = rows;
@@ -84,8 +84,17 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     program_.replay(batch);
     const double computed = now();
     const TokenListsView none{no_starts_.data(), nullptr, nullptr, 0};
-    sampler_.sample({program_.at(program_.result()), batch.tokens, sampler_.vocab(), params_.data(), positions_.data(),
-                     none, none, none, mask, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr, -1});
+    const SampleBatch draws{program_.at(program_.result()), batch.tokens, sampler_.vocab(), params_.data(), positions_.data(),
+                            none, none, none, mask, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr, -1};
+    if (!refusal) {
+        sampler_.sample(draws);
+    } else {
+        sampler_.sample(draws, [&](int64_t i, int32_t token) {
+            const uint32_t* allowed = token >= 0 ? refusal(i, token) : nullptr;
+            if (allowed) last_rows_[static_cast<size_t>(i)] = -1;
+            return allowed;
+        });
+    }
     forward_s_ += computed - begin;
     drawing_s_ += now() - computed;
     for (size_t i = 0; i < rows.size(); i++) {

@@ -25,17 +25,18 @@ public:
     Decoder(Program& program, Sampler& sampler, const DecodeRows& rows);
     // The token at position starts[i] of rows[i] is computed, the one after it drawn and appended. An error
     // (sample.h) in its place leaves that row as it was. mask: as SampleBatch has it, a line for each of `rows`.
+    // refusal, if there is one, is asked about each token, and a refused row is drawn again.
     // Throws std::invalid_argument for rows, positions or pages out of range, and where a row asks for
     // log-probabilities: nothing has changed then.
     void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const uint32_t* mask,
-              std::vector<int32_t>& drawn);
+              const Refusal& refusal, std::vector<int32_t>& drawn);
     // The tokens that the last step drew for its rows `indices` (places in `rows`) were refused: others are drawn
     // from the same logits under the mask, a line for each index, and take their places. An error takes one away.
     // Throws std::invalid_argument where an index names no token of the last step, or one drawn again already.
     void redraw(const std::vector<int32_t>& indices, const uint32_t* mask, std::vector<int32_t>& drawn);
     int64_t vocab() const { return sampler_.vocab(); }
 
-    // Seconds spent so far in forwards and in draws.
+    // Seconds spent so far in forwards and in draws, with what refusals took.
     double forward_s() const { return forward_s_; }
     double drawing_s() const { return drawing_s_; }
 
@@ -52,7 +53,7 @@ private:
     std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_, local_slots_, local_tables_;
     std::vector<int64_t> positions_, no_starts_;
     std::vector<SampleParams> params_;
-    std::vector<int32_t> last_rows_; // of the last step; -1 once it was drawn again
+    std::vector<int32_t> last_rows_; // of the last step; -1 once one was drawn again
 };
 
 } // namespace octavo

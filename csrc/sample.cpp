@@ -1,329 +1,17 @@
-// One row after the other through the steps of sampling/sampler.py, and rows over threads.
-#include "sample.h"
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
+// One row after the other, and rows over threads.
+#include <atomic>
+#include <exception>
 #include <limits>
 #include <stdexcept>
+
+#include "sample_row.h"
 
 namespace octavo {
 namespace {
 
-constexpr float kLargest = std::numeric_limits<float>::max();
-constexpr float kNormal = std::numeric_limits<float>::min(); // weights are 0 or at least this
-constexpr int64_t kWorthWaking = 1 << 17;                    // tokens to look at; less is done by the time others wake
-
-// A number below x, and below whatever f32 numbers are nearest to it.
-float below(double x) {
-    return x <= -kLargest ? -kLargest : std::nextafter(static_cast<float>(x), -std::numeric_limits<float>::infinity());
-}
+constexpr int64_t kWorthWaking = 1 << 17; // tokens to look at; less is done by the time others wake
 
 } // namespace
-
-// The state of one row while it is drawn: memory for one vocabulary, touched as far as it is needed.
-class Sampler::Row {
-public:
-    Row(const SamplePasses* passes, int64_t vocab)
-        : pass_(passes), vocab_(vocab), chunks_((vocab + kChunk - 1) / kChunk), memory_(bytes(), false) {
-        auto* at = memory_.data();
-        auto take = [&](auto*& array, int64_t count) {
-            array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(at);
-            at += (static_cast<size_t>(count) * sizeof(*array) + 63) / 64 * 64;
-        };
-        take(own_, vocab_), take(found_, vocab_), take(ids_, vocab_ + kSumLanes);
-        take(sums_, chunks_), take(raw_sums_, chunks_);
-        take(raw_maxima_, chunks_), take(own_maxima_, chunks_), take(order_, chunks_);
-        work_.reserve(static_cast<size_t>(vocab));
-    }
-
-    int64_t chunks() const { return chunks_; }
-
-    // 1. Chunks [begin, end) of the raw logits.
-    void look(int64_t begin, int64_t end) {
-        pass_->maxima(raw_ + begin * kChunk, size(begin, end), raw_maxima_ + begin);
-    }
-    // 2. Edits, and whether there is anything to draw.
-    void edit();
-    // 4. Weights of chunks [begin, end), and what log-probabilities need.
-    void weigh(int64_t begin, int64_t end);
-    // 5 to 8.
-    void finish();
-
-    void start(const SampleBatch& batch, int64_t row) {
-        batch_ = &batch;
-        row_ = row;
-        params_ = &batch.params[row];
-        raw_ = batch.logits + (batch.which ? batch.which[row] : row) * vocab_;
-        error_ = 0;
-    }
-    void all(const SampleBatch& batch, int64_t row) {
-        start(batch, row);
-        look(0, chunks_);
-        edit();
-        weigh(0, chunks_);
-        finish();
-    }
-    // Whether weigh has anything to do.
-    bool weighs(const SampleParams& p) const { return p.num_logprobs >= 0 || (p.temperature != 0.0f && !is_sparse(p)); }
-
-private:
-    size_t bytes() const { return static_cast<size_t>(vocab_ * 12 + chunks_ * 28 + 9 * 64); }
-    int64_t size(int64_t begin, int64_t end) const { return std::min(end * kChunk, vocab_) - begin * kChunk; }
-    // Few tokens can be kept, and which is seen from the logits: the others need no weight.
-    bool is_sparse(const SampleParams& p) const { return p.min_p > 0.0f || (p.top_k > 0 && p.top_k <= chunks_ && p.top_k < vocab_); }
-    // Drawn without the mask first.
-    static bool is_free(const SampleParams& p) {
-        return p.temperature == 0.0f || (p.min_p == 0.0f && p.top_k == 0 && p.top_p == 1.0);
-    }
-    const uint32_t* mask() const { return batch_->mask ? batch_->mask + row_ * ((vocab_ + 31) / 32) : nullptr; }
-    bool allows(int32_t token) const { return mask()[token / 32] >> (token % 32) & 1; }
-    bool edited(bool masked) const;
-    void change(const SampleParams& p, bool masked);
-    void apply(bool masked);
-    void copy_allowed();
-    int32_t draw(Stream stream);
-    bool judge(const float* z, const float* maxima);
-    // Ids of the tokens at least `threshold`, ascending.
-    int64_t gather(const float* x, const float* maxima, float threshold);
-    float kth_maximum(const float* maxima, int64_t k) {
-        std::copy(maxima, maxima + chunks_, order_);
-        return kth_largest(order_, chunks_, k);
-    }
-    // Of the weights: those at least `floor`, but for 0.
-    Candidates heavier(float floor);
-    int32_t first_best() const;
-    int32_t draw_sparse(RaceNoise& noise);
-    int32_t draw_from_weights(RaceNoise& noise);
-    void report(int32_t token);
-
-    const SamplePasses* pass_;
-    int64_t vocab_, chunks_;
-    Region memory_;
-    float *own_, *found_;  // edited logits, then weights; weights of the tokens ids_
-    int32_t* ids_;
-    double *sums_, *raw_sums_;
-    float *raw_maxima_, *own_maxima_, *order_;
-    std::vector<float> work_;
-
-    const SampleBatch* batch_ = nullptr;
-    int64_t row_ = 0;
-    const SampleParams* params_ = nullptr;
-    const float *raw_ = nullptr, *z_ = nullptr, *maxima_ = nullptr; // z_, maxima_: after edits
-    float peak_ = 0.0f, inverse_ = 0.0f;
-    int32_t error_ = 0;
-    bool free_ = false; // z_ is without the mask
-};
-
-bool Sampler::Row::edited(bool masked) const {
-    const SampleBatch& b = *batch_;
-    if (b.bias.has(row_) || b.banned.has(row_) || b.seen.has(row_)) return true;
-    if (!masked) return false;
-    return !std::all_of(mask(), mask() + (vocab_ + 31) / 32, [](uint32_t word) { return word == 0xffffffffu; });
-}
-
-// logits.edit.
-void Sampler::Row::change(const SampleParams& p, bool masked) {
-    const SampleBatch& b = *batch_;
-    std::memcpy(own_, raw_, static_cast<size_t>(vocab_) * sizeof(float));
-    for (int64_t e = b.bias.begin(row_); e < b.bias.end(row_); e++) own_[b.bias.tokens[e]] += b.bias.values[e];
-    for (int64_t e = b.banned.begin(row_); e < b.banned.end(row_); e++)
-        own_[b.banned.tokens[e]] = -std::numeric_limits<float>::infinity();
-    if (masked) pass_->mask(own_, mask(), vocab_);
-    for (int64_t e = b.seen.begin(row_); e < b.seen.end(row_); e++) {
-        float& z = own_[b.seen.tokens[e]];
-        const float count = b.seen.values[e];
-        float value = z > 0.0f ? z / p.repetition_penalty : z * p.repetition_penalty;
-        value = value - p.frequency_penalty * count;
-        z = value - p.presence_penalty * (count > 0.0f ? 1.0f : 0.0f);
-    }
-}
-
-// What change does where nothing but the mask edits, and the maxima. A chunk without an allowed token is not even
-// written: its maximum keeps everybody from it.
-void Sampler::Row::copy_allowed() {
-    for (int64_t c = 0; c < chunks_; c++) {
-        const int64_t at = c * kChunk, n = size(c, c + 1);
-        const uint32_t *words = mask() + at / 32, *end = words + (n + 31) / 32;
-        own_maxima_[c] = -std::numeric_limits<float>::infinity();
-        if (std::all_of(words, end, [](uint32_t word) { return word == 0; })) continue;
-        std::memcpy(own_ + at, raw_ + at, static_cast<size_t>(n) * sizeof(float));
-        pass_->mask(own_ + at, words, n);
-        pass_->maxima(own_ + at, n, own_maxima_ + c);
-    }
-}
-
-// Sets the peak; false, and the error, where nothing can be drawn.
-bool Sampler::Row::judge(const float* z, const float* maxima) {
-    peak_ = -std::numeric_limits<float>::infinity();
-    for (int64_t c = 0; c < chunks_; c++) {
-        if (std::isnan(maxima[c])) {
-            error_ = std::any_of(z, z + vocab_, [](float x) { return std::isnan(x); }) ? kNaN : kInfinity;
-            return false;
-        }
-        peak_ = std::max(peak_, maxima[c]);
-    }
-    if (!std::isfinite(peak_)) error_ = kNothingAllowed;
-    return !error_;
-}
-
-void Sampler::Row::edit() {
-    z_ = raw_;
-    maxima_ = raw_maxima_;
-    free_ = false;
-    if (!judge(raw_, raw_maxima_)) return;
-    free_ = mask() && !batch_->again && is_free(*params_);
-    apply(mask() && !free_);
-}
-
-void Sampler::Row::apply(bool masked) {
-    if (edited(masked)) {
-        if (edited(false)) {
-            change(*params_, masked);
-            pass_->maxima(own_, vocab_, own_maxima_);
-        } else {
-            copy_allowed();
-        }
-        z_ = own_;
-        maxima_ = own_maxima_;
-        if (!judge(own_, own_maxima_)) return;
-    }
-    inverse_ = std::min(1.0f / params_->temperature, kLargest);
-}
-
-void Sampler::Row::weigh(int64_t begin, int64_t end) {
-    if (error_) return;
-    const int64_t at = begin * kChunk;
-    if (params_->num_logprobs >= 0) pass_->sums(raw_ + at, raw_maxima_ + begin, size(begin, end), raw_sums_ + begin);
-    if (params_->temperature != 0.0f && !is_sparse(*params_))
-        pass_->weights(z_ + at, maxima_ + begin, size(begin, end), peak_, inverse_, own_ + at, sums_ + begin);
-}
-
-int64_t Sampler::Row::gather(const float* x, const float* maxima, float threshold) {
-    int64_t found = 0;
-    for (int64_t c = 0; c < chunks_; c++)
-        if (maxima[c] >= threshold)
-            found += pass_->at_least(x + c * kChunk, size(c, c + 1), threshold, static_cast<int32_t>(c * kChunk), ids_ + found);
-    return found;
-}
-
-int32_t Sampler::Row::first_best() const {
-    const int64_t chunk = std::find(maxima_, maxima_ + chunks_, peak_) - maxima_;
-    return static_cast<int32_t>(std::find(z_ + chunk * kChunk, z_ + vocab_, peak_) - z_);
-}
-
-// min_p and top_k first: weights of the tokens that these may keep, by a bound on the logits. The
-// bounds are lower by more than rounding can move an exponent, so they miss nothing.
-int32_t Sampler::Row::draw_sparse(RaceNoise& noise) {
-    const SampleParams& p = *params_;
-    const double temperature = 1.0 / static_cast<double>(inverse_);
-    float threshold = -kLargest;
-    if (p.min_p > 0.0f)
-        threshold = std::max(threshold, below(peak_ + temperature * (std::log(static_cast<double>(p.min_p)) - 0.01)));
-    if (p.top_k > 0 && p.top_k <= chunks_)
-        threshold = std::max(threshold, below(kth_maximum(maxima_, p.top_k) - temperature * 0.01));
-    Candidates c{ids_, found_, 0, vocab_};
-    const int64_t found = gather(z_, maxima_, threshold);
-    for (int64_t i = 0; i < found; i++) found_[i] = z_[ids_[i]];
-    pass_->exp(found_, found, peak_, inverse_, found_);
-    const float least = std::max(p.min_p, kNormal);
-    for (int64_t i = 0; i < found; i++) {
-        const float w = found_[i];
-        ids_[c.size] = ids_[i];
-        found_[c.size] = w;
-        c.size += w >= least;
-    }
-    if (p.min_p > 0.0f) c.count = c.size;
-    if (p.top_k > 0) keep_top_k(c, p.top_k, work_);
-    if (p.top_p < 1.0) {
-        const double whole = total_of(c);
-        keep_top_p(c, p.top_p, whole, top_p_floor(p.top_p, whole, c.count), work_);
-    }
-    return draw_among(c, noise);
-}
-
-Candidates Sampler::Row::heavier(float floor) {
-    Candidates c{ids_, found_, 0, vocab_};
-    floor = std::max(floor, kNormal);
-    for (int64_t chunk = 0; chunk < chunks_; chunk++)
-        if (sums_[chunk] >= static_cast<double>(floor))
-            c.size += pass_->at_least(own_ + chunk * kChunk, size(chunk, chunk + 1), floor,
-                                      static_cast<int32_t>(chunk * kChunk), ids_ + c.size);
-    for (int64_t i = 0; i < c.size; i++) found_[i] = own_[ids_[i]];
-    return c;
-}
-
-int32_t Sampler::Row::draw_from_weights(RaceNoise& noise) {
-    const SampleParams& p = *params_;
-    if (p.top_k > 0 && p.top_k < vocab_) {
-        Candidates c = heavier(kNormal);
-        keep_top_k(c, p.top_k, work_);
-        const double whole = total_of(c);
-        if (p.top_p < 1.0) keep_top_p(c, p.top_p, whole, top_p_floor(p.top_p, whole, c.count), work_);
-        return draw_among(c, noise);
-    }
-    if (!(p.top_p < 1.0)) return draw_dense(own_, sums_, vocab_, noise);
-    double whole = 0.0;
-    for (int64_t chunk = 0; chunk < chunks_; chunk++) whole += sums_[chunk];
-    const float floor = top_p_floor(p.top_p, whole, vocab_), guess = std::max(floor, top_p_guess(p.top_p, whole));
-    Candidates c = heavier(guess);
-    if (!keep_top_p(c, p.top_p, whole, guess, work_)) {
-        c = heavier(floor);
-        keep_top_p(c, p.top_p, whole, floor, work_);
-    }
-    return draw_among(c, noise);
-}
-
-int32_t Sampler::Row::draw(Stream stream) {
-    if (error_) return error_;
-    if (batch_->given) return batch_->given[row_];
-    if (params_->temperature == 0.0f) return first_best();
-    RaceNoise noise(*params_, batch_->positions[row_], stream);
-    return is_sparse(*params_) ? draw_sparse(noise) : draw_from_weights(noise);
-}
-
-void Sampler::Row::finish() {
-    int32_t token = draw(batch_->again && is_free(*params_) ? Stream::Again : Stream::Target);
-    if (free_ && (token < 0 || !allows(token))) {
-        error_ = 0;
-        apply(true);
-        weigh(0, chunks_);
-        token = draw(Stream::Again);
-    }
-    if (token >= 0 && params_->num_logprobs >= 0) report(token);
-    batch_->token[row_] = token;
-}
-
-// 8. Of the raw logits.
-void Sampler::Row::report(int32_t token) {
-    const float peak = *std::max_element(raw_maxima_, raw_maxima_ + chunks_);
-    pass_->exp(raw_maxima_, chunks_, peak, 1.0f, order_);
-    double sum = 0.0;
-    for (int64_t c = 0; c < chunks_; c++) sum += raw_sums_[c] * static_cast<double>(order_[c]);
-    const double normalizer = static_cast<double>(peak) + log_of(sum);
-    const float value = raw_[token];
-    int64_t rank = 1;
-    for (int64_t c = 0; c < chunks_; c++) {
-        if (raw_maxima_[c] < value) continue;
-        const float *x = raw_ + c * kChunk, *end = x + size(c, c + 1), *own = std::clamp(raw_ + token, x, end);
-        for (const float* at = x; at < own; at++) rank += *at >= value;
-        for (const float* at = own; at < end; at++) rank += *at > value;
-    }
-    batch_->logprob[row_] = static_cast<double>(value) - normalizer;
-    batch_->rank[row_] = rank;
-    const int64_t count = std::min<int64_t>(params_->num_logprobs, vocab_);
-    if (count == 0) return;
-    const float bound = count <= chunks_ ? kth_maximum(raw_maxima_, count) : -kLargest;
-    const int64_t found = gather(raw_, raw_maxima_, std::max(bound, -kLargest));
-    const int64_t most = std::min(count, found);
-    std::partial_sort(ids_, ids_ + most, ids_ + found, [this](int32_t a, int32_t b) {
-        return raw_[a] > raw_[b] || (raw_[a] == raw_[b] && a < b);
-    });
-    for (int64_t i = 0; i < most; i++) {
-        batch_->top_token[row_ * batch_->top + i] = ids_[i];
-        batch_->top_logprob[row_ * batch_->top + i] = static_cast<double>(raw_[ids_[i]]) - normalizer;
-    }
-}
 
 Sampler::Sampler(std::shared_ptr<Pool> pool, const Kernels* kernels, int64_t vocab)
     : pool_(std::move(pool)), kernels_(kernels), vocab_(vocab) {
@@ -348,13 +36,22 @@ void Sampler::check(const SampleBatch& b) const {
         if (b.params[r].num_logprobs > b.top) throw std::invalid_argument("a row asks for more logprobs than there is room for");
 }
 
+int64_t Sampler::work(const SampleBatch& batch) const {
+    const Row& row = *rows_[0];
+    int64_t tokens = batch.again ? 0 : batch.rows * vocab_;
+    for (int64_t r = 0; batch.again && r < batch.rows; r++) tokens += row.allowed(batch.mask + r * row.words());
+    return tokens * (weighs(batch) ? 4 : 1);
+}
+
+bool Sampler::weighs(const SampleBatch& batch) const {
+    return std::any_of(batch.params, batch.params + batch.rows, [&](const SampleParams& p) { return rows_[0]->weighs(p); });
+}
+
 void Sampler::sample(const SampleBatch& batch) {
     check(batch);
     const int threads = pool_->size();
     const int64_t chunks = rows_[0]->chunks();
-    bool weighs = false;
-    for (int64_t r = 0; r < batch.rows; r++) weighs = weighs || rows_[0]->weighs(batch.params[r]);
-    if (threads == 1 || batch.rows * vocab_ * (weighs ? 4 : 1) < kWorthWaking) {
+    if (threads == 1 || work(batch) < kWorthWaking) {
         for (int64_t r = 0; r < batch.rows; r++) rows_[0]->all(batch, r);
         return;
     }
@@ -371,7 +68,7 @@ void Sampler::sample(const SampleBatch& batch) {
         for (int r = 0; r < rows; r++) rows_[static_cast<size_t>(r)]->start(batch, r);
         each_block([](Row& row, int64_t begin, int64_t end) { row.look(begin, end); });
         parallel(*pool_, rows, 1, [&](int r) { rows_[static_cast<size_t>(r)]->edit(); });
-        if (weighs) each_block([](Row& row, int64_t begin, int64_t end) { row.weigh(begin, end); });
+        if (weighs(batch)) each_block([](Row& row, int64_t begin, int64_t end) { row.weigh(begin, end); });
         parallel(*pool_, rows, 1, [&](int r) { rows_[static_cast<size_t>(r)]->finish(); });
         return;
     }
@@ -387,6 +84,70 @@ void Sampler::sample(const SampleBatch& batch) {
                 j.self->rows_[static_cast<size_t>(thread)]->all(*j.batch, begin);
         },
         &job);
+}
+
+// The calling thread asks about what is drawn, and draws while there is nothing to ask; the others draw.
+struct Sampler::Asking {
+    Sampler& self;
+    const SampleBatch& batch;
+    const Refusal& refusal;
+    Claims claims;
+    std::vector<std::atomic<int>> drawn;
+    std::exception_ptr thrown;
+
+    Asking(Sampler& sampler, const SampleBatch& rows, const Refusal& asked)
+        : self(sampler), batch(rows), refusal(asked), drawn(static_cast<size_t>(rows.rows)) {}
+
+    bool draw(int thread) {
+        int begin, end;
+        if (!claims.claim(static_cast<int>(batch.rows), 1, &begin, &end)) return false;
+        self.rows_[static_cast<size_t>(thread)]->all(batch, begin);
+        drawn[static_cast<size_t>(begin)].store(1, std::memory_order_release);
+        drawn[static_cast<size_t>(begin)].notify_all();
+        return true;
+    }
+    void ask(int64_t row) {
+        if (const uint32_t* mask = refusal(row, batch.token[row])) self.rows_[0]->all(batch, row, mask);
+    }
+    void follow() {
+        std::vector<bool> asked(drawn.size());
+        for (size_t first = 0; first < drawn.size();) {
+            size_t row = first; // of those that are drawn, the first: few before it are not
+            while (row < drawn.size() && (asked[row] || !drawn[row].load(std::memory_order_acquire))) row++;
+            if (row < drawn.size()) {
+                ask(static_cast<int64_t>(row));
+                asked[row] = true;
+                while (first < drawn.size() && asked[first]) first++;
+            } else if (!draw(0)) {
+                await_change(drawn[first], 0);
+            }
+        }
+    }
+};
+
+void Sampler::sample(const SampleBatch& batch, const Refusal& refusal) {
+    Asking asking(*this, batch, refusal);
+    if (batch.rows < pool_->size() || work(batch) < kWorthWaking) {
+        sample(batch);
+        for (int64_t row = 0; row < batch.rows; row++) asking.ask(row);
+        return;
+    }
+    check(batch);
+    pool_->run(
+        [](void* argument, int thread) {
+            Asking& a = *static_cast<Asking*>(argument);
+            if (thread == 0) {
+                try {
+                    a.follow();
+                } catch (...) { // the others are still inside
+                    a.thrown = std::current_exception();
+                }
+            } else {
+                while (a.draw(thread)) {}
+            }
+        },
+        &asking);
+    if (asking.thrown) std::rethrow_exception(asking.thrown);
 }
 
 } // namespace octavo

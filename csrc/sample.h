@@ -1,5 +1,6 @@
 // A token for each row of logits: sampling/sampler.py is the specification, and what it draws is equal.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -46,10 +47,13 @@ struct SampleBatch {
     int32_t* top_token;  // [rows, top], -1 after the last
     double* top_logprob; // [rows, top]
     int64_t top;         // -1: no row may ask for any of it
-    // The tokens drawn first were refused: what follows from that, with the mask.
+    // The tokens drawn first from these finite logits were refused: what follows from that, with the mask.
     bool again = false;
     const int32_t* which = nullptr; // row of the logits of each row; null: in order
 };
+
+// Told of each token as it is drawn: null, or the row's mask, which stays until the next call: the token was refused.
+using Refusal = std::function<const uint32_t*(int64_t row, int32_t token)>;
 
 enum : int32_t { kNothingAllowed = -1, kNaN = -2, kInfinity = -3 };
 
@@ -105,10 +109,17 @@ public:
     int64_t vocab() const { return vocab_; }
     // Throws std::invalid_argument where a token list names a token beyond the vocabulary.
     void sample(const SampleBatch& batch);
+    // And ask the refusal about each token, one after the other on the calling thread, while others draw. Refused rows
+    // are drawn again. What it throws ends the batch.
+    void sample(const SampleBatch& batch, const Refusal& refusal);
 
 private:
     class Row;
+    struct Asking;
     void check(const SampleBatch& batch) const;
+    // Tokens to look at.
+    int64_t work(const SampleBatch& batch) const;
+    bool weighs(const SampleBatch& batch) const;
 
     std::shared_ptr<Pool> pool_;
     const Kernels* kernels_;

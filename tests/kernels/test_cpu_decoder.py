@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -25,17 +27,17 @@ ROWS, LENGTH, PAGE, VOCAB = 5, 23, 4, 64
 class Rows:
     """Rows of random tokens, pages and ways to draw, over a model that knows its last token alone."""
 
-    def __init__(self, threads: int, seed: int) -> None:
+    def __init__(self, threads: int, seed: int, vocab: int = VOCAB) -> None:
         rng = np.random.default_rng(seed)
         backend = CpuBackend(threads)
-        table = backend.pack([random_weight(rng, "u4-min", VOCAB, 32)])
+        table = backend.pack([random_weight(rng, "u4-min", vocab, 32)])
 
         def forward(ops: Ops, inputs: Inputs) -> Tensor:
             return ops.linear(ops.gather_rows(inputs, ops.embed(inputs, table)), table, scale=4.0)
 
         self.program = backend.capture(forward, Limits(ROWS, ROWS, ROWS, -(-LENGTH // PAGE)))
-        self.sampler = make_sampler(backend, VOCAB)
-        self.tokens = rng.integers(0, VOCAB, (ROWS, LENGTH + 1)).astype(np.int32)
+        self.sampler = make_sampler(backend, vocab)
+        self.tokens = rng.integers(0, vocab, (ROWS, LENGTH + 1)).astype(np.int32)
         self.lengths = rng.integers(1, LENGTH - 8, ROWS)
         self.pages = rng.permutation(ROWS * -(-LENGTH // PAGE)).reshape(ROWS, -1).astype(np.int32)
         self.records = np.zeros(ROWS, ROW)
@@ -100,3 +102,92 @@ def test_out_of_range_changes_nothing(rows: list[int], starts: list[int]) -> Non
         each.decoder.step([0], [0])
     assert (each.tokens == tokens).all()
     assert (each.lengths == lengths).all()
+
+
+WIDE = 8192
+"""So wide that rows are shared out among threads."""
+
+
+class Refusing:
+    """Refuses what its masks forbid, and remembers what it was asked."""
+
+    def __init__(self, masks: npt.NDArray[np.uint32]) -> None:
+        self.masks, self.room = masks, np.zeros_like(masks[0])
+        self.asked: list[tuple[int, int]] = []
+        self.thread = threading.get_ident()
+
+    def __call__(self, index: int, token: int) -> bool:
+        assert threading.get_ident() == self.thread
+        self.asked.append((index, token))
+        self.room[:] = self.masks[index]
+        return not self.masks[index][token // 32] >> np.uint32(token % 32) & 1
+
+
+def some_masks(rng: np.random.Generator, rows: int) -> npt.NDArray[np.uint32]:
+    """Half of the tokens, a few of them, all of them, one, or none."""
+    masks = np.zeros((rows, WIDE), bool)
+    for mask in masks:
+        allowed = int(rng.choice([WIDE // 2, WIDE // 2, 40, 40, WIDE, 1, 0]))
+        mask[rng.permutation(WIDE)[:allowed]] = True
+    return np.packbits(masks, axis=1, bitorder="little").view(np.uint32)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_row_that_is_refused_is_drawn_as_if_its_mask_had_been_known(threads: int) -> None:
+    """Some rows' tokens are refused while others are still drawn: it is no other rule."""
+    each, again = Rows(threads, 1, WIDE), 0
+    each.records["top_p"], each.records["top_k"] = 1.0, 0  # what narrows needs its mask first
+    order = np.random.default_rng(threads)
+    for turn in range(60):
+        rows = order.permutation(ROWS)[: order.integers(1, ROWS + 1)].tolist()
+        each.records["seed"] = order.integers(0, 2**40, ROWS)
+        masks = some_masks(order, len(rows))
+        free, expected, before = each.long_way(rows), each.long_way(rows, masks), each.lengths.copy()
+        refusing = Refusing(masks)
+        drawn = each.decoder.step(rows, (before[rows] - 1).tolist(), None, refusing, refusing.room)
+        assert drawn == expected, turn
+        assert sorted(refusing.asked) == list(enumerate(free))
+        again += sum(a != b for a, b in zip(free, drawn, strict=True))
+        before[rows] += np.array(drawn) >= 0
+        assert (each.lengths == before).all()
+        kept = [(row, token) for row, token in zip(rows, drawn, strict=True) if token >= 0]
+        assert [int(each.tokens[row, before[row] - 1]) for row, _ in kept] == [token for _, token in kept]
+        each.lengths[rows] -= np.array(drawn) >= 0
+    assert again > 60
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_a_refusal_raises_ends_the_step(threads: int) -> None:
+    each = Rows(threads, 2, WIDE)
+    rows, before = list(range(ROWS)), each.lengths.copy()
+    starts = (before - 1).tolist()
+    room = np.zeros(WIDE // 32, np.uint32)
+
+    def raising(index: int, token: int) -> bool:
+        raise KeyError(f"row {index}")
+
+    with pytest.raises(KeyError, match="row "):
+        each.decoder.step(rows, starts, None, raising, room)
+    with pytest.raises(RuntimeError):
+        each.decoder.step(rows, starts, None, lambda index, token: "no", room)  # type: ignore[arg-type, return-value]
+    for wrong in (None, room[1:]):
+        with pytest.raises(ValueError, match="room"):
+            each.decoder.step(rows, starts, None, raising, wrong)
+    assert (each.lengths == before).all()
+    with pytest.raises(ValueError, match="not the last step's"):
+        each.decoder.redraw([0], np.zeros((1, WIDE // 32), np.uint32))
+    expected = each.long_way(rows)
+    assert each.decoder.step(rows, starts, None, lambda index, token: False, room) == expected
+
+
+def test_a_row_that_was_drawn_again_is_not_drawn_once_more() -> None:
+    each = Rows(2, 3, WIDE)
+    rows = list(range(ROWS))
+    refusing = Refusing(np.zeros((ROWS, WIDE // 32), np.uint32))
+    refusing.masks[1:] = 0xFFFFFFFF
+    refusing.masks[0, 7] = 1
+    drawn = each.decoder.step(rows, (each.lengths - 1).tolist(), None, refusing, refusing.room)
+    assert drawn[0] == 7 * 32
+    with pytest.raises(ValueError, match="not the last step's"):
+        each.decoder.redraw([0], refusing.masks[:1])
+    assert each.decoder.redraw([1], refusing.masks[:1]) == [7 * 32]

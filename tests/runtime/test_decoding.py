@@ -16,7 +16,7 @@ from octavo.kernels.select import native_available
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.runtime import runner
 from octavo.runtime.decoding import Decoding
-from octavo.sampling import ConstraintCompiler, SamplingRows
+from octavo.sampling import ConstraintCompiler, SamplingRows, checks
 from octavo.sampling.constraints import AllowedTokens, ConstraintError
 from octavo.sampling.grammar import GrammarMatcher
 from support.grammars import WordTokenizer
@@ -185,20 +185,22 @@ def eager_and_first(
         yield eager, first, counted
 
 
+@pytest.mark.parametrize("alone_s", [-1, 1e-4, 1], ids=["all left for later", "some", "none"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_drawn_first_or_masked_first_the_tokens_are_equal(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int, alone_s: float
 ) -> None:
     monkeypatch.setattr(runner, "usable_threads", lambda: threads)
-    redraw, again = SamplingRows.append_allowed, 0
+    take, again = SamplingRows.take, 0
+    monkeypatch.setattr(checks, "ALONE_S", alone_s)
 
-    def counting(rows: SamplingRows, *args: Any) -> list[int]:
+    def counting(rows: SamplingRows, *args: Any) -> bool:
         nonlocal again
-        found = redraw(rows, *args)
-        again += len(found)
-        return found
+        taken = take(rows, *args)
+        again += not taken
+        return taken
 
-    monkeypatch.setattr(SamplingRows, "append_allowed", counting)
+    monkeypatch.setattr(SamplingRows, "take", counting)
     taken = 0
     for eager, first, counted in eager_and_first(folder, monkeypatch, range(20), threads=threads):
         assert first.tokens == eager.tokens
@@ -213,12 +215,11 @@ def test_mistakes_would_be_seen(folder: Path, monkeypatch: pytest.MonkeyPatch, m
     monkeypatch.setattr(runner, "usable_threads", lambda: 1)
     if mutant == "keeps what is refused":
 
-        def trusting(rows: SamplingRows, those: list[int], tokens: list[int]) -> list[int]:
-            for row, token in zip(those, tokens, strict=True):
-                rows.append(row, (token,))
-            return []
+        def trusting(rows: SamplingRows, row: int, token: int) -> bool:
+            rows.append(row, (token,))
+            return True
 
-        monkeypatch.setattr(SamplingRows, "append_allowed", trusting)
+        monkeypatch.setattr(SamplingRows, "take", trusting)
     else:
 
         def validated(matcher: GrammarMatcher, token: int) -> bool:
@@ -261,10 +262,10 @@ def test_a_row_without_a_draw_fails_alone(folder: Path, monkeypatch: pytest.Monk
     native = decoding._step
     calls = 0
 
-    def failing(rows: list[int], starts: list[int], mask: None) -> list[int]:
+    def failing(rows: list[int], starts: list[int]) -> list[int]:
         nonlocal calls
         calls += 1
-        drawn: list[int] = native(rows, starts, mask)
+        drawn: list[int] = native(rows, starts)
         return [-2, *drawn[1:]] if calls == 2 else drawn
 
     monkeypatch.setattr(decoding, "_step", failing)

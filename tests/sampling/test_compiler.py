@@ -12,7 +12,7 @@ import pytest
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling import ConstraintCompiler, compiler
-from octavo.sampling.grammar import _Wrapped
+from octavo.sampling.grammar import KNOWN_BYTES, _Wrapped
 from support.grammars import ByteTokenizer, accepts, compiled
 
 PARAMS = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[a-c]{2}"))
@@ -130,3 +130,19 @@ def test_behind_another_text_it_is_written_as_the_tokenizer_writes() -> None:
     assert wrapped("abc") == [3, 8]  # and not 6, the longest one
     assert wrapped(b"ab") == [5]
     assert wrapped("abz") == [5]
+
+
+def test_short_texts_of_grammars_are_spelled_once() -> None:
+    asked: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        asked.append(text)
+        return [*text.encode()]
+
+    wrapped = _Wrapped([bytes([byte]) for byte in range(256)], [], 0, encode)
+    long = "x" * (KNOWN_BYTES + 1)
+    for _ in range(3):
+        assert wrapped(long[1:]) == [*long[1:].encode()]
+        assert wrapped(long) == [*long.encode()]
+    assert asked.count(long[1:]) == 1
+    assert asked.count(long) == 3

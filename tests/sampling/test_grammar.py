@@ -13,7 +13,7 @@ import pytest
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling import ConstraintCompiler, RowError, Sampler, SamplingRows, compiler, json_schema
-from octavo.sampling.constraints import ConstraintError, full_mask
+from octavo.sampling.constraints import AllowedTokens, ConstraintError, full_mask
 from octavo.sampling.json_schema import PARTLY, SUPPORTED
 from octavo.sampling.logits import allowed
 from support.grammars import END, VOCAB, ByteTokenizer, accepts, compiled, next_tokens
@@ -128,6 +128,30 @@ def test_masks_of_many_rows_are_those_of_each(make: ConstraintCompiler) -> None:
         for constraint in [] if row == 4 else [constraints[row], *([also] if row == 3 else [])]:
             constraint.start([*wishes[row][1]]).restrict(alone, draft)
         assert batch.mask[index].tolist() == alone.tolist(), index
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, VOCAB + 100])
+def test_a_row_asked_alone_has_the_mask_that_it_has_in_a_batch(make: ConstraintCompiler, vocab: int) -> None:
+    """After its token was not taken: of one grammar, of several constraints, and of one that is lost."""
+    one, two = compiled(make, regex="(a|bc)*d"), compiled(make, regex="[a-c]+d")
+    also = AllowedTokens([ord("b"), ord("d")])
+    wishes: list[tuple[Any, bytes, bytes]] = [
+        ((one,), b"", b"abd"),
+        ((one, two), b"", b"ab"),
+        ((two, also), b"", b"b"),
+    ]
+    rows = SamplingRows(4, vocab, (END,))
+    for row, (constraints, output, _) in enumerate([*wishes, ((two,), b"d?", b"")]):
+        rows.add(row, SamplingParams(constraints=constraints), 1, 0, [1, *output], 1)
+    for row, (_, _, expected) in enumerate(wishes):
+        assert not rows.take(row, ord("x"))
+        batch = rows.batch([row], [1])
+        assert batch.mask is not None
+        assert rows.mask(row) is None
+        assert rows.room.tolist() == batch.mask[0].tolist()
+        assert np.flatnonzero(allowed(rows.room, vocab)).tolist() == [*expected]
+    assert not rows.take(3, ord("a"))
+    assert "grammar" in (rows.mask(3) or "")
 
 
 def test_masks_are_those_of_the_last_token(make: ConstraintCompiler) -> None:

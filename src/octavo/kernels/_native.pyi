@@ -206,6 +206,11 @@ class Decoder:
     @property
     def drawing_s(self) -> float: ...
     def step(
-        self, rows: Sequence[int], starts: Sequence[int], mask: npt.NDArray[np.uint32] | None = None
+        self,
+        rows: Sequence[int],
+        starts: Sequence[int],
+        mask: npt.NDArray[np.uint32] | None = None,
+        refuses: Callable[[int, int], bool] | None = None,
+        room: npt.NDArray[np.uint32] | None = None,
     ) -> list[int]: ...
     def redraw(self, indices: Sequence[int], mask: npt.NDArray[np.uint32]) -> list[int]: ...

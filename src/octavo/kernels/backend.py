@@ -107,12 +107,22 @@ class RowDecoder(Protocol):
     """A backend's own way through a step in which every row computes one token and draws the next."""
 
     def step(
-        self, rows: Sequence[int], starts: Sequence[int], mask: npt.NDArray[np.uint32] | None = None
+        self,
+        rows: Sequence[int],
+        starts: Sequence[int],
+        mask: npt.NDArray[np.uint32] | None = None,
+        refuses: Callable[[int, int], bool] | None = None,
+        room: npt.NDArray[np.uint32] | None = None,
     ) -> list[int]:
         """Compute the token at position starts[i] of each row, draw and append the one after it.
 
         Args:
             mask [R, ceil(vocab / 32)]: which tokens may be drawn, as SamplingBatch has it; None: all.
+            refuses: asked about each token (index of its row, token), in any order, each row once and on
+                the calling thread, while other rows are still drawn. A row whose token it refuses is drawn
+                again, under the mask that it leaves in the room. What it raises ends the step, and nothing
+                is appended.
+            room [ceil(vocab / 32)]: for that mask.
 
         Returns:
             The tokens; in the place of one what RowSampler.sample gives for an error: that row stays
@@ -124,7 +134,7 @@ class RowDecoder(Protocol):
         """Draw again for some rows of the last step, whose tokens were refused; the new ones replace them.
 
         Args:
-            indices: of `rows`, each once.
+            indices: of `rows`, each once, and of none that has been drawn again.
             mask [len(indices), ceil(vocab / 32)]: it forbids the token that was drawn.
 
         Returns:

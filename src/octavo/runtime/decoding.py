@@ -6,9 +6,10 @@ which every row computes its last token and draws the next by its own numbers (t
 leaves the gathering of the batch, the draw and the appending to native code, which touches little.
 
 Rows with masks, of grammars for instance, are drawn without them first, where the rule is so (Sampler, step
-7): constraints are asked about one token, and only for a row whose token is refused is the mask computed, and
-another token drawn from the same logits. Where top_p or the like needs the mask before the draw, it comes
-before a forward that has every core; one that leaves a core idle has it computed beside, on the long way.
+7): constraints are asked about one token, while other rows are still drawn, and only for a row whose token is
+refused is the mask computed, and another token drawn from the same logits (Checks). Where top_p or the like
+needs the mask before the draw, it comes before a forward that has every core; one that leaves a core idle has
+it computed beside, on the long way.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 
 from octavo.engine.plan import RowStep, SampledToken, StepResult
 from octavo.kernels.ops import RowDecoder
+from octavo.sampling.checks import Checks
 from octavo.sampling.native import ERRORS
 from octavo.sampling.rows import SamplingRows
 
@@ -43,9 +45,12 @@ class Decoding:
         if not rows:
             return None
         mask, wrong = self._samplings.masks(rows, narrowed=True) if masked else (None, {})
-        drawn = self._step(rows, starts, mask)
         if masked:
-            wrong |= self._draw_refused(rows, drawn)
+            checks = Checks(self._samplings, rows)
+            drawn = self._step(rows, starts, mask, checks, self._samplings.room)
+            wrong |= self._follow(checks, rows, drawn)
+        else:
+            drawn = self._step(rows, starts)
         tokens: dict[int, tuple[SampledToken, ...]] = {}
         errors: dict[int, str] = {}
         for index, row in enumerate(rows):
@@ -63,14 +68,17 @@ class Decoding:
         rows = self._samplings
         return rows.only_masked and (self._masks_before or not rows.narrowed)
 
-    def _draw_refused(self, rows: Sequence[int], drawn: list[int]) -> dict[int, str]:
-        """Append what was drawn, and other tokens for those that a constraint forbids; index -> why a row
-        cannot be followed."""
-        refused = self._samplings.append_allowed(rows, drawn)
-        mask, errors = self._samplings.masks([rows[index] for index in refused])
-        if mask is not None:
-            for place, (index, token) in enumerate(zip(refused, self._redraw(refused, mask), strict=True)):
+    def _follow(self, checks: Checks, rows: Sequence[int], drawn: list[int]) -> dict[int, str]:
+        """Append what was drawn again, and draw again where that was left; index -> why a row cannot be
+        followed."""
+        samplings, errors = self._samplings, checks.errors
+        if checks.later:
+            mask, found = samplings.masks([rows[index] for index in checks.later])
+            assert mask is not None, "what refuses has a mask"
+            for index, token in zip(checks.later, self._redraw(checks.later, mask), strict=True):
                 drawn[index] = token
-                if token >= 0 and place not in errors:
-                    self._samplings.append(rows[index], (token,))
-        return {refused[place]: message for place, message in errors.items()}
+            errors |= {checks.later[place]: message for place, message in found.items()}
+        for index in (*checks.refused, *checks.later):
+            if drawn[index] >= 0 and index not in errors:
+                samplings.append_masked(rows[index], drawn[index])
+        return errors

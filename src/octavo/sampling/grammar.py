@@ -10,14 +10,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from octavo.errors import GRAMMAR_FAILED, InvalidRequestError
 from octavo.sampling.batch import U32
-from octavo.sampling.constraints import ConstraintError, full_mask
+from octavo.sampling.constraints import ALL, ConstraintError, full_mask
 from octavo.sampling.logits import allowed
 
 ALONE_S = 0.001
@@ -25,6 +25,9 @@ ALONE_S = 0.001
 
 ORIGINALS = 2
 """Of each grammar: so many threads at most compute its masks at once."""
+
+KNOWN_TEXTS, KNOWN_BYTES = 4096, 64
+"""Of so many of grammars' short texts the spelling in tokens is remembered: a few MB."""
 
 # Units are llguidance's: 50 and 14 units of lexer fuel, or 20 Earley items, take about a microsecond.
 LIMITS: dict[str, Any] = {
@@ -92,9 +95,14 @@ class _Wrapped:
     ) -> None:
         self.tokens, self.special_token_ids, self.eos_token_id = list(tokens), list(special), end
         self._encode = encode
+        self._known = lru_cache(KNOWN_TEXTS)(self._ids)
 
     def __call__(self, text: str | bytes) -> list[int]:
         spelled = text.encode() if isinstance(text, str) else text
+        # A grammar's few texts are asked for again at every token of theirs.
+        return self._known(spelled) if len(spelled) <= KNOWN_BYTES else self._ids(spelled)
+
+    def _ids(self, spelled: bytes) -> list[int]:
         plain = spelled.decode("utf-8", errors="replace")
         for before in ("", "\n"):
             ids = self._encode(before + plain)[len(self._encode(before)) if before else 0 :]
@@ -197,6 +205,20 @@ class GrammarMatcher:
             _clear(mask, self._own)
         if taken:
             self._matcher.rollback(taken)
+        self.check()
+
+    def fill(self, mask: U32, pointer: int) -> None:
+        """Set the mask, which lies there, to what may follow.
+
+        Raises:
+            ConstraintError: as restrict().
+        """
+        if len(mask) == len(self._own):
+            self._matcher.unsafe_compute_mask_ptr(pointer, self._own.nbytes)
+        else:
+            self._matcher.unsafe_compute_mask_ptr(self._own.ctypes.data, self._own.nbytes)
+            mask.fill(ALL)
+            _clear(mask, self._own)
         self.check()
 
     def allows(self, token_id: int) -> bool:

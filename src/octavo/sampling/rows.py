@@ -84,6 +84,9 @@ class SamplingRows:
         vocab_size: width of the logits.
         eos_token_ids: end a sequence, so they are banned until min_tokens (unless ignore_eos).
         mask_threads: compute the masks of rows with grammars.
+
+    Attributes:
+        room [ceil(V / 32)]: where mask() leaves its answer.
     """
 
     def __init__(
@@ -102,6 +105,8 @@ class SamplingRows:
         self._forcing: set[int] = set()  # rows with forced tokens
         self._narrow: set[int] = set()  # rows whose mask comes before what narrows the draw (top_p, ...)
         self._grammar_masks = GrammarMasks(mask_threads)
+        self.room = full_mask(1, vocab_size)[0]
+        self._room_pointer = self.room.ctypes.data
         self._gathered_rows: Sequence[int] | None = None
         self._gathered = self._rows[:0], TokenLists.none(0)
 
@@ -209,35 +214,47 @@ class SamplingRows:
             return None, {}
         return self._masks(rows, [()] * len(rows), self._narrow if narrowed else None)
 
-    def append_allowed(self, rows: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        """Append each row's token, but not one that a constraint forbids: those rows' indices.
+    def take(self, row: int, token: int) -> bool:
+        """Append the token, but not one that a constraint forbids: whether it was appended.
 
         Where the mask came before the draw there is nothing to forbid.
-
-        Args:
-            tokens [R]: below 0 is none, and is left out.
         """
-        found: list[int] = []
-        for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            if token < 0:
-                continue
-            matchers = self._matchers.get(row)
-            if not matchers or row in self._narrow:
-                self.append(row, (token,))
-                continue
+        matchers = self._matchers.get(row)
+        if not matchers or row in self._narrow:
+            self.append(row, (token,))
+            return True
+        if row in self._unheard:
             self._tell(row, matchers)
+        try:
+            if len(matchers) == 1 and isinstance(matchers[0], GrammarMatcher):
+                taken = matchers[0].take(token)
+            elif taken := all(matcher.allows(token) for matcher in matchers):
+                self._unheard[row] = [token]
+        except ConstraintError:  # mask() says it
+            return False
+        if taken and row in self._counts:
+            self._counts[row].append((token,))
+        return taken
+
+    def mask(self, row: int) -> str | None:
+        """Set `room` to what may follow in a row whose token was not taken; why that is not known."""
+        matchers = self._matchers[row]
+        if len(matchers) == 1 and isinstance(matchers[0], GrammarMatcher):
             try:
-                if len(matchers) == 1 and isinstance(matchers[0], GrammarMatcher):
-                    taken = matchers[0].take(token)
-                elif taken := all(matcher.allows(token) for matcher in matchers):
-                    self._unheard[row] = [token]
-            except ConstraintError:  # masks() says it
-                taken = False
-            if not taken:
-                found.append(index)
-            elif row in self._counts:
-                self._counts[row].append((token,))
-        return found
+                matchers[0].fill(self.room, self._room_pointer)
+            except ConstraintError as error:
+                return str(error)
+            return None
+        mask, errors = self._masks([row], [()])
+        assert mask is not None, "what refuses is a matcher, and these have masks"
+        self.room[:] = mask[0]
+        return errors.get(0)
+
+    def append_masked(self, row: int, token: int) -> None:
+        """Append a token that was drawn under mask(): its grammar hears of it while it is at hand."""
+        self.append(row, (token,))
+        if row in self._unheard:
+            self._tell(row, self._matchers[row])
 
     @property
     def constrained(self) -> bool:
