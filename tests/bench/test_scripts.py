@@ -217,7 +217,7 @@ def test_host_time_reads_the_decoders_own_clocks() -> None:
     class Decoder:
         native = SimpleNamespace(forward_s=0.0, drawing_s=0.0)
 
-        def step(self, rows: list[int], starts: list[int], mask: None) -> list[int]:
+        def step(self, rows: list[int], starts: list[int]) -> list[int]:
             self.native.forward_s += 0.5
             self.native.drawing_s += 0.25
             return [7]
