@@ -128,7 +128,8 @@ class SamplingParams:
             RequestOutput.seed.
         max_tokens: upper bound of generated tokens; None fills the context that is left.
         logprobs: None, or how many likeliest tokens to report beside the drawn one (0: only it).
-        prompt_logprobs: the same for the prompt's tokens, from the second on.
+        prompt_logprobs: the same for the prompt's tokens, from the second on. With max_tokens 1 the prompt
+            may fill the context.
         allowed_token_ids: no other token is drawn (stop tokens must be among them to be drawn).
         bad_words: texts that the answer never holds, however they are cut into tokens.
         structured_outputs: the shape that the answer must have.
@@ -282,6 +283,15 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def only_prompt(self) -> bool:
+        """The prompt alone matters: it is embedded, or its tokens are scored, and at most one is drawn.
+
+        It may then be as long as the context: what is drawn behind it is never computed.
+        """
+        scored = self.prompt_logprobs is not None and self.max_tokens == 1 and self.beam_search is None
+        return scored or self.pooling is not None
 
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed (and checked again)."""

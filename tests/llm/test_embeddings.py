@@ -45,6 +45,20 @@ def test_hidden_states_are_transformers(
         assert np.abs(ours - theirs).max() <= 1e-3 * np.abs(theirs).max()
 
 
+def test_a_text_may_fill_the_context(smollm2_llm: Callable[..., LLM], fastest: str) -> None:
+    llm = smollm2_llm(backend=fastest, max_model_len=256, max_num_seqs=20)
+    larger = smollm2_llm(backend=fastest, max_model_len=512, max_num_seqs=4)
+    ids = list(range(1000, 1257))
+    full = [{"prompt_token_ids": ids[:256]}]
+    for kind in RAW.values():
+        ours, theirs = vectors(llm, full, kind)[0], vectors(larger, full, kind)[0]
+        assert np.allclose(ours, theirs, atol=1e-3)
+    with pytest.raises(
+        InvalidRequestError, match="the prompt has 257 tokens; max_model_len 256 leaves room for at most 256"
+    ):
+        llm.embed({"prompt_token_ids": ids})
+
+
 @pytest.mark.parametrize("kind", ["last", "mean"])
 def test_the_bits_do_not_depend_on_company_chunks_or_cache(
     kind: str, smollm2_llm: Callable[..., LLM], fastest: str

@@ -74,6 +74,32 @@ def test_prompts_are_scored_beside_other_requests(llm: LLM) -> None:
     assert alone.outputs[0].token_ids == plain.outputs[0].token_ids
 
 
+def test_a_prompt_that_is_only_scored_may_fill_the_context(llm: LLM) -> None:
+    """256 tokens of 256, beside others: the scores of 255 of them are those of the prompt cut by one."""
+    ids = (llm.get_tokenizer().encode(TEXT) * 4)[:257]
+    params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=1)
+    full, cut = ({"prompt_token_ids": ids[:count]} for count in (256, 255))
+    scored = llm.generate([full, cut, "Hello", full], [params, params, SamplingParams(), params])
+    prompts = [output.prompt_logprobs for output in scored]
+    assert prompts[0] is not None
+    assert prompts[0] == prompts[3]
+    assert prompts[0][:-1] == prompts[1]
+    assert scored[1].outputs[0].token_ids == [
+        max(prompts[0][-1].items(), key=lambda item: item[1].logprob)[0]
+    ]
+    assert [len(output.outputs[0].token_ids) for output in scored] == [1, 1, 16, 1]
+    assert scored[0].outputs[0].finish_reason == "length"
+    for wrong, sampling in (
+        (ids, params),
+        (ids[:256], params.replace(max_tokens=2)),
+        (ids[:256], params.replace(prompt_logprobs=None)),
+    ):
+        with pytest.raises(
+            InvalidRequestError, match=f"the prompt has {len(wrong)} tokens; max_model_len 256"
+        ):
+            llm.generate({"prompt_token_ids": wrong}, sampling)
+
+
 def test_a_prompt_is_cut_from_the_left(llm: LLM) -> None:
     output = llm.generate(
         {"prompt_token_ids": list(range(10, 30))}, SamplingParams(truncate_prompt_tokens=3)

@@ -102,6 +102,22 @@ def test_no_tokens_at_all_but_the_prompts_logprobs(app: FastAPI) -> None:
     assert choice["finish_reason"] == "length"
 
 
+def test_a_prompt_that_is_only_scored_may_fill_the_context(app: FastAPI) -> None:
+    body = {"prompt": [97] * 128, "echo": True, "logprobs": 0, "max_tokens": 0}
+    answer = post(app, "/v1/completions", body)
+    assert answer.status == 200
+    assert len(answer.json()["choices"][0]["logprobs"]["token_logprobs"]) == 128
+    for change, words in (
+        ({"prompt": [97] * 129}, "the context of 128 must hold it"),
+        ({"max_tokens": 2}, "the context of 128 must hold it and at least one more"),
+        ({"logprobs": None}, "and at least one more"),
+    ):
+        refused = post(app, "/v1/completions", body | change)
+        assert refused.status == 400
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        assert refused.json()["error"]["message"].endswith(words)
+
+
 def test_best_of_asks_for_all_and_returns_the_best(app: FastAPI, engine: FakeEngine) -> None:
     answer = post(app, "/v1/completions", {"prompt": "a", "best_of": 3, "n": 1}).json()
     assert engine.calls[0].params.n == 3

@@ -50,9 +50,10 @@ class Admission:
         length, limit = len(token_ids), self.config.max_model_len
         if length == 0:
             raise InvalidRequestError("the prompt is empty: it must hold at least one token", "prompt")
-        if length >= limit:
+        most = limit if params.only_prompt else limit - 1
+        if length > most:
             raise InvalidRequestError(
-                f"the prompt has {length} tokens; max_model_len {limit} leaves room for at most {limit - 1}",
+                f"the prompt has {length} tokens; max_model_len {limit} leaves room for at most {most}",
                 "prompt",
             )
         if params.n > self.config.max_sequences:
@@ -111,7 +112,7 @@ class Admission:
 
     def limit(self, length: int, params: SamplingParams) -> int:
         """How long a sequence may become whose prompt has this length."""
-        limit = self.config.max_model_len
+        limit = self.config.max_model_len + params.only_prompt  # with the token that is drawn at its end
         return limit if params.max_tokens is None else min(limit, length + params.max_tokens)
 
     def end_ids(self, params: SamplingParams) -> tuple[frozenset[int], frozenset[int]]:

@@ -104,7 +104,7 @@ def make_generation(
     if params.truncate_prompt_tokens is not None:
         prompts = [prompt[-params.truncate_prompt_tokens :] for prompt in prompts]
     for prompt in prompts:
-        check_prompt(prompt, engine, vocab_size, prompt_field)
+        check_prompt(prompt, engine, vocab_size, prompt_field, params.only_prompt)
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
         highest = max(getattr(params, name) or (0,))
         if highest >= vocab_size:
@@ -116,8 +116,10 @@ def make_generation(
     return Generation(engine, state.metrics, request_id, prompts, params, body.priority, salt)
 
 
-def check_prompt(prompt: Sequence[int], engine: ServedEngine, vocab_size: int, field: str) -> None:
-    """Raise if the model cannot take this prompt."""
+def check_prompt(
+    prompt: Sequence[int], engine: ServedEngine, vocab_size: int, field: str, alone: bool
+) -> None:
+    """Raise if the model cannot take this prompt. alone: no answer needs a place behind it."""
     if not prompt:
         raise InvalidRequestError(f"{field} is empty: at least one token is needed", field)
     if engine.max_encoder_len and len(prompt) > engine.max_encoder_len:
@@ -127,11 +129,11 @@ def check_prompt(prompt: Sequence[int], engine: ServedEngine, vocab_size: int, f
             param=field,
             code="context_length_exceeded",
         )
-    if not engine.max_encoder_len and len(prompt) >= engine.max_model_len:
+    if not engine.max_encoder_len and len(prompt) > engine.max_model_len - (not alone):
         raise ApiError(
             400,
-            f"the prompt has {len(prompt)} tokens; the context of {engine.max_model_len} must hold it "
-            "and at least one more",
+            f"the prompt has {len(prompt)} tokens; the context of {engine.max_model_len} must hold it"
+            + ("" if alone else " and at least one more"),
             param=field,
             code="context_length_exceeded",
         )
