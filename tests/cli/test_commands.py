@@ -25,14 +25,6 @@ from support.fake_engine import FakeEngine
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    fake = FakeEngine(reply="Hello")
-    monkeypatch.setattr(_load, "load", lambda choice, progress=None: fake)
-    monkeypatch.setattr(_load, "fetch", lambda model, quiet=False: None)
-    return fake
-
-
-@pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     import io
 

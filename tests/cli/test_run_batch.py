@@ -8,16 +8,8 @@ from typing import Any
 
 import pytest
 
-from octavo.cli import _load, main
+from octavo.cli import main
 from support.fake_engine import FakeEngine
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    fake = FakeEngine(reply="Hello")
-    monkeypatch.setattr(_load, "load", lambda choice, progress=None: fake)
-    monkeypatch.setattr(_load, "fetch", lambda model, quiet=False: None)
-    return fake
 
 
 def line(name: str, url: str = "/v1/completions", **body: Any) -> dict[str, Any]:

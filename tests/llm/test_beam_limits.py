@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llm.test_beam_search import TOLERANCE, same, tiny_llama, transformers_model
+from llm.test_beam_search import TOLERANCE, same, their_beams, tiny_llama, transformers_model
 from octavo import BeamSearchParams, SamplingParams
 from octavo.sampling.bad_words import BadWords, Vocabulary
 from octavo.sampling.beam import Lineage, normalized
@@ -66,30 +66,8 @@ def ours(
 def theirs(
     folder: Path, prompt: list[int], wanted: BeamSearchParams, **limits: Any
 ) -> list[tuple[list[int], float]]:
-    import torch
-
-    with torch.no_grad():
-        found = transformers_model(folder).generate(
-            torch.tensor([prompt]),
-            num_beams=wanted.beam_width,
-            num_return_sequences=wanted.beam_width,
-            max_new_tokens=wanted.max_tokens,
-            length_penalty=wanted.length_penalty,
-            early_stopping=wanted.early_stopping,
-            do_sample=False,
-            eos_token_id=EOS,
-            pad_token_id=EOS,
-            output_scores=True,
-            return_dict_in_generate=True,
-            **limits,
-        )
-    beams = []
-    for ids, score in zip(found.sequences.tolist(), found.sequences_scores.tolist(), strict=True):
-        ids = ids[len(prompt) :]
-        beams.append((ids[: ids.index(EOS) + 1] if EOS in ids else ids, score))
-    return [
-        (ids, score) for ids, score in beams if score > -1e6
-    ]  # transformers fills up with impossible ones
+    beams = their_beams(transformers_model(folder), prompt, wanted, **limits)
+    return [(ids, score) for ids, score in beams if score > -1e6]  # it fills up with impossible ones
 
 
 @pytest.mark.parametrize(

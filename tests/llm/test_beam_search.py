@@ -34,8 +34,10 @@ def transformers_model(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
 
 
-def their_beams(model: Any, prompt: list[int], wanted: BeamSearchParams) -> list[tuple[list[int], float]]:
-    """transformers' beams, best first: generated ids and score."""
+def their_beams(
+    model: Any, prompt: list[int], wanted: BeamSearchParams, **limits: Any
+) -> list[tuple[list[int], float]]:
+    """transformers' beams, best first: generated ids and score. limits: more of generate()'s arguments."""
     import torch
 
     eos = None if wanted.ignore_eos else EOS
@@ -52,6 +54,7 @@ def their_beams(model: Any, prompt: list[int], wanted: BeamSearchParams) -> list
             pad_token_id=VOCAB_SIZE - 1 if eos is None else eos,
             output_scores=True,
             return_dict_in_generate=True,
+            **limits,
         )
     beams = []
     for ids, score in zip(found.sequences.tolist(), found.sequences_scores.tolist(), strict=True):

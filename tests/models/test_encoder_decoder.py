@@ -15,14 +15,12 @@ import pytest
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import Backend, Sight
 from octavo.kernels.reference import ReferenceBackend
-from octavo.kernels.select import native_available
 from octavo.models import t5
 from octavo.models.parts_cross import EncoderDecoderModel
 from octavo.models.registry import EncoderDecoder, families, family
-from support.forward import Sequences, load
+from support.forward import BACKENDS, Sequences, backend_called, load
 
 CASES = [(f.name, variant) for f in families() if f.encoder_decoder for variant in f.tiny_config()]
-BACKENDS = ("reference", "cpu") if native_available() else ("reference",)
 LENGTHS = (1, 15, 16, 17, 150)
 SOURCES = [[int(i) for i in np.random.default_rng(n).integers(3, 150, n)] for n in LENGTHS]
 IDS = [int(i) for i in np.random.default_rng(3).integers(3, 150, 20)]
@@ -33,15 +31,6 @@ every_variant = pytest.mark.parametrize(
     [(*case, b) for case in CASES for b in BACKENDS],
     ids=lambda value: str(value),
 )
-
-
-@cache
-def backend_called(name: str) -> Backend:
-    if name == "reference":
-        return ReferenceBackend()
-    from octavo.kernels.cpu import CpuBackend
-
-    return CpuBackend(threads=2)
 
 
 @cache

@@ -14,32 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
-from octavo.kernels.select import native_available
 from octavo.models import registry
 from octavo.models.registry import Model, families, family, family_names
-from support.forward import SOURCE, Sequences, greedy, load, logits
+from support.forward import BACKENDS, SOURCE, Sequences, backend_called, greedy, load, logits
 
 LENGTH = 70
 IDS = [int(i) for i in np.random.default_rng(5).integers(3, 150, LENGTH)]
 VARIANTS = [(f.name, variant) for f in families() for variant in f.tiny_config()]
-BACKENDS = ("reference", "cpu") if native_available() else ("reference",)
 CASES = [(*v, b) for v in VARIANTS for b in BACKENDS]
 Folders = Callable[[str, str], Path]
 
 every_variant = pytest.mark.parametrize(
     ("name", "variant", "backend"), CASES, ids=["-".join(case) for case in CASES]
 )
-
-
-@cache
-def backend_called(name: str) -> Backend:
-    if name == "reference":
-        return ReferenceBackend()
-    from octavo.kernels.cpu import CpuBackend
-
-    return CpuBackend(threads=2)
 
 
 @cache

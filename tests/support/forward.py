@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,26 @@ import numpy as np
 from octavo.checkpoints import open_checkpoint
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Limits, Program
+from octavo.kernels.reference import ReferenceBackend
+from octavo.kernels.select import native_available
 from octavo.models.load import load_model
 from octavo.models.registry import EncoderDecoder, Model
 
 SOURCE = [int(i) for i in np.random.default_rng(8).integers(3, 150, 45)]
 """What an encoder reads where a test says nothing else."""
+
+
+BACKENDS = ("reference", "cpu") if native_available() else ("reference",)
+
+
+@cache
+def backend_called(name: str) -> Backend:
+    """One of BACKENDS, the same each time."""
+    if name == "reference":
+        return ReferenceBackend()
+    from octavo.kernels.cpu import CpuBackend
+
+    return CpuBackend(threads=2)
 
 
 def load(path: Path, backend: Backend, dtype: str = "float32", context: int | None = None) -> Model:

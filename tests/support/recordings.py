@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.kernels.ops import AttentionSpec, Inputs, KVSpec, Ops, Tensor
+from octavo.kernels.ops import AttentionSpec, Inputs, KVSpec, Limits, Ops, Tensor
 from support.cuda import interpreted
 from support.kernels import random_weight
 
@@ -58,3 +58,16 @@ class Tiny:
         q = ops.rotary_append(inputs, x, self.cache.layer(0), SPEC, None)
         y = ops.attention(inputs, q, self.cache.layer(0), SPEC)
         return ops.linear(ops.gather_rows(inputs, y), self._head)
+
+
+def steps_of(record: Recordings | None, limits: Limits) -> Any:
+    """Steps of a Tiny on the device: eager, or captured by `record` when a form is first met."""
+    from octavo.kernels.cuda.capture import Captures
+    from octavo.kernels.cuda.steps import Steps
+
+    tiny = Tiny()
+    captures = None if record is None else Captures(record, background=False)
+    steps = Steps(tiny.backend.maker, tiny, limits, captures, VOCAB)
+    if record is not None:
+        record.state = [steps.sampler.latest, *tiny.cache.tensors]
+    return steps

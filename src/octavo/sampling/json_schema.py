@@ -16,10 +16,10 @@ import math
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.sampling.json_equality import equal, frozen
 from octavo.sampling.json_schema_case import Case, Conjunction
 from octavo.sampling.json_schema_cases import Cases
 from octavo.sampling.json_schema_refs import PARAM, Schemas
-from octavo.sampling.json_schema_value import equal, frozen
 
 MAX_DEFINITIONS = 2_000
 MAX_ARRAYS = 1_000

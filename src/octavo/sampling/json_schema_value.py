@@ -6,38 +6,15 @@ import json
 import math
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-
-if TYPE_CHECKING:
-    from octavo.sampling.json_schema_refs import Schemas
+from octavo.sampling.json_equality import equal, frozen, type_of
+from octavo.sampling.json_schema_refs import Schemas
 
 PARAM = "structured_outputs"
 MAX_NUMBER = 2**63 - 1
 MAX_SIZE = 2**32 - 1
-
-
-def type_of(value: Any) -> str:
-    """The JSON type of a value."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, (int, float)):
-        return "number"
-    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
-
-
-def equal(one: Any, other: Any) -> bool:
-    """JSON's equality: 1 is 1.0, but true is not 1."""
-    if type_of(one) != type_of(other):
-        return False
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
-    return bool(one == other)
 
 
 def check_number(keyword: str, value: Any) -> None:
@@ -56,16 +33,6 @@ def check_number(keyword: str, value: Any) -> None:
 def holds(schemas: Schemas, value: Any, number: int, keyword: str, wanted: bool) -> bool:
     """Whether the value satisfies (or, not wanted, violates) one keyword of a subschema."""
     return _keyword(schemas, value, number, keyword) is wanted
-
-
-def frozen(value: Any) -> Any:
-    """Something hashable that is equal for equal values (see equal)."""
-    kind = type_of(value)
-    if kind == "array":
-        return kind, tuple(map(frozen, value))
-    if kind == "object":
-        return kind, frozenset((name, frozen(part)) for name, part in value.items())
-    return kind, value
 
 
 def satisfies(schemas: Schemas, value: Any, number: int) -> bool:

@@ -16,7 +16,7 @@ from octavo.sampling import Sampler
 from octavo.sampling.device import DrawMaker, read
 from octavo.sampling.rows import SamplingRows
 from support.cuda import interpreted
-from support.recordings import VOCAB, Recordings, Tiny
+from support.recordings import VOCAB, Recordings, Tiny, steps_of
 
 LIMITS = Limits(64, 6, 6, 4)
 WISHES = (
@@ -98,25 +98,13 @@ class OnHost:
         return Done()
 
 
-def steps_of(record: Any = None) -> Any:
-    from octavo.kernels.cuda.capture import Captures
-    from octavo.kernels.cuda.steps import Steps
-
-    tiny = Tiny()
-    captures = None if record is None else Captures(record, background=False)
-    steps = Steps(tiny.backend.maker, tiny, LIMITS, captures, VOCAB)
-    if record is not None:
-        record.state = [steps.sampler.latest, *tiny.cache.tensors]
-    return steps
-
-
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("who", [(0,), (1, 0), (0, 1, 2), (3, 1)])
 def test_tokens_that_stay_equal_tokens_that_travel(captured: bool, who: tuple[int, ...]) -> None:
     """Greedy, narrow, with log-probabilities, with edits: in one batch, eagerly and replayed."""
     wishes = tuple(WISHES[i] for i in who)
     record = Recordings()
-    steps = steps_of(record if captured else None)
+    steps = steps_of(record if captured else None, LIMITS)
     tiny = Tiny()
     want = conversation(OnHost(tiny.backend.capture(tiny, LIMITS)), wishes, 5, feed=False)
     assert ids(conversation(steps, wishes, 5, feed=True)) == ids(want)
@@ -130,7 +118,7 @@ def ids(said: list[Any]) -> list[list[int]]:
 
 def test_padding_is_nobodys() -> None:
     """Three rows in a bucket of four, then two: the others' latest tokens stay."""
-    steps = steps_of(Recordings())
+    steps = steps_of(Recordings(), LIMITS)
     steps.sampler.latest[...] = 47
     conversation(steps, WISHES[:3], 3, feed=True)
     assert steps.sampler.latest.tolist()[3:] == [47, 47, 47]
@@ -166,7 +154,7 @@ def test_captures_in_the_background_change_no_token() -> None:
 def test_kernels_are_compiled_before_anybody_waits() -> None:
     """Padding of a decode step and of a short prompt: no token, no page and no graph comes of it."""
     record = Recordings()
-    steps = steps_of(record)
+    steps = steps_of(record, LIMITS)
     steps.sampler.latest[...] = 47
     before = [each.clone() for each in record.state]
     steps.prepare()

@@ -18,7 +18,7 @@ from octavo.sampling.device import DrawMaker, read
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.verify import Draft, same_draw
 from support.cuda import interpreted
-from support.recordings import VOCAB, Recordings, Tiny
+from support.recordings import VOCAB, Recordings, Tiny, steps_of
 
 LIMITS = Limits(64, 6, 40, 4)
 WISHES = (
@@ -106,18 +106,6 @@ def batch(tokens: Sequence[Sequence[int]], starts: Sequence[int], parents: Any) 
     return replace(made, positions=positions.astype(np.int32), tree_masks=masks)
 
 
-def steps_of(record: Any, limits: Limits = LIMITS) -> Any:
-    from octavo.kernels.cuda.capture import Captures
-    from octavo.kernels.cuda.steps import Steps
-
-    tiny = Tiny()
-    captures = None if record is None else Captures(record, background=False)
-    steps = Steps(tiny.backend.maker, tiny, limits, captures, VOCAB)
-    if record is not None:
-        record.state = [steps.sampler.latest, *tiny.cache.tensors]
-    return steps
-
-
 def plainly(wishes: Sequence[SamplingParams], count: int) -> list[list[int]]:
     """Tokens of plain decoding, logits and draws on the host."""
     tiny, rows = Tiny(), SamplingRows(8, VOCAB)
@@ -148,7 +136,7 @@ def test_chains_say_what_plain_decoding_says(captured: bool, who: tuple[int, ...
     """Accepted or not, of several lengths at once: recorded once for a form, replayed from then on."""
     wishes, record, rng = [WISHES[i] for i in who], Recordings(), np.random.default_rng(0)
     truth = plainly(wishes, 15)
-    steps = steps_of(record if captured else None)
+    steps = steps_of(record if captured else None, LIMITS)
     talk = Conversation(steps, wishes, trees=False)
     for step in range(3):
         goods = [(step + row) % 4 for row in range(len(wishes))]
@@ -164,7 +152,7 @@ def test_trees_recorded_equal_trees_run_eagerly(who: tuple[int, ...]) -> None:
     """Masks, depths and padding come anew for each replay: other trees, fewer sequences, fewer tokens."""
     wishes, rng = [WISHES[i] for i in who], np.random.default_rng(1)
     record = Recordings()
-    recorded, eager = steps_of(record), steps_of(None)
+    recorded, eager = steps_of(record, LIMITS), steps_of(None, LIMITS)
     replays = 0
     for parents in (TREE, (-1, -1, -1, 1, 3), TREE[:4]):
         drafts = [Draft(tuple(rng.permutation(VOCAB)[: len(parents)].tolist()), parents) for _ in wishes]
@@ -181,7 +169,7 @@ def test_a_tree_says_what_plain_decoding_says_on_each_path() -> None:
     wishes = WISHES[::2]
     truth = plainly(wishes, 4)
     record = Recordings()
-    steps = steps_of(record)
+    steps = steps_of(record, LIMITS)
     for _ in range(2):
         talk = Conversation(steps, wishes, trees=True)
         drafts = []
@@ -206,7 +194,7 @@ def test_a_stale_mask_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
             host["trees"][...] = first.setdefault(form, host["trees"].copy())
 
     def said(broken: bool) -> list[Any]:
-        steps, drafts, wish = steps_of(Recordings()), [], SamplingParams(temperature=2)
+        steps, drafts, wish = steps_of(Recordings(), LIMITS), [], SamplingParams(temperature=2)
         with monkeypatch.context() as patch:
             if broken:
                 patch.setattr(buckets, "pad", stale)
@@ -245,7 +233,7 @@ def test_no_more_graphs_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(module, "MAX_GRAPHS", 2)
     record = Recordings()
-    steps = steps_of(record)
+    steps = steps_of(record, LIMITS)
     draft = Draft((3, 4, 5), (-1, 0, 1))
     found = [Conversation(steps, WISHES[:1], trees=False).verify([draft]) for _ in range(3)]
     assert found[0] == found[1] == found[2]

@@ -26,6 +26,7 @@ from octavo.kernels.cuda.draw_math import (
     first,
     fold,
     keeps,
+    of_chunks,
     weigh,
 )
 
@@ -72,13 +73,12 @@ def head_kernel(
     """Of each row: whether it can be drawn, its largest logit and who has it. GREEDY: that is the token."""
     row = tl.program_id(0)
     c = tl.arange(0, BLOCK)
-    at = row.to(tl.int64) * chunks + c
-    peaks = tl.load(peak + at, mask=c < chunks, other=float("-inf"))
-    wrong = verdict(tl.load(raw_peak + at, mask=c < chunks, other=float("-inf")))
+    peaks = of_chunks(peak, row, c, chunks, float("-inf"))
+    wrong = verdict(of_chunks(raw_peak, row, c, chunks, float("-inf")))
     wrong = tl.where(wrong < 0, wrong, verdict(peaks))
     peaks = tl.where(peaks != peaks, float("-inf"), peaks)
     highest = tl.max(peaks, axis=0)
-    ids = tl.load(best + at, mask=c < chunks, other=NOBODY)
+    ids = of_chunks(best, row, c, chunks, NOBODY)
     token = tl.min(tl.where(peaks == highest, ids, NOBODY), axis=0)
     token = tl.where(wrong < 0, wrong, token)
     if GREEDY:
@@ -263,7 +263,7 @@ def race_kernel(
             free = (tl.load(top_k + row) == 0) & (tl.load(top_p + row) == 1.0) & (tl.load(min_p + row) == 0.0)
             stream = tl.where(free, STREAM_AGAIN, 0)
         c = tl.arange(0, CHUNKS)
-        rate = tl.load(sums + wide * chunks + c, mask=c < chunks, other=0.0)
+        rate = of_chunks(sums, row, c, chunks, 0.0)
         noise = exponential(key, which, where, stream, 1, c)
         chunk = first(tl.where(rate > 0, noise / tl.where(rate > 0, rate, 1.0), float("inf")), c)
         place = tl.arange(0, CHUNK)

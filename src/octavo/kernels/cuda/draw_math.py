@@ -91,6 +91,12 @@ def first(times, index):
 
 
 @triton.jit
+def of_chunks(numbers, row, c, chunks, other):
+    """A row of [rows, chunks] at the chunks c, and `other` beyond the last."""
+    return tl.load(numbers + row.to(tl.int64) * chunks + c, mask=c < chunks, other=other)
+
+
+@triton.jit
 def weigh(z, inside, peak, inverse):
     """Weights of tokens, 0 outside of the vocabulary."""
     v = tl.load(z, mask=inside, other=float("-inf"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.kernels.cuda.draw_math import CHUNK, LANES, NOBODY, exp_negative, first, fold, log
+from octavo.kernels.cuda.draw_math import CHUNK, LANES, NOBODY, exp_negative, first, fold, log, of_chunks
 
 
 @triton.jit
@@ -15,7 +15,7 @@ def chunk_exp_kernel(z, peak, sums, asked, stride, vocab, chunks, GROUP: tl.cons
     if tl.load(asked + row) >= 0:
         wide = row.to(tl.int64)
         chunk = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
-        highest = tl.load(peak + wide * chunks + chunk, mask=chunk < chunks, other=float("-inf"))
+        highest = of_chunks(peak, row, chunk, chunks, float("-inf"))
         highest = tl.where(highest == float("-inf"), 0.0, highest)
         lanes = tl.zeros((GROUP, LANES), tl.float64)
         for step in range(CHUNK // LANES):
@@ -37,8 +37,8 @@ def score_kernel(
         wide = row.to(tl.int64)
         z += wide * stride
         c = tl.arange(0, CHUNKS)
-        heads = tl.load(peak + wide * chunks + c, mask=c < chunks, other=float("-inf"))
-        ids = tl.load(best + wide * chunks + c, mask=c < chunks, other=NOBODY)
+        heads = of_chunks(peak, row, c, chunks, float("-inf"))
+        ids = of_chunks(best, row, c, chunks, NOBODY)
         highest = tl.max(heads, axis=0)
         total = tl.zeros((), tl.float64)
         for chunk in range(chunks):
