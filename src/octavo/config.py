@@ -46,6 +46,8 @@ class SchedulerConfig:
         scheduling_policy, fair_share: who enters next, see engine.entry_order.
         max_encoder_len: tokens of an encoder's input, computed in one step; 0: the model has no encoder.
         window: tokens that the model's widest sliding window sees; None: some layer sees all.
+        local_window: the same of those layers that have one, where some see all and they have pages of their
+            own: num_local_pages, at most num_pages. None: all layers share pages.
     """
 
     num_pages: int
@@ -62,12 +64,21 @@ class SchedulerConfig:
     fair_share: int = 16
     max_encoder_len: int = 0
     window: int | None = None
+    local_window: int | None = None
+    num_local_pages: int = 0
 
     @property
     def pages_at_a_time(self) -> int:
         """Pages that the longest sequence needs at a time, its encoder's input included."""
         own = pages_at_a_time(self.max_model_len, self.page_size, self.window, self.max_num_batched_tokens)
         return own + -(-self.max_encoder_len // self.page_size)
+
+    @property
+    def local_pages_at_a_time(self) -> int:
+        """Local pages that the longest sequence needs at a time."""
+        return pages_at_a_time(
+            self.max_model_len, self.page_size, self.local_window, self.max_num_batched_tokens
+        )
 
     @property
     def max_sequences(self) -> int:
@@ -96,11 +107,27 @@ class SchedulerConfig:
                 f"the pool has {self.num_pages}",
                 "max_model_len",
             )
+        if self.local_window is not None:
+            self._check_local(self.local_window)
         if not 0 <= self.max_encoder_len <= self.max_num_batched_tokens:
             raise InvalidRequestError(
                 f"an encoder input of {self.max_encoder_len} tokens is computed in one step: "
                 f"max_num_batched_tokens {self.max_num_batched_tokens} must hold it",
                 "max_num_batched_tokens",
+            )
+
+    def _check_local(self, window: int) -> None:
+        if window < 1 or self.window is not None:
+            raise InvalidRequestError(
+                f"local_window must be at least 1, of a model without a window everywhere, not {window}",
+                "local_window",
+            )
+        if not self.local_pages_at_a_time <= self.num_local_pages <= self.num_pages:
+            raise InvalidRequestError(
+                f"max_model_len {self.max_model_len} with a window of {window} in some layers needs "
+                f"{self.local_pages_at_a_time} local pages, and there are {self.num_local_pages} to "
+                f"{self.num_pages} pages",
+                "num_local_pages",
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo.engine import disk_tier, kv_manager, page_keys, prefix_cache
+from octavo.engine import disk_prefixes, disk_tier, encoder_input, page_keys, prefix_cache
 from octavo.engine.disk_tier import DiskTier
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
@@ -266,7 +266,7 @@ def name_pages_by_their_own_tokens(patch: pytest.MonkeyPatch) -> None:
         ends = range(page_size, len(tokens) + 1, page_size)
         return [keys(b"", tokens[end - page_size : end], page_size)[0] for end in ends]
 
-    for module in (kv_manager, prefix_cache):
+    for module in (disk_prefixes, prefix_cache):
         patch.setattr(module, "page_keys", mutant)
 
 
@@ -332,13 +332,13 @@ def test_the_mutant_is_caught(
 
 def ignore_the_salt(patch: pytest.MonkeyPatch) -> None:
     root = page_keys.root_key
-    for module in (kv_manager, prefix_cache):
+    for module in (disk_prefixes, prefix_cache):
         patch.setattr(module, "root_key", lambda salt: root(None))
 
 
 def wait_alone(patch: pytest.MonkeyPatch) -> None:
     """The engine stops for the disk."""
-    fetched = KVManager.fetched
+    fetched = disk_prefixes.fetched
 
     def mutant(self: KVManager, request: Request) -> bool:
         if not fetched(self, request):
@@ -346,7 +346,7 @@ def wait_alone(patch: pytest.MonkeyPatch) -> None:
             self.disk.settle()
         return fetched(self, request)
 
-    patch.setattr(KVManager, "fetched", mutant)
+    patch.setattr(encoder_input, "fetched", mutant)
 
 
 def keep_after_a_reset(patch: pytest.MonkeyPatch) -> None:

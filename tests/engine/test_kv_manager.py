@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager, PageGroup
+from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
+from octavo.engine.page_groups import PageGroup
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import Request
 from octavo.errors import UnsupportedError

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.engine.kv_manager import SELF, Growth, KVManager, PageGroup
+from octavo.engine.kv_manager import Growth, KVManager
+from octavo.engine.page_groups import SELF, PageGroup
 from octavo.engine.page_pool import ensure
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request, RequestState

@@ -12,6 +12,7 @@ from octavo.engine.request import Request, RequestState, RequestUpdate
 from octavo.params import SamplingParams
 from octavo.sampling.beam import BeamSearch
 from support.toy_executor import EOS, Toy, ToyExecutor, alone, search
+from support.toy_locals import ToyLocals
 from support.toy_pages import ToyPages
 
 MAX_IDLE_STEPS = 2000
@@ -47,6 +48,8 @@ class Harness:
         max_encoder_len: int = 0,
         page_file: ToyPages | None = None,
         window: int | None = None,
+        local_window: int | None = None,
+        num_local_pages: int = 0,
     ) -> None:
         config = SchedulerConfig(
             num_pages=num_pages,
@@ -62,12 +65,15 @@ class Harness:
             fair_share=fair_share,
             max_encoder_len=max_encoder_len,
             window=window,
+            local_window=local_window,
+            num_local_pages=num_local_pages,
         )
         self.config = config
         self.toy = Toy(vocab_size)
         self.page_file = page_file
+        local = None if local_window is None else ToyLocals(num_local_pages, page_size, local_window)
         self.executor = ToyExecutor(
-            num_pages, page_size, self.toy, propose=propose, page_file=page_file, window=window
+            num_pages, page_size, self.toy, propose=propose, page_file=page_file, window=window, local=local
         )
         self.core = EngineCore(
             config,
@@ -152,6 +158,8 @@ class Harness:
         """Run to the end; then nothing may be held by anybody."""
         self.run()
         assert self.kv.num_available == self.config.num_pages
+        local = self.kv.locals
+        assert local is None or local.num_available == self.config.num_local_pages
         assert self.core.reset_prefix_cache()
         assert self.kv.pool.num_free == self.config.num_pages
         assert self.scheduler.running == self.scheduler.waiting == []

@@ -45,7 +45,7 @@ def random_pages(rng: random.Random) -> ToyPages:
 
 
 def random_harness(
-    rng: random.Random, encoder: bool = False, disk: bool = False, windowed: bool = False
+    rng: random.Random, encoder: bool = False, disk: bool = False, windowed: bool = False, mixed: bool = False
 ) -> Harness:
     """A small engine: pools so tight that requests are preempted, chunks of any size."""
     page_size = rng.choice((1, 2, 3, 4, 8))
@@ -74,6 +74,11 @@ def random_harness(
         page_file=random_pages(rng) if disk else None,
         window=window,
     )
+    if mixed:
+        local_window = rng.choice((1, 2, 4, 5, 8, 9, 17))
+        needed = pages_at_a_time(max_model_len, page_size, local_window, budget)
+        few = needed + rng.choice((0, 0, 1, 2, needed, 3 * needed))
+        options |= {"local_window": local_window, "num_local_pages": min(few, options["num_pages"])}
     harness = Harness(**options)
     harness.options = options
     return harness
@@ -168,21 +173,23 @@ def fail_once(harness: Harness, what: str) -> None:
     harness.step()
 
 
-def drive(seed: int, operations: int, encoder: bool = False, windowed: bool = False) -> Harness:
+def drive(
+    seed: int, operations: int, encoder: bool = False, windowed: bool = False, mixed: bool = False
+) -> Harness:
     """A random engine after so many random operations, run to its end and found empty."""
     rng = random.Random(seed)
-    harness = random_harness(rng, encoder, windowed=windowed)
+    harness = random_harness(rng, encoder, windowed=windowed, mixed=mixed)
     _operate(harness, rng, operations)
     harness.drain_and_check()
     return harness
 
 
 def drive_with_restarts(
-    seed: int, operations: int, encoder: bool = False, windowed: bool = False
+    seed: int, operations: int, encoder: bool = False, windowed: bool = False, mixed: bool = False
 ) -> list[Harness]:
     """Random engines one after the other that have nothing in common but a file of pages."""
     rng = random.Random(seed)
-    met = [random_harness(rng, encoder, disk=True, windowed=windowed)]
+    met = [random_harness(rng, encoder, disk=True, windowed=windowed, mixed=mixed)]
     _operate(met[0], rng, operations)
     for _ in range(rng.randint(0, 2)):
         met.append(Harness(**{**met[0].options, "page_file": met[-1].stop()}))

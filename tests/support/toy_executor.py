@@ -17,6 +17,7 @@ from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.engine.windows import GONE
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling.beam import BeamSearch
+from support.toy_locals import ToyLocals
 from support.toy_pages import ToyPages
 
 EOS = 0
@@ -140,6 +141,7 @@ class ToyExecutor:
         propose: drafts after a row's tokens, or None for no drafts.
         page_file: where plans save pages and load them from.
         window: tokens that a token sees, itself included; what lies before is not read.
+        local: pages of layers with a window, beside those that see everything.
 
     Attributes:
         plans: all plans so far.
@@ -156,8 +158,9 @@ class ToyExecutor:
         propose: Callable[[Sequence[int], int], Sequence[int]] | None = None,
         page_file: ToyPages | None = None,
         window: int | None = None,
+        local: ToyLocals | None = None,
     ) -> None:
-        self.page_file, self.window = page_file, window
+        self.page_file, self.window, self.local = page_file, window, local
         self.toy = toy or Toy()
         self.page_size = page_size
         self.slots: list[list[int | None]] = [[None] * page_size for _ in range(num_pages)]
@@ -227,7 +230,7 @@ class ToyExecutor:
             self.rows.pop(row, None)
         for page, slot, key in plan.saves[::2]:
             assert self.page_file is not None
-            self.page_file.save(key, slot, self.slots[page])
+            self.page_file.save(key, slot, self._content(plan, page))
         self._unknown.update(plan.freed_rows)
         self._unknown.update(step.row for step in plan.steps)
 
@@ -235,12 +238,14 @@ class ToyExecutor:
         """Copy pages as planned; all are read before any is written. Returns the destinations."""
         for page, slot, key in plan.saves:
             assert self.page_file is not None
-            self.page_file.save(key, slot, self.slots[page])
+            self.page_file.save(key, slot, self._content(plan, page))
         saved = [(list(self.slots[page]), slot) for page, slot in plan.swaps_out]
         read = [(list(self.slots[source]), target) for source, target in plan.copies]
         read += [(list(self.swapped[slot]), page) for slot, page in plan.swaps_in]
-        if self.page_file is not None:
-            read += [(list(self.page_file.page(slot)), page) for slot, page in plan.loads]
+        loaded = [] if self.page_file is None else [(self.page_file.page(s), page) for s, page in plan.loads]
+        read += [(list(content[: self.page_size]), page) for content, page in loaded]
+        if self.local is not None:
+            self.local.copy(plan, [(content[self.page_size :], page) for content, page in loaded])
         self.swapped.update({slot: content for content, slot in saved})
         self.num_swaps += len(plan.swaps_in)
         for content, target in read:
@@ -253,6 +258,10 @@ class ToyExecutor:
         self.num_copies += len(plan.copies)
         return targets
 
+    def _content(self, plan: StepPlan, page: int) -> list[int | None]:
+        """Of a page that goes to disk."""
+        return list(self.slots[page]) + ([] if self.local is None else self.local.saved(plan, page))
+
     def _grow(self, step: RowStep, copied: set[int]) -> None:
         row = self.rows[step.row]
         if step.copied_page is not None:
@@ -262,6 +271,8 @@ class ToyExecutor:
         passed = min(self._first_seen(step) // self.page_size, len(row.pages))
         row.pages[:passed] = [GONE] * passed
         first_own = -(-step.start // self.page_size) if row.computed is None else 0
+        if self.local is not None:
+            self.local.grow(step, row.computed is None, first_own)
         for position, page in enumerate(step.pages):
             if page == GONE and row.computed is not None:
                 raise PlanError("a page is gone before the row has seen it")
@@ -325,6 +336,8 @@ class ToyExecutor:
                 raise PlanError(f"row {step.row} reads page {page}, which it has given back")
             if self.slots[page][position % self.page_size] != value:
                 raise PlanError(f"page {page} does not hold position {position} of row {step.row}")
+        if self.local is not None:
+            self.local.read(step, expected)
 
     def _first_seen(self, step: RowStep) -> int:
         return 0 if self.window is None else max(step.start - self.window + 1, 0)
@@ -337,6 +350,8 @@ class ToyExecutor:
             if self.references is not None and self.references(page) != 1:
                 raise PlanError(f"row {step.row} writes to page {page}, which is shared")
             self.slots[page][position % self.page_size] = values[position]
+        if self.local is not None:
+            self.local.write(step, values)
         row.computed = step.start + step.count - len(step.drafts)
 
     def _sample(self, row: Row, step: RowStep) -> tuple[SampledToken, ...]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from octavo.config import SchedulerConfig
-from octavo.engine.kv_manager import Growth, KVManager, PageGroup
+from octavo.engine.kv_manager import Growth, KVManager
+from octavo.engine.page_groups import PageGroup
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import StepResult
 from octavo.engine.request import Request, RequestUpdate

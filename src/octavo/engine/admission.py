@@ -110,6 +110,15 @@ class Admission:
                 "beam_width",
             )
 
+        # Each of them sees no more local pages than that; what they have in common is seen once.
+        local = min(needed, width * config.local_pages_at_a_time)
+        if config.local_window is not None and local > config.num_local_pages:
+            raise InvalidRequestError(
+                f"{width} beams see up to {local} local pages at a time, and there are "
+                f"{config.num_local_pages}: lower beam_width or max_tokens",
+                "beam_width",
+            )
+
     def limit(self, length: int, params: SamplingParams) -> int:
         """How long a sequence may become whose prompt has this length."""
         limit = self.config.max_model_len + params.only_prompt  # with the token that is drawn at its end

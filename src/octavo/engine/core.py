@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
 from octavo.engine.admission import Admission, check_priority
 from octavo.engine.beams import SearchMaker, begin_group, updates_of
+from octavo.engine.disk_prefixes import plans_to_keep
 from octavo.engine.disk_tier import PageFile
 from octavo.engine.encoder_input import salt_of
 from octavo.engine.page_pool import ensure
@@ -313,8 +314,8 @@ class EngineCore:
         kv, closed, self._closed = self.scheduler.kv, self._closed, True
         if kv.disk is None or closed:
             return
-        for saves in kv.pages_to_keep():
-            self._executor.submit(StepPlan(-1, (), (), (), saves=saves)).result()
+        for plan in plans_to_keep(kv):
+            self._executor.submit(plan).result()
         kv.disk.close()
 
     def reset_prefix_cache(self) -> bool:

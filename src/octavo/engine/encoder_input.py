@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from enum import Enum
 
+from octavo.engine.disk_prefixes import fetched
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.request import Request
 from octavo.engine.step_builder import StepBuilder
@@ -47,7 +48,7 @@ class Entry(Enum):
 def entry_of(request: Request, kv: KVManager, step: StepBuilder) -> Entry:
     """By its prefix, which may have to be read from disk, and by its encoder input, which is new, in use,
     or being written by a step in flight."""
-    if not kv.fetched(request):
+    if not fetched(kv, request):
         return Entry.LATER
     if kv.cross is None:
         return Entry.NOW

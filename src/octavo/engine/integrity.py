@@ -54,13 +54,15 @@ def check_queues(
 
 def check_tables(kv: KVManager, running: Iterable[Request]) -> None:
     """Raise IntegrityError unless references of pages, locks of the tree and tables agree. O(pages)."""
+    running = list(running)
     kv.pool.check_integrity()
     kv.cache.check_integrity()
     nodes = kv.cache.nodes()
+    if kv.locals is not None:
+        kv.locals.check_integrity(kv.pool, running)
     owners = Counter(page for node in nodes for page in node.pages)
     in_tree = set(owners)
     locks: Counter[Node] = Counter()
-    running = list(running)
     if kv.cross is not None:
         kv.cross.check_integrity([request.cross for request in running])
         owners.update(page for entry in kv.cross.entries() for page in entry.pages)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from octavo.config import SchedulerConfig
 from octavo.engine.cross_pages import CrossPages
+from octavo.engine.disk_prefixes import drop_fetch, save_evicted
 from octavo.engine.disk_tier import DiskTier, Fetch, PageFile
 from octavo.engine.integrity import check_tables
-from octavo.engine.page_keys import page_keys, root_key
+from octavo.engine.local_pages import LocalPages
+from octavo.engine.page_groups import CROSS, LOCAL, SELF, PageGroup, groups_of, is_known
 from octavo.engine.page_pool import PagePool, ensure
-from octavo.engine.plan import PageSave
-from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.plan import LocalMoves, PageSave
+from octavo.engine.prefix_cache import Node, PrefixCache
 from octavo.engine.request import Request
 from octavo.engine.start import Start, find_start, start_without_tree
 from octavo.engine.swap import SwapSpace
@@ -32,26 +35,6 @@ class Growth:
 NO_GROWTH = Growth()
 
 
-@dataclass(frozen=True, slots=True)
-class PageGroup:
-    """Layers that share page tables.
-
-    "self" is causal self-attention over everything before, "cross" attention over an encoder's output.
-    Groups take their pages from one pool: a page serves whichever table it is in.
-
-    Attributes:
-        window: tokens that the widest window of these layers sees; None: some layer sees everything.
-        most_pages: that a sequence of any length needs at a time then (SchedulerConfig.pages_at_a_time).
-    """
-
-    name: str = "self"
-    window: int | None = None
-    most_pages: int = 0
-
-
-SELF, CROSS = PageGroup("self"), PageGroup("cross")
-
-
 class KVManager:
     """Pool, prefix cache and the page tables of running requests.
 
@@ -68,7 +51,8 @@ class KVManager:
     3. After a full hit at least one token is computed anew, because its logits are needed.
     4. When the pool is empty, pages that only the tree holds are evicted, least recently used first. With a
        file they go to disk (DiskTier), and requests find them there beyond what the tree holds.
-    5. With a window, pages behind it are given back (Windows): page_table[:num_gone_pages] are GONE.
+    5. With a window, pages behind it are given back (Windows): page_table[:num_gone_pages] are GONE. Where
+       some layers have one, the others' pages stay, and those of these layers are LocalPages.
     """
 
     def __init__(
@@ -81,23 +65,27 @@ class KVManager:
         page_file: PageFile | None = None,
     ) -> None:
         for group in groups:
-            if group.name not in (SELF.name, CROSS.name) or (group.window and group.name != SELF.name):
+            if not is_known(group):
                 raise UnsupportedError(f"page group {group.name!r} is not supported yet", "groups")
-        own = [group for group in groups if group.name == SELF.name]
-        distinct = len({group.name for group in groups}) == len(groups)
-        ensure(len(own) == 1 and distinct, "one page group 'self' is needed")
+        named = {group.name: group for group in groups}
+        ensure(SELF.name in named and len(named) == len(groups), "one page group 'self' is needed")
+        own, local = named[SELF.name], named.get(LOCAL)
         self.page_size = page_size
         self.pool = PagePool(num_pages)
         self.cross = CrossPages(self.pool) if CROSS in groups else None
         self.cache = PrefixCache(self.pool, page_size)
         self.caching = enable_prefix_caching
         self.windows: Windows | None = None
-        if own[0].window is not None:
-            window = Window(own[0].window, page_size, own[0].most_pages)
+        if own.window is not None:
+            window = Window(own.window, page_size, own.most_pages)
             self.windows = Windows(window, self.pool, self.cache, self.caching)
+        self.locals: LocalPages | None = None
+        if local is not None and local.window is not None:
+            window = Window(local.window, page_size, local.most_pages)
+            self.locals = LocalPages(window, self.pool, local.num_pages, self.caching)
         self.swap = swap or SwapSpace(0, 0.0)
         self.disk = DiskTier(page_file) if page_file is not None and enable_prefix_caching else None
-        self.cache.spill = None if self.disk is None else self.disk.save
+        self.cache.spill = None if self.disk is None else partial(save_evicted, self)
 
     @property
     def num_available(self) -> int:
@@ -106,7 +94,8 @@ class KVManager:
 
     def usage(self) -> float:
         """Share of the pool held by running requests, 0..1, pages that they could let go of included."""
-        return 1.0 - self.num_available / self.pool.num_pages
+        used = 1.0 - self.num_available / self.pool.num_pages
+        return used if self.locals is None else max(used, self.locals.usage())
 
     def pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
@@ -115,7 +104,10 @@ class KVManager:
         """How many tokens of the request begin() would find in the cache."""
         if not self.caching or request.scores_prompt:
             return 0
-        return self.cache.matched_tokens(request.token_ids[:-1], request.cache_salt)
+        known, salt = request.token_ids[:-1], request.cache_salt
+        if self.locals is None:
+            return self.cache.matched_tokens(known, salt)
+        return self.locals.usable(self.cache.matched_pages(known, salt)) * self.page_size
 
     def begin(self, request: Request, reserve: int) -> bool:
         """Give a request the pages of its prefix that the cache or its leader holds. False: not now.
@@ -133,19 +125,24 @@ class KVManager:
     def _begin(self, request: Request, start: Start, reserve: int) -> bool:
         held, have = start.held, len(start.pages) if start.back else start.computed // self.page_size
         self.pool.retain(held)
-        needed = self._missing(request, have) + self.pages_to_encode(request) + reserve
+        missing = self._missing(request, have)
+        needed = missing + self.pages_to_encode(request) + reserve
         self._pin(request.leader)
         if start.node is not None:
             self.cache.lock(start.node)
-        if not self._make_room(needed):
+        local = self.locals
+        if not self._make_room(needed) or not (
+            local is None or local.begin(request, start, missing, reserve)
+        ):
             self._pin(None)
             self.pool.release(held)
             if start.node is not None:
                 self.cache.unlock(start.node)
             return False
-        own = self._take(len(start.back)) or []
+        own = self._take(len(start.back), request.num_passed_pages - len(start.pages)) or []
         if self.cross is not None:
-            of_encoder = self._take(self.pages_to_encode(request)) or ()
+            count = self.pages_to_encode(request)
+            of_encoder = self._take(count, first_local=count) or ()
             request.cross = self.cross.join(request.cache_salt, of_encoder)
         request.page_table, request.num_gone_pages = start.pages + own, start.pages.count(GONE)
         request.cache_node, request.num_cached_pages = start.node, start.cached
@@ -158,6 +155,8 @@ class KVManager:
         else:
             request.swap_in = pairs
             self.forget(request)
+        if local is not None:
+            local.write(own[max(request.num_passed_pages - len(start.pages), 0) :])
         if self.windows is not None:
             self.windows.begin(request)
         return True
@@ -181,7 +180,7 @@ class KVManager:
     def forget(self, request: Request) -> None:
         """What the swap space and the disk hold for a waiting request is not needed (any more)."""
         self.swap.forget(request)
-        self._drop_fetch(request)
+        drop_fetch(self, request)
 
     def record(self, request: Request) -> None:
         """Count what a request that enters for the first time has found, and where."""
@@ -192,28 +191,6 @@ class KVManager:
         self.cache.record(prompt, found)
         if self.disk is not None:
             self.disk.record(prompt - found, loaded)
-
-    def fetched(self, request: Request) -> bool:
-        """Whether what the disk holds of the request's prefix, beyond the tree's, is at hand or is nothing.
-
-        The first call begins to read it, and so does one that finds the tree holding less than before.
-        """
-        if self.disk is None or request.scores_prompt:
-            return True
-        self.disk.poll()
-        first = self.cached_tokens(request) // self.page_size
-        if request.fetch is not None:
-            if first >= request.fetch.first:
-                return request.fetch.ready
-            self._drop_fetch(request)
-        keys = page_keys(root_key(request.cache_salt), request.token_ids[:-1], self.page_size)
-        request.fetch = self.disk.look(keys, first)
-        return request.fetch is not None and request.fetch.ready
-
-    def _drop_fetch(self, request: Request) -> None:
-        if self.disk is not None:
-            self.disk.release(request.fetch)
-            request.fetch = None
 
     def grow(self, request: Request, num_tokens: int) -> Growth | None:
         """Append pages to the table until it covers num_tokens slots, and make those not scheduled
@@ -228,6 +205,8 @@ class KVManager:
         missing = max(self.pages_for(num_tokens) - len(table), 0) + shared
         if missing and self.windows is not None:
             self.windows.tidy(request)
+        if missing and self.locals is not None:
+            self.locals.advance(request)
         pages, copy = self._take(missing), None
         self._pin(None)
         if pages is None:
@@ -238,17 +217,29 @@ class KVManager:
         if shared:
             copy = table[tail], pages.pop()
             table[tail] = copy[1]
+            if self.locals is not None:
+                self.locals.copy(*copy)
             self.pool.release(copy[:1])
         table += pages
         return Growth(tuple(pages), copy)
 
-    def _take(self, count: int) -> list[int] | None:
-        """Free pages, evicting what only the cache holds; None: there are not so many."""
+    def _take(self, count: int, first_local: int = 0) -> list[int] | None:
+        """Free pages, evicting what only the cache holds; None: there are not so many.
+
+        Args:
+            first_local: those from here on own local pages, where the model has some.
+        """
+        first_local = max(first_local, 0)
+        if self.locals is not None and not self.locals.make_room(count - first_local):
+            return None
         if not self._make_room(count):
             return None
         if (short := count - self.pool.num_free) > 0:
             self.cache.evict(short)
-        return self.pool.allocate(count)
+        pages = self.pool.allocate(count)
+        if self.locals is not None:
+            self.locals.take(pages[first_local:])
+        return pages
 
     def _make_room(self, count: int) -> bool:
         """Whether so many pages are available; those behind windows are, if need be."""
@@ -274,13 +265,23 @@ class KVManager:
         if node is None or (full := self._publishable(request)) <= request.num_cached_pages:
             return
         tokens, pages = self._unpublished(request, full)
-        if self.cache.holds_next(node, tokens):
+        if self.cache.holds_next(node, tokens) and not self._replace(node, tokens, pages):
             return
         request.cache_node = end = self.cache.insert(node, tokens, pages)
         if end is not node:
             self.cache.lock(end)
             self.cache.unlock(node)
         request.num_cached_pages = full
+
+    def _replace(self, node: Node, tokens: list[int], pages: list[int]) -> bool:
+        """Let the tree hold these pages of a request instead of its own, if more of them have local pages."""
+        if self.locals is None:
+            return False
+        old = self.cache.unused_pages(node, tokens)
+        if self.locals.num_whole(pages[: len(old)]) <= self.locals.num_whole(old):
+            return False
+        self.cache.replace(node, tokens, pages)
+        return True
 
     def swap_out(self, request: Request) -> tuple[tuple[int, int], ...]:
         """(page, slot) pairs that save what a request has computed, which is about to lose its pages.
@@ -295,6 +296,8 @@ class KVManager:
         slots = self.swap.take(tokens, len(pages))
         if slots:
             request.swapped, request.num_swapped_tokens, request.swapping = slots, tokens, True
+            if self.locals is not None:
+                self.locals.read(pages[self.locals.window.first_page(tokens) :])
         return tuple(zip(pages, slots, strict=False)) if slots else ()
 
     def regroup(
@@ -306,18 +309,22 @@ class KVManager:
         """
         tables = [list(parent.page_table) for parent in parents]
         places = [(p.cache_node, p.num_cached_pages, p.num_computed_tokens) for p in parents]
-        gone_pages = [parent.num_gone_pages for parent in parents]
-        for table, (node, _, _), behind in zip(tables, places, gone_pages, strict=True):
-            self.pool.retain(table[behind:])
+        behind_pages = [(parent.num_gone_pages, parent.num_passed_pages) for parent in parents]
+        for table, (node, _, _), (gone_pages, passed) in zip(tables, places, behind_pages, strict=True):
+            self.pool.retain(table[gone_pages:])
+            if self.locals is not None:
+                self.locals.see(table[passed:])
             if node is not None:
                 self.cache.lock(node)
         entries = [None if self.cross is None else self.cross.join(p.cache_salt, ()) for p in parents]
         for request in (*members, *gone):
             self.release(request, publish=False)
-        for member, entry, behind in zip(members, entries, gone_pages, strict=True):
-            member.cross, member.num_gone_pages = entry, behind
+        for member, entry, behind in zip(members, entries, behind_pages, strict=True):
+            member.cross, (member.num_gone_pages, member.num_passed_pages) = entry, behind
             if self.windows is not None:
                 self.windows.begin(member)
+            if self.locals is not None:
+                self.locals.running[member] = None
         for member, table, (node, cached, computed) in zip(members, tables, places, strict=True):
             member.page_table, member.cache_node, member.num_cached_pages = table, node, cached
             member.num_computed_tokens = member.num_scheduled_tokens = computed
@@ -328,8 +335,12 @@ class KVManager:
         node = request.cache_node
         if node is not None:
             if publish and (full := self._publishable(request)) > request.num_cached_pages:
-                self.cache.insert(node, *self._unpublished(request, full))
+                tokens, pages = self._unpublished(request, full)
+                self._replace(node, tokens, pages)
+                self.cache.insert(node, tokens, pages)
             self.cache.unlock(node)
+        if self.locals is not None:
+            self.locals.leave(request)
         self.pool.release(request.page_table[request.num_gone_pages :])
         if self.windows is not None:
             self.windows.running.pop(request, None)
@@ -375,10 +386,9 @@ class KVManager:
         """What has been evicted since the last plan and is to be kept on disk."""
         return () if self.disk is None else self.disk.plan()
 
-    def pages_to_keep(self) -> Iterator[tuple[PageSave, ...]]:
-        """See DiskTier.keep: all that is cached."""
-        if self.disk is not None:
-            yield from self.disk.keep(self.cache.contents())
+    def local_moves(self) -> LocalMoves:
+        """(StepPlan.local_sources, local_targets) of the plan that is being made."""
+        return (None, None) if self.locals is None else self.locals.moves()
 
     def check_waiting(self, waiting: Sequence[Request], in_flight: Iterable[Fetch]) -> None:
         """Raise IntegrityError unless slots of swap space and disk are held by these requests and steps."""
@@ -393,8 +403,6 @@ class KVManager:
 
 def manager_of(config: SchedulerConfig, page_file: PageFile | None = None) -> KVManager:
     """The manager of a model with these numbers."""
-    own = SELF if config.window is None else PageGroup(SELF.name, config.window, config.pages_at_a_time)
-    groups = (own, CROSS) if config.max_encoder_len else (own,)
     swap = SwapSpace(config.num_swap_pages, config.swap_page_s)
     caching = config.enable_prefix_caching
-    return KVManager(groups, config.num_pages, config.page_size, caching, swap, page_file)
+    return KVManager(groups_of(config), config.num_pages, config.page_size, caching, swap, page_file)

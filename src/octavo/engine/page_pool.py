@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 class IntegrityError(RuntimeError):
@@ -20,12 +20,16 @@ class PagePool:
 
     Free pages form a stack: what was freed last is given out first. So a pool that is never full
     touches only as much memory as it needed at its peak, and what it touches is warm.
+
+    Attributes:
+        on_free: hears of pages that have become free.
     """
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self._references = [0] * num_pages
         self._free = list(range(num_pages - 1, -1, -1))
+        self.on_free: Callable[[Sequence[int]], None] | None = None
 
     @property
     def num_free(self) -> int:
@@ -71,6 +75,8 @@ class PagePool:
             self._references[page] = count - 1
             if count == 1:
                 self._free.append(page)
+        if self.on_free is not None:
+            self.on_free(self._free[before:])
         return len(self._free) - before
 
     def check_integrity(self) -> None:

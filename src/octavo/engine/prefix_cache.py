@@ -22,6 +22,9 @@ Spill = Callable[[Sequence[bytes], Sequence[int]], None]
 """Called with the keys and pages of a prefix's end that is about to be evicted."""
 
 
+Usable = Callable[[Sequence[int]], Sequence[int]]
+
+
 class Node:
     """An edge of the tree and its lower end: len(tokens) == len(pages) * page_size.
 
@@ -97,6 +100,43 @@ class PrefixCache:
             if common < len(node.pages):
                 break
         return at
+
+    def matched_pages(self, tokens: list[int], salt: str | None = None) -> list[int]:
+        """The pages that match() would find. Changes nothing."""
+        root = self._roots.get(salt)
+        return [] if root is None else self._pages_below(root, tokens)
+
+    def unused_pages(self, node: Node, tokens: list[int]) -> list[int]:
+        """Those below a node that hold these tokens; none if somebody has locked some of them."""
+        child = self._child(node, tokens, 0)
+        # (What is below an unlocked node is unlocked.)
+        return [] if child is None or child.locks else self._pages_below(node, tokens)
+
+    def _pages_below(self, node: Node, tokens: list[int]) -> list[int]:
+        pages, at = list[int](), 0
+        while (child := self._child(node, tokens, at)) is not None:
+            common = self._common_pages(child, tokens, at)
+            pages += child.pages[:common]
+            at += common * self.page_size
+            if common < len(child.pages):
+                break
+            node = child
+        return pages
+
+    def replace(self, node: Node, tokens: list[int], pages: list[int]) -> None:
+        """Hold these pages below a node in the place of unused_pages()."""
+        at = 0
+        while (child := self._child(node, tokens, at)) is not None:
+            common = self._common_pages(child, tokens, at)
+            if common < len(child.pages):
+                child = self._split(child, common)
+            first = at // self.page_size
+            new = pages[first : first + common]
+            self._pool.retain(new)
+            old, child.pages = child.pages, new
+            self._pool.release(old)
+            at += len(child.tokens)
+            node = child
 
     def holds_next(self, node: Node, tokens: list[int]) -> bool:
         """Whether the first page of these tokens is cached below the node."""
@@ -213,10 +253,21 @@ class PrefixCache:
         self.query_tokens += queried
         self.hit_tokens += hit
 
-    def contents(self) -> list[tuple[bytes, int]]:
-        """(key, page) of all that is cached: what was used last first, a prefix before what continues it."""
-        nodes = sorted(self.nodes(), key=lambda node: -node.last_used)  # stable, and parents come first
-        return [pair for node in nodes for pair in zip(self._keys(node), node.pages, strict=True)]
+    def contents(self, usable: Usable | None = None) -> list[tuple[bytes, int]]:
+        """(key, page) of all that is cached: what was used last first, a prefix before what continues it.
+
+        Args:
+            usable: of consecutive pages, the first ones that are worth something; nor is what follows others.
+        """
+        found: list[tuple[bytes, int]] = []
+        cut: set[Node | None] = set()
+        for node in sorted(self.nodes(), key=lambda node: -node.last_used):  # stable, and parents come first
+            pages = node.pages if usable is None else usable(node.pages)
+            if node.parent in cut or len(pages) < len(node.pages):
+                cut.add(node)
+            if node.parent not in cut:
+                found += zip(self._keys(node), pages, strict=False)
+        return found
 
     def _keys(self, node: Node) -> list[bytes]:
         """The names of a node's pages; what was named once is kept."""

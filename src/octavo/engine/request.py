@@ -59,6 +59,7 @@ class Request:
         cache_node: deepest node of the prefix cache in use, locked while RUNNING.
         num_cached_pages: leading pages of the table that the cache has been offered.
         num_gone_pages: leading pages that were behind the window and are not held any more (engine.windows).
+        num_passed_pages: leading pages that its layers with a window see no more (engine.local_pages).
         num_cached_tokens: prompt tokens that came from the cache at first admission.
         encoder_token_ids: what the encoder reads; empty where the model has none.
         cache_salt: of the prefix cache; with an encoder it names its input too.
@@ -101,6 +102,7 @@ class Request:
     cache_node: Node | None = None
     num_cached_pages: int = 0
     num_gone_pages: int = 0
+    num_passed_pages: int = 0
     cross: CrossEntry | None = None
     num_cached_tokens: int = 0
     swapped: list[int] = field(default_factory=list)

@@ -131,7 +131,8 @@ class Scheduler:
             need = request.num_uncomputed()
             if need > 0:
                 (decodes if need <= 1 + len(request.drafts) else prefills).append((request, need))
-        step = StepBuilder(self.budget.tokens(len(decodes)))
+        local_of = None if self.kv.locals is None else self.kv.locals.of
+        step = StepBuilder(self.budget.tokens(len(decodes)), local_of)
         self._continue(decodes, step)
         self._continue(prefills, step)
         if self.waiting and self._free_rows and step.left > 0 and not step.preempted:
@@ -140,7 +141,7 @@ class Scheduler:
             for victim in step.swapped:
                 self.kv.swap.forget(victim)  # nothing is executed, so nothing is saved
             return None
-        step.saves = self.kv.saves()
+        step.saves, step.local_moves = self.kv.saves(), self.kv.local_moves()
         return step.build(self._next_step, tuple(self._freed))
 
     def _continue(self, requests: list[tuple[Request, int]], step: StepBuilder) -> None:

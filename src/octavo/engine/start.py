@@ -12,6 +12,7 @@ from octavo.engine.windows import GONE
 
 if TYPE_CHECKING:
     from octavo.engine.kv_manager import KVManager
+    from octavo.engine.local_pages import LocalPages
 
 
 @dataclass(slots=True)
@@ -43,10 +44,8 @@ class Start:
 def find_start(kv: KVManager, request: Request) -> Start:
     """The farthest start: in the tree, or from there on with a leader, in the swap space or on disk."""
     if not kv.caching or request.scores_prompt:
-        node, pages = find_nothing(kv, request)
-    else:
-        node, pages = kv.cache.match(request.token_ids[:-1], request.cache_salt)
-    return _continued(kv, request, node, pages)
+        return start_without_tree(kv, request)
+    return _continued(kv, request, *kv.cache.match(request.token_ids[:-1], request.cache_salt))
 
 
 def start_without_tree(kv: KVManager, request: Request) -> Start:
@@ -59,22 +58,33 @@ def find_nothing(kv: KVManager, request: Request) -> tuple[Node | None, list[int
 
 
 def _continued(kv: KVManager, request: Request, node: Node | None, pages: list[int]) -> Start:
-    cached = len(pages)
-    shared, in_tree = shared_with_leader(kv, request), cached * kv.page_size
+    shared, leader = shared_with_leader(kv, request), request.leader
+    cached = len(pages) if kv.locals is None else kv.locals.usable(pages)
+    if kv.locals is not None and leader is not None and not _is_seen(kv.locals, pages, leader, shared):
+        shared = 0
+    in_tree = cached * kv.page_size
     slots = request.fetch.slots(cached) if request.fetch is not None else []
     on_disk, swapped = (cached + len(slots)) * kv.page_size, request.num_swapped_tokens
-    if swapped > max(in_tree, shared, on_disk):
+    if leader is not None and max(in_tree, on_disk - 1, swapped - 1) < shared:
+        if leader.num_gone_pages:  # its table is not the tree's, and has all that is needed
+            node, pages = find_nothing(kv, request)
+        table = leader.page_table[len(pages) : kv.pages_for(shared)]
+        return Start(node, pages + table, len(pages), shared)
+    if cached < len(pages):
+        node, pages = kv.cache.match(request.token_ids[:in_tree], request.cache_salt)
+    if swapped > max(in_tree, on_disk):
         return _copied(
             kv, request, Start(node, pages, cached, swapped, request.swapped), kv.first_page(swapped)
         )
-    if on_disk > max(in_tree, shared):
+    if on_disk > in_tree:
         return _copied(kv, request, Start(node, pages, cached, on_disk, slots, from_disk=True), cached)
-    if shared <= in_tree or request.leader is None:
-        return Start(node, pages, cached, in_tree)
-    if request.leader.num_gone_pages:  # its table is not the tree's, and has all that is needed
-        (node, pages), cached = find_nothing(kv, request), 0
-    table = request.leader.page_table[cached : kv.pages_for(shared)]
-    return Start(node, pages + table, cached, shared)
+    return Start(node, pages, cached, in_tree)
+
+
+def _is_seen(local: LocalPages, pages: list[int], leader: Request, shared: int) -> bool:
+    """Whether a request could begin with what a leader shares beyond these pages of the tree."""
+    held = len(pages) * local.window.page_size
+    return shared > held and local.reaches(shared, pages + leader.page_table[len(pages) :])
 
 
 def _copied(kv: KVManager, request: Request, start: Start, at: int) -> Start:

@@ -10,7 +10,7 @@ from octavo.engine.cross_pages import CrossEntry
 from octavo.engine.disk_tier import Fetch
 from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.plan import EncoderInput, NewRow, PageSave, RowStep, StepPlan
+from octavo.engine.plan import EncoderInput, LocalMoves, NewRow, PageSave, RowStep, StepPlan
 from octavo.engine.request import Request
 
 
@@ -95,10 +95,16 @@ def take_back(in_flight: deque[InFlight], step_id: int, free_rows: set[int]) -> 
 
 
 class StepBuilder:
-    """Collects the rows of one step and keeps count of the token budget."""
+    """Collects the rows of one step and keeps count of the token budget.
 
-    def __init__(self, budget: int) -> None:
+    Args:
+        local_of: local page of each page, where layers with a window have some (LocalPages.of).
+    """
+
+    def __init__(self, budget: int, local_of: Sequence[int] | None = None) -> None:
         self.left = budget
+        self._local_of = local_of
+        self.local_moves: LocalMoves = (None, None)
         self.preempted = False
         self.entries: list[CrossEntry] = []
         self.saves: tuple[PageSave, ...] = ()
@@ -132,7 +138,11 @@ class StepBuilder:
                 request.verifying = True
             request.drafts = ()  # used, or overtaken by this step
         request.num_scheduled_tokens = end
-        self._steps[request] = RowStep(request.row, start, count, pages, sample, drafts, copied)
+        step = RowStep(request.row, start, count, pages, sample, drafts, copied)
+        if self._local_of is not None:
+            step.local_pages = tuple([self._local_of[page] for page in pages])
+            step.copied_local_page = None if copied is None else self._local_of[copied]
+        self._steps[request] = step
         self.left -= count
 
     def copies_for(self, request: Request) -> bool:
@@ -193,6 +203,7 @@ class StepBuilder:
             tuple(swaps_in),
             self.saves,
             tuple(loads),
+            *self.local_moves,
         )
         requests = tuple(self._steps)
         preemptions = tuple([r.metrics.num_preemptions for r in requests])

@@ -1,0 +1,223 @@
+"""LocalPages: pages of the layers with a window, where other layers see everything."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from octavo.engine.page_pool import PagePool, ensure
+from octavo.engine.request import Request
+from octavo.engine.windows import GONE, Window
+
+if TYPE_CHECKING:
+    from octavo.engine.start import Start
+
+
+class LocalPages:
+    """Which local page belongs to a page, while anybody sees it, and as long as nobody needs it after that.
+
+        table of a request   [ p4   p2   p9 | p7   p1 ]      W = 8 tokens, pages of 4, 19 tokens computed
+        of[page]               gone l5   gone l0   l3        l5 is idle: the window has passed it
+
+    1. A page owns its local page: copies, the tree, siblings and beams know pages alone. Who takes pages to
+       write to takes local ones with them; a page that is free owns none.
+    2. A running request sees the pages that a token not computed yet, as results have confirmed it, sees
+       something of: no step in flight reads an unseen page, and rejected drafts cannot lead back to one.
+    3. What nobody sees is idle. It is kept for those who will find its page in the tree; when none is free,
+       the page that has been idle longest loses its own: of[page] = GONE. Without a cache it does so at once.
+    4. So a prefix is as good as its end: a request can begin after h of its pages if those that its first
+       token sees have local pages (usable). Those behind them need none.
+    5. If all are seen, it is as if pages had run out: the youngest request is preempted.
+
+    Attributes:
+        of: the local page of each page, or GONE.
+        window: of these layers; most_pages of it is what one sequence needs at a time.
+        running: who has a table.
+    """
+
+    def __init__(self, window: Window, pool: PagePool, num_pages: int, caching: bool) -> None:
+        self.window, self.num_pages = window, num_pages
+        self.of = [GONE] * pool.num_pages
+        self.running: dict[Request, None] = {}
+        self._caching = caching
+        self._free = list(range(num_pages - 1, -1, -1))
+        self._seen_by = [0] * pool.num_pages
+        self._idle: OrderedDict[int, None] = OrderedDict()  # pages whose own nobody sees, longest ago first
+        self._sources: dict[int, int] = {}
+        self._targets: dict[int, int] = {}
+        pool.on_free = self._freed
+
+    # --- how many ---------------------------------------------------------------------------------
+
+    @property
+    def num_available(self) -> int:
+        """Free, or idle."""
+        return len(self._free) + len(self._idle)
+
+    def usage(self) -> float:
+        """Share that running requests see, 0..1, as far as is known."""
+        return 1.0 - self.num_available / self.num_pages
+
+    def make_room(self, count: int) -> bool:
+        """Whether so many can be taken, now that those who run have passed what they see no more."""
+        if self.num_available < count:
+            for request in self.running:
+                self.advance(request)
+        return self.num_available >= count
+
+    def begin(self, request: Request, start: Start, missing: int, reserve: int) -> bool:
+        """See what a request begins with. False, and nothing has changed: what it needs is not available.
+
+        Args:
+            missing: pages that its known tokens need beyond those; reserve: to be left after that.
+        """
+        passed = self.window.first_page(start.computed)
+        seen = start.pages[passed:]
+        self.see(seen)
+        own = len(seen) - bool(
+            not start.back and start.computed % self.window.page_size
+        )  # the last is copied
+        if not self.make_room(self._wanted(request, own, missing, reserve)):
+            self.unsee(seen)
+            return False
+        request.num_passed_pages = passed
+        self.running[request] = None
+        return True
+
+    def _wanted(self, request: Request, own: int, missing: int, reserve: int) -> int:
+        """How many must be available: no more than a sequence needs at a time, and each of its beams."""
+        wanted = min(missing, self.window.most_pages - own)
+        if request.group is not None:
+            beams = request.group.pages_to_enter(self.window.page_size) - _pages(request, self.window)
+            reserve += min(beams, (request.group.width - 1) * self.window.most_pages) - beams
+        return wanted + reserve
+
+    # --- whose they are ---------------------------------------------------------------------------
+
+    def take(self, pages: Sequence[int]) -> None:
+        """Give each of these pages, which are new, a local page; its taker sees it."""
+        for page in pages:
+            if not self._free:
+                ensure(bool(self._idle), "no local page is free or idle: ask make_room first")
+                oldest, _ = self._idle.popitem(last=False)
+                self._lose(oldest)
+            self.of[page] = self._free.pop()
+            self._seen_by[page] = 1
+
+    def see(self, pages: Iterable[int]) -> None:
+        """One more request sees each of these."""
+        for page in pages:
+            ensure(self.of[page] != GONE, f"page {page} has no local page to be seen")
+            if self._seen_by[page] == 0:
+                del self._idle[page]
+            self._seen_by[page] += 1
+
+    def unsee(self, pages: Iterable[int]) -> None:
+        """One request less sees each of these."""
+        for page in pages:
+            ensure(self._seen_by[page] > 0, f"nobody sees page {page}")
+            self._seen_by[page] -= 1
+            if self._seen_by[page] == 0:
+                if self._caching:
+                    self._idle[page] = None
+                else:
+                    self._lose(page)
+
+    def advance(self, request: Request) -> None:
+        """The window has passed some of its pages."""
+        first, passed = self.window.first_page(request.num_computed_tokens), request.num_passed_pages
+        if first > passed:
+            self.unsee(request.page_table[passed:first])
+            request.num_passed_pages = first
+
+    def leave(self, request: Request) -> None:
+        """It is about to release its table."""
+        self.unsee(request.page_table[request.num_passed_pages :])
+        request.num_passed_pages = 0
+        self.running.pop(request, None)
+
+    def _lose(self, page: int) -> None:
+        self._free.append(self.of[page])
+        self.of[page] = GONE
+
+    def _freed(self, pages: Sequence[int]) -> None:
+        """Nobody refers to these pages any more."""
+        for page in pages:
+            ensure(self._seen_by[page] == 0, f"page {page} is free, and seen")
+            if self.of[page] != GONE:
+                del self._idle[page]
+                self._lose(page)
+
+    # --- prefixes ---------------------------------------------------------------------------------
+
+    def usable(self, pages: Sequence[int]) -> int:
+        """After how many of a prefix's pages a request can begin: those that it then sees are all there."""
+        count, size = len(pages), self.window.page_size
+        while count:
+            first = self.window.first_page(count * size)
+            gone = next((i for i in range(count - 1, first - 1, -1) if self.of[pages[i]] == GONE), None)
+            if gone is None:
+                break
+            count = gone
+        return count
+
+    def reaches(self, computed: int, table: Sequence[int]) -> bool:
+        """Whether a request can begin after so many tokens of a table."""
+        first, end = self.window.first_page(computed), -(-computed // self.window.page_size)
+        return all(self.of[page] != GONE for page in table[first:end])
+
+    def whole(self, pages: Sequence[int]) -> Sequence[int]:
+        """The first of consecutive pages, as far as they have local ones."""
+        gone = next((i for i, page in enumerate(pages) if self.of[page] == GONE), len(pages))
+        return pages[:gone]
+
+    def num_whole(self, pages: Sequence[int]) -> int:
+        """How many of these have local pages."""
+        return sum(self.of[page] != GONE for page in pages)
+
+    # --- what the next plan moves -----------------------------------------------------------------
+
+    def copy(self, source: int, target: int) -> None:
+        """Its taker goes on with a copy of a page: the next plan copies the local page too."""
+        self._sources[source], self._targets[target] = self.of[source], self.of[target]
+        self.unsee([source])
+
+    def read(self, pages: Iterable[int]) -> None:
+        """The next plan reads the local pages of these."""
+        self._sources.update((page, self.of[page]) for page in pages)
+
+    def write(self, pages: Iterable[int]) -> None:
+        """The next plan writes the local pages of these."""
+        self._targets.update((page, self.of[page]) for page in pages)
+
+    def moves(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """(StepPlan.local_sources, local_targets) of what has been asked for since the last call."""
+        moves = self._sources, self._targets
+        self._sources, self._targets = {}, {}
+        return moves
+
+    def check_integrity(self, pool: PagePool, running: Iterable[Request]) -> None:
+        """Raise IntegrityError unless owners, users and tables agree. O(pages)."""
+        owned = [page for page in self.of if page != GONE]
+        ensure(
+            sorted(owned + self._free) == list(range(self.num_pages)), "a local page is lost or owned twice"
+        )
+        seen, everybody = [0] * pool.num_pages, list(running)
+        ensure(set(self.running) == set(everybody), "a request that sees local pages is lost or has ended")
+        for request in everybody:
+            passed = request.num_passed_pages
+            first = self.window.first_page(request.num_computed_tokens)
+            ensure(passed <= first, "a local page is given up that the next token sees")
+            for page in request.page_table[passed:]:
+                seen[page] += 1
+        ensure(seen == self._seen_by, "those who see a page are miscounted")
+        for page, count in enumerate(seen):
+            has = self.of[page] != GONE
+            ensure(has or not count, f"page {page} is seen, and its local page is gone")
+            ensure((has and not count) == (page in self._idle), f"page {page} is idle, or is not")
+            ensure(not has or pool.references(page) > 0, f"page {page} is free, and has a local page")
+
+
+def _pages(request: Request, window: Window) -> int:
+    return -(-request.num_prompt_tokens // window.page_size)
