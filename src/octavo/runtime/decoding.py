@@ -44,7 +44,7 @@ class Decoding:
             starts.append(step.start)
         if not rows:
             return None
-        mask, wrong = self._samplings.masks(rows, narrowed=True) if masked else (None, {})
+        mask, wrong = self._samplings.masks_before(rows) if masked else (None, {})
         if masked:
             checks = Checks(self._samplings, rows)
             drawn = self._step(rows, starts, mask, checks, self._samplings.room)
@@ -73,8 +73,7 @@ class Decoding:
         followed."""
         samplings, errors = self._samplings, checks.errors
         if checks.later:
-            mask, found = samplings.masks([rows[index] for index in checks.later])
-            assert mask is not None, "what refuses has a mask"
+            mask, found = samplings.masks_after([rows[index] for index in checks.later])
             for index, token in zip(checks.later, self._redraw(checks.later, mask), strict=True):
                 drawn[index] = token
             errors |= {checks.later[place]: message for place, message in found.items()}

@@ -264,21 +264,24 @@ class GrammarMasks:
         self._threads = threads
         self._executor: Any = None  # its threads start with its first use
 
-    def fill(self, matchers: Mapping[int, GrammarMatcher], mask: U32) -> dict[int, str]:
+    def fill(
+        self, matchers: Mapping[int, GrammarMatcher], mask: U32, alone_s: float = ALONE_S
+    ) -> dict[int, str]:
         """Set rows of the mask to what the grammars allow; row -> why its matcher knows nothing.
 
         Args:
             matchers: by row of the mask; none twice, all over one vocabulary.
             mask [R, words]: contiguous.
+            alone_s: how long they are computed here, before others are woken.
         """
         if not matchers:
             return {}
         words = next(iter(matchers.values())).words
         if words == mask.shape[1]:
-            self._compute(matchers, mask)
+            self._compute(matchers, mask, alone_s)
         else:
             own = np.zeros((len(mask), words), np.uint32)
-            self._compute(matchers, own)
+            self._compute(matchers, own, alone_s)
             for row in matchers:
                 _clear(mask[row], own[row])
         errors: dict[int, str] = {}
@@ -289,10 +292,10 @@ class GrammarMasks:
                 errors[row] = str(error)
         return errors
 
-    def _compute(self, matchers: Mapping[int, GrammarMatcher], masks: U32) -> None:
+    def _compute(self, matchers: Mapping[int, GrammarMatcher], masks: U32, alone_s: float) -> None:
         left = dict(matchers)
         size, pointer = 4 * masks.shape[1], masks.ctypes.data
-        enough = time.perf_counter() + ALONE_S
+        enough = time.perf_counter() + alone_s
         for row, matcher in matchers.items():
             if self._threads > 1 and len(left) > 1 and time.perf_counter() > enough:
                 break

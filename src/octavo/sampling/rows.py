@@ -23,7 +23,7 @@ from octavo.sampling.constraints import (
     full_mask,
     mask_of,
 )
-from octavo.sampling.grammar import GrammarMasks, GrammarMatcher
+from octavo.sampling.grammar import ALONE_S, GrammarMasks, GrammarMatcher
 
 
 class TokenCounts:
@@ -204,15 +204,16 @@ class SamplingRows:
         """Whether any row's mask must be known before its draw (batch.drawn_free: the others' need not)."""
         return bool(self._narrow)
 
-    def masks(self, rows: Sequence[int], narrowed: bool = False) -> tuple[U32 | None, dict[int, str]]:
-        """(which tokens may follow, None where all may; index -> why a row's limits cannot be followed).
+    def masks_before(self, rows: Sequence[int]) -> tuple[U32 | None, dict[int, str]]:
+        """(which tokens may follow, where that must be known before the draw, and elsewhere all; None: no row
+        is so; index -> why a row's limits cannot be followed)."""
+        return self._masks(rows, [()] * len(rows), self._narrow) if self._narrow else (None, {})
 
-        Args:
-            narrowed: all tokens may follow but where the mask must be known before the draw.
-        """
-        if narrowed and not self._narrow:
-            return None, {}
-        return self._masks(rows, [()] * len(rows), self._narrow if narrowed else None)
+    def masks_after(self, rows: Sequence[int]) -> tuple[U32, dict[int, str]]:
+        """The same of rows whose tokens were not taken, computed on several threads at once."""
+        mask, errors = self._masks(rows, [()] * len(rows), alone_s=0)
+        assert mask is not None, "what refuses is a matcher, and these have masks"
+        return mask, errors
 
     def take(self, row: int, token: int) -> bool:
         """Append the token, but not one that a constraint forbids: whether it was appended.
@@ -245,8 +246,7 @@ class SamplingRows:
             except ConstraintError as error:
                 return str(error)
             return None
-        mask, errors = self._masks([row], [()])
-        assert mask is not None, "what refuses is a matcher, and these have masks"
+        mask, errors = self.masks_after([row])
         self.room[:] = mask[0]
         return errors.get(0)
 
@@ -286,9 +286,13 @@ class SamplingRows:
                 matcher.append(unheard)
 
     def _masks(
-        self, rows: Sequence[int], drafts: Sequence[Sequence[int]], only: Collection[int] | None = None
+        self,
+        rows: Sequence[int],
+        drafts: Sequence[Sequence[int]],
+        only: Collection[int] | None = None,
+        alone_s: float = ALONE_S,
     ) -> tuple[U32 | None, dict[int, str]]:
-        """(mask [R, ceil(V / 32)] or None, errors by index) of a batch; None: of all its rows."""
+        """(mask [R, ceil(V / 32)] or None, errors by index) of a batch; only None: of all its rows."""
         if not any(row in self._matchers for row in rows):
             return None, {}
         mask = full_mask(len(rows), self._vocab_size)
@@ -307,7 +311,7 @@ class SamplingRows:
                     joined.add(matcher)
                 else:
                     others.append((index, matcher))
-        errors = self._grammar_masks.fill(together, mask)
+        errors = self._grammar_masks.fill(together, mask, alone_s)
         for index, matcher in others:
             try:
                 matcher.restrict(mask[index], drafts[index])
