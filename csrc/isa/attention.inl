@@ -62,7 +62,10 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
     w.most = w.few ? DIRECT_ROWS : ROWS;
     w.small_values = a.kv.type == KVType::S8;
     w.most_weight = a.kv.latent && !w.small_values ? 16376.0f : 32760.0f;
+    Softening of[kTilesTogether]{}; // tiles have less than 8 rows: what the others hold is a number
+    w.of = of;
     load_queries(a, item, w);
+    const Tiles tiles = split_tiles(rows, w.most);
     int64_t from = INT32_MAX, to = 0;
     for (int64_t r = 0; r < rows; r++) {
         if (((int32_t*)w.low)[r] < from) from = ((int32_t*)w.low)[r];
@@ -75,18 +78,18 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
     for (int64_t split = item.c0; split < item.c1; split++) {
         __builtin_memset(w.o, 0, rows * w.dvp * 4);
         __builtin_memset(w.l, 0, rows * 64);
-        for (int64_t r = 0; r < rows; r++) w.m[r] = -__builtin_inff();
+        for (int64_t i = 0; i < kTileRows * tiles.count; i++) w.m[i] = -__builtin_inff();
         const int64_t begin = split * kSplit, stop = begin + kSplit < to ? begin + kSplit : to;
         attend_any(a, item, from > begin ? from / kRescale * kRescale : begin, stop, from, to, w);
         for (int64_t r = 0; r < rows; r++) {
-            const float l = rsum(load(w.l + 16 * r));
+            const float l = rsum(load(w.l + 16 * r)), m = *maximum_of(w, tiles, r);
             if (item.partial) {
                 float* p = item.partial + (r * item.splits + split - item.first_split) * (w.dvp + 16);
                 __builtin_memcpy(p, w.o + r * w.dvp, w.dvp * 4);
-                p[w.dvp] = w.m[r];
+                p[w.dvp] = m;
                 p[w.dvp + 1] = l;
             } else
-                merge_row(w.total + r * w.dvp, w.total_m + r, w.total_l + r, w.o + r * w.dvp, w.m[r], l, w.dvp);
+                merge_row(w.total + r * w.dvp, w.total_m + r, w.total_l + r, w.o + r * w.dvp, m, l, w.dvp);
         }
     }
     if (item.partial) return;

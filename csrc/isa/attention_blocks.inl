@@ -5,8 +5,8 @@ struct Widened {
     enum { INT = 0 };
     const Attend& w;
     void scores(int64_t r, int64_t n) const { any_scores(n, w.q + r * w.d, w.k, w.d, w.s + r * kRescale); }
-    void weigh(int64_t r, int64_t n, int from, int to) const {
-        any_weigh(n, w.s + r * kRescale, w.v, w.dvp, from, to, w.alpha + r, w.o + r * w.dvp);
+    void weigh(int64_t r, int64_t n, int from, int to, const float* alpha, const float*) const {
+        any_weigh(n, w.s + r * kRescale, w.v, w.dvp, from, to, alpha, w.o + r * w.dvp);
     }
 };
 template <class T> struct Direct {
@@ -14,18 +14,13 @@ template <class T> struct Direct {
     const Attend& w;
     Halves<T> k, v;
     void scores(int64_t r, int64_t n) const { any_scores_direct(n, w.q + r * w.d, k, w.d, w.s + r * kRescale); }
-    void weigh(int64_t r, int64_t n, int from, int to) const {
-        any_weigh_direct(n, w.s + r * kRescale, v, w.dvp, from, to, w.alpha + r, w.o + r * w.dvp);
+    void weigh(int64_t r, int64_t n, int from, int to, const float* alpha, const float*) const {
+        any_weigh_direct(n, w.s + r * kRescale, v, w.dvp, from, to, alpha, w.o + r * w.dvp);
     }
-};
-// The rows of one tile, and whether one of them sees a block, or all of it all.
-struct Tile {
-    int64_t begin, end;
-    bool seen, whole;
 };
 SIMD Tile tile_at(const Attend& w, const Tiles& tiles, int64_t t, int64_t block) {
     const auto *low = (const int32_t*)w.low, *high = (const int32_t*)w.high;
-    Tile tile{tile_start(tiles, t), tile_start(tiles, t) + tile_size(tiles, t), false, true};
+    Tile tile{t, tile_start(tiles, t), tile_start(tiles, t) + tile_size(tiles, t), false, true};
     for (int64_t r = tile.begin; r < tile.end; r++) {
         tile.seen |= high[r] > block && low[r] < block + kRescale;
         tile.whole &= high[r] >= block + kRescale && low[r] <= block;
@@ -33,41 +28,37 @@ SIMD Tile tile_at(const Attend& w, const Tiles& tiles, int64_t t, int64_t block)
     return tile;
 }
 
-template <bool INT>
-SIMD void soften_tile(const AttentionArgs& a, const AttentionItem& item, const Attend& w, const Tile& t, int64_t block) {
-    const bool plain = t.whole && a.softcap == 0.0f && !a.slopes && !a.bias;
-    if (plain) soften_rows<true, INT>(a, item, w, t.begin, t.end, block);
-    else soften_rows<false, INT>(a, item, w, t.begin, t.end, block);
-}
-
-template <class Products> SIMD void weigh_tile(const Attend& w, const Tile& t, int64_t block, const Products& products) {
+template <class Products>
+SIMD void weigh_tile(const Attend& w, const Softening& of, int64_t block, const Products& products) {
+    const Tile& t = of.tile;
     const auto *low = (const int32_t*)w.low, *high = (const int32_t*)w.high;
     if (Products::INT || t.whole) {
         int64_t to = t.whole ? kRescale : 0;
         for (int64_t r = t.begin; r < t.end && to < kRescale; r++) to = high[r] - block > to ? high[r] - block : to;
-        return products.weigh(t.begin, t.end - t.begin, 0, (int)(to < kRescale ? to : (int64_t)kRescale));
+        return products.weigh(t.begin, t.end - t.begin, 0, (int)(to < kRescale ? to : (int64_t)kRescale),
+                              of.alpha, of.factor);
     }
     for (int64_t r = t.begin, next; r < t.end; r = next) { // rows that see the same positions together
         for (next = r + 1; next < t.end && low[next] == low[r] && high[next] == high[r];) next++;
         const Range seen = seen_in(w, r, block);
-        if (seen.from < seen.to) products.weigh(r, next - r, seen.from, seen.to);
+        if (seen.from < seen.to) products.weigh(r, next - r, seen.from, seen.to, of.alpha + r - t.begin, nullptr);
     }
 }
 
-// A tile's weights wait for a chain of exponentials: the next one's scores are computed meanwhile.
 template <class Products>
 void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t block, Attend& w, const Products& products) {
     const Tiles tiles = split_tiles(w.rows, w.most);
-    Tile before{0, 0, false, false};
-    for (int64_t t = 0; t < tiles.count; t++) {
-        const Tile tile = tile_at(w, tiles, t, block);
-        if (!tile.seen) continue;
-        products.scores(tile.begin, tile.end - tile.begin);
-        if (before.seen) weigh_tile(w, before, block, products);
-        soften_tile<Products::INT>(a, item, w, tile, block);
-        before = tile;
+    for (int64_t t = 0; t < tiles.count;) {
+        int64_t count = 0;
+        for (; t < tiles.count && count < kTilesTogether; t++) {
+            const Tile tile = tile_at(w, tiles, t, block);
+            if (!tile.seen) continue;
+            products.scores(tile.begin, tile.end - tile.begin);
+            w.of[count++].tile = tile;
+        }
+        soften_tiles<Products::INT>(a, item, w, block, count);
+        for (int64_t i = 0; i < count; i++) weigh_tile(w, w.of[i], block, products);
     }
-    if (before.seen) weigh_tile(w, before, block, products);
 }
 
 template <class T>

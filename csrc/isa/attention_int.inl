@@ -9,29 +9,36 @@
 
 SIMD int64_t pairs_of(int64_t d) { return (d + 1) / 2; }
 
-// Halves of a block, or chunks of 16 columns, that a tile of R rows has registers for.
+// Halves of a block, or chunks of 16 columns, that a tile of R rows has registers for: sums, columns, and two more.
 constexpr int fitting(int rows, int most) {
-    while (most > 1 && rows * most * (16 / VW) > ROWS * COLUMNS) most /= 2;
+    while (most > 1 && (rows * most + 1) * (16 / VW) + 2 > REGISTERS) most /= 2;
     return most;
 }
+// Whether it has them for all columns at once. If not, each column's pairs are fetched anew: compilers would rather
+// keep them, and put sums on the stack.
+constexpr bool fits_columns(int rows, int n) { return (rows + 1) * n * (16 / VW) + 2 <= REGISTERS; }
 
 template <int R, int N, bool AHEAD, class E> // N halves, from `first` on
 SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t pairs, const float* factor,
                        const float* scale, float* s) {
-    enum { H = 16 / VW };
+    enum { H = 16 / VW, COLUMN = fits_columns(R, N) ? N : 1 };
     VI z[R][N * H];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int j = 0; j < N * H; j++) z[r][j] = vizero();
     for (int64_t i = 0; i < pairs; i++, q += 2 * R) {
         const int64_t at = i * k.stride;
-        VI column[N * H];
-        UNROLL for (int n = 0; n < N; n++) {
-            if (AHEAD) prefetch(k.next[first + n] + at);
-            UNROLL for (int j = 0; j < H; j++) column[n * H + j] = viload(k.at[first + n] + at + 2 * j * VW);
-        }
-        UNROLL for (int r = 0; r < R; r++) {
-            const VI b = vipair(q + 2 * r);
-            UNROLL for (int j = 0; j < N * H; j++) vidot(z[r][j], column[j], b);
+        UNROLL for (int first_column = 0; first_column < N; first_column += COLUMN) {
+            VI column[COLUMN * H];
+            UNROLL for (int n = 0; n < COLUMN; n++) {
+                const int half = first + first_column + n;
+                if (AHEAD) prefetch(k.next[half] + at);
+                UNROLL for (int j = 0; j < H; j++) column[n * H + j] = viload(k.at[half] + at + 2 * j * VW);
+            }
+            UNROLL for (int r = 0; r < R; r++) {
+                const VI b = vipair(q + 2 * r);
+                UNROLL for (int j = 0; j < COLUMN * H; j++) vidot(z[r][first_column * H + j], column[j], b);
+            }
+            if (COLUMN < N) __asm__("" : "+r"(q));
         }
     }
     scale += 16 * first, s += 16 * first;
@@ -52,7 +59,7 @@ __attribute__((noinline)) void scores_int(const int16_t* q, Halves<E> k, int64_t
 template <int R, int N, bool AHEAD, class E> // N times 16 columns, positions below `to`: the others weigh 0
 SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t dvp, int to, const float* alpha,
                       const float* factor, float* o) {
-    enum { H = 16 / VW, LINE = 2 / sizeof(E) }; // chunks of a cache line
+    enum { H = 16 / VW, LINE = 2 / sizeof(E), COLUMN = fits_columns(R, N) ? N : 1 }; // LINE: chunks of a cache line
     VI z[R][N * H];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int j = 0; j < N * H; j++) z[r][j] = vizero();
@@ -61,13 +68,16 @@ SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t d
         const E* next = v.next[half] + 2 * c;
         const int stop = to < 16 * half + 16 ? to : 16 * half + 16;
         for (int i = 16 * half; i < stop; i += 2, row += v.stride, next += v.stride) {
-            VI x[N * H];
             UNROLL for (int n = 0; n < N; n += LINE)
                 if (AHEAD) prefetch(next + 32 * n);
-            UNROLL for (int j = 0; j < N * H; j++) x[j] = viload(row + 2 * j * VW);
-            UNROLL for (int r = 0; r < R; r++) {
-                const VI b = vipair(p + 2 * r * kRescale + i);
-                UNROLL for (int j = 0; j < N * H; j++) vidot(z[r][j], x[j], b);
+            UNROLL for (int n = 0; n < N * H; n += COLUMN * H) {
+                VI x[COLUMN * H];
+                UNROLL for (int j = 0; j < COLUMN * H; j++) x[j] = viload(row + 2 * (n + j) * VW);
+                UNROLL for (int r = 0; r < R; r++) {
+                    const VI b = vipair(p + 2 * r * kRescale + i);
+                    UNROLL for (int j = 0; j < COLUMN * H; j++) vidot(z[r][n + j], x[j], b);
+                }
+                if (COLUMN < N) __asm__("" : "+r"(p));
             }
         }
     }
@@ -129,9 +139,9 @@ SIMD void round_weights(float* t, float inverse) {
     store_s16((int16_t*)t + 16, to_int(t1));
 }
 // most / largest sum, and the factor of such weights: 0 where they are below 2^-100, NaN where one is.
-SIMD void weight_factors(const float* largest, float most, float* inverse, float* factor) {
-    const F x = load(largest), tiny = set1(0x1p-100f);
+SIMD void weight_factors(F x, float most, float* inverse, float* factor) {
+    const F tiny = set1(0x1p-100f);
     const M usable = both(less(tiny, x), less(x, set1(0x1p126f)));
-    store(inverse, select(usable, set1(most) / x, zero()));
-    store(factor, select(less(x, tiny), zero(), x * set1(1.0f / most)));
+    store8(inverse, select(usable, set1(most) / x, zero()));
+    store8(factor, select(less(x, tiny), zero(), x * set1(1.0f / most)));
 }

@@ -9,8 +9,8 @@ template <bool AHEAD, class E> struct Integers {
     void scores(int64_t r, int64_t n) const {
         any_scores_int<AHEAD>(n, query_int(w, r), k, pairs_of(w.d), w.q_factor + r, w.k_scale, w.s + r * kRescale);
     }
-    void weigh(int64_t r, int64_t n, int, int to) const {
-        any_weigh_int<AHEAD>(n, weights_int(w, r), v, w.dvp, to, w.alpha + r, w.p_factor + r, w.o + r * w.dvp);
+    void weigh(int64_t r, int64_t n, int, int to, const float* alpha, const float* factor) const {
+        any_weigh_int<AHEAD>(n, weights_int(w, r), v, w.dvp, to, alpha, factor, w.o + r * w.dvp);
     }
 };
 
@@ -21,37 +21,50 @@ template <class E> SIMD void take_factors(const Places<E>& here, Attend& w) {
     }
 }
 
-// Blocks of integer pages in place, for few rows: as above, the scores of both before the first weights. More
-// of them would leave memory idle while weights are computed.
+// Blocks of integer pages in place, for few rows: each step is taken for all of them before the next one. More of
+// them would leave memory idle while weights are computed.
 enum { kTogether = 2 };
 template <class E>
 void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin, int64_t stop, int64_t end, Attend& w) {
-    enum { BLOCKS = kTogether, MOST = 2 * DIRECT_ROWS };
-    float s[BLOCKS][MOST][kRescale], scales[BLOCKS][2][kRescale], alpha[BLOCKS][MOST + 16], factor[BLOCKS][MOST + 16];
-    Places<E> here[BLOCKS], later[BLOCKS];
+    struct Block {
+        alignas(64) float s[2 * DIRECT_ROWS][kRescale];
+        float k_scale[kRescale], v_scale[kRescale];
+        Places<E> here, later;
+    } blocks[kTogether];
+    static_assert(2 * kTogether <= kTilesTogether, "a block has two tiles at most");
+    int64_t count = 0, starts[kTilesTogether];
+    Block* blocks_of[kTilesTogether];
+    const Attend kept = w;
     const Tiles tiles = split_tiles(w.rows, w.most);
-    const auto each = [&](auto use) {
-        for (int64_t block = begin, i = 0; block < stop; block += kRescale, i++) {
-            w.s = s[i][0], w.k_scale = scales[i][0], w.v_scale = scales[i][1], w.alpha = alpha[i], w.p_factor = factor[i];
-            const Integers<true, E> products{w, {here[i].k, later[i].k, 2 * a.kv.page_size},
-                                             {here[i].v, later[i].v, 2 * a.kv.dv}};
-            for (int64_t t = 0; t < tiles.count; t++) {
-                const Tile tile = tile_at(w, tiles, t, block);
-                if (tile.seen) use(block, tile, products);
-            }
+    const auto take = [&](Block& b) { w.s = b.s[0], w.k_scale = b.k_scale, w.v_scale = b.v_scale; };
+    const auto each = [&](auto step) {
+        for (int64_t i = 0; i < count; i++) {
+            take(*blocks_of[i]);
+            step(starts[i], w.of[i], *blocks_of[i]);
         }
     };
-    const Attend kept = w;
+    const auto products = [&](const Block& b) {
+        return Integers<true, E>{w, {b.here.k, b.later.k, 2 * a.kv.page_size}, {b.here.v, b.later.v, 2 * a.kv.dv}};
+    };
     for (int64_t block = begin, i = 0; block < stop; block += kRescale, i++) {
-        find_halves(a, item, block, end, here[i]);
-        find_later(a, item, block, end, later[i]);
-        w.k_scale = scales[i][0], w.v_scale = scales[i][1];
-        take_factors(here[i], w);
-        for (int half = 0; half < 2; half++) prefetch(later[i].k_scale[half]), prefetch(later[i].v_scale[half]);
+        Block& b = blocks[i];
+        find_halves(a, item, block, end, b.here);
+        find_later(a, item, block, end, b.later);
+        take(b);
+        take_factors(b.here, w);
+        for (int half = 0; half < 2; half++) prefetch(b.later.k_scale[half]), prefetch(b.later.v_scale[half]);
+        for (int64_t t = 0; t < tiles.count; t++) {
+            const Tile tile = tile_at(w, tiles, t, block);
+            if (!tile.seen) continue;
+            w.of[count].tile = tile, starts[count] = block, blocks_of[count++] = &b;
+        }
     }
-    each([](int64_t, const Tile& t, const auto& products) { products.scores(t.begin, t.end - t.begin); });
-    each([&](int64_t block, const Tile& t, const auto&) { soften_tile<true>(a, item, w, t, block); });
-    each([&](int64_t block, const Tile& t, const auto& products) { weigh_tile(w, t, block, products); });
+    each([&](int64_t, Softening& of, const Block& b) { products(b).scores(of.tile.begin, of.tile.end - of.tile.begin); });
+    each([&](int64_t block, Softening& of, const Block&) { find_tops(a, item, w, block, of); });
+    each([&](int64_t, Softening& of, const Block&) { raise_maxima(w, of); });
+    each([&](int64_t block, Softening& of, const Block&) { soften<true>(w, block, of); });
+    each([&](int64_t block, Softening& of, const Block&) { round_tile(w, block, of); });
+    each([&](int64_t block, Softening& of, const Block& b) { weigh_tile(w, of, block, products(b)); });
     w = kept;
 }
 

@@ -2,6 +2,29 @@
 
 int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 
+// The rows of one tile, and whether one of them sees a block, or all of it all.
+struct Tile {
+    int64_t index, begin, end;
+    bool seen, whole;
+};
+
+enum { kTileRows = 8 }; // at most
+static_assert(ROWS <= kTileRows && DIRECT_ROWS <= kTileRows, "see Softening");
+
+// What the rows of a tile go through together: one reduction over lanes for all of them.
+//
+// From scores to weights is a long chain: largest score, maximum so far, exponentials, largest weight, factor,
+// integers. So every step of it is taken for many tiles, or blocks, before the next one.
+struct alignas(64) Softening {
+    Tile tile;
+    bool plain;                   // nothing restrains the tile's scores
+    float top[kTileRows * 4];     // of each row its scores folded to four lanes, then its weights
+    float base[kTileRows];        // of each row m, or 0 where that is -inf
+    float alpha[kTileRows];       // of each row: what o and l were is this much of what they will be
+    float factor[kTileRows];      // of each row of integer weights
+};
+enum { kTilesTogether = 8 };
+
 // Scratch of one item; every array is 64-byte aligned.
 struct Attend {
     int64_t rows, group, d, dv, dvp;
@@ -17,9 +40,11 @@ struct Attend {
     float* k;     // [d][32]
     float* v;     // [32][dvp]
     float* l;                                     // [rows][16] sums by lane of the current split
-    float *m, *total_m, *total_l, *alpha;         // [rows]
-    float *q_factor, *p_factor;                   // [rows] of integer pages' q and s
+    float* m;                                     // [tiles][8]
+    float *total_m, *total_l;                     // [rows]
+    float* q_factor;                              // [rows] of integer pages' q
     float *k_scale, *v_scale, *low, *high;        // [32] integer pages' factors; [rows] visible range (as int32)
+    Softening* of;                                // [kTilesTogether]
 };
 
 int64_t attention_scratch(int64_t rows, int64_t d, int64_t dv) {
@@ -37,13 +62,11 @@ Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t
     w.total = at, at += r * dvp;
     w.k = at, at += d * kRescale;
     w.v = at, at += kRescale * dvp;
-    w.m = at, at += r;
+    w.m = at, at += 2 * r;
     w.l = at, at += 16 * r;
     w.total_m = at, at += r;
     w.total_l = at, at += r;
-    w.alpha = at, at += r + 16;
     w.q_factor = at, at += r;
-    w.p_factor = at, at += r + 16;
     w.low = at, at += r;
     w.high = at, at += r;
     w.k_scale = at, at += kRescale;

@@ -31,35 +31,71 @@ void restrain(const AttentionArgs& a, const AttentionItem& item, const Attend& w
     }
 }
 
-// Scores x of row r to weights, m and alpha being known; updates l. Of integer pages, what round_weights needs.
-template <bool PLAIN, bool INT> SIMD float soften(const Attend& w, int64_t r, Range seen, const F (&x)[2]) {
-    float* s = w.s + r * kRescale;
-    const float now = w.m[r];
-    const F base = set1(now == -__builtin_inff() ? 0.0f : now);
-    const F p0 = exp2_negative(x[0] - base), p1 = exp2_negative(x[1] - base);
-    store(w.l + 16 * r, fma(load(w.l + 16 * r), set1(w.alpha[r]), p0 + p1));
-    F t0 = p0, t1 = p1;
-    if (INT) { // the values' factors go to the weights
-        t0 = p0 * load(w.v_scale), t1 = p1 * load(w.v_scale + 16);
-        if (!PLAIN) { // the factors of what is not seen may be anything
-            t0 = select(within(seen, 0), t0, zero());
-            t1 = select(within(seen, 16), t1, zero());
+SIMD float* maximum_of(const Attend& w, const Tiles& tiles, int64_t r) {
+    const int64_t t = tile_of(tiles, r);
+    return w.m + kTileRows * t + r - tile_start(tiles, t);
+}
+
+// The scores' limits, and what of them is the largest.
+template <bool PLAIN>
+SIMD void find_tops_if(const AttentionArgs& a, const AttentionItem& item, const Attend& w, int64_t block, Softening& of) {
+    for (int64_t r = of.tile.begin; r < of.tile.end; r++) {
+        float *s = w.s + r * kRescale, *top = of.top + 4 * (r - of.tile.begin);
+        F x[2] = {load(s), load(s + 16)};
+        if (!PLAIN) {
+            const Range seen = seen_in(w, r, block);
+            if (seen.from >= seen.to) {
+                fold_max(top, set1(-__builtin_inff()));
+                continue;
+            }
+            restrain(a, item, w, r, block, seen, x);
+            store(s, x[0]), store(s + 16, x[1]);
         }
+        fold_max(top, max(x[0], x[1]));
     }
-    store(s, t0);
-    store(s + 16, t1);
-    if (!INT) return 0.0f;
-    if (!w.small_values) return largest_of_fours(t0 + t1);
-    return first_lane(from_bits(seti(rmaxi(maxi(bits(abs(t0)), bits(abs(t1))))))); // NaN where there is one
+}
+
+// m and alpha of the rows.
+SIMD void raise_maxima(const Attend& w, Softening& of) {
+    float* m = w.m + kTileRows * of.tile.index;
+    const F old = load8(m), now = max(rows_max(of.top), old); // m where a score is NaN
+    store8(m, now);
+    store8(of.alpha, select(less(old, now), exp2_negative(old - now), set1(1.0f)));
+    store8(of.base, select(less(set1(-__builtin_inff()), now), now, zero()));
+}
+
+// Scores to weights, and l; of integer pages also what round_tile needs.
+template <bool PLAIN, bool INT>
+SIMD void soften_if(const Attend& w, int64_t block, Softening& of) {
+    const int64_t begin = of.tile.begin;
+    for (int64_t r = begin; r < of.tile.end; r++) {
+        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
+        if (seen.from >= seen.to) continue;
+        float *s = w.s + r * kRescale, *l = w.l + 16 * r, *top = of.top + 4 * (r - begin);
+        const F base = set1(of.base[r - begin]), x0 = load(s) - base, x1 = load(s + 16) - base;
+        F t0 = INT ? exp2_rounded(x0) : exp2_negative(x0), t1 = INT ? exp2_rounded(x1) : exp2_negative(x1);
+        store(l, fma(load(l), set1(of.alpha[r - begin]), t0 + t1));
+        if (INT) { // the values' factors go to the weights
+            t0 = t0 * load(w.v_scale), t1 = t1 * load(w.v_scale + 16);
+            if (!PLAIN) { // the factors of what is not seen may be anything
+                t0 = select(within(seen, 0), t0, zero());
+                t1 = select(within(seen, 16), t1, zero());
+            }
+            if (w.small_values) fold_max_bits(top, maxi(bits(abs(t0)), bits(abs(t1))));
+            else fold_sum(top, abs(t0 + t1)); // without the sign that a NaN may have
+        }
+        store(s, t0), store(s + 16, t1);
+    }
 }
 
 // The weights of a tile's rows to integers. Of a block of which a row sees nothing they are 0, and their
 // factor -0: o = 1 o + -0 changes no bit.
 template <bool PLAIN>
-SIMD void round_tile(const Attend& w, int64_t begin, int64_t end, int64_t block, const float* largest) {
-    float inverse[16];
-    weight_factors(largest, w.most_weight, inverse, w.p_factor + begin); // of later rows too
-    for (int64_t r = begin; r < end; r++) {
+SIMD void round_tile_if(const Attend& w, int64_t block, Softening& of) {
+    const int64_t begin = of.tile.begin;
+    float inverse[kTileRows];
+    weight_factors(rows_max_bits(of.top), w.most_weight, inverse, of.factor); // as integers NaN is the largest
+    for (int64_t r = begin; r < of.tile.end; r++) {
         const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
         float* s = w.s + r * kRescale;
         if (seen.from < seen.to) {
@@ -67,66 +103,32 @@ SIMD void round_tile(const Attend& w, int64_t begin, int64_t end, int64_t block,
             continue;
         }
         __builtin_memset(s, 0, 2 * kRescale);
-        w.alpha[r] = 1.0f, w.p_factor[r] = -0.0f;
+        of.alpha[r - begin] = 1.0f, of.factor[r - begin] = -0.0f;
     }
 }
 
-// Scores to weights for few rows: what is waited for is the length of the chain, which is shorter where
-// the branch is guessed right.
-template <bool PLAIN, bool INT>
-__attribute__((noinline)) void soften_few(const AttentionArgs& a, const AttentionItem& item, const Attend& w,
-                                          int64_t begin, int64_t end, int64_t block) {
-    float largest_weights[16] = {};
-    for (int64_t r = begin; r < end; r++) {
-        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
-        if (seen.from >= seen.to) continue;
-        F x[2] = {load(w.s + r * kRescale), load(w.s + r * kRescale + 16)};
-        if (!PLAIN) restrain(a, item, w, r, block, seen, x);
-        const F larger = max(x[0], x[1]);
-        w.alpha[r] = 1.0f;
-        if (any(less(set1(w.m[r]), larger))) { // seldom, after the first blocks
-            const float before = w.m[r];
-            w.m[r] = rmax(larger);
-            w.alpha[r] = exp2_negative(before - w.m[r]);
-        }
-        largest_weights[r - begin] = soften<PLAIN, INT>(w, r, seen, x);
-    }
-    if (INT) round_tile<PLAIN>(w, begin, end, block, largest_weights);
+SIMD void find_tops(const AttentionArgs& a, const AttentionItem& item, const Attend& w, int64_t block, Softening& of) {
+    of.plain = of.tile.whole && a.softcap == 0.0f && !a.slopes && !a.bias;
+    if (of.plain) find_tops_if<true>(a, item, w, block, of);
+    else find_tops_if<false>(a, item, w, block, of);
+}
+template <bool INT> SIMD void soften(const Attend& w, int64_t block, Softening& of) {
+    if (of.plain) soften_if<true, INT>(w, block, of);
+    else soften_if<false, INT>(w, block, of);
+}
+SIMD void round_tile(const Attend& w, int64_t block, Softening& of) {
+    if (of.plain) round_tile_if<true>(w, block, of);
+    else round_tile_if<false>(w, block, of);
 }
 
-// The same for the rows of one tile (16 at most), without a branch that would be guessed wrong too often.
-template <bool PLAIN, bool INT>
-__attribute__((noinline)) void soften_many(const AttentionArgs& a, const AttentionItem& item, const Attend& w,
-                                           int64_t begin, int64_t end, int64_t block) {
-    float before[16] = {}, now[16] = {}, largest_weights[16] = {};
-    for (int64_t r = begin; r < end; r++) {
-        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
-        before[r - begin] = now[r - begin] = w.m[r];
-        if (seen.from >= seen.to) continue;
-        float* s = w.s + r * kRescale;
-        F x[2] = {load(s), load(s + 16)};
-        if (!PLAIN) {
-            restrain(a, item, w, r, block, seen, x);
-            store(s, x[0]), store(s + 16, x[1]);
-        }
-        const F largest = max(set1(rmax(max(x[0], x[1]))), set1(w.m[r])); // m where x is NaN
-        now[r - begin] = w.m[r] = first_lane(largest);
-    }
-    const F old = load(before), larger = load(now);
-    store(w.alpha + begin, select(less(old, larger), exp2_negative(old - larger), set1(1.0f))); // of later rows too
-    for (int64_t r = begin; r < end; r++) {
-        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
-        const F x[2] = {load(w.s + r * kRescale), load(w.s + r * kRescale + 16)};
-        if (seen.from < seen.to) largest_weights[r - begin] = soften<PLAIN, INT>(w, r, seen, x);
-    }
-    if (INT) round_tile<PLAIN>(w, begin, end, block, largest_weights);
-}
-
-template <bool PLAIN, bool INT>
-SIMD void soften_rows(const AttentionArgs& a, const AttentionItem& item, const Attend& w, int64_t begin, int64_t end,
-                      int64_t block) {
-    if (w.few) soften_few<PLAIN, INT>(a, item, w, begin, end, block);
-    else soften_many<PLAIN, INT>(a, item, w, begin, end, block);
+template <bool INT>
+__attribute__((noinline)) void soften_tiles(const AttentionArgs& a, const AttentionItem& item, const Attend& w,
+                                            int64_t block, int64_t count) {
+    Softening* of = w.of;
+    for (int64_t i = 0; i < count; i++) find_tops(a, item, w, block, of[i]);
+    for (int64_t i = 0; i < count; i++) raise_maxima(w, of[i]);
+    for (int64_t i = 0; i < count; i++) soften<INT>(w, block, of[i]);
+    for (int64_t i = 0; INT && i < count; i++) round_tile(w, block, of[i]);
 }
 
 // (total, total_m, total_l) += (o, m, l): how partial results meet, always in the order of splits.

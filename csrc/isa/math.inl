@@ -22,16 +22,32 @@ SIMD F exp_reduced(F x, F* n) {
 
 // 2^x for x <= 0; below -126.5, where f32 has only denormals left, 0. Adding 1.5 * 2^23 + 127 leaves no
 // fraction bits, and in the lowest ones the exponent of 2^n.
-SIMD F exp2_negative(F x) {
+SIMD F exp2_reduced(F x, F* scale) {
     const F magic = set1(12583039.0f), bounded = max(set1(-127.0f), x);
-    const F shifted = bounded + magic, r = bounded - (shifted - magic);
+    const F shifted = bounded + magic;
+    *scale = from_bits(shl<23>(bits(shifted)));
+    return bounded - (shifted - magic);
+}
+SIMD F exp2_negative(F x) {
+    F scale;
+    const F r = exp2_reduced(x, &scale);
     F p = fma(set1(1.546144746e-4f), r, set1(1.339086735e-3f));
     p = fma(p, r, set1(9.618056670e-3f));
     p = fma(p, r, set1(5.550357104e-2f));
     p = fma(p, r, set1(2.402265092e-1f));
     p = fma(p, r, set1(6.931471880e-1f));
     p = fma(p, r, set1(1.0f));
-    return p * from_bits(shl<23>(bits(shifted)));
+    return p * scale;
+}
+// The same within 2.6e-6 of it, for what is rounded to 16 bits.
+SIMD F exp2_rounded(F x) {
+    F scale;
+    const F r = exp2_reduced(x, &scale);
+    F p = fma(set1(9.570100345e-3f), r, set1(5.591785908e-2f));
+    p = fma(p, r, set1(2.402474433e-1f));
+    p = fma(p, r, set1(6.931217909e-1f));
+    p = fma(p, r, set1(9.999992847e-1f));
+    return p * scale;
 }
 
 // e^x; 0 below -87.3, 2.4e38 above 88.3 (callers divide by it or by 1 plus it).

@@ -83,6 +83,11 @@ SIMD int32_t rsumi(I x) {
     return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
 }
 
+// Of 8 lanes; the others are 0.
+SIMD F low_half(__m256 x) { return {x, _mm256_setzero_ps()}; }
+SIMD F load8(const float* p) { return low_half(_mm256_loadu_ps(p)); }
+SIMD void store8(float* p, F x) { _mm256_storeu_ps(p, x.a); }
+
 // Four reductions at once, to out[0..3].
 SIMD __m256i half0(I x) { return x.a; }
 SIMD __m256i half1(I x) { return x.b; }
@@ -105,26 +110,33 @@ SIMD VI vizero() { return _mm256_setzero_si256(); }
 SIMD VI viload(const int16_t* p) { return _mm256_loadu_si256((const __m256i*)p); }
 SIMD VI viload(const int8_t* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)); }
 SIMD VI vipair(const int16_t* p) { int32_t x; __builtin_memcpy(&x, p, 4); return _mm256_set1_epi32(x); }
+// In its register: compilers move the additions together, and spill, or copy each sum to another one.
 SIMD void vidot(VI& sum, VI x, VI y) {
 #ifdef VNNI256
-    sum = _mm256_dpwssd_avx_epi32(sum, x, y);
+    __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sum) : "x"(x), "x"(y));
 #else
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
+    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(x, y)));
 #endif
-    __asm__("" : "+x"(sum)); // kept in its register: compilers move the additions together, and spill
 }
 SIMD V vi_float(VI x) { return _mm256_cvtepi32_ps(x); }
 // 16 integers within int16's range to 16 of them.
 SIMD void store_s16(int16_t* p, I x) {
     _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8));
 }
-// The largest of four sums, of each fourth lane; NaN where there is one. x >= 0.
-SIMD float largest_of_fours(F x) {
+// A row's lanes folded to four: at [4].
+SIMD __m128 low4(__m256 h) { return _mm256_castps256_ps128(h); }
+SIMD __m128 high4(__m256 h) { return _mm256_extractf128_ps(h, 1); }
+SIMD void fold_max(float* at, F x) {
+    const __m256 h = _mm256_max_ps(x.a, x.b);
+    _mm_storeu_ps(at, _mm_max_ps(low4(h), high4(h)));
+}
+SIMD void fold_sum(float* at, F x) {
     const __m256 h = _mm256_add_ps(x.a, x.b);
-    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    __m128i i = _mm_and_si128(_mm_castps_si128(q), _mm_set1_epi32(0x7fffffff)); // as integers NaN is the largest
-    i = _mm_max_epi32(i, _mm_shuffle_epi32(i, 0x4e));
-    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(i, _mm_shuffle_epi32(i, 0xb1))));
+    _mm_storeu_ps(at, _mm_add_ps(low4(h), high4(h)));
+}
+SIMD void fold_max_bits(float* at, I x) {
+    const __m256i h = _mm256_max_epi32(half0(x), half1(x));
+    _mm_storeu_si128((__m128i*)at, _mm_max_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
 }
 
 SIMD void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }

@@ -52,6 +52,11 @@ SIMD float rmax(F x) {
 SIMD int32_t rmaxi(I x) { return _mm512_reduce_max_epi32(x); }
 SIMD int32_t rsumi(I x) { return _mm512_reduce_add_epi32(x); }
 
+// Of 8 lanes; the others are 0.
+SIMD F low_half(__m256 x) { return _mm512_zextps256_ps512(x); }
+SIMD F load8(const float* p) { return low_half(_mm256_loadu_ps(p)); }
+SIMD void store8(float* p, F x) { _mm256_storeu_ps(p, _mm512_castps512_ps256(x)); }
+
 // Four reductions at once, to out[0..3].
 SIMD __m256i half0(I x) { return _mm512_castsi512_si256(x); }
 SIMD __m256i half1(I x) { return _mm512_extracti64x4_epi64(x, 1); }
@@ -91,17 +96,25 @@ SIMD VI vizero() { return _mm512_setzero_si512(); }
 SIMD VI viload(const int16_t* p) { return _mm512_loadu_si512(p); }
 SIMD VI viload(const int8_t* p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p)); }
 SIMD VI vipair(const int16_t* p) { int32_t x; __builtin_memcpy(&x, p, 4); return _mm512_set1_epi32(x); }
-SIMD void vidot(VI& sum, VI x, VI y) { sum = _mm512_dpwssd_epi32(sum, x, y); }
+// In its register: compilers copy each sum to another one, and back.
+SIMD void vidot(VI& sum, VI x, VI y) { __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y)); }
 SIMD V vi_float(VI x) { return _mm512_cvtepi32_ps(x); }
 // 16 integers within int16's range to 16 of them.
 SIMD void store_s16(int16_t* p, I x) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtsepi32_epi16(x)); }
-// The largest of four sums, of each fourth lane; NaN where there is one. x >= 0.
-SIMD float largest_of_fours(F x) {
+// A row's lanes folded to four: at [4].
+SIMD __m128 low4(__m256 h) { return _mm256_castps256_ps128(h); }
+SIMD __m128 high4(__m256 h) { return _mm256_extractf128_ps(h, 1); }
+SIMD void fold_max(float* at, F x) {
+    const __m256 h = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    _mm_storeu_ps(at, _mm_max_ps(low4(h), high4(h)));
+}
+SIMD void fold_sum(float* at, F x) {
     const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    __m128i i = _mm_and_si128(_mm_castps_si128(q), _mm_set1_epi32(0x7fffffff)); // as integers NaN is the largest
-    i = _mm_max_epi32(i, _mm_shuffle_epi32(i, 0x4e));
-    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(i, _mm_shuffle_epi32(i, 0xb1))));
+    _mm_storeu_ps(at, _mm_add_ps(low4(h), high4(h)));
+}
+SIMD void fold_max_bits(float* at, I x) {
+    const __m256i h = _mm256_max_epi32(half0(x), half1(x));
+    _mm_storeu_si128((__m128i*)at, _mm_max_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
 }
 
 SIMD void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }

@@ -137,19 +137,47 @@ SIMD void vidot(VI& sum, VI x, VI y) { // unsigned: what is not finite may wrap
 #endif
 SIMD V vi_float(VI x) { return to_float(x); }
 SIMD void store_s16(int16_t* p, I x) { for (int i = 0; i < 16; i++) p[i] = (int16_t)x[i]; }
-// The largest of four sums, of each fourth lane; NaN where there is one. x >= 0.
-SIMD float largest_of_fours(F x) {
-    int32_t top = 0; // as integers NaN is the largest
+// A row's lanes folded to four: at [4].
+SIMD void fold_max(float* at, F x) {
     for (int i = 0; i < 4; i++) {
-        const float sum = (x[i] + x[i + 8]) + (x[i + 4] + x[i + 12]);
-        int32_t b;
-        memcpy(&b, &sum, 4);
-        b &= 0x7fffffff;
-        top = b > top ? b : top;
+        const float a = x[i] > x[i + 8] ? x[i] : x[i + 8], b = x[i + 4] > x[i + 12] ? x[i + 4] : x[i + 12];
+        at[i] = a > b ? a : b;
     }
-    float r;
-    memcpy(&r, &top, 4);
-    return r;
+}
+SIMD void fold_sum(float* at, F x) {
+    for (int i = 0; i < 4; i++) at[i] = (x[i] + x[i + 8]) + (x[i + 4] + x[i + 12]);
+}
+SIMD void fold_max_bits(float* at, I x) {
+    int32_t r[4];
+    for (int i = 0; i < 4; i++) {
+        const int32_t a = x[i] > x[i + 8] ? x[i] : x[i + 8], b = x[i + 4] > x[i + 12] ? x[i + 4] : x[i + 12];
+        r[i] = a > b ? a : b;
+    }
+    memcpy(at, r, 16);
+}
+// Of 8 lanes; the others are 0.
+SIMD F load8(const float* p) { F x{}; memcpy(&x, p, 32); return x; }
+SIMD void store8(float* p, F x) { memcpy(p, &x, 32); }
+// x [8][4] to the largest of each row, in 8 lanes.
+SIMD F rows_max(const float* x) {
+    F y{};
+    for (int r = 0; r < 8; r++) {
+        const float a = x[4 * r] > x[4 * r + 1] ? x[4 * r] : x[4 * r + 1];
+        const float b = x[4 * r + 2] > x[4 * r + 3] ? x[4 * r + 2] : x[4 * r + 3];
+        y[r] = a > b ? a : b;
+    }
+    return y;
+}
+SIMD F rows_max_bits(const float* x) {
+    int32_t in[32];
+    memcpy(in, x, 128);
+    I y{};
+    for (int r = 0; r < 8; r++) {
+        const int32_t a = in[4 * r] > in[4 * r + 1] ? in[4 * r] : in[4 * r + 1];
+        const int32_t b = in[4 * r + 2] > in[4 * r + 3] ? in[4 * r + 2] : in[4 * r + 3];
+        y[r] = a > b ? a : b;
+    }
+    return from_bits(y);
 }
 
 SIMD void prefetch(const void* p) { __builtin_prefetch(p); }

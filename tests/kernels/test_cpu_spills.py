@@ -53,3 +53,22 @@ def test_accumulators_stay_in_registers(disassembly: str, register: str) -> None
     spills = [(name, integer_spills(code, register)) for name, code in found]
     limits = LIMITS[register]
     assert [(name, n) for name, n in spills if n > limits[name.split()[1][0]]] == []
+
+
+@pytest.mark.parametrize("register", LIMITS)
+def test_attention_sums_stay_in_registers(disassembly: str, register: str) -> None:
+    """No sum of an integer attention tile is stored, or copied to another register, between products."""
+    product, count, faults = r"vpmaddwd|vpdpwssd", 0, []
+    for function in disassembly.split("\n\n"):
+        name = re.search(r"(scores|weigh)_int<(\d), \w+, [\w ]+>", function.split("\n")[0])
+        if not name or f"%{register}" not in function or (register == "ymm" and "%zmm" in function):
+            continue
+        count += 1
+        lines = function.split("\n")
+        at = [i for i, line in enumerate(lines) if re.search(product, line)]
+        loops = "\n".join(lines[at[0] : at[-1] + 1])
+        moved = len(re.findall(rf"vmovdq\w*\s+%{register}\d+,%{register}\d+", loops))
+        if integer_spills(function, register) or moved > 2 * len(at) / 3:  # (sums begin as copies of 0)
+            faults.append((name[0], integer_spills(function, register), moved, len(at)))
+    assert count >= (72 if register == "ymm" else 36)
+    assert faults == []
