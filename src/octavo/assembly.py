@@ -28,6 +28,7 @@ from octavo.config import (
     context_length,
     encoder_length,
     resolve,
+    tokens_of_a_step,
 )
 from octavo.errors import CheckpointError, InvalidRequestError, UnsupportedError
 
@@ -104,6 +105,7 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.generation import decoder_prompt, read_generation
     from octavo.checkpoints.hub import resolve as find
+    from octavo.kernels.split_kv import SplitKVCache
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.memory import page_specs, return_freed, seconds_to_copy
@@ -134,13 +136,18 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     memory, config = _memory(user, model, backend, specs, weight_bytes, planned)
     swap, spare = memory.num_swap_pages, memory.num_pages  # (a page stands in for those behind a window)
     first_slot = spare + (config.window is not None)
-    kv = backend.kv_cache(specs, first_slot, user.page_size, swap)
+    kv: KVCache
+    if config.local_window is None:
+        kv = backend.kv_cache(specs, first_slot, user.page_size, swap)
+    else:
+        kv = SplitKVCache(backend, specs, spare, config.num_local_pages, user.page_size, swap)
+        spare = kv.spare
     if swap:
         page_s = 0.0 if planned else seconds_to_copy(kv, first_slot)
         config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
     pages = _page_file(user, backend, kv, specs, content)
     phases.done("memory")
-    limits, states = _limits(config), _states(config, spare)
+    limits, states = limits_of(config), states_of(config, spare)
     stop_ids = tokenizer.stop_token_ids
     runner = make_runner(model, backend, kv, limits, states, stop_ids, first_slot, pages)
     return_freed()
@@ -196,23 +203,34 @@ def _memory(
 ) -> tuple[MemoryPlan, SchedulerConfig]:
     """The pages that fit, and the engine's numbers with them."""
     from octavo.models.registry import EncoderDecoder
+    from octavo.runtime.division import local_need
     from octavo.runtime.memory import activation_reserve, available_memory, free_after, plan_memory, window_of
 
     source = model.max_source if isinstance(model, EncoderDecoder) else 0
-    of_encoder = -(-encoder_length(user, source) // user.page_size) * user.page_size
+    encoder = encoder_length(user, source)
+    of_encoder = -(-encoder // user.page_size) * user.page_size
     length = context_length(user, model.max_position) + of_encoder
     share, free = user.gpu_memory_utilization, free_after(weight_bytes) if planned else None
     own = backend.page_budget(share, activation_reserve(user.max_num_seqs, model.vocab_size))
     system = None
     if own is not None:
         share, free, system = 1.0, own, available_memory()
+    tokens = tokens_of_a_step(user, encoder, backend.step_tokens)
+    local = local_need(specs, length, user.max_num_seqs, user.page_size, tokens)
+    if local is None and user.num_local_pages is not None:
+        raise InvalidRequestError(
+            "num_local_pages is for models some of whose layers have a window that is shorter than the "
+            "context; this one's layers share pages",
+            "num_local_pages",
+        )
     memory = plan_memory(
         specs, weight_bytes, length, user.max_num_seqs, user.page_size, user.num_pages, share, free,
-        user.swap_space, system,
+        user.swap_space, system, local, user.num_local_pages,
     )  # fmt: skip
     return memory, resolve(
-        user, model.max_position, memory.num_pages, source, backend.step_tokens, window_of(specs)
-    )
+        user, model.max_position, memory.num_pages, source, backend.step_tokens, window_of(specs),
+        None if local is None else local.window, memory.num_local_pages,
+    )  # fmt: skip
 
 
 def _content_hash(user: EngineConfig, checkpoint: Checkpoint) -> ContentHash | None:
@@ -242,11 +260,13 @@ def _page_file(
     if user.prefix_cache_dir is None or content is None:
         return None
     from octavo import __version__
-    from octavo.kernels.ops import PageBytes
     from octavo.kernels.select import kernels_hash
+    from octavo.kernels.split_kv import SplitKVCache
     from octavo.runtime.page_file import MappedPages
+    from octavo.runtime.page_moves import page_bytes
 
-    if not isinstance(kv, PageBytes):
+    size = page_bytes(kv)
+    if size is None:
         raise UnsupportedError("prefix_cache_dir is for a CPU: pages stay on a GPU", "prefix_cache_dir")
     made_by = {
         "model": content.result(),
@@ -256,11 +276,18 @@ def _page_file(
         "context": user.max_model_len,  # scaled rotary embeddings may depend on it
         "pages": [user.page_size, [repr(spec) for spec in specs]],
     }
+    if isinstance(kv, SplitKVCache):
+        made_by["local"] = True  # a page on disk is both of its parts
     space = DISK_SPACE if user.prefix_cache_disk_space is None else user.prefix_cache_disk_space
-    return MappedPages.open(user.prefix_cache_dir, made_by, kv.page_bytes, int(space * 2**30))
+    return MappedPages.open(user.prefix_cache_dir, made_by, size, int(space * 2**30))
 
 
-def _states(config: SchedulerConfig, spare_page: int) -> RequestStates:
+def states_of(config: SchedulerConfig, spare_page: int) -> RequestStates:
+    """The runner's memory of its rows.
+
+    Args:
+        spare_page: stands in for pages, or local ones, that a window has passed.
+    """
     from octavo.runtime.states import RequestStates
 
     return RequestStates(
@@ -268,12 +295,13 @@ def _states(config: SchedulerConfig, spare_page: int) -> RequestStates:
         config.max_model_len,
         config.page_size,
         config.max_encoder_len,
-        config.window,
+        config.window if config.local_window is None else config.local_window,
         spare_page,
+        local=config.local_window is not None,
     )
 
 
-def _limits(config: SchedulerConfig) -> Limits:
+def limits_of(config: SchedulerConfig) -> Limits:
     """Of one batch, the decoder's or the encoder's."""
     from octavo.kernels.ops import Limits
 
@@ -282,6 +310,7 @@ def _limits(config: SchedulerConfig) -> Limits:
         max_sequences=config.max_num_seqs,
         max_sampled=config.max_num_seqs,
         max_pages_per_sequence=-(-max(config.max_model_len, config.max_encoder_len) // config.page_size),
+        local=config.local_window is not None,
     )
 
 

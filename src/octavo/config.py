@@ -146,6 +146,8 @@ class EngineConfig:
             type; on a CPU int16 where dtype is "auto" (of a latent float16), else float16.
         gpu_memory_utilization: on a CPU the share of what is free that KV pages may take (None:
             0.25); on a GPU the share of its memory that everything together may take (None: 0.9).
+        num_pages, num_local_pages: of the KV pool, and of layers with a window where others see everything;
+            None: as many as fit and are of use.
         threads: CPU threads; None is min(cores, affinity, cgroup quota).
         isa: CPU instruction set: "auto", or a name that `octavo env` lists.
         backend: "auto", "cpu" (native kernels) or "reference" (NumPy).
@@ -176,6 +178,7 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     page_size: int = 16
     num_pages: int | None = None
+    num_local_pages: int | None = None
     kv_cache_dtype: str = "auto"
     gpu_memory_utilization: float | None = None
     enable_prefix_caching: bool = True
@@ -233,7 +236,7 @@ class EngineConfig:
             raise InvalidRequestError(f"threads must be at most {MAX_THREADS}, not {self.threads}", "threads")
         for name in ("max_num_seqs", "page_size", "max_waiting"):
             _positive(name, getattr(self, name))
-        for name in ("max_model_len", "max_num_batched_tokens", "num_pages", "threads"):
+        for name in ("max_model_len", "max_num_batched_tokens", "num_pages", "num_local_pages", "threads"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
         if not 0.0 <= self.step_target_ms < float("inf"):
@@ -290,6 +293,11 @@ def encoder_length(user: EngineConfig, max_source: int) -> int:
     return min(max_source, user.max_model_len or max_source, user.max_num_batched_tokens or max_source)
 
 
+def tokens_of_a_step(user: EngineConfig, encoder: int, step_tokens: int | None) -> int:
+    """max_num_batched_tokens, where an encoder reads up to so many and a backend wants step_tokens."""
+    return user.max_num_batched_tokens or max(step_tokens or CPU_BATCHED_TOKENS, encoder)
+
+
 def pages_at_a_time(length: int, page_size: int, window: int | None, step_tokens: int) -> int:
     """Pages that a sequence of this length needs at a time.
 
@@ -308,6 +316,8 @@ def resolve(
     max_source: int = 0,
     step_tokens: int | None = None,
     window: int | None = None,
+    local_window: int | None = None,
+    num_local_pages: int = 0,
 ) -> SchedulerConfig:
     """The engine's numbers from the user's wishes, the model and the pages that fit.
 
@@ -317,13 +327,14 @@ def resolve(
         max_source: the longest input of the model's encoder; 0: it has none.
         step_tokens: tokens of a step that keep the backend busy; None: CPU_BATCHED_TOKENS.
         window: of all the model's layers; a sequence then needs no more pages than that at a time.
+        local_window, num_local_pages: of layers that have one, and pages of their own.
 
     Raises:
         CapacityError: the pool cannot hold one sequence of the max_model_len that was asked for.
     """
     length, size = context_length(user, max_position), user.page_size
     encoder = encoder_length(user, max_source)
-    tokens = user.max_num_batched_tokens or max(step_tokens or CPU_BATCHED_TOKENS, encoder)
+    tokens = tokens_of_a_step(user, encoder, step_tokens)
     needed = pages_at_a_time(length, size, window, tokens) + -(-encoder // size)
     if needed > num_pages:
         if user.max_model_len is not None or (encoder and num_pages < 2):
@@ -346,6 +357,8 @@ def resolve(
         scheduling_policy=user.scheduling_policy,
         max_encoder_len=encoder,
         window=window,
+        local_window=local_window,
+        num_local_pages=num_local_pages,
     )
 
 

@@ -19,8 +19,8 @@ import pytest
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuKVCache, CpuProgram
 from octavo.kernels.select import native_available
+from octavo.runtime import page_moves
 from octavo.runtime.page_file import MappedPages
-from octavo.runtime.runner import ModelRunner
 from octavo.sampling.rows import SamplingRows
 from support.crowds import KV_DTYPES, PARAMS, Crowd, alone, crowds, prompts
 from support.tiny_engine import save_tiny_llama
@@ -96,8 +96,8 @@ def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def swapped_pages_lost(patch: pytest.MonkeyPatch) -> None:
-    copies = ModelRunner._copies
-    patch.setattr(ModelRunner, "_copies", lambda self, plan: copies(self, replace(plan, swaps_in=())))
+    pairs = page_moves._pairs
+    patch.setattr(page_moves, "_pairs", lambda plan, first: pairs(replace(plan, swaps_in=()), first))
 
 
 def pages_from_disk_mixed_up(patch: pytest.MonkeyPatch) -> None:

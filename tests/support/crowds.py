@@ -66,15 +66,19 @@ def quiet_engine(folder: Path, kv_dtype: str) -> EngineCore:
 
 
 def random_engine(
-    folder: Path, rng: random.Random, kv_dtype: str, late: Queue | None = None, window: int | None = None
+    folder: Path,
+    rng: random.Random,
+    kv_dtype: str,
+    late: Queue | None = None,
+    window: int | None = None,
+    local: int | None = None,
 ) -> EngineCore:
     """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two."""
     page_size, tokens = rng.choice((1, 3, 4, 8, 16, 32)), rng.choice((7, 16, 40, 200))
     least = pages_at_a_time(MAX_LENGTH, page_size, window, tokens)
     caching = rng.random() < 0.7
     on_disk = caching and rng.random() < 0.5 and late is None  # (a GPU's pages are not kept on disk)
-    engine = tiny_engine(
-        folder,
+    options: dict[str, Any] = dict(  # noqa: C408
         kv_dtype=kv_dtype,
         threads=rng.choice((1, 2)),
         depth=2 if late else rng.choice((1, 2)),
@@ -91,6 +95,10 @@ def random_engine(
         # What the crowds before it have left there is found again.
         pages_folder=folder / f"pages-{kv_dtype}-{page_size}" if on_disk else None,
     )
+    if local is not None:
+        few = pages_at_a_time(MAX_LENGTH, page_size, local, tokens) + rng.choice((0, 0, 1, 4, least))
+        options |= {"local_window": local, "num_local_pages": min(few, options["num_pages"])}
+    engine = tiny_engine(folder, **options)
     if rng.random() < 0.5:  # reckless admission, so that requests are preempted
         engine.scheduler.growth_pages = 0
     return engine
@@ -106,12 +114,20 @@ class Crowd:
     Args:
         late: the engine's device does nothing before somebody waits.
         window: the model's; pages behind it are given back, which those who are alone do not do.
+        local: the same of those of its layers that have one.
     """
 
-    def __init__(self, folder: Path, seed: int, late: Queue | None = None, window: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        late: Queue | None = None,
+        window: int | None = None,
+        local: int | None = None,
+    ) -> None:
         self._rng = random.Random(seed)
         self._folder, self._kv_dtype = folder, self._rng.choice(KV_DTYPES)
-        self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window)
+        self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window, local)
         self.happened: Counter[str] = Counter()
         self.differing: list[str] = []
         self._answers = Answers()
@@ -129,6 +145,7 @@ class Crowd:
                 self._answers.take(self.engine.step())
                 swap = self.engine.scheduler.kv.swap.pool
                 self.happened["steps with pages swapped out"] += swap.num_free < swap.num_pages
+                self._count_local()
                 gone = [r.num_gone_pages for r in self.engine.scheduler.running]
                 self.happened["steps with pages behind a window gone"] += any(gone)
             if self._asked and rng.random() < 0.01:
@@ -144,6 +161,12 @@ class Crowd:
         self.happened["tokens from the cache"] += stats.prefix_hits
         self.happened["tokens from disk"] += stats.external_prefix_hits
         return self
+
+    def _count_local(self) -> None:
+        local, running = self.engine.scheduler.kv.locals, self.engine.scheduler.running
+        if local is not None:
+            gone = any(local.num_whole(r.page_table) < len(r.page_table) for r in running)
+            self.happened["steps with local pages gone"] += gone
 
     def _add(self, name: str) -> None:
         prompt, params = self._rng.choice(prompts()), self._rng.randrange(len(PARAMS))
@@ -170,11 +193,12 @@ def crowds(
     seeds: range,
     until: Callable[[Crowd], Any] = lambda crowd: None,
     window: int | None = None,
+    local: int | None = None,
 ) -> list[Crowd]:
     """Crowds of these seeds; ends early when `until` says so."""
     met: list[Crowd] = []
     for seed in seeds:
-        met.append(Crowd(folder, seed, window=window).meet())
+        met.append(Crowd(folder, seed, window=window, local=local).meet())
         if until(met[-1]):
             break
     return met

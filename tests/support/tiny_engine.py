@@ -8,20 +8,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from octavo.assembly import limits_of, states_of
 from octavo.checkpoints import open_checkpoint
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.request import RequestUpdate
-from octavo.kernels.ops import Backend, Limits, PageBytes
+from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
+from octavo.kernels.split_kv import SplitKVCache
 from octavo.models.load import load_model
 from octavo.models.registry import Model
 from octavo.params import SampledToken, SamplingParams
 from octavo.runtime.page_file import MappedPages
+from octavo.runtime.page_moves import page_bytes
 from octavo.runtime.pipeline import PipelinedRunner
 from octavo.runtime.runner import ModelRunner
-from octavo.runtime.states import RequestStates
 from octavo.sampling.beam import BeamSearch
 from support.late_device import LateBackend, LateKV, LateSteps, Queue
 
@@ -63,6 +65,15 @@ def save_tiny_mistral(folder: Path, window: int) -> Path:
     save_tiny_llama(folder)
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": window}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def save_tiny_mixed(folder: Path, window: int) -> Path:
+    """The same with a sliding window in the first of its two layers."""
+    save_tiny_mistral(folder, window)
+    config = json.loads((folder / "config.json").read_text())
+    config["layer_types"] = ["sliding_attention", "full_attention"]
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -111,28 +122,30 @@ def tiny_engine(
     wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
     config = SchedulerConfig(**wanted)
     made, model = loaded(folder, backend, threads)
-    slots = config.num_pages + config.num_swap_pages
-    pages = made.kv_cache(model.kv_specs(kv_dtype), slots + 1, config.page_size)
-    limits = Limits(
-        max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
-        max_sequences=config.max_num_seqs,
-        max_sampled=config.max_num_seqs,
-        max_pages_per_sequence=-(-config.max_model_len // config.page_size),
-    )
-    states = RequestStates(
-        config.max_num_seqs, config.max_model_len, config.page_size, 0, config.window, spare_page=slots
-    )
+    spare = config.num_pages + config.num_swap_pages
+    pages: Any
+    if config.local_window is None:
+        pages = made.kv_cache(model.kv_specs(kv_dtype), spare + 1, config.page_size)
+    else:
+        counts = config.num_pages, config.num_local_pages, config.page_size, config.num_swap_pages
+        pages = SplitKVCache(made, model.kv_specs(kv_dtype), *counts)
+        spare = pages.spare
+    limits, states = limits_of(config), states_of(config, spare)
     page_file = None
     if pages_folder is not None:
-        assert isinstance(pages, PageBytes)
         made_by = {"backend": backend, "kv": kv_dtype, "page_size": config.page_size}
-        page_file = MappedPages.open(str(pages_folder), made_by, pages.page_bytes, 2**20)
+        size = page_bytes(pages)
+        assert size is not None
+        page_file = MappedPages.open(str(pages_folder), made_by, size, 2**20)
     if late is None:
         runner = ModelRunner(model, made, pages, limits, states, (EOS,), config.num_pages, page_file)
     else:
         program = made.capture(lambda ops, inputs: model.forward(ops, inputs, pages), limits)
         steps = LateSteps(program, VOCAB_SIZE, config.max_num_seqs, late)
         kv: Any = LateKV(pages, late)
+        if isinstance(pages, SplitKVCache):
+            pages.whole, pages.local = LateKV(pages.whole, late), LateKV(pages.local, late)  # type: ignore[assignment]
+            kv = pages
         behind: Any = LateBackend(made, late)
         runner = PipelinedRunner(model, behind, kv, limits, states, (EOS,), config.num_pages, steps=steps)
     return EngineCore(

@@ -15,6 +15,7 @@ from octavo.engine.plan import StepResult
 from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_builder import StepBuilder
+from octavo.errors import UnsupportedError
 
 
 class StaticScheduler(Scheduler):
@@ -70,6 +71,8 @@ class ContiguousKV(KVManager):
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
+        if config.local_window is not None:
+            raise UnsupportedError("slabs are for models whose layers share pages", "model")
         super().__init__((PageGroup(),), config.num_pages, config.page_size, enable_prefix_caching=False)
         self.slab_pages = -(-config.max_model_len // config.page_size)
         count = config.num_pages // self.slab_pages

@@ -21,6 +21,8 @@ class ModelPlan:
         process: what this process holds already (interpreter, libraries, tokenizer).
         total: of these. available: what the process may still take, process not counted.
         config: the scheduler's numbers, as start-up would have them.
+        local_bytes_per_token: of the bytes_per_token, those of layers with a window that have pages of their
+            own (config.num_local_pages).
     """
 
     model: str
@@ -33,6 +35,7 @@ class ModelPlan:
     available: int
     bytes_per_token: int
     config: SchedulerConfig
+    local_bytes_per_token: int = 0
 
     @property
     def fits(self) -> bool:
@@ -61,5 +64,6 @@ def plan_model(user: EngineConfig) -> ModelPlan:
     parts = (memory.weights, memory.kv_cache + memory.swap_space, runner.activation_bytes, runner.state_bytes)
     process = resident_bytes()
     return ModelPlan(
-        user.model, *parts, process, sum(parts) + process, available, memory.bytes_per_token, loaded.config
-    )
+        user.model, *parts, process, sum(parts) + process, available, memory.bytes_per_token, loaded.config,
+        0 if memory.local is None else memory.local.bytes_per_token,
+    )  # fmt: skip

@@ -37,6 +37,7 @@ ENGINE_HELP = {
     "max_num_batched_tokens": "Tokens computed in one step.",
     "page_size": "KV slots in a page.",
     "num_pages": "Pages in the KV pool.",
+    "num_local_pages": "Pages of layers with a window, beside such that see everything.",
     "kv_cache_dtype": "auto, float32, float16, bfloat16, int16 or int8.",
     "gpu_memory_utilization": "Share of the free memory that KV pages may take.",
     "enable_prefix_caching": "Reuse the KV of prompts that begin alike.",

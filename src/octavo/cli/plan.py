@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from octavo.bench.cost import CostModel
     from octavo.bench.plan import ModelPlan
     from octavo.bench.simulate import Simulated
+    from octavo.config import SchedulerConfig
 
 TRACE = typer.Option(
     None, "--trace", help="Requests to plan for: JSON lines (Mooncake's names) or CSV (Azure's)."
@@ -76,7 +77,7 @@ def print_memory(plan: ModelPlan) -> None:
     print(f"{plan.model}: up to {plan.total / 1e6:.1f} MB; {plan.available / 1e6:.1f} MB are available")
     lines = (
         ("weights", plan.weights, "packed"),
-        ("KV cache", plan.kv_cache, f"{config.num_pages} pages of {config.page_size}, touched as used"),
+        ("KV cache", plan.kv_cache, f"{_pages(config)}, touched as used"),
         ("activations", plan.activations, f"steps of up to {config.max_num_batched_tokens} tokens"),
         ("rows", plan.rows, f"{config.max_num_seqs} sequences"),
         ("process", plan.process, "interpreter, libraries, tokenizer"),
@@ -88,8 +89,18 @@ def print_memory(plan: ModelPlan) -> None:
         f"{plan.num_tokens} tokens of KV at {plan.bytes_per_token} bytes: {full:.1f} sequences of "
         f"{config.max_model_len}"
     )
+    if config.local_window is not None:
+        print(
+            f"{plan.local_bytes_per_token} of these bytes are of layers that see {config.local_window} tokens: "
+            f"for {config.num_local_pages * config.page_size} tokens at a time"
+        )
     if not plan.fits:
         print("it does not fit")
+
+
+def _pages(config: SchedulerConfig) -> str:
+    pages = f"{config.num_pages} pages of {config.page_size}"
+    return pages if config.local_window is None else f"{pages}, {config.num_local_pages} local"
 
 
 def print_simulated(cost: CostModel, result: Simulated) -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from octavo.errors import CapacityError
 from octavo.kernels.ops import Backend, KVCache, KVSpec, LateCopies
+from octavo.kernels.split_kv import SplitKVCache, parts_of
 from octavo.models.registry import Model
+from octavo.runtime.division import LocalNeed, divide
 
 CPU_SHARE = 0.25
 """Share of free memory that pages may take on a CPU when nobody says otherwise."""
@@ -21,7 +23,12 @@ CPU_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What will be allocated, in bytes, and how many pages that is."""
+    """What will be allocated, in bytes, and how many pages that is.
+
+    Attributes:
+        bytes_per_token: of all layers. local: what those with a window need, where they have pages of their
+            own: num_local_pages, of which pages own one each while it is seen.
+    """
 
     weights: int
     kv_cache: int
@@ -30,6 +37,8 @@ class MemoryPlan:
     page_size: int
     bytes_per_token: int
     num_swap_pages: int = 0
+    num_local_pages: int = 0
+    local: LocalNeed | None = None
 
     @property
     def swap_space(self) -> int:
@@ -63,6 +72,8 @@ def plan_memory(
     free: int | None = None,
     swap_gib: float = 0.0,
     system: int | None = None,
+    local: LocalNeed | None = None,
+    num_local_pages: int | None = None,
 ) -> MemoryPlan:
     """Pages for max_num_seqs requests of max_model_len, if that fits in share of what is free.
 
@@ -72,6 +83,8 @@ def plan_memory(
         free: bytes that are free, weights loaded already; None asks the system.
         swap_gib: GiB of the swap space, which pages and it must share what is free.
         system: free bytes of the system's memory, where pages lie in another one; the swap space is there.
+        local: what layers with a window need, where they have pages of their own; num_local_pages: exactly
+            this many, if given.
 
     Raises:
         CapacityError: not even one page fits.
@@ -86,20 +99,30 @@ def plan_memory(
         )
     if system is None:
         free -= swap * per_token * page_size
-    wanted = max_num_seqs * -(-max_model_len // page_size)
-    fits = int(free * (CPU_SHARE if share is None else share)) // (per_token * page_size)
-    pages = min(wanted, fits) if num_pages is None else num_pages
-    if num_pages is not None and num_pages * page_size * per_token > free:
+    longest, page = -(-max_model_len // page_size), page_size * per_token
+    room = int(free * (CPU_SHARE if share is None else share)) if num_pages is None else free
+    wanted, local_page, local_pages = max_num_seqs * longest, 0, 0
+    if local is None:
+        pages = min(wanted, room // page) if num_pages is None else num_pages
+    else:
+        local_page = page_size * local.bytes_per_token
+        local = local.exactly(num_local_pages)
+        pages, local_pages = divide(room, page - local_page, local_page, local, longest, wanted, num_pages)
+    size = pages * (page - local_page) + local_pages * local_page
+    if num_pages is not None and size > free:
         raise CapacityError(
-            f"num_pages {num_pages} needs {num_pages * page_size * per_token} bytes; {free} are free, "
-            f"enough for {free // (page_size * per_token)} pages"
+            f"num_pages {num_pages} needs {size} bytes; {free} are free, enough for {free // page} pages"
         )
     if pages < 1:
         raise CapacityError(
-            f"a page of {page_size} tokens needs {per_token * page_size} bytes; "
+            f"a page of {page_size} tokens needs {page} bytes; "
             f"{free} are free: raise --gpu-memory-utilization or free memory"
         )
-    return MemoryPlan(weights, pages * page_size * per_token, free, pages, page_size, per_token, swap)
+    if num_local_pages not in (None, local_pages):
+        raise CapacityError(
+            f"num_local_pages {num_local_pages}: {pages} pages fit beside them, and each owns one at most"
+        )
+    return MemoryPlan(weights, size, free, pages, page_size, per_token, swap, local_pages, local)
 
 
 def window_of(specs: Sequence[KVSpec]) -> int | None:
@@ -110,14 +133,19 @@ def window_of(specs: Sequence[KVSpec]) -> int | None:
 
 
 def seconds_to_copy(kv: KVCache, slot: int) -> float:
-    """What copying a page takes: to a slot and back, the quickest of a few times."""
+    """What copying a page takes: to a slot and back, the quickest of a few times.
+
+    Where layers with a window have pages of their own, a local page is copied with it.
+    """
+    slots = (slot, kv.first_swap) if isinstance(kv, SplitKVCache) else (slot,)
     best = float("inf")
     for _ in range(5):
         begin = time.perf_counter()
-        kv.copy_pages([(0, slot)])
-        kv.copy_pages([(slot, 0)])
-        if isinstance(kv, LateCopies):
-            kv.wait()
+        for part, at in zip(parts_of(kv), slots, strict=True):
+            part.copy_pages([(0, at)])
+            part.copy_pages([(at, 0)])
+            if isinstance(part, LateCopies):
+                part.wait()
         best = min(best, (time.perf_counter() - begin) / 2)
     return best
 

@@ -1,0 +1,87 @@
+"""Dividing the bytes of KV pages where some layers have a window, and pages of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from octavo.config import MAX_IN_FLIGHT, pages_at_a_time
+from octavo.kernels.ops import KVSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNeed:
+    """Local pages of a model (engine.local_pages).
+
+    Attributes:
+        window: tokens that the widest window of its layers sees.
+        most: that one sequence needs at a time. enough: for as many sequences as may run, of any length.
+        bytes_per_token: of the layers with a window.
+    """
+
+    window: int
+    most: int
+    enough: int
+    bytes_per_token: int
+
+    def exactly(self, count: int | None) -> LocalNeed:
+        """The same where somebody has said how many there are to be."""
+        return self if count is None else replace(self, most=count, enough=count)
+
+
+def local_need(
+    specs: Sequence[KVSpec], length: int, max_num_seqs: int, page_size: int, step_tokens: int
+) -> LocalNeed | None:
+    """What layers with a window need for themselves; None: they share pages with the others.
+
+    They do where all layers have a window or none has, and where a sequence is not longer than what it
+    needs at a time anyway.
+
+    Args:
+        length: of the longest sequence.
+        step_tokens: of all sequences in a step.
+    """
+    windows = [spec.window for spec in specs if spec.window is not None]
+    if not windows or len(windows) == len(specs):
+        return None
+    window = max(windows)
+    most = pages_at_a_time(length, page_size, window, step_tokens)
+    if most >= -(-length // page_size):
+        return None
+    # Steps in flight write so many tokens in all; beyond them each sequence sees what one token sees.
+    each, written = (
+        pages_at_a_time(length, page_size, window, 1),
+        -(-MAX_IN_FLIGHT * step_tokens // page_size),
+    )
+    size = sum(spec.bytes_per_token for spec in specs if spec.window is not None)
+    return LocalNeed(window, most, max(most, max_num_seqs * each + written), size)
+
+
+def divide(
+    room: int,
+    page: int,
+    local_page: int,
+    need: LocalNeed,
+    longest: int,
+    wanted: int,
+    num_pages: int | None = None,
+) -> tuple[int, int]:
+    """How many pages and how many local ones; never more of these.
+
+    Everything that is wanted, if there is room. Otherwise first one sequence of the greatest length, then
+    local pages for all sequences, and as many pages as room is left for.
+
+    Args:
+        room: bytes. page, local_page: bytes of each.
+        longest: pages of the longest sequence. wanted: pages of as many as may run.
+        num_pages: exactly so many.
+    """
+    first = longest if num_pages is None else num_pages
+    local = max(min((room - page * first) // local_page, need.enough), need.most)
+    if num_pages is not None:
+        return num_pages, min(local, num_pages)
+    pages = min((room - local_page * local) // page, wanted)
+    if pages >= local:
+        return pages, local
+    both = min(room // (page + local_page), wanted)  # each page has a local one
+    return both, both
