@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.config import (
     DISK_SPACE,
+    MAX_IN_FLIGHT,
     EngineConfig,
     SchedulerConfig,
     context_length,
     encoder_length,
+    pages_at_a_time,
     resolve,
     tokens_of_a_step,
 )
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from octavo.checkpoints.content import ContentHash
     from octavo.kernels.ops import Backend, KVCache, KVSpec, Limits
     from octavo.models.registry import Model
+    from octavo.runtime.division import LocalNeed
     from octavo.runtime.memory import MemoryPlan
     from octavo.runtime.page_file import MappedPages
     from octavo.runtime.runner import ModelRunner
@@ -203,7 +206,6 @@ def _memory(
 ) -> tuple[MemoryPlan, SchedulerConfig]:
     """The pages that fit, and the engine's numbers with them."""
     from octavo.models.registry import EncoderDecoder
-    from octavo.runtime.division import local_need
     from octavo.runtime.memory import activation_reserve, available_memory, free_after, plan_memory, window_of
 
     source = model.max_source if isinstance(model, EncoderDecoder) else 0
@@ -231,6 +233,36 @@ def _memory(
         user, model.max_position, memory.num_pages, source, backend.step_tokens, window_of(specs),
         None if local is None else local.window, memory.num_local_pages,
     )  # fmt: skip
+
+
+def local_need(
+    specs: Sequence[KVSpec], length: int, max_num_seqs: int, page_size: int, step_tokens: int
+) -> LocalNeed | None:
+    """What layers with a window need for themselves; None: they share pages with the others.
+
+    They do where all layers have a window or none has, and where a sequence is not longer than what it
+    needs at a time anyway.
+
+    Args:
+        length: of the longest sequence.
+        step_tokens: of all sequences in a step.
+    """
+    from octavo.runtime.division import LocalNeed
+
+    windows = [spec.window for spec in specs if spec.window is not None]
+    if not windows or len(windows) == len(specs):
+        return None
+    window = max(windows)
+    most = pages_at_a_time(length, page_size, window, step_tokens)
+    if most >= -(-length // page_size):
+        return None
+    # Steps in flight write so many tokens in all; beyond them each sequence sees what one token sees.
+    each, written = (
+        pages_at_a_time(length, page_size, window, 1),
+        -(-MAX_IN_FLIGHT * step_tokens // page_size),
+    )
+    size = sum(spec.bytes_per_token for spec in specs if spec.window is not None)
+    return LocalNeed(window, most, max(most, max_num_seqs * each + written), size)
 
 
 def _content_hash(user: EngineConfig, checkpoint: Checkpoint) -> ContentHash | None:

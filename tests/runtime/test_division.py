@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.assembly import local_need
 from octavo.config import pages_at_a_time
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.split_kv import SplitKVCache
-from octavo.runtime.division import LocalNeed, divide, local_need
+from octavo.runtime.division import LocalNeed, divide
 from octavo.runtime.memory import MemoryPlan, plan_memory
 
 WHOLE, LOCAL = KVSpec(1, 8, 8, "f16"), KVSpec(1, 8, 8, "f16", window=64)
@@ -19,13 +20,11 @@ MIXED = [LOCAL, LOCAL, LOCAL, WHOLE]
 PAGE = 16 * 32  # bytes of a page of one layer
 
 
-def planned(
-    free: int, seqs: int = 4, num_pages: int | None = None, num_local: int | None = None
-) -> MemoryPlan:
-    """For contexts of 1024 tokens, in steps of 32."""
-    need = local_need(MIXED, 1024, seqs, 16, 32)
-    assert need == LocalNeed(64, 9, max(9, 5 * seqs + 4), 3 * 32)
-    return plan_memory(MIXED, 0, 1024, seqs, 16, num_pages, 1.0, free, local=need, num_local_pages=num_local)
+def planned(free: int, num_pages: int | None = None, num_local: int | None = None) -> MemoryPlan:
+    """For 4 contexts of 1024 tokens, in steps of 32."""
+    need = local_need(MIXED, 1024, 4, 16, 32)
+    assert need == LocalNeed(64, 9, 24, 3 * 32)
+    return plan_memory(MIXED, 0, 1024, 4, 16, num_pages, 1.0, free, local=need, num_local_pages=num_local)
 
 
 def test_only_mixed_models_with_longer_contexts_are_divided() -> None:

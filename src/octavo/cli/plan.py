@@ -91,7 +91,7 @@ def print_memory(plan: ModelPlan) -> None:
     )
     if config.local_window is not None:
         print(
-            f"{plan.local_bytes_per_token} of these bytes are of layers that see {config.local_window} tokens: "
+            f"{plan.local_bytes_per_token} of them are of layers that see {config.local_window} tokens: "
             f"for {config.num_local_pages * config.page_size} tokens at a time"
         )
     if not plan.fits:

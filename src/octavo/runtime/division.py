@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-from octavo.config import MAX_IN_FLIGHT, pages_at_a_time
-from octavo.kernels.ops import KVSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +23,6 @@ class LocalNeed:
     def exactly(self, count: int | None) -> LocalNeed:
         """The same where somebody has said how many there are to be."""
         return self if count is None else replace(self, most=count, enough=count)
-
-
-def local_need(
-    specs: Sequence[KVSpec], length: int, max_num_seqs: int, page_size: int, step_tokens: int
-) -> LocalNeed | None:
-    """What layers with a window need for themselves; None: they share pages with the others.
-
-    They do where all layers have a window or none has, and where a sequence is not longer than what it
-    needs at a time anyway.
-
-    Args:
-        length: of the longest sequence.
-        step_tokens: of all sequences in a step.
-    """
-    windows = [spec.window for spec in specs if spec.window is not None]
-    if not windows or len(windows) == len(specs):
-        return None
-    window = max(windows)
-    most = pages_at_a_time(length, page_size, window, step_tokens)
-    if most >= -(-length // page_size):
-        return None
-    # Steps in flight write so many tokens in all; beyond them each sequence sees what one token sees.
-    each, written = (
-        pages_at_a_time(length, page_size, window, 1),
-        -(-MAX_IN_FLIGHT * step_tokens // page_size),
-    )
-    size = sum(spec.bytes_per_token for spec in specs if spec.window is not None)
-    return LocalNeed(window, most, max(most, max_num_seqs * each + written), size)
 
 
 def divide(
