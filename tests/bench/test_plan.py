@@ -64,7 +64,7 @@ def test_the_system_counts_the_same_within_three_percent(monkeypatch: pytest.Mon
 
 
 def touch(loaded: Loaded) -> None:
-    config, program, kv = loaded.config, loaded.runner._program, loaded.runner._kv
+    config, program, kv = loaded.config, loaded.runner._program, loaded.runner._moves._kv
     count, size = config.max_num_batched_tokens, config.page_size
     line = np.arange(count, dtype=np.int32)
     pages = -(-count // size)

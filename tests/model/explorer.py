@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.engine.kv_manager import Growth, KVManager
-from octavo.engine.page_groups import SELF, PageGroup
+from octavo.engine.page_groups import LOCAL, SELF, PageGroup
 from octavo.engine.page_pool import ensure
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request, RequestState
@@ -38,24 +38,33 @@ class Size:
     tokens: tuple[int, ...] = (0, 1)
     caching: bool = True
     window: int | None = None
+    local_window: int | None = None  # of layers beside such that see everything
+    num_local: int = 0
 
 
 @dataclass
 class World:
-    """slots[page][place] is the prefix of tokens whose last one's KV stands there."""
+    """slots[page][place] is the prefix of tokens whose last one's KV stands there; local: of local pages."""
 
     size: Size
     kv: KVManager
     running: list[Request] = field(default_factory=list)
     slots: list[list[tuple[int, ...] | None]] = field(default_factory=list)
     copied: bool = False  # by the last move
+    local: list[list[tuple[int, ...] | None]] = field(default_factory=list)
 
     @staticmethod
     def empty(size: Size) -> World:
         most = -(-size.max_len // size.page_size)
         group = PageGroup(SELF.name, size.window, most)
-        kv = KVManager((group,), size.num_pages, size.page_size, size.caching)
-        return World(size, kv, [], [[None] * size.page_size for _ in range(size.num_pages)])
+        groups = [group]
+        if size.local_window is not None:
+            groups.append(PageGroup(LOCAL, size.local_window, most, size.num_local))
+        kv = KVManager(groups, size.num_pages, size.page_size, size.caching)
+        slots, local = (
+            [[None] * size.page_size for _ in range(count)] for count in (size.num_pages, size.num_local)
+        )
+        return World(size, kv, [], slots, False, local)
 
     def copy(self) -> World:
         """A world of its own (pickled: several times as fast as deepcopy)."""
@@ -88,6 +97,9 @@ class World:
             page = request.page_table[position // self.size.page_size]
             ensure(self.kv.pool.references(page) == 1, f"a write to page {page}, which is shared")
             self.slots[page][position % self.size.page_size] = tuple(request.token_ids[: position + 1])
+            if self.kv.locals is not None:
+                mine = self.local[self.kv.locals.of[page]]
+                mine[position % self.size.page_size] = tuple(request.token_ids[: position + 1])
         request.num_computed_tokens = request.num_scheduled_tokens = end
         self.kv.publish(request)
         return True
@@ -97,6 +109,9 @@ class World:
         if growth.copy is not None:
             source, destination = growth.copy
             self.slots[destination] = list(self.slots[source])
+            sources, targets = self.kv.local_moves()
+            if sources is not None and targets is not None:
+                self.local[targets[destination]] = list(self.local[sources[source]])
 
     def fork(self, index: int) -> bool:
         """A new request goes on from where another one is."""
@@ -123,6 +138,22 @@ class World:
             windows.let_go(request)
         return request.num_gone_pages > before
 
+    def advance(self, index: int) -> bool:
+        """Somebody needs local pages: a request says which it does not see any more."""
+        request, local = self.running[index], self.kv.locals
+        before = request.num_passed_pages
+        if local is not None:
+            local.advance(request)
+        return request.num_passed_pages > before
+
+    def steal(self) -> bool:
+        """And the page that has been idle longest loses its own."""
+        local = self.kv.locals
+        if local is None or not local._idle:
+            return False
+        local._lose(local._idle.popitem(last=False)[0])
+        return True
+
     def evict(self) -> bool:
         return self.kv.cache.evict(1) > 0
 
@@ -143,10 +174,14 @@ class World:
                     yield f"replace {i} {other}", lambda w, i=i, o=other: w.replace(i, o)  # type: ignore[misc]
             if size.window is not None:
                 yield f"let go {i}", lambda w, i=i: w.let_go(i)  # type: ignore[misc]
+            if size.local_window is not None:
+                yield f"advance {i}", lambda w, i=i: w.advance(i)  # type: ignore[misc]
             yield f"finish {i}", lambda w, i=i: w.leave(i, True)  # type: ignore[misc]
             yield f"abort {i}", lambda w, i=i: w.leave(i, False)  # type: ignore[misc]
         if self.kv.cache.num_evictable:
             yield "evict", lambda w: w.evict()
+        if size.local_window is not None:
+            yield "steal", lambda w: w.steal()
 
     # --- what must hold -----------------------------------------------------------------------------
 
@@ -157,14 +192,28 @@ class World:
             computed = request.num_computed_tokens
             seen = 0 if self.size.window is None else max(computed - self.size.window + 1, 0)
             self._check_pages(request.token_ids[:computed], request.page_table, seen)
+            if self.size.local_window is not None:
+                seen = max(computed - self.size.local_window + 1, 0)
+                self._check_local(request.token_ids[:computed], request.page_table, seen)
         for tokens, pages in paths(self.kv):
             self._check_pages(tokens, pages)
+            self._check_local(tokens, pages)
 
     def _check_pages(self, tokens: list[int], pages: list[int], first: int = 0) -> None:
         for position in range(first, len(tokens)):
             page = pages[position // self.size.page_size]
             found = self.slots[page][position % self.size.page_size]
             ensure(found == tuple(tokens[: position + 1]), f"page {page} holds {found} at {position}")
+
+    def _check_local(self, tokens: list[int], pages: list[int], first: int | None = None) -> None:
+        """Local pages hold the same, from a position on; None: those that are there."""
+        local = self.kv.locals
+        for position in range(first or 0, len(tokens)) if local is not None else ():
+            own = local.of[pages[position // self.size.page_size]]
+            if own == GONE and first is None:
+                continue
+            found = None if own == GONE else self.local[own][position % self.size.page_size]
+            ensure(found == tuple(tokens[: position + 1]), f"local page {own} holds {found} at {position}")
 
     def check_drained(self) -> None:
         """Everybody leaves, the cache is emptied: all pages are free. Ends this world."""
@@ -173,6 +222,8 @@ class World:
             self.check()
         ensure(self.kv.reset_prefix_cache(), "the cache cannot be emptied")
         ensure(self.kv.pool.num_free == self.size.num_pages, "pages have leaked")
+        local = self.kv.locals
+        ensure(local is None or local.num_available == self.size.num_local, "local pages have leaked")
 
     def key(self) -> Any:
         """What this state means."""
@@ -182,7 +233,8 @@ class World:
             return tuple(GONE if page == GONE else names.setdefault(page, len(names)) for page in pages)
 
         requests = tuple(
-            (tuple(r.token_ids), named(r.page_table), r.num_cached_pages, r.shares_tail) for r in self.running
+            (tuple(r.token_ids), named(r.page_table), r.num_cached_pages, r.shares_tail, r.num_passed_pages)
+            for r in self.running
         )
         nodes = sorted(self.kv.cache.nodes(), key=lambda node: node.last_used)
         ranks = {stamp: rank for rank, stamp in enumerate(sorted({node.last_used for node in nodes}))}
@@ -190,7 +242,11 @@ class World:
             (tuple(tokens), named(pages), node.locks, ranks[node.last_used])
             for node, tokens, pages in sorted(_walk(self.kv), key=lambda entry: entry[1])
         )
-        return requests, tree
+        local = self.kv.locals
+        if local is None:
+            return requests, tree
+        gone = tuple(sorted(name for page, name in names.items() if page != GONE and local.of[page] == GONE))
+        return requests, tree, gone, named(list(local._idle))
 
 
 def _each(world: World) -> range:
