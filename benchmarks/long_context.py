@@ -5,7 +5,8 @@
 planned   bytes of KV pages for one sequence of that length
 resident  what the process has grown by once such a sequence has been computed, a step's buffers included
 
-Two processes: `split`, as the model is loaded by default, and `together`, with a local page for every page.
+Two processes: `split`, as the model is loaded by default, and `together`, with a local page for every page:
+the prefix cache keeps what nobody sees as long as nobody needs it, so that one keeps everything.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from octavo.bench.workload import random_prompts
 asked = json.load(sys.stdin)
 length, pages = asked["context"], -(-asked["context"] // 16)
 options = {"num_pages": pages, "num_local_pages": pages} if asked["together"] else {}
-driver = Driver(sys.argv[1], max_model_len=length, max_num_seqs=1, enable_prefix_caching=False, **options)
+driver = Driver(sys.argv[1], max_model_len=length, max_num_seqs=1, **options)
 memory, before = driver.loaded.memory, resident_bytes()
 driver.run(random_prompts(1, length - asked["new"], driver.vocab_size, 0), asked["new"])
 print(json.dumps({"pages": memory.num_pages, "local_pages": memory.num_local_pages or memory.num_pages,

@@ -91,8 +91,8 @@ def print_memory(plan: ModelPlan) -> None:
     )
     if config.local_window is not None:
         print(
-            f"{plan.local_bytes_per_token} of them are of layers that see {config.local_window} tokens: "
-            f"for {config.num_local_pages * config.page_size} tokens at a time"
+            f"{plan.local_bytes_per_token} of those bytes belong to layers that see {config.local_window} "
+            f"tokens, and are kept for {config.num_local_pages * config.page_size} tokens at a time"
         )
     if not plan.fits:
         print("it does not fit")
