@@ -93,7 +93,8 @@ class KVManager:
         return self.pool.num_free + self.cache.num_evictable
 
     def usage(self) -> float:
-        """Share of the pool held by running requests, 0..1, pages that they could let go of included."""
+        """Share of the pool held by running requests, 0..1, pages that they could let go of included; of the
+        local pages, if that is more."""
         used = 1.0 - self.num_available / self.pool.num_pages
         return used if self.locals is None else max(used, self.locals.usage())
 
