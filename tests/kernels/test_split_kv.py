@@ -17,6 +17,7 @@ from octavo.kernels.split_kv import SplitKVCache
 from octavo.layers.rotary import rotary_tables
 from support.cuda import interpreted
 from support.kernels import random_weight
+from support.recordings import Recordings
 
 PAGE, WINDOW, LENGTH, DIM = 4, 9, 41, 16
 LOCAL = (True, False, True)
@@ -121,6 +122,29 @@ def test_bits_are_those_of_one_memory(name: str) -> None:
         wanted = logits(backend, one, split=False)
         assert np.isfinite(wanted).all()
         assert (logits(backend, two, split=True) == wanted).all(), dtype
+
+
+def test_recorded_steps_read_their_local_pages() -> None:
+    """Decode steps of a GPU are graphs over arrays at fixed addresses, local tables among them."""
+    backend = interpreted()
+    from octavo.kernels.cuda.capture import Captures
+    from octavo.kernels.cuda.program import GraphProgram
+
+    record = Recordings()
+
+    class Recorded:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(backend, name)
+
+        def capture(self, forward: Any, limits: Limits) -> Any:
+            return GraphProgram(backend.maker, forward, limits, Captures(record, background=False), PAGE)
+
+    recorded: Any = Recorded()
+    one = backend.kv_cache(specs("f16"), 22, PAGE)
+    two = SplitKVCache(backend, specs("f16"), 22, 14, PAGE)
+    wanted = logits(recorded, one, split=False)
+    assert (logits(recorded, two, split=True) == wanted).all()
+    assert record.made == 2
 
 
 def test_a_page_given_away_too_early_is_seen() -> None:
