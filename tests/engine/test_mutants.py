@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine import test_entry_order, test_kv_manager, test_prefix_cache, test_scheduler
-from octavo.engine import entry_order, kv_manager, scheduler, start
+from octavo.engine import entry_order, find_start, kv_manager, scheduler
 from octavo.engine.beams import BeamGroup
 from octavo.engine.entry_order import EntryOrder
 from octavo.engine.kv_manager import KVManager
@@ -17,6 +17,7 @@ from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sharing import PrefixesInProgress
+from octavo.engine.start import Start
 from octavo.engine.step_builder import StepBuilder
 from octavo.engine.swap import SwapSpace
 from support.mutants import must_be_noticed
@@ -126,10 +127,10 @@ def match_a_page_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 def recompute_nothing_after_a_full_hit(patch: pytest.MonkeyPatch) -> None:
-    def mutant(kv: KVManager, request: Request) -> start.Start:
+    def mutant(kv: KVManager, request: Request) -> Start:
         if not kv.caching:
-            return start.start_without_tree(kv, request)
-        return start._continued(kv, request, *kv.cache.match(request.token_ids, request.cache_salt))
+            return find_start.start_without_tree(kv, request)
+        return find_start._continued(kv, request, *kv.cache.match(request.token_ids, request.cache_salt))
 
     patch.setattr(kv_manager, "find_start", mutant)
 
@@ -228,7 +229,7 @@ def share_what_the_leader_has_not_computed(patch: pytest.MonkeyPatch) -> None:
             return 0
         return min(leader.num_scheduled_tokens, request.num_prompt_tokens - 1)
 
-    patch.setattr(start, "shared_with_leader", mutant)
+    patch.setattr(find_start, "shared_with_leader", mutant)
     patch.setattr(PrefixesInProgress, "worth_waiting", lambda self, request: False)
 
 
@@ -280,7 +281,7 @@ def copy_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
     """From the swap space or from the disk."""
     begin = KVManager._begin
 
-    def mutant(self: KVManager, request: Request, begun: start.Start, reserve: int) -> bool:
+    def mutant(self: KVManager, request: Request, begun: Start, reserve: int) -> bool:
         begun.back = begun.back[::-1]
         return begin(self, request, begun, reserve)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig, pages_at_a_time
-from octavo.engine import start
+from octavo.engine import find_start
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
@@ -209,7 +209,7 @@ def share_what_the_leader_has_given_back(patch: pytest.MonkeyPatch) -> None:
             return 0
         return min(leader.num_computed_tokens, request.num_prompt_tokens - 1)
 
-    patch.setattr(start, "shared_with_leader", mutant)
+    patch.setattr(find_start, "shared_with_leader", mutant)
 
 
 MUTANTS: tuple[Patch, ...] = (

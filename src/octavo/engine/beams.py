@@ -17,7 +17,6 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Protocol
 
-from octavo.engine.kv_manager import KVManager
 from octavo.engine.request import ABSENT, ERROR, STOP, Request, RequestState, RequestUpdate, update_of
 from octavo.errors import NO_TOKEN_ALLOWED
 from octavo.params import BeamSearchParams, SampledToken, SamplingParams
@@ -63,6 +62,14 @@ class SearchMaker(Protocol):
     def following(self, params: SamplingParams) -> SamplingParams:
         """The params with limits (constraints) that fork as beams do."""
         ...
+
+
+class Tables(Protocol):
+    """Who deals page tables (KVManager)."""
+
+    def regroup(
+        self, members: Sequence[Request], parents: Sequence[Request], gone: Sequence[Request]
+    ) -> None: ...
 
 
 Beams = list[tuple[Request, list[int]]]
@@ -223,7 +230,7 @@ def together(request: Request) -> tuple[Request, ...]:
 def deal(
     group: BeamGroup,
     beams: Sequence[tuple[Request, list[int]]],
-    kv: KVManager,
+    tables: Tables,
     running: list[Request],
 ) -> None:
     """Seat the beams (each one's parent and tokens) and give them what their parents hold.
@@ -232,7 +239,7 @@ def deal(
         running: in order; those who are seated anew enter it, those who are gone leave it.
     """
     seated, gone = set(group.members), group.seat(len(beams))
-    kv.regroup(group.members, [parent for parent, _ in beams], gone)
+    tables.regroup(group.members, [parent for parent, _ in beams], gone)
     for one in gone:
         running.remove(one)
         one.state = RequestState.FINISHED

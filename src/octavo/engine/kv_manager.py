@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from octavo.config import SchedulerConfig
-from octavo.engine.cross_pages import CrossPages
+from octavo.engine.books import Books
 from octavo.engine.disk_prefixes import drop_fetch, save_evicted
-from octavo.engine.disk_tier import DiskTier, Fetch, PageFile
+from octavo.engine.disk_tier import Fetch, PageFile
+from octavo.engine.find_start import find_start, start_without_tree
 from octavo.engine.integrity import check_tables
-from octavo.engine.local_pages import LocalPages
-from octavo.engine.page_groups import CROSS, LOCAL, SELF, PageGroup, groups_of, is_known
-from octavo.engine.page_pool import PagePool, ensure
-from octavo.engine.plan import LocalMoves, PageSave
-from octavo.engine.prefix_cache import Node, PrefixCache
+from octavo.engine.page_groups import PageGroup, groups_of
+from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request
-from octavo.engine.start import Start, find_start, start_without_tree
+from octavo.engine.start import Start
 from octavo.engine.swap import SwapSpace
-from octavo.engine.windows import GONE, Window, Windows
-from octavo.errors import UnsupportedError
+from octavo.engine.windows import GONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class Growth:
 NO_GROWTH = Growth()
 
 
-class KVManager:
+class KVManager(Books):
     """Pool, prefix cache and the page tables of running requests.
 
         request.page_table   [ p3  p0  p8 | p9  p2 ]
@@ -64,51 +61,8 @@ class KVManager:
         swap: SwapSpace | None = None,
         page_file: PageFile | None = None,
     ) -> None:
-        for group in groups:
-            if not is_known(group):
-                raise UnsupportedError(f"page group {group.name!r} is not supported yet", "groups")
-        named = {group.name: group for group in groups}
-        ensure(SELF.name in named and len(named) == len(groups), "one page group 'self' is needed")
-        own, local = named[SELF.name], named.get(LOCAL)
-        self.page_size = page_size
-        self.pool = PagePool(num_pages)
-        self.cross = CrossPages(self.pool) if CROSS in groups else None
-        self.cache = PrefixCache(self.pool, page_size)
-        self.caching = enable_prefix_caching
-        self.windows: Windows | None = None
-        if own.window is not None:
-            window = Window(own.window, page_size, own.most_pages)
-            self.windows = Windows(window, self.pool, self.cache, self.caching)
-        self.locals: LocalPages | None = None
-        if local is not None and local.window is not None:
-            window = Window(local.window, page_size, local.most_pages)
-            self.locals = LocalPages(window, self.pool, local.num_pages, self.caching)
-        self.swap = swap or SwapSpace(0, 0.0)
-        self.disk = DiskTier(page_file) if page_file is not None and enable_prefix_caching else None
+        super().__init__(groups, num_pages, page_size, enable_prefix_caching, swap, page_file)
         self.cache.spill = None if self.disk is None else partial(save_evicted, self)
-
-    @property
-    def num_available(self) -> int:
-        """Pages that could be taken now: free, or evictable."""
-        return self.pool.num_free + self.cache.num_evictable
-
-    def usage(self) -> float:
-        """Share of the pool held by running requests, 0..1, pages that they could let go of included; of the
-        local pages, if that is more."""
-        used = 1.0 - self.num_available / self.pool.num_pages
-        return used if self.locals is None else max(used, self.locals.usage())
-
-    def pages_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.page_size)
-
-    def cached_tokens(self, request: Request) -> int:
-        """How many tokens of the request begin() would find in the cache."""
-        if not self.caching or request.scores_prompt:
-            return 0
-        known, salt = request.token_ids[:-1], request.cache_salt
-        if self.locals is None:
-            return self.cache.matched_tokens(known, salt)
-        return self.locals.usable(self.cache.matched_pages(known, salt)) * self.page_size
 
     def begin(self, request: Request, reserve: int) -> bool:
         """Give a request the pages of its prefix that the cache or its leader holds. False: not now.
@@ -173,10 +127,6 @@ class KVManager:
         if self.windows is None or request.group is not None:
             return missing
         return min(missing, self.windows.window.most_pages)
-
-    def first_page(self, num_computed: int) -> int:
-        """The first page that the token after so many sees."""
-        return 0 if self.windows is None else self.windows.window.first_page(num_computed)
 
     def forget(self, request: Request) -> None:
         """What the swap space and the disk hold for a waiting request is not needed (any more)."""
@@ -382,14 +332,6 @@ class KVManager:
     def wait_for_disk(self) -> bool:
         """Wait for pages that waiting requests begin with. False: none is being read."""
         return self.disk is not None and self.disk.wait()
-
-    def saves(self) -> tuple[PageSave, ...]:
-        """What has been evicted since the last plan and is to be kept on disk."""
-        return () if self.disk is None else self.disk.plan()
-
-    def local_moves(self) -> LocalMoves:
-        """(StepPlan.local_sources, local_targets) of the plan that is being made."""
-        return (None, None) if self.locals is None else self.locals.moves()
 
     def check_waiting(self, waiting: Sequence[Request], in_flight: Iterable[Fetch]) -> None:
         """Raise IntegrityError unless slots of swap space and disk are held by these requests and steps."""
