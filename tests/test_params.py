@@ -75,6 +75,7 @@ def test_one_prompt_of_ids(prompts: Any) -> None:
         ([[1.5]], "float"),
         ([[True]], "bool"),
         ([b"a"], "bytes"),
+        (b"abc", "bytes"),
     ],
 )
 def test_what_is_no_prompt_is_named(prompts: Any, what: str) -> None:

@@ -221,8 +221,9 @@ def _memory(
     local = local_need(specs, length, user.max_num_seqs, user.page_size, tokens)
     if local is None and user.num_local_pages is not None:
         raise InvalidRequestError(
-            "num_local_pages is for models some of whose layers have a window that is shorter than the "
-            "context; this one's layers share pages",
+            "num_local_pages is for models some of whose layers have a window; here all layers share pages, "
+            "since all have one, or none, or the context is no longer than the window and two steps of "
+            f"max_num_batched_tokens ({tokens})",
             "num_local_pages",
         )
     memory = plan_memory(

@@ -135,6 +135,8 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many, as a list: [1, 2] is one prompt of two ids, [[1, 2]] a list of one."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
+    if isinstance(prompts, (bytes, bytearray)):
+        raise _wrong(prompts)
     try:
         every: list[Any] = list(prompts)
     except TypeError:

@@ -140,5 +140,5 @@ def test_a_context_longer_than_the_local_pages(backend: str, tmp_path: Path) -> 
         LLM(str(folder), num_pages=10, num_local_pages=2, **options)
     with pytest.raises(CapacityError, match="num_local_pages 11: 10 pages fit"):
         LLM(str(folder), num_pages=10, num_local_pages=11, **options)
-    with pytest.raises(InvalidRequestError, match="this one's layers share pages"):
+    with pytest.raises(InvalidRequestError, match="here all layers share pages"):
         LLM(str(folder), num_local_pages=3, **{**options, "max_model_len": 24})

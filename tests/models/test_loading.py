@@ -102,6 +102,9 @@ def test_the_keys_of_older_configs(tiny_folder: Folders, tmp_path: Path) -> None
     scaling = {"type": "linear", "factor": 2.0}
     old = variant_of(whole, tmp_path / "old", rope_parameters=None, rope_theta=500.0, rope_scaling=scaling)
     np.testing.assert_array_equal(run(old), run(whole))
+    plain = {"rope_type": "default", "rope_theta": 500.0}
+    added = variant_of(whole, tmp_path / "added", rope_parameters=plain, rope_scaling=scaling)
+    np.testing.assert_array_equal(run(added), run(whole))
 
 
 def test_longrope_follows_the_context_that_is_served(tiny_folder: Folders) -> None:
@@ -175,6 +178,10 @@ def test_a_wrong_shape_is_named(tiny_folder: Folders, tmp_path: Path) -> None:
         ("llama", "plain", {"hidden_act": "mish"}, "config.json: hidden_act = 'mish' is not supported"),
         ("llama", "plain", {"rope_parameters": {"rope_type": "spiral"}}, "'spiral' is not supported"),
         ("llama", "plain", {"rope_parameters": {"rope_type": "llama3"}}, "'llama3' lacks 'factor'"),
+        ("llama", "plain", {"rope_scaling": {"rope_type": "spiral"}}, "'spiral' is not supported"),
+        ("mixtral", "plain", {"num_experts_per_tok": 6}, "must be 1 to the 5 experts, not 6"),
+        ("mixtral", "plain", {"num_experts_per_tok": 0}, "must be 1 to the 5 experts, not 0"),
+        ("gemma3_text", "plain", {"query_pre_attn_scalar": 0}, "scalar must be positive, not 0"),
         ("phi3", "long", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0],
             "long_factor": [1.0]}}, "long_factor holds 1 numbers, expected 8"),
         ("qwen2", "tied_window", {"layer_types": ["full_attention"]}, "holds 1 entries for 3 layers"),

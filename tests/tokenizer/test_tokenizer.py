@@ -150,6 +150,9 @@ def test_generation_config_adds_stops(folder: Path) -> None:
     assert from_folder(folder).stop_token_ids == (0, 2)
     configure(folder, eos_token=None)
     assert from_folder(folder).eos_token_id == 0
+    write(folder, "generation_config.json", eos_token_id="x")
+    with pytest.raises(CheckpointError, match="eos_token_id must be token ids, not 'x'"):
+        from_folder(folder)
 
 
 def test_where_the_chat_template_is_found(folder: Path) -> None:

@@ -135,6 +135,11 @@ class Reader:
             raise self.error(key, f"must be a number, not {value!r}")
         return float(value)
 
+    def positive(self, key: str, default: float) -> float:
+        if (value := self.number(key, default)) > 0:
+            return value
+        raise self.error(key, f"must be positive, not {value:g}")
+
     def optional_number(self, key: str) -> float | None:
         return None if self.get(key) is None else self.number(key)
 
@@ -162,19 +167,25 @@ class Reader:
         """Rotary embedding as config.json says it.
 
         transformers 5 writes rope_parameters (for each layer type, where they differ); before,
-        rope_theta, rope_scaling and partial_rotary_factor stood apart.
+        rope_theta, rope_scaling and partial_rotary_factor stood apart. rope_scaling that somebody wrote beside
+        rope_parameters is what counts, as in transformers; what it leaves out is the parameters'.
 
         Args:
             theta: where the file has none. kind: the layer type whose parameters are wanted.
         """
-        found = self.get("rope_parameters") or self.get("rope_scaling") or {}
-        if kind is not None and isinstance(found, Mapping) and kind in found:
-            found = found[kind]
-        if not isinstance(found, Mapping):
-            raise self.error("rope_scaling", f"must be an object, not {found!r}")
-        scaling = dict(found)
+        stated, added = self.get("rope_parameters") or {}, self.get("rope_scaling") or {}
+        if kind is not None and isinstance(stated, Mapping) and kind in stated:
+            stated = stated[kind]
+        for key, value in (("rope_parameters", stated), ("rope_scaling", added)):
+            if not isinstance(value, Mapping):
+                raise self.error(key, f"must be an object, not {value!r}")
+        scaling = dict(stated)
         theta = float(scaling.pop("rope_theta", self.number("rope_theta", theta)))
         share = float(scaling.pop("partial_rotary_factor", self.number("partial_rotary_factor", 1.0)))
+        if added and kind != "sliding_attention":
+            scaling = dict(added)
+            theta = float(scaling.pop("rope_theta", theta))
+            share = float(scaling.pop("partial_rotary_factor", share))
         scaling.setdefault("max_position_embeddings", max_position)
         original = self.integer("original_max_position_embeddings", max_position)
         scaling.setdefault("original_max_position_embeddings", original)

@@ -36,7 +36,7 @@ def config_of(checkpoint: Checkpoint) -> DecoderConfig:
     return gemma_config(
         checkpoint,
         windows=read.windows(layers, tuple(i % 2 == 0 for i in range(layers))),
-        attention_scale=read.number("query_pre_attn_scalar", 256) ** -0.5,
+        attention_scale=read.positive("query_pre_attn_scalar", 256) ** -0.5,
         softcap=read.optional_number("attn_logit_softcapping"),
         logit_softcap=read.optional_number("final_logit_softcapping"),
     )

@@ -39,7 +39,7 @@ def _from_hf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
         head_dim=head_dim,
         windows=read.windows(layers, tuple((i + 1) % period != 0 for i in range(layers))),
         rope=read.rope(head_dim, longest, 1_000_000.0, "full_attention"),
-        attention_scale=read.number("query_pre_attn_scalar", 256) ** -0.5,
+        attention_scale=read.positive("query_pre_attn_scalar", 256) ** -0.5,
         logit_softcap=read.optional_number("final_logit_softcapping"),
     )
     if "sliding_attention" in read.get("rope_parameters", {}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.errors import CheckpointError
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.moe import MoE
 from octavo.models.config import DecoderConfig
@@ -40,6 +41,16 @@ class MoEConfig(DecoderConfig):
     renormalize: bool
     shared_size: int = 0
     dense_layers: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        DecoderConfig.__post_init__(self)
+        check_experts(self.top_k, self.num_experts)
+
+
+def check_experts(top_k: int, num_experts: int) -> None:
+    """Raise CheckpointError unless a token can go to so many experts."""
+    if not 1 <= top_k <= num_experts:
+        raise CheckpointError(f"num_experts_per_tok must be 1 to the {num_experts} experts, not {top_k}")
 
 
 def moe(

@@ -36,7 +36,7 @@ def from_folder(path: str | Path) -> Tokenizer:
     special = {k: text for k in config if k.endswith("_token") and (text := _token(config[k])) is not None}
     ids = {name: backend.token_to_id(text) for name, text in special.items()}
     stated = generation.get("eos_token_id")
-    ends = [i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int]
+    ends = _end_ids(stated)
     eos = ids.get("eos_token")
     return Tokenizer(
         backend,
@@ -46,6 +46,13 @@ def from_folder(path: str | Path) -> Tokenizer:
         special_tokens=special,
         chat_template=_template(path, config),
     )
+
+
+def _end_ids(stated: object) -> list[int]:
+    ids: list[Any] = stated if isinstance(stated, list) else [stated]
+    for wrong in (i for i in ids if i is not None and type(i) is not int):
+        raise CheckpointError(f"generation_config.json: eos_token_id must be token ids, not {wrong!r}")
+    return [i for i in ids if i is not None]
 
 
 def _token(value: Any) -> str | None:
