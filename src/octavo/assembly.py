@@ -108,7 +108,6 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.generation import decoder_prompt, read_generation
     from octavo.checkpoints.hub import resolve as find
-    from octavo.kernels.split_kv import SplitKVCache
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.memory import page_specs, return_freed, seconds_to_copy
@@ -137,15 +136,9 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
     specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
     memory, config = _memory(user, model, backend, specs, weight_bytes, planned)
-    swap, spare = memory.num_swap_pages, memory.num_pages  # (a page stands in for those behind a window)
-    first_slot = spare + (config.window is not None)
-    kv: KVCache
-    if config.local_window is None:
-        kv = backend.kv_cache(specs, first_slot, user.page_size, swap)
-    else:
-        kv = SplitKVCache(backend, specs, spare, config.num_local_pages, user.page_size, swap)
-        spare = kv.spare
-    if swap:
+    first_slot = memory.num_pages + (config.window is not None)
+    kv, spare = _kv_cache(config, memory, backend, specs, first_slot)
+    if swap := memory.num_swap_pages:
         page_s = 0.0 if planned else seconds_to_copy(kv, first_slot)
         config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
     pages = _page_file(user, backend, kv, specs, content)
@@ -234,6 +227,19 @@ def _memory(
         user, model.max_position, memory.num_pages, source, backend.step_tokens, window_of(specs),
         None if local is None else local.window, memory.num_local_pages,
     )  # fmt: skip
+
+
+def _kv_cache(
+    config: SchedulerConfig, memory: MemoryPlan, backend: Backend, specs: Sequence[KVSpec], first_slot: int
+) -> tuple[KVCache, int]:
+    """The cache, and its page that stands in for those behind a window. Swap slots begin at first_slot."""
+    from octavo.kernels.split_kv import SplitKVCache
+
+    size, swap = config.page_size, memory.num_swap_pages
+    if config.local_window is None:
+        return backend.kv_cache(specs, first_slot, size, swap), memory.num_pages
+    kv = SplitKVCache(backend, specs, memory.num_pages, config.num_local_pages, size, swap)
+    return kv, kv.spare
 
 
 def local_need(

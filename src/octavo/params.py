@@ -228,42 +228,30 @@ class SamplingParams:
             raise InvalidRequestError("stop must hold non-empty strings", "stop")
         if sum(map(len, self.stop)) > MAX_STOP_CHARS:
             raise InvalidRequestError(f"stop takes at most {MAX_STOP_CHARS} characters in all", "stop")
-        if len(self.stop_token_ids) > MAX_STOP_IDS:
-            raise InvalidRequestError(f"stop_token_ids takes at most {MAX_STOP_IDS} ids", "stop_token_ids")
-        if not all(is_int(i) and i >= 0 for i in self.stop_token_ids):
-            raise InvalidRequestError("stop_token_ids must hold token ids", "stop_token_ids")
+        ends, name = self.stop_token_ids, "stop_token_ids"
+        _need(len(ends) <= MAX_STOP_IDS, f"takes at most {MAX_STOP_IDS} ids", name)
+        _need(all(is_int(i) and i >= 0 for i in ends), "must hold token ids", name)
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=True", "stop")
 
         allowed = self.allowed_token_ids
-        if allowed is not None and len(allowed) > MAX_ALLOWED_IDS:
-            raise InvalidRequestError(
-                f"allowed_token_ids takes at most {MAX_ALLOWED_IDS} ids", "allowed_token_ids"
-            )
-        if allowed is not None and not (allowed and all(is_int(i) and i >= 0 for i in allowed)):
-            raise InvalidRequestError(
-                "allowed_token_ids must hold token ids, at least one", "allowed_token_ids"
-            )
-        words = self.bad_words
-        if len(words) > MAX_BAD_WORDS:
-            raise InvalidRequestError(f"bad_words takes at most {MAX_BAD_WORDS} words", "bad_words")
-        if not all(isinstance(w, str) and 0 < len(w) <= MAX_BAD_WORD_CHARS for w in words):
-            raise InvalidRequestError(
-                f"bad_words must hold strings of 1 to {MAX_BAD_WORD_CHARS} characters", "bad_words"
-            )
-        if sum(map(len, words)) > MAX_BAD_WORDS_CHARS:
-            raise InvalidRequestError(
-                f"bad_words takes at most {MAX_BAD_WORDS_CHARS} characters in all", "bad_words"
-            )
+        if allowed is not None:
+            name = "allowed_token_ids"
+            _need(len(allowed) <= MAX_ALLOWED_IDS, f"takes at most {MAX_ALLOWED_IDS} ids", name)
+            ids = bool(allowed) and all(is_int(i) and i >= 0 for i in allowed)
+            _need(ids, "must hold token ids, at least one", name)
+        words, name, most = self.bad_words, "bad_words", MAX_BAD_WORDS_CHARS
+        _need(len(words) <= MAX_BAD_WORDS, f"takes at most {MAX_BAD_WORDS} words", name)
+        fit = all(isinstance(w, str) and 0 < len(w) <= MAX_BAD_WORD_CHARS for w in words)
+        _need(fit, f"must hold strings of 1 to {MAX_BAD_WORD_CHARS} characters", name)
+        _need(sum(map(len, words)) <= most, f"takes at most {most} characters in all", name)
 
     def _check_structured(self) -> None:
         wanted = self.structured_outputs
         if wanted is None:
             return
-        if not isinstance(wanted, StructuredOutputsParams):
-            raise InvalidRequestError(
-                "structured_outputs must be a StructuredOutputsParams", "structured_outputs"
-            )
+        shaped = isinstance(wanted, StructuredOutputsParams)
+        _need(shaped, "must be a StructuredOutputsParams", "structured_outputs")
         if self.ignore_eos:
             raise InvalidRequestError("ignore_eos contradicts structured_outputs: leave it out", "ignore_eos")
         if self.min_tokens:
@@ -286,10 +274,7 @@ class SamplingParams:
 
     @property
     def only_prompt(self) -> bool:
-        """The prompt alone matters: it is embedded, or its tokens are scored, and at most one is drawn.
-
-        It may then be as long as the context: what is drawn behind it is never computed.
-        """
+        """It is embedded, or scored and one token drawn, which is not computed: it may fill the context."""
         scored = self.prompt_logprobs is not None and self.max_tokens == 1 and self.beam_search is None
         return scored or self.pooling is not None
 
@@ -321,6 +306,11 @@ _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
     "pooling": (None,),
 }
 """What does not go with beams, and the values that ask for nothing."""
+
+
+def _need(holds: bool, rule: str, name: str) -> None:
+    if not holds:
+        raise InvalidRequestError(f"{name} {rule}", name)
 
 
 @dataclass(frozen=True, slots=True)

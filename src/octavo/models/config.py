@@ -167,7 +167,7 @@ class Reader:
         """Rotary embedding as config.json says it.
 
         transformers 5 writes rope_parameters (for each layer type, where they differ); before,
-        rope_theta, rope_scaling and partial_rotary_factor stood apart. rope_scaling that somebody wrote beside
+        rope_theta, rope_scaling and partial_rotary_factor stood apart. A rope_scaling written beside
         rope_parameters is what counts, as in transformers; what it leaves out is the parameters'.
 
         Args:
