@@ -97,9 +97,9 @@ def drive(loaded: Loaded, scheduler: Scheduler, jobs: Sequence[Job]) -> Seen:
 
 def config_of(loaded: Loaded, **changes: object) -> SchedulerConfig:
     """The loaded engine's numbers, some of them changed; the program's limits bound them."""
-    # The fields differ in type; the dataclass checks their names.
     config = loaded.config
     local = min(config.num_local_pages, int(str(changes.get("num_pages", config.num_pages))))
+    # The fields differ in type; the dataclass checks their names.
     return replace(config, **{"num_local_pages": local, **changes})  # type: ignore[arg-type]
 
 
