@@ -179,15 +179,19 @@ SIMD int64_t first_block(const AttentionArgs& a, const AttentionItem& item) {
 }
 
 // Pages lie apart, where the hardware does not look ahead: where the block `kAhead` later lies, which may
-// be of the item after this one.
+// be of one of the items after this one.
 enum { kAhead = 4 * kRescale };
+SIMD int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+SIMD int64_t whole_blocks(int64_t positions) { return (positions + kRescale - 1) / kRescale * kRescale; }
 template <class T>
 SIMD void find_later(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Places<T>& h) {
-    const int64_t last = item.c1 * kSplit < end ? item.c1 * kSplit : end, later = block + kAhead;
-    if (later < last) return find_halves(a, item, later, last, h);
-    if (!item.soon) return find_halves(a, item, block, end, h);
-    const int64_t stop = end_of(a, *item.soon);
-    const int64_t at = first_block(a, *item.soon) + later - (last + kRescale - 1) / kRescale * kRescale;
-    if (at < stop) find_halves(a, *item.soon, at, stop, h);
-    else find_halves(a, item, block, end, h);
+    const int64_t last = lesser(end, item.c1 * kSplit);
+    if (block + kAhead < last) return find_halves(a, item, block + kAhead, last, h);
+    int64_t beyond = block + kAhead - whole_blocks(last);
+    for (const AttentionItem* next = item.soon; next; next = next->soon) {
+        const int64_t first = first_block(a, *next), stop = lesser(end_of(a, *next), next->c1 * kSplit);
+        if (first + beyond < stop) return find_halves(a, *next, first + beyond, stop, h);
+        beyond -= whole_blocks(stop) - first;
+    }
+    find_halves(a, item, block, end, h);
 }
