@@ -276,24 +276,32 @@ __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float*
 #define EXPANDED_U5 U5Quads<true>
 
 // Tables too: integers repeated, minima in the rows' units; or all in f32.
-SIMD void expand_tables(const Matrix& w, const float* units, const uint8_t* from, float* to) {
-    if (units) {
+template <bool UNITS> SIMD void expand_tables(int64_t minima, bool wide, const float* units, const uint8_t* from, float* to) {
+    if (UNITS) {
         for (int i = 0; i < 2; i++) _mm256_store_si256((__m256i*)to + i, integer_scales<false>(from, i));
-        if (w.minima) store(to + 16, load_f16((const uint16_t*)(from + 32)) / load(units));
+        if (minima) store(to + 16, load_f16((const uint16_t*)(from + 32)) / load(units));
         return;
     }
-    for (int64_t i = 0; i <= w.minima; i++)
-        store(to + 16 * i, w.wide ? load((const float*)from + 16 * i) : load_f16((const uint16_t*)from + 16 * i));
+    for (int64_t i = 0; i <= minima; i++) store(to + 16 * i, wide ? load((const float*)from + 16 * i) : load_f16((const uint16_t*)from + 16 * i));
 }
 
-void expand_panel(const Matrix& w, int64_t p, uint8_t* to) {
+SIMD __m256i expanded_weights(const U4&, const uint8_t* w, int quad, int half) { return U4::weights(w, quad, half); }
+SIMD __m256i expanded_weights(const U5&, const uint8_t* w, int quad, int half) { return U5::weights(w, U5::fifth_bits(w, half), quad, half); }
+
+template <class W, bool UNITS> SIMD void expand_blocks(const Matrix& w, const uint8_t* panel, const float* units, uint8_t* to) {
+    const int64_t blocks = w.k / kBlock, step = w.block_bytes, minima = w.minima;
+    const bool wide = w.wide; // all read once: what is stored might be the matrix
+    for (int64_t b = 0; b < blocks; b++, panel += step, to += EXPANDED_U4::bytes + 64 * (1 + minima)) {
+        UNROLL for (int i = 0; i < 16; i++) _mm256_store_si256((__m256i*)(to + 32 * i), expanded_weights(W{}, panel, i / 2, i % 2));
+        expand_tables<UNITS>(minima, wide, units, panel + W::bytes, (float*)(to + EXPANDED_U4::bytes));
+    }
+}
+
+__attribute__((noinline)) void expand_panel(const Matrix& w, int64_t p, uint8_t* to) {
     const uint8_t* panel = w.data + p * w.panel_bytes;
     const float* units = units_of(w, p);
-    for (int64_t b = 0; b < w.k / kBlock; b++, panel += w.block_bytes, to += EXPANDED_U4::bytes + 64 * (1 + w.minima)) {
-        UNROLL for (int i = 0; i < 16; i++)
-            _mm256_store_si256((__m256i*)(to + 32 * i), w.layout == Layout::U4 ? U4::weights(panel, i / 2, i % 2)
-                                                            : U5::weights(panel, U5::fifth_bits(panel, i % 2), i / 2, i % 2));
-        expand_tables(w, units, panel + value_bytes(w.layout), (float*)(to + EXPANDED_U4::bytes));
-    }
+    if (w.layout == Layout::U5) expand_blocks<U5, false>(w, panel, units, to);
+    else if (units) expand_blocks<U4, true>(w, panel, units, to);
+    else expand_blocks<U4, false>(w, panel, units, to);
 }
 #endif
