@@ -154,7 +154,8 @@ public:
     int64_t units(const Step& s, int phase) const override {
         const int64_t m = s.rows(spec_.x.rows);
         if (phase == 1) return m ? spec_.weight->view.panels : 0;
-        return in_place(m) ? 0 : m;
+        // Whole panels of tokens: two threads in one would write to the same cache lines.
+        return in_place(m) ? 0 : split_tiles(m, tile_of(*s.kernels, spec_.weight->view)).count;
     }
     int together(const Step& s, int phase) const override {
         return phase == 1 && is_quantized(spec_.weight->view.layout) ? s.kernels->panels_at_once : 1;
@@ -166,8 +167,8 @@ public:
         Activations a = activations_at(s.arena + spec_.prepared, w.layout, m, w.k, tile_of(*s.kernels, w));
         if (phase == 0) {
             const NormOf& n = spec_.norm;
-            s.kernels->prepare({s.at(spec_.x), nullptr, a, n.kind, n.gain, n.bias, n.eps}, begin, end,
-                               s.scratch_of(thread));
+            s.kernels->prepare({s.at(spec_.x), nullptr, a, n.kind, n.gain, n.bias, n.eps}, tile_start(a.tiles, begin),
+                               tile_start(a.tiles, end), s.scratch_of(thread));
             return;
         }
         if (in_place(m)) a.x = s.at(spec_.x);
