@@ -206,12 +206,12 @@ SIMD void add_block(const W&, const uint8_t* w, const int8_t* q, const float* d,
 // z lives in memory: 16 registers do not hold integer and float accumulators both.
 template <int C, class W, bool WIDE, bool MIN>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
-                                         const int32_t* sum, int64_t blocks, float* out) {
+                                         const int32_t* sum, int64_t blocks, Ahead ahead, float* out) {
     constexpr int64_t step = W::bytes + (WIDE ? 64 : 32) * (W::parts + MIN);
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
     for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += W::parts * C) {
-        if (C == 1) prefetch_block(w, step);
-        else __asm__("" : "+r"(out)); // or the compiler keeps copies of z, on the stack
+        prefetch_next(ahead);
+        if (C > 1) __asm__("" : "+r"(out)); // or the compiler keeps copies of z, on the stack
         add_block<C, WIDE, MIN>(W{}, w, q, d, u, sum, out);
     }
 }
@@ -257,15 +257,15 @@ SIMD void add_block_in_units(const U4Quads<EXPANDED>&, const uint8_t* w, const f
 
 template <int C, class W, bool MIN>
 __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float* units, const int8_t* q, const float* d, const float* u,
-                                                  const int32_t* sum, int64_t blocks, float* out) {
+                                                  const int32_t* sum, int64_t blocks, Ahead ahead, float* out) {
     constexpr bool expanded = W::bytes == 512;
     constexpr int64_t step = W::bytes + (expanded ? 64 : 32) * (1 + MIN);
     alignas(32) float per_unit[16];
     if (MIN && !expanded) store(per_unit, set1(1.0f) / load(units));
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
     for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += C) {
-        if (C == 1) prefetch_block(w, step);
-        else __asm__("" : "+r"(out)); // as in dot_panel
+        prefetch_next(ahead);
+        if (C > 1) __asm__("" : "+r"(out)); // as in dot_panel
         add_block_in_units<C, MIN>(W{}, w, per_unit, q, d, u, sum, out);
     }
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, vmul(vload(out + 8 * i), vload(units + 8 * (i % 2))));

@@ -6,7 +6,7 @@ template <bool WIDE> SIMD F block_scales(const uint8_t* table) {
 
 template <int C, class W, bool WIDE, bool MIN>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
-                                         const int32_t* sum, int64_t blocks, float* out) {
+                                         const int32_t* sum, int64_t blocks, Ahead, float* out) {
     constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (W::parts + MIN);
     for (int m = 0; m < C; m++) store(out + 16 * m, zero());
     for (int64_t b = 0; b < blocks; b++, w += step, d += C, u += C) {

@@ -68,13 +68,13 @@ template <bool WIDE> SIMD __m512 block_scales(const uint8_t* table) {
 
 template <int C, class W, bool WIDE, bool MIN, int P>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, int64_t next, const int8_t* q, const float* d, const float* u,
-                                         const int32_t* sum, int64_t blocks, float* out) {
+                                         const int32_t* sum, int64_t blocks, Ahead ahead, float* out) {
     constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (W::parts + MIN);
     __m512 z[C][P];
     UNROLL for (int m = 0; m < C; m++)
         UNROLL for (int p = 0; p < P; p++) z[m][p] = _mm512_setzero_ps();
     for (int64_t b = 0; b < blocks; b++, w += step, d += C, u += C) {
-        if (C == 1) prefetch_block(w, step);
+        prefetch_next(ahead);
         const uint8_t* scales = w + W::bytes;
         UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
             __m512i c[C][P];

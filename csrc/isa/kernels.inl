@@ -4,9 +4,17 @@
 enum { kMaxHead = 1024 };
 const int32_t kLanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Streaming one panel is bound by memory: ask for what comes a page and a half later.
-SIMD void prefetch_block(const uint8_t* w, int64_t step) {
-    for (int64_t i = 0; i < step; i += 64) prefetch_far(w + 6144 + i);
+// Memory to ask for while a panel is computed, so many bytes with each of its blocks: a burst of requests would wait.
+struct Ahead {
+    const uint8_t* at;
+    int64_t each;
+};
+SIMD void prefetch_bytes(const uint8_t* at, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) prefetch_far(at + i);
+}
+SIMD void prefetch_next(Ahead& a) {
+    prefetch_bytes(a.at, a.each);
+    a.at += a.each;
 }
 
 #include "math.inl"

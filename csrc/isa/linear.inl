@@ -26,16 +26,16 @@ bool expands([[maybe_unused]] const Matrix& w, [[maybe_unused]] int64_t tokens) 
 
 // P panels: more than one only where the instruction set's tiles take them (PANELS_AT_ONCE).
 template <int C, int P, class W, bool WIDE, bool MIN>
-SIMD void panels_of(const Matrix& w, const uint8_t* panel, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
+SIMD void panels_of(const Matrix& w, const uint8_t* panel, const int8_t* q, const float* d, const float* u, const int32_t* sum, Ahead ahead, float* out) {
 #if PANELS_AT_ONCE > 1
-    dot_panel<C, W, WIDE, MIN, P>(panel, w.panel_bytes, q, d, u, sum, w.k / kBlock, out);
+    dot_panel<C, W, WIDE, MIN, P>(panel, w.panel_bytes, q, d, u, sum, w.k / kBlock, ahead, out);
 #else
-    dot_panel<C, W, WIDE, MIN>(panel, q, d, u, sum, w.k / kBlock, out);
+    dot_panel<C, W, WIDE, MIN>(panel, q, d, u, sum, w.k / kBlock, ahead, out);
 #endif
 }
 
 template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, [[maybe_unused]] const float* units,
-                                                 [[maybe_unused]] bool expanded, const Activations& a, int64_t start, float* out) {
+                                                 [[maybe_unused]] bool expanded, const Activations& a, int64_t start, Ahead ahead, float* out) {
     const int64_t blocks = w.k / kBlock;
     const int8_t* q = a.q + start * w.k;
     const float* d = a.d + start * blocks;
@@ -44,25 +44,25 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
 #ifdef EXPANDED_U4
     if (units) {
 #define PANEL(W)                                                                                                          \
-    if (w.minima) dot_panel_in_units<C, W, true>(panel, units, q, d, u, sum, blocks, out);                                \
-    else dot_panel_in_units<C, W, false>(panel, units, q, d, u, sum, blocks, out)
+    if (w.minima) dot_panel_in_units<C, W, true>(panel, units, q, d, u, sum, blocks, ahead, out);                                \
+    else dot_panel_in_units<C, W, false>(panel, units, q, d, u, sum, blocks, ahead, out)
         if (expanded) { PANEL(EXPANDED_U4); }
         else { PANEL(U4); }
 #undef PANEL
         return;
     }
     if (expanded && w.layout == Layout::U5) {
-        if (w.minima) return panels_of<C, P, EXPANDED_U5, true, true>(w, panel, q, d, u, sum, out);
-        return panels_of<C, P, EXPANDED_U5, true, false>(w, panel, q, d, u, sum, out);
+        if (w.minima) return panels_of<C, P, EXPANDED_U5, true, true>(w, panel, q, d, u, sum, ahead, out);
+        return panels_of<C, P, EXPANDED_U5, true, false>(w, panel, q, d, u, sum, ahead, out);
     }
     if (expanded) {
-        if (w.minima) return panels_of<C, P, EXPANDED_U4, true, true>(w, panel, q, d, u, sum, out);
-        return panels_of<C, P, EXPANDED_U4, true, false>(w, panel, q, d, u, sum, out);
+        if (w.minima) return panels_of<C, P, EXPANDED_U4, true, true>(w, panel, q, d, u, sum, ahead, out);
+        return panels_of<C, P, EXPANDED_U4, true, false>(w, panel, q, d, u, sum, ahead, out);
     }
 #endif
 #define PANEL(W, MIN)                                                                 \
-    if (w.wide) panels_of<C, P, W, true, MIN>(w, panel, q, d, u, sum, out);           \
-    else panels_of<C, P, W, false, MIN>(w, panel, q, d, u, sum, out)
+    if (w.wide) panels_of<C, P, W, true, MIN>(w, panel, q, d, u, sum, ahead, out);           \
+    else panels_of<C, P, W, false, MIN>(w, panel, q, d, u, sum, ahead, out)
     if (w.layout == Layout::S8By16) { PANEL(S8By16, false); }
     else if (w.layout == Layout::S8 && w.minima) { PANEL(S8, true); }
     else if (w.layout == Layout::S8) { PANEL(S8, false); }
@@ -160,13 +160,13 @@ void store_gated(const LinearArgs& a, const float* tile, int64_t start, int64_t 
     }
 }
 
-template <int C, int P> void tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start) {
+template <int C, int P> void tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start, Ahead ahead) {
     alignas(64) float out[P * C * 16];
     const uint8_t* panel = expanded ? expanded : a.w.data + p * a.w.panel_bytes;
     const int64_t columns = a.w.gated ? 8 : 16;
     UNROLL for (int i = 0; i < P; i++) prefetch_epilogue<C>(a, start, (p + i) * columns);
     if (a.a.q) {
-        if constexpr (C <= LARGEST_TILE_INT8) tile_quantized<C, P>(a.w, panel, units_of(a.w, p), expanded, a.a, start, out);
+        if constexpr (C <= LARGEST_TILE_INT8) tile_quantized<C, P>(a.w, panel, units_of(a.w, p), expanded, a.a, start, ahead, out);
     } else if constexpr (P == 1 && C <= LARGEST_TILE_FLOAT) {
         tile_float<C>(a.w, panel, a.a, start, out);
     }
@@ -176,9 +176,9 @@ template <int C, int P> void tile(const LinearArgs& a, int64_t p, const uint8_t*
     }
 }
 
-template <int P> void any_tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start, int64_t c) {
+template <int P> void any_tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start, int64_t c, Ahead ahead) {
     switch (c) {
-#define CASE(C) case C: return tile<C, P>(a, p, expanded, start);
+#define CASE(C) case C: return tile<C, P>(a, p, expanded, start, ahead);
     CASE(1) CASE(2) CASE(3) CASE(4)
 #if LARGEST_TILE > 4
     CASE(5) CASE(6)
@@ -193,18 +193,26 @@ template <int P> void any_tile(const LinearArgs& a, int64_t p, const uint8_t* ex
     }
 }
 
-// Ask for one of several parts of `count` panels, to the second level: while panels meet many tokens, the next ones
-// are on their way. (One token streams; there each block asks for what is a little further on.)
-SIMD void prefetch_part(const Matrix& w, int64_t p, int64_t count, int64_t part, int64_t parts) {
-    const uint8_t* panel = w.data + p * w.panel_bytes;
-    const int64_t lines = (count * w.panel_bytes + 63) / 64, last = lines * (part + 1) / parts;
-    for (int64_t i = lines * part / parts; i < last; i++) prefetch_far(panel + 64 * i);
-}
-
 // How many of `left` panels are computed at once.
 SIMD int64_t panels_at_once(const LinearArgs& a, int64_t left) {
     const int64_t most = a.a.q && a.a.m > 1 ? PANELS_AT_ONCE : 1;
     return left < most ? left : most;
+}
+
+// What each of T tiles asks for while it meets `count` panels from p on: its part of the `next` ones that follow them.
+// Where few tokens stream through one panel at a time, what comes a page and a half later.
+struct Following {
+    const uint8_t* at;
+    int64_t part, each; // bytes of a tile, and with each block of a quantized panel
+    Ahead of_tile(int64_t t) const { return {at + t * part, each}; }
+};
+SIMD Following following(const LinearArgs& a, int64_t p, int64_t count, int64_t next, int64_t T) {
+    const Matrix& w = a.w;
+    const uint8_t* panel = w.data + p * w.panel_bytes;
+    if (!a.a.q) return {panel + count * w.panel_bytes, next * w.panel_bytes / T, 0};
+    if (T == 1 && count == 1) return {panel + 6144, 0, w.block_bytes};
+    const int64_t part = next * w.panel_bytes / T;
+    return {panel + count * w.panel_bytes, part, (part * kBlock / w.k + 63) / 64 * 64};
 }
 
 // Tokens are swept in chunks whose activations stay in the second-level cache while every panel of
@@ -223,12 +231,14 @@ void linear(const LinearArgs& a, int64_t begin, int64_t end) {
 #ifdef EXPANDED_U4
             if (expanded) expand_panel(a.w, p, expanded);
 #endif
-            const int64_t ahead = a.a.m > 1 ? panels_at_once(a, end - p - count) : 0;
+            const int64_t next = panels_at_once(a, end - p - count);
+            const Following follow = following(a, p, count, next, last - first_tile);
             for (int64_t t = first_tile; t < last; t++) {
-                if (ahead) prefetch_part(a.w, p + count, ahead, t - first_tile, last - first_tile);
-                if (count == 1) any_tile<1>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t));
+                const Ahead ahead = follow.of_tile(t - first_tile);
+                if (!a.a.q && a.a.m > 1) prefetch_bytes(ahead.at, follow.part);
+                if (count == 1) any_tile<1>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t), ahead);
 #if PANELS_AT_ONCE > 1
-                else any_tile<PANELS_AT_ONCE>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t));
+                else any_tile<PANELS_AT_ONCE>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t), ahead);
 #endif
             }
         }
