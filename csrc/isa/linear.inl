@@ -15,10 +15,10 @@ int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
     return 0;
 }
 
-// Whether so many tokens, met at once, pay for expanding a panel. (With minima the tile gains less by it.)
+// Whether so many tokens, met at once, pay for expanding a panel.
 bool expands([[maybe_unused]] const Matrix& w, [[maybe_unused]] int64_t tokens) {
 #ifdef EXPANDED_U4
-    return w.layout == Layout::U5 ? tokens >= 12 : w.layout == Layout::U4 && tokens >= (w.minima ? 64 : 24);
+    return w.layout == Layout::U5 ? tokens >= 12 : w.layout == Layout::U4 && tokens >= 24;
 #else
     return false;
 #endif
