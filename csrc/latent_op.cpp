@@ -77,7 +77,7 @@ public:
             } else {
                 const LinearArgs args{w, a, nullptr, Activation::None, 1.0f, 0.0f, nullptr,
                                       s.at(spec_.y) + head * w.n, spec_.y.width,
-                                      reinterpret_cast<uint8_t*>(s.scratch_of(thread))};
+                                      reinterpret_cast<uint8_t*>(s.scratch_of(thread)), nullptr};
                 s.kernels->linear(args, begin - base, stop - base);
             }
             begin = stop;

@@ -154,7 +154,7 @@ private:
             const int64_t width = first ? spec_.down[0]->view.k : w.n;
             float* y = reinterpret_cast<float*>(memory_ + (first ? at_.hidden : at_.output)) + e.first_row * width;
             const LinearArgs args{w, activations(s, e, first), nullptr, first ? spec_.activation : Activation::None,
-                                  1.0f, 0.0f, nullptr, y, width, reinterpret_cast<uint8_t*>(scratch)};
+                                  1.0f, 0.0f, nullptr, y, width, reinterpret_cast<uint8_t*>(scratch), nullptr};
             s.kernels->linear(args, begin - base, stop - base);
             begin = stop;
         }

@@ -175,11 +175,22 @@ public:
         const LinearArgs args{w, a, spec_.bias, spec_.activation, spec_.scale, spec_.softcap,
                               spec_.has_residual ? s.at(spec_.residual) + spec_.column : nullptr,
                               s.at(spec_.y) + spec_.column, spec_.y.width,
-                              reinterpret_cast<uint8_t*>(s.scratch_of(thread))};
+                              reinterpret_cast<uint8_t*>(s.scratch_of(thread)),
+                              panel_at(s.upcoming[thread * Step::kLine])};
         s.kernels->linear(args, begin, end);
+    }
+    bool prefetches(int phase) const override { return phase == 1; }
+    void prefetch(int64_t unit) const override {
+        const uint8_t* panel = panel_at(unit);
+        const int64_t bytes = std::min<int64_t>(spec_.weight->view.panel_bytes, kFirstBytes);
+        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(panel + i, 0, 2); // to the second-level cache
     }
 
 private:
+    enum { kFirstBytes = 8192 };
+    const uint8_t* panel_at(int64_t unit) const {
+        return unit < 0 ? nullptr : spec_.weight->view.data + unit * spec_.weight->view.panel_bytes;
+    }
     // One float row is its own panel.
     bool in_place(int64_t m) const {
         return m == 1 && !is_quantized(spec_.weight->view.layout) && spec_.norm.kind == NormKind::None;

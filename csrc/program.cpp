@@ -13,7 +13,8 @@ void require(bool condition, const char* what) {
 } // namespace
 
 Program::Program(std::shared_ptr<Pool> pool, const Kernels* kernels, Limits limits, int64_t arena_bytes)
-    : pool_(std::move(pool)), kernels_(kernels), limits_(limits), arena_(static_cast<size_t>(arena_bytes), false) {}
+    : pool_(std::move(pool)), kernels_(kernels), limits_(limits), arena_(static_cast<size_t>(arena_bytes), false),
+      upcoming_(static_cast<size_t>(pool_->size() * Step::kLine), -1) {}
 
 void Program::add(std::unique_ptr<Op> op) {
     scratch_bytes_ = std::max(scratch_bytes_, op->scratch_bytes(*kernels_));
@@ -50,32 +51,51 @@ void Program::replay(const BatchView& batch) {
     }
     for (size_t i = 0; i < claim_count_; i++) claims_[i].reset();
     step_ = Step{kernels_, batch, arena_.data(), scratch_ ? scratch_->data() : nullptr, stride, pool_->size(),
-                 ++serial_};
+                 ++serial_, upcoming_.data()};
     for (auto& op : ops_) op->begin(step_);
     if (batch.tokens == 0) return;
     pool_->run([](void* self, int thread) { static_cast<Program*>(self)->work(thread); }, this);
 }
 
+// A few ranges for each thread, so that one who is slow or put aside does not hold up the rest;
+// but not many, because streaming likes long ones. Of like length, the longer ones first: one range more
+// or less than the others have is a tenth of a matrix of 576 rows.
+Program::Pieces Program::pieces(size_t index) const {
+    const auto [op, phase] = phases_[index];
+    const int n = units(index), most = pool_->size() == 1 ? 1 : pool_->size() * 4; // every thread sees the same number
+    const int grain = op->uneven() ? 1 : op->together(step_, phase), grains = (n + grain - 1) / grain;
+    return {n, grain, op->uneven() ? n : std::min(grains, most)};
+}
+
+int Program::Pieces::begin(int piece) const {
+    const int grains = (n + grain - 1) / grain;
+    return std::min(static_cast<int>(tile_start({count, grains / count, grains % count}, piece)) * grain, n);
+}
+
 void Program::work(int thread) {
-    // A few ranges for each thread, so that one who is slow or put aside does not hold up the rest;
-    // but not many, because streaming likes long ones. Of like length, the longer ones first: one range more
-    // or less than the others have is a tenth of a matrix of 576 rows.
-    const int pieces = pool_->size() == 1 ? 1 : pool_->size() * 4;
     for (size_t index = 0; index < phases_.size(); index++) {
-        auto [op, phase] = phases_[index];
-        const int n = units(index); // every thread sees the same number
-        const int grain = op->uneven() ? 1 : op->together(step_, phase), grains = (n + grain - 1) / grain;
-        const int count = op->uneven() ? n : std::min(grains, pieces);
+        const auto [op, phase] = phases_[index];
+        const Pieces all = pieces(index);
         Claims& claims = claims_[index];
-        for (int piece, next; claims.claim(count, 1, &piece, &next);) {
-            const Tiles ranges{count, grains / count, grains % count};
-            const int begin = static_cast<int>(tile_start(ranges, piece)) * grain;
-            const int end = std::min(static_cast<int>(tile_start(ranges, next)) * grain, n);
+        for (int piece, next; claims.claim(all.count, 1, &piece, &next);) {
+            const int begin = all.begin(piece), end = all.begin(next), later = piece + pool_->size(); // claimed in turn
+            upcoming_[static_cast<size_t>(thread * Step::kLine)] = later < all.count ? all.begin(later) : -1;
             op->run(step_, phase, begin, end, thread);
-            if (n == 1) run_on(index, thread);
-            claims.finish(end - begin, n);
+            if (all.n == 1) run_on(index, thread);
+            claims.finish(end - begin, all.n);
         }
-        claims.await(n);
+        prefetch_after(index, thread);
+        claims.await(all.n);
+    }
+}
+
+// What the next phases begin with, while the others are still busy with this one.
+void Program::prefetch_after(size_t index, int thread) const {
+    for (size_t next = index + 1; next < phases_.size() && next <= index + 2; next++) {
+        const auto [op, phase] = phases_[next];
+        if (!op->prefetches(phase)) continue;
+        if (const Pieces all = pieces(next); thread < all.count) op->prefetch(all.begin(thread));
+        return;
     }
 }
 

@@ -34,6 +34,9 @@ struct Step {
     int64_t scratch_stride;
     int threads;
     int64_t serial; // number of the replay
+    int64_t* upcoming; // of each thread, kLine apart: the unit that it is likely to begin with next, or -1
+
+    enum { kLine = 8 };
 
     int64_t rows(Rows kind) const {
         return kind == Rows::Tokens ? batch.tokens : kind == Rows::Sampled ? batch.sampled_rows : batch.sequences;
@@ -51,6 +54,9 @@ public:
     virtual int phases() const { return 1; }
     virtual int64_t units(const Step& step, int phase) const = 0;
     virtual void run(const Step& step, int phase, int64_t begin, int64_t end, int thread) = 0;
+    // Of a phase that prefetches, whose units are known before the step: the core that asks is likely to begin here.
+    virtual bool prefetches(int) const { return false; }
+    virtual void prefetch(int64_t) const {}
     // So many units are computed faster together: ranges end where they do.
     virtual int together(const Step&, int) const { return 1; }
     // Units of unequal length: they are claimed one by one.
@@ -83,6 +89,12 @@ private:
     void check(const BatchView& batch) const;
     void work(int thread);
     void run_on(size_t index, int thread);
+    void prefetch_after(size_t index, int thread) const;
+    struct Pieces {
+        int n, grain, count;
+        int begin(int piece) const;
+    };
+    Pieces pieces(size_t index) const;
     int units(size_t index) const { return static_cast<int>(phases_[index].first->units(step_, phases_[index].second)); }
 
     std::shared_ptr<Pool> pool_;
@@ -97,6 +109,7 @@ private:
     int64_t serial_ = 0;
     std::vector<std::pair<Op*, int>> phases_; // of all ops, in order
     std::unique_ptr<Claims[]> claims_;        // one a phase
+    std::vector<int64_t> upcoming_;
     size_t claim_count_ = 0;
 };
 

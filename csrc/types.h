@@ -120,6 +120,7 @@ struct LinearArgs {
     float* y; // [m, gated ? n/2 : n], rows y_stride apart; residual likewise
     int64_t y_stride;
     uint8_t* scratch; // linear_scratch bytes of this thread's own, 64-byte aligned
+    const uint8_t* upcoming; // panels that the thread is likely to meet after these, or null
 };
 
 // Pages of one layer: head h of page p is at base + p * page_stride + layer_at + h * head_stride, and in it, one

@@ -209,10 +209,11 @@ struct Following {
 SIMD Following following(const LinearArgs& a, int64_t p, int64_t count, int64_t next, int64_t T) {
     const Matrix& w = a.w;
     const uint8_t* panel = w.data + p * w.panel_bytes;
-    if (!a.a.q) return {panel + count * w.panel_bytes, next * w.panel_bytes / T, 0};
+    const uint8_t* at = next ? panel + count * w.panel_bytes : a.upcoming;
+    const int64_t part = at ? (next ? next : count) * w.panel_bytes / T : 0;
+    if (!a.a.q) return {at, part, 0};
     if (T == 1 && count == 1) return {panel + 6144, 0, w.block_bytes};
-    const int64_t part = next * w.panel_bytes / T;
-    return {panel + count * w.panel_bytes, part, (part * kBlock / w.k + 63) / 64 * 64};
+    return {at, part, (part * kBlock / w.k + 63) / 64 * 64};
 }
 
 // Tokens are swept in chunks whose activations stay in the second-level cache while every panel of
