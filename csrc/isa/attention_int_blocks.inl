@@ -93,7 +93,7 @@ void attend_split_int(const AttentionArgs& a, const AttentionItem& item, int64_t
     if (w.few) {
         const int64_t in_place = item.tree < stop ? item.tree / kRescale * kRescale : stop;
         for (int64_t next; begin < in_place; begin = next) {
-            next = begin + kTogether * kRescale < in_place ? begin + kTogether * kRescale : in_place;
+            next = lesser(begin + (int64_t)kTogether * kRescale, in_place);
             attend_few<E>(a, item, begin, next, to, w);
         }
     }
