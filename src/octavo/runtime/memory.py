@@ -91,15 +91,10 @@ def plan_memory(
     """
     free = available_memory() if free is None else free
     per_token = sum(spec.bytes_per_token for spec in specs)
-    swap = int(swap_gib * 2**30) // (per_token * page_size)
-    room = free if system is None else system
-    if swap * per_token * page_size > room:
-        raise CapacityError(
-            f"swap_space {swap_gib:g} GiB is more than the {room / 2**30:.1f} GiB that are free"
-        )
-    if system is None:
-        free -= swap * per_token * page_size
     longest, page = -(-max_model_len // page_size), page_size * per_token
+    swap = _swapped_pages(swap_gib, page, free if system is None else system)
+    if system is None:
+        free -= swap * page
     room = int(free * (CPU_SHARE if share is None else share)) if num_pages is None else free
     wanted, local_page, local_pages = max_num_seqs * longest, 0, 0
     if local is None:
@@ -123,6 +118,16 @@ def plan_memory(
             f"num_local_pages {num_local_pages}: {pages} pages fit beside them, and each owns one at most"
         )
     return MemoryPlan(weights, size, free, pages, page_size, per_token, swap, local_pages, local)
+
+
+def _swapped_pages(swap_gib: float, page: int, free: int) -> int:
+    """Pages of so many bytes that the swap space holds. CapacityError where it exceeds what is free."""
+    pages = int(swap_gib * 2**30) // page
+    if pages * page > free:
+        raise CapacityError(
+            f"swap_space {swap_gib:g} GiB is more than the {free / 2**30:.1f} GiB that are free"
+        )
+    return pages
 
 
 def window_of(specs: Sequence[KVSpec]) -> int | None:
