@@ -58,7 +58,7 @@ public:
         spec.scale = scale;
         spec.softcap = softcap;
         spec.prepared = prepared;
-        program_.add(make_linear(std::move(spec)));
+        program_.add(screens(spec) ? make_head(std::move(spec), program_.limits()) : make_linear(std::move(spec)));
     }
     void moe(const BufferTuple& x, const BufferTuple& router, const BufferTuple& y, const std::vector<Weights>& gate_up,
              const std::vector<Weights>& down, int64_t top_k, int activation, bool renormalize,

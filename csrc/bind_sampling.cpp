@@ -107,6 +107,7 @@ void bind_sampling(nb::module_& m) {
              "page_size"_a, "params"_a, "local_pages"_a.none() = nb::none())
         .def_prop_ro("forward_s", &Decoder::forward_s)
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
+        .def_prop_ro("chosen", &Decoder::chosen)
         .def("step", &decode, "rows"_a, "starts"_a, "mask"_a.none() = nb::none(), "refuses"_a.none() = nb::none(),
              "room"_a.none() = nb::none())
         .def("redraw", &redraw, "indices"_a, "mask"_a);

@@ -78,23 +78,15 @@ void Decoder::gather_local(const std::vector<int32_t>& rows, const std::vector<i
 void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const uint32_t* mask,
                    const Refusal& refusal, std::vector<int32_t>& drawn) {
     const BatchView batch = gather(rows, starts, check(rows, starts));
-    drawn.resize(rows.size());
+    drawn.assign(rows.size(), -1);
     last_rows_ = rows;
+    const bool greedy = !mask && !refusal && std::all_of(params_.begin(), params_.end(), [](const SampleParams& p) { return p.temperature == 0.0f; });
+    const bool chooses = greedy && program_.chooses();
     const double begin = now();
-    program_.replay(batch);
+    program_.replay(batch, chooses ? drawn.data() : nullptr);
     const double computed = now();
-    const TokenListsView none{no_starts_.data(), nullptr, nullptr, 0};
-    const SampleBatch draws{program_.at(program_.result()), batch.tokens, sampler_.vocab(), params_.data(), positions_.data(),
-                            none, none, none, mask, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr, -1};
-    if (!refusal) {
-        sampler_.sample(draws);
-    } else {
-        sampler_.sample(draws, [&](int64_t i, int32_t token) {
-            const uint32_t* allowed = token >= 0 ? refusal(i, token) : nullptr;
-            if (allowed) last_rows_[static_cast<size_t>(i)] = -1;
-            return allowed;
-        });
-    }
+    if (chooses) draw_rest(drawn);
+    else draw(batch.tokens, mask, refusal, drawn);
     forward_s_ += computed - begin;
     drawing_s_ += now() - computed;
     for (size_t i = 0; i < rows.size(); i++) {
@@ -102,6 +94,38 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
         int64_t& length = rows_.lengths[rows[i]];
         rows_.tokens[rows[i] * rows_.tokens_width + length++] = drawn[i];
     }
+}
+
+void Decoder::draw(int64_t rows, const uint32_t* mask, const Refusal& refusal, std::vector<int32_t>& drawn) {
+    const TokenListsView none{no_starts_.data(), nullptr, nullptr, 0};
+    const SampleBatch draws{program_.at(program_.result()), rows, sampler_.vocab(), params_.data(), positions_.data(),
+                            none, none, none, mask, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr, -1};
+    if (!refusal) return sampler_.sample(draws);
+    sampler_.sample(draws, [&](int64_t i, int32_t token) {
+        const uint32_t* allowed = token >= 0 ? refusal(i, token) : nullptr;
+        if (allowed) last_rows_[static_cast<size_t>(i)] = -1;
+        return allowed;
+    });
+}
+
+// Those that the program left to whoever has the logits.
+void Decoder::draw_rest(std::vector<int32_t>& drawn) {
+    std::vector<SampleParams> params;
+    std::vector<int64_t> positions;
+    std::vector<int32_t> which;
+    for (size_t i = 0; i < drawn.size(); i++) {
+        if (drawn[i] >= 0) continue;
+        params.push_back(params_[i]);
+        positions.push_back(positions_[i]);
+        which.push_back(static_cast<int32_t>(i));
+    }
+    chosen_ += static_cast<int64_t>(drawn.size() - which.size());
+    if (which.empty()) return;
+    std::vector<int32_t> tokens(which.size());
+    const TokenListsView none{no_starts_.data(), nullptr, nullptr, 0};
+    sampler_.sample({program_.at(program_.result()), static_cast<int64_t>(which.size()), sampler_.vocab(), params.data(), positions.data(),
+                     none, none, none, nullptr, nullptr, tokens.data(), nullptr, nullptr, nullptr, nullptr, -1, false, which.data()});
+    for (size_t i = 0; i < which.size(); i++) drawn[static_cast<size_t>(which[i])] = tokens[i];
 }
 
 void Decoder::redraw(const std::vector<int32_t>& indices, const uint32_t* mask, std::vector<int32_t>& drawn) {

@@ -39,16 +39,21 @@ public:
     // Seconds spent so far in forwards and in draws, with what refusals took.
     double forward_s() const { return forward_s_; }
     double drawing_s() const { return drawing_s_; }
+    // Tokens so far that were chosen without their logits (Program::replay).
+    int64_t chosen() const { return chosen_; }
 
 private:
     int64_t check(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) const;
     BatchView gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
+    void draw(int64_t rows, const uint32_t* mask, const Refusal& refusal, std::vector<int32_t>& drawn);
+    void draw_rest(std::vector<int32_t>& drawn);
     void gather_local(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
 
     Program& program_;
     Sampler& sampler_;
     DecodeRows rows_;
     double forward_s_ = 0.0, drawing_s_ = 0.0;
+    int64_t chosen_ = 0;
     // The batch; each is as long as the longest yet.
     std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_, local_slots_, local_tables_;
     std::vector<int64_t> positions_, no_starts_;

@@ -11,6 +11,7 @@ struct Kernels {
     int tile_float; // likewise, float weights
     int panels_at_once; // of quantized weights, that a tile takes best
     bool integer_scales; // whether narrow U4 is packed with units (Matrix)
+    int64_t screened_rows; // of logits, up to which screening takes less time than the product
     int64_t attention_rows; // query rows of one attention item, if there is enough to do
 
     // Rows [begin, end) of x to activation panels. scratch: k floats.
@@ -19,6 +20,15 @@ struct Kernels {
     int64_t (*linear_scratch)(const Matrix&);
     // Output panels [begin, end) for all tokens.
     void (*linear)(const LinearArgs&, int64_t begin, int64_t end);
+    // Bounds of the rows of panels [begin, end). scratch: as linear's.
+    void (*screen_bounds)(const Matrix&, const ScreenBounds&, int64_t begin, int64_t end, uint8_t* scratch);
+    // What screen reads of a row of rounded activations: where its blocks' sums start, `stride` apart, its part along the
+    // direction, and the norm of the rest.
+    void (*screen_row)(const int8_t* q, const float* d, const ScreenBounds&, int64_t k, int64_t stride, int32_t* start, float* part, float* norm);
+    // Upper bounds of output panels [begin, end) for all tokens.
+    void (*screen)(const ScreenArgs&, int64_t begin, int64_t end);
+    // One output of linear, for a row of rounded activations: of S8Cut, without epilogue.
+    float (*row_product)(const Matrix&, int64_t row, const int8_t* q, const float* d);
     void (*norm)(const float* x, float* y, int64_t k, NormKind kind, const float* gain, const float* bias,
                  float eps);
     void (*act_mul)(const float* x, float* y, int64_t half, Activation activation);

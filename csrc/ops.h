@@ -42,6 +42,9 @@ struct LinearSpec {
     int64_t prepared = 0; // arena offset of the prepared activations
 };
 std::unique_ptr<Op> make_linear(LinearSpec spec);
+// Whether the largest of each row of y can be found without computing all of it; an op that does.
+bool screens(const LinearSpec& spec);
+std::unique_ptr<Op> make_head(LinearSpec spec, const Limits& limits);
 
 struct MoeSpec {
     Buffer x, router, y;

@@ -83,10 +83,29 @@ void to_integer_scales(const Matrix& m, uint8_t* panel, float* units) {
     std::memcpy(units, found, sizeof found);
 }
 
+// 32 numbers to a lane of a block of S8Cut's three parts, four at a time in a word.
+void cut_block(const uint8_t* from, uint8_t* high, uint8_t* low, uint8_t* fifth) {
+    uint32_t middle[4] = {}, others[4] = {}, top = 0;
+    for (int j = 0; j < 8; j++) {
+        uint32_t x;
+        std::memcpy(&x, from + 4 * j, 4);
+        x ^= 0x80808080u; // + 128
+        const uint32_t seventh = x >> 7 & 0x01010101u;
+        middle[j % 4] |= (x >> 3 & 0x0f0f0f0fu) << j / 4 * 4;
+        others[j % 4] |= ((x & 0x07070707u) | seventh << 3) << j / 4 * 4;
+        top |= seventh << j;
+    }
+    for (int q = 0; q < 4; q++) {
+        std::memcpy(high + q * kPanel * 4, &middle[q], 4);
+        std::memcpy(low + q * kPanel * 4, &others[q], 4);
+    }
+    std::memcpy(fifth, &top, 4);
+}
+
 struct Job {
     const std::vector<Source>* sources;
     Matrix m;
-    uint8_t* data;
+    uint8_t *data, *low, *fifth;
     float* units;
 
     // Which source holds logical row r; r becomes the row within it.
@@ -126,6 +145,7 @@ struct Job {
             for (int64_t k = 0; k < m.k; k++) std::memcpy(to + (k * kPanel + lane) * size, from + k * size, size);
             return;
         }
+        if (m.layout == Layout::S8Cut) return cut_lane(panel, lane, s, row);
         const bool fifth = m.layout == Layout::U5; // its bits come first
         const int64_t quads = value_bytes(m.layout) / (kPanel * 4) - fifth, scales = scale_tables(m.layout);
         for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride, to += m.block_bytes) {
@@ -136,6 +156,16 @@ struct Job {
             for (int64_t i = 0; i < scales; i++, table += table_bytes(m.wide))
                 pack_entry(s.scale, nullptr, row, b * scales + i, lane, table);
             if (m.minima) pack_entry(s.minimum, &s.scale, row, b, lane, table);
+        }
+    }
+
+    void cut_lane(int64_t panel, int64_t lane, const Source& s, int64_t row) const {
+        const int64_t blocks = m.k / kBlock;
+        const uint8_t* from = s.values + row * s.row_stride;
+        uint8_t *to = data + panel * m.panel_bytes, *rest = low + panel * blocks * kLowBytes, *bits = fifth + panel * blocks * kFifthBytes;
+        for (int64_t b = 0; b < blocks; b++, from += s.block_stride, to += m.block_bytes, rest += kLowBytes, bits += kFifthBytes) {
+            cut_block(from, to + lane * 4, rest + lane * 4, bits + lane * 4);
+            pack_entry(s.scale, nullptr, row, b, lane, to + value_bytes(m.layout));
         }
     }
 
@@ -156,25 +186,26 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     if (gated && (sources.size() != 2 || sources[0].rows != sources[1].rows))
         throw std::invalid_argument("a gated weight is made of two weights of one shape, gate and up");
     if (is_quantized(layout) && k % kBlock) throw std::invalid_argument("quantized weights need a multiple of 32 columns");
+    if (layout == Layout::S8Cut && (gated || minima)) throw std::invalid_argument("a head has neither gates nor minima");
     auto packed = std::make_shared<PackedMatrix>();
     Matrix& m = packed->view;
-    m = Matrix{nullptr, n, k, gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel, 0, 0, layout, gated, wide, minima, nullptr};
+    m = Matrix{nullptr, n, k, gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel, 0, 0, layout, gated, wide, minima, nullptr, nullptr, nullptr};
     m.block_bytes = value_bytes(layout) + table_bytes(wide) * (scale_tables(layout) + minima);
     m.panel_bytes = is_quantized(layout) ? k / kBlock * m.block_bytes : k * kPanel * (layout == Layout::F32 ? 4 : 2);
-    packed->nbytes = static_cast<size_t>(m.panel_bytes * m.panels);
-    auto piece = arena.take(packed->nbytes);
-    packed->owner = piece.owner;
-    m.data = piece.data;
+    auto take = [&](int64_t bytes) {
+        auto piece = arena.take(static_cast<size_t>(bytes));
+        packed->owners.push_back(piece.owner);
+        packed->nbytes += static_cast<size_t>(bytes);
+        return piece.data;
+    };
+    const bool cut = layout == Layout::S8Cut;
+    const int64_t blocks = m.panels * (k / kBlock);
+    uint8_t *data = take(m.panel_bytes * m.panels), *low = cut ? take(blocks * kLowBytes) : nullptr, *fifth = cut ? take(blocks * kFifthBytes) : nullptr;
     float* units = nullptr;
-    if (layout == Layout::U4 && !wide && arena.integer_scales()) {
-        const auto bytes = static_cast<size_t>(m.panels * kPanel * 4);
-        auto table = arena.take(bytes);
-        packed->units_owner = table.owner;
-        packed->nbytes += bytes;
-        m.units = units = reinterpret_cast<float*>(table.data);
-    }
+    if ((layout == Layout::U4 || cut) && !wide && arena.integer_scales()) units = reinterpret_cast<float*>(take(m.panels * kPanel * 4));
+    m.data = data, m.low = low, m.fifth = fifth, m.units = units;
     if (arena.planned()) return packed;
-    const Job job{&sources, m, piece.data, units};
+    const Job job{&sources, m, data, low, fifth, units};
     const int64_t slice = std::max<int64_t>(1, kSlice / m.panel_bytes);
     for (int64_t first = 0; first < m.panels; first += slice) {
         const auto count = static_cast<int>(std::min(slice, m.panels - first));

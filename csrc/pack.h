@@ -26,7 +26,7 @@ struct Source {
 
 struct PackedMatrix {
     Matrix view{};
-    std::shared_ptr<Region> owner, units_owner;
+    std::vector<std::shared_ptr<Region>> owners;
     size_t nbytes = 0;
 };
 

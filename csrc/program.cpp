@@ -41,7 +41,12 @@ void Program::check(const BatchView& b) const {
     for (const auto& op : ops_) op->check(b);
 }
 
-void Program::replay(const BatchView& batch) {
+bool Program::chooses() const {
+    const Buffer* chosen = ops_.empty() ? nullptr : ops_.back()->chooses();
+    return chosen && chosen->offset == result_.offset;
+}
+
+void Program::replay(const BatchView& batch, int32_t* choices) {
     check(batch);
     const auto stride = static_cast<int64_t>((scratch_bytes_ + 4095) / 4096 * 4096);
     if (!scratch_ && stride) scratch_ = std::make_unique<Region>(static_cast<size_t>(stride) * pool_->size(), false);
@@ -51,7 +56,7 @@ void Program::replay(const BatchView& batch) {
     }
     for (size_t i = 0; i < claim_count_; i++) claims_[i].reset();
     step_ = Step{kernels_, batch, arena_.data(), scratch_ ? scratch_->data() : nullptr, stride, pool_->size(),
-                 ++serial_, upcoming_.data()};
+                 ++serial_, chooses() ? choices : nullptr, upcoming_.data()};
     for (auto& op : ops_) op->begin(step_);
     if (batch.tokens == 0) return;
     pool_->run([](void* self, int thread) { static_cast<Program*>(self)->work(thread); }, this);

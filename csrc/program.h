@@ -34,6 +34,7 @@ struct Step {
     int64_t scratch_stride;
     int threads;
     int64_t serial; // number of the replay
+    int32_t* choices; // Program::replay's
     int64_t* upcoming; // of each thread, kLine apart: the unit that it is likely to begin with next, or -1
 
     enum { kLine = 8 };
@@ -62,6 +63,8 @@ public:
     // Units of unequal length: they are claimed one by one.
     virtual bool uneven() const { return false; }
     virtual size_t scratch_bytes(const Kernels&) const { return 0; }
+    // The buffer of whose rows it can find the largest number without computing them (Step::choices).
+    virtual const Buffer* chooses() const { return nullptr; }
     // Called before each replay, by one thread.
     virtual void begin(const Step&) {}
     // Throws std::invalid_argument if the batch would make this op read or write out of bounds.
@@ -76,7 +79,11 @@ public:
     // Which buffer replay returns.
     void set_result(Buffer result) { result_ = result; }
     // Throws std::invalid_argument for a batch beyond the limits or with indices out of range.
-    void replay(const BatchView& batch);
+    // choices: room for the place of the largest number of each row of the result, the first of equals, or -1 where only
+    // the row can say; null, and wherever a choice is -1: the result is computed.
+    void replay(const BatchView& batch, int32_t* choices = nullptr);
+    // Whether it ever makes choices.
+    bool chooses() const;
 
     float* at(const Buffer& b) const { return reinterpret_cast<float*>(arena_.data() + b.offset); }
     const Buffer& result() const { return result_; }

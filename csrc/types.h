@@ -14,9 +14,10 @@ enum : int {
     kRescale = 32, // KV positions between rescales of the softmax
     kSplit = 256,  // KV positions of one partial result
     kMaxTile = 16, // upper bound of the tokens in one activation panel
+    kLowBytes = 256, kFifthBytes = 64, // of a block of S8Cut
 };
 
-enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5 };
+enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5, S8Cut };
 enum class Activation : int { None, Silu, Gelu, GeluTanh, Relu };
 enum class KVType : int { F32, F16, BF16, S8, S16 };
 enum class NormKind : int { None, Rms, Layer };
@@ -29,12 +30,15 @@ enum class Sight : int { Causal, Whole, Cross };
 //   S8By16        likewise, with [2][16] scales: one for each half of the block
 //   U4 panel      [k/32] blocks of  [4 quads][16 rows][4] bytes | [16] scales | [16] minima
 //   U5 panel      likewise, with [16 rows][4] bytes of fifth bits after the quads
+//   S8Cut panel   S8 + 128 cut: a U4 panel of bits 3 to 6 and, apart from it, [k/32] blocks at `low` of a U4 panel's
+//                 bytes without scales, bits 0 to 2 and 7, and at `fifth` of U5's fifth bits, bit 7 once more
 //
 // A block's scales lie beside its values, so that a panel is one stream from memory.
 // The low nibbles of U4's quad q are elements 4q..4q+3 of the block, the high ones 16+4q..16+4q+3.
 // Bit j of byte e of U5's last quad is the fifth bit of element 4j + e.
+// Of S8Cut, what needs the five high bits alone reads the first and the last of the three.
 // Scales and minima are f16, or f32 where `wide`. Without minima U4 is scale (q - 8), U5 scale (q - 16).
-// units: where not null, [panels][16] of narrow U4. Where a panel's are not 0, its scales are not f16 but int16, exact
+// units: where not null, [panels][16] of narrow U4 or S8Cut. Where a panel's are not 0, its scales are not f16 but int16, exact
 // multiples of their row's unit, a power of two, with row r's at integer_scale_at(r).
 // gated: rows 0-7 of panel p are gate rows 8p.., rows 8-15 the up rows of the same numbers.
 struct Matrix {
@@ -44,6 +48,7 @@ struct Matrix {
     Layout layout;
     bool gated, wide, minima;
     const float* units;
+    const uint8_t *low, *fifth; // of S8Cut
 };
 
 // So two instructions repeat the scales of eight rows each in both of a row's int16 lanes.
@@ -90,10 +95,10 @@ struct Activations {
 };
 
 static inline bool is_quantized(Layout layout) {
-    return layout == Layout::S8 || layout == Layout::U4 || layout == Layout::S8By16 || layout == Layout::U5;
+    return layout == Layout::S8 || layout == Layout::U4 || layout == Layout::S8By16 || layout == Layout::U5 || layout == Layout::S8Cut;
 }
 static inline int64_t value_bytes(Layout layout) { // of a block
-    return layout == Layout::U4 ? 256 : layout == Layout::U5 ? 320 : 512;
+    return layout == Layout::U4 || layout == Layout::S8Cut ? 256 : layout == Layout::U5 ? 320 : 512;
 }
 static inline int64_t scale_tables(Layout layout) { return layout == Layout::S8By16 ? 2 : 1; } // of a block
 static inline int64_t table_bytes(bool wide) { return wide ? 64 : 32; }
@@ -121,6 +126,29 @@ struct LinearArgs {
     int64_t y_stride;
     uint8_t* scratch; // linear_scratch bytes of this thread's own, 64-byte aligned
     const uint8_t* upcoming; // panels that the thread is likely to meet after these, or null
+};
+
+// What is known of the x that meet a weight, and from it of its rows (isa/screen.inl).
+struct ScreenBounds {
+    const float* usual;     // [k] how large |x| usually is beside its direction, above 0
+    const float* direction; // [k] x have in common; or zeros
+    float direction_norm;   // weighed by the inverse of what is usual
+    float* errors;          // [panels][16] how far an eighth of a row's product may lie from what is known of it, by norm of x
+    float* along;           // [panels][16] an eighth of what its low bits give along the direction
+    float* sizes;           // [panels] norms of the largest of its rows
+};
+
+// What bounds logits from above by an S8Cut weight's high bits alone.
+struct ScreenArgs {
+    Matrix w; // of S8Cut
+    Activations a; // sum: as screen_row makes it
+    const float *norms, *parts; // [m], as screen_row makes them
+    const float *errors, *along; // ScreenBounds'
+    float* upper; // [m, panels]: of each panel the largest bound, an eighth of the logit's
+    float* rows;  // [m, n]: bounds of its rows, where that does not lie below what another has for certain
+    float* least; // [m] that for certain, of the thread's own
+    uint8_t* scratch; // as LinearArgs'
+    const uint8_t* upcoming;
 };
 
 // Pages of one layer: head h of page p is at base + p * page_stride + layer_at + h * head_stride, and in it, one

@@ -11,6 +11,8 @@
 #define LARGEST_TILE_FLOAT 6
 #define PANELS_AT_ONCE 1
 #define INTEGER_SCALES 1
+#define SCREENED_ROWS 256
+#define SHIFTED_S8 0
 #define ROWS 6
 #define COLUMNS 2
 #define REGISTERS 16 // of V
@@ -24,6 +26,7 @@ namespace {
 #include "kernels.inl"
 #include "dot_avx2.inl"
 #include "linear.inl"
+#include "screen.inl"
 #include "rotary.inl"
 #include "latent.inl"
 #include "attention.inl"

@@ -11,6 +11,8 @@
 #define LARGEST_TILE_FLOAT 12
 #define PANELS_AT_ONCE 2
 #define INTEGER_SCALES 0
+#define SCREENED_ROWS 4
+#define SHIFTED_S8 1
 #define ROWS 6
 #define COLUMNS 2
 #define REGISTERS 32 // of V
@@ -24,6 +26,7 @@ namespace {
 #include "kernels.inl"
 #include "dot_vnni512.inl"
 #include "linear.inl"
+#include "screen.inl"
 #include "rotary.inl"
 #include "latent.inl"
 #include "attention.inl"

@@ -14,22 +14,31 @@
 
 SIMD __m256i quad(const int8_t* q, int i) { return _mm256_set1_epi32(((const int32_t*)q)[i]); }
 
-// EXPANDED: a byte to each weight and tables of f32, as expand_panel writes them.
-template <bool EXPANDED> struct U4Quads {
+SIMD __m256i load_rows(const uint8_t* w, int quad, int half) { return _mm256_loadu_si256((const __m256i*)(w + 64 * quad + 32 * half)); }
+SIMD __m256i nibbles(__m256i v, int quad) { return _mm256_and_si256(quad < 4 ? v : _mm256_srli_epi16(v, 4), _mm256_set1_epi8(15)); }
+SIMD __m256i with_fifth(__m256i low, __m256i bits, int quad) {
+    const __m256i bit = quad < 4 ? _mm256_slli_epi16(bits, 4 - quad) : _mm256_srli_epi16(bits, quad - 4);
+    return _mm256_or_si256(low, _mm256_and_si256(bit, _mm256_set1_epi8(16)));
+}
+
+// EXPANDED: a byte to each weight and tables of f32, as expand_panel writes them. FIFTH: with fifth bits that lie apart, and sums
+// that start so that they end within int16 all the same (screen.inl).
+template <bool EXPANDED, bool FIFTH = false> struct U4Quads {
     enum : int64_t { bytes = EXPANDED ? 512 : 256, parts = 1, quads = 8, dot_by_scale = 1 };
-    SIMD __m256i weights(const uint8_t* w, int quad, int half) {
-        const __m256i v = _mm256_loadu_si256((const __m256i*)(w + 64 * (EXPANDED ? quad : quad % 4) + 32 * half));
+    SIMD __m256i weights(const uint8_t* w, int quad, int half, [[maybe_unused]] const uint8_t* fifth = nullptr) {
+        const __m256i v = load_rows(w, EXPANDED ? quad : quad % 4, half);
         if (EXPANDED) return v;
-        return _mm256_and_si256(quad < 4 ? v : _mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
+        return FIFTH ? with_fifth(nibbles(v, quad), load_rows(fifth, 0, half), quad) : nibbles(v, quad);
     }
-    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
+    template <int C, bool MIN>
+    SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2], const uint8_t* fifth = nullptr) {
 #ifdef VNNI256
         UNROLL for (int m = 0; m < C; m++)
             c[m][0] = c[m][1] = MIN ? _mm256_setzero_si256() : _mm256_set1_epi32(sum[m]);
 #endif
         UNROLL for (int j = 0; j < 8; j++) {
             const int i = j / 2 + j % 2 * 4; // the quads of low and high nibbles of the same bytes
-            const __m256i w0 = weights(w, i, 0), w1 = weights(w, i, 1);
+            const __m256i w0 = weights(w, i, 0, fifth), w1 = weights(w, i, 1, fifth);
             UNROLL for (int m = 0; m < C; m++) {
                 const __m256i b = quad(q, i * C + m);
 #ifdef VNNI256
@@ -55,21 +64,17 @@ template <bool EXPANDED> struct U4Quads {
     }
 };
 using U4 = U4Quads<false>;
+using U5Lanes = U4Quads<false, true>;
 
 // As U4, each number with a fifth bit. Half a block, 8 products of at most 31 x 127, adds up to 31,496 in int16.
 // One half of the rows after the other: the registers do not hold both halves' int16 and int32 sums.
 template <bool EXPANDED> struct U5Quads {
     enum : int64_t { bytes = EXPANDED ? 512 : 320, parts = 1, quads = 8, dot_by_scale = 0 };
     SIMD __m256i weights(const uint8_t* w, __m256i bits, int quad, int rows) {
-        const __m256i v = _mm256_loadu_si256((const __m256i*)(w + 64 * (EXPANDED ? quad : quad % 4) + 32 * rows));
-        if (EXPANDED) return v;
-        const __m256i bit = quad < 4 ? _mm256_slli_epi16(bits, 4 - quad) : _mm256_srli_epi16(bits, quad - 4);
-        const __m256i low = _mm256_and_si256(quad < 4 ? v : _mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
-        return _mm256_or_si256(low, _mm256_and_si256(bit, _mm256_set1_epi8(16)));
+        const __m256i v = load_rows(w, EXPANDED ? quad : quad % 4, rows);
+        return EXPANDED ? v : with_fifth(nibbles(v, quad), bits, quad);
     }
-    SIMD __m256i fifth_bits(const uint8_t* w, int rows) {
-        return EXPANDED ? _mm256_setzero_si256() : _mm256_loadu_si256((const __m256i*)(w + 256 + 32 * rows));
-    }
+    SIMD __m256i fifth_bits(const uint8_t* w, int rows) { return EXPANDED ? _mm256_setzero_si256() : load_rows(w, 4, rows); }
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C], int rows) {
         const __m256i bits = fifth_bits(w, rows);
         UNROLL for (int m = 0; m < C; m++) c[m] = MIN ? _mm256_setzero_si256() : _mm256_set1_epi32(sum[m]);
@@ -102,7 +107,7 @@ template <bool EXPANDED> struct U5Quads {
 
 using U5 = U5Quads<false>;
 
-template <int QUADS> struct S8Quads { // one part
+template <int QUADS, bool SHIFTED = false> struct S8Quads { // one part; SHIFTED: u8 already
     enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0 };
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
 #ifdef VNNI256
@@ -116,7 +121,7 @@ template <int QUADS> struct S8Quads { // one part
             const __m256i v0 = _mm256_loadu_si256((const __m256i*)(w + 64 * j));
             const __m256i v1 = _mm256_loadu_si256((const __m256i*)(w + 64 * j + 32));
 #ifdef VNNI256
-            const __m256i w0 = _mm256_xor_si256(v0, flip), w1 = _mm256_xor_si256(v1, flip);
+            const __m256i w0 = SHIFTED ? v0 : _mm256_xor_si256(v0, flip), w1 = SHIFTED ? v1 : _mm256_xor_si256(v1, flip);
 #else
             const __m256i w0 = _mm256_abs_epi8(v0), w1 = _mm256_abs_epi8(v1);
 #endif
@@ -141,6 +146,7 @@ template <int QUADS> struct S8Quads { // one part
 
 using S8 = S8Quads<8>;
 using S8By16 = S8Quads<4>;
+using S8Joined = S8Quads<8, SHIFTED_S8>;
 
 template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int half) {
     return WIDE ? vload((const float*)table + half * 8) : vload_f16((const uint16_t*)table + half * 8);
@@ -230,12 +236,12 @@ template <bool EXPANDED> SIMD __m256 minima_in_units(const uint8_t* scales, cons
     return EXPANDED ? n : vmul(n, vload(per_unit + 8 * half));
 }
 
-template <int C, bool MIN, bool EXPANDED>
-SIMD void add_block_in_units(const U4Quads<EXPANDED>&, const uint8_t* w, const float* per_unit, const int8_t* q, const float* d,
-                             const float* u, const int32_t* sum, float* out) {
-    using W = U4Quads<EXPANDED>;
+template <int C, bool MIN, bool EXPANDED, bool FIFTH>
+SIMD void add_block_in_units(const U4Quads<EXPANDED, FIFTH>&, const uint8_t* w, const float* per_unit, const int8_t* q, const float* d,
+                             const float* u, const int32_t* sum, const uint8_t* fifth, float* out) {
+    using W = U4Quads<EXPANDED, FIFTH>;
     __m256i c[C][2];
-    W::template dot<C, MIN>(w, q, sum, c);
+    W::template dot<C, MIN>(w, q, sum, c, fifth);
     const uint8_t* scales = w + W::bytes;
     const __m256i s0 = integer_scales<EXPANDED>(scales, 0), s1 = integer_scales<EXPANDED>(scales, 1);
     __m256 n0, n1;
@@ -257,7 +263,7 @@ SIMD void add_block_in_units(const U4Quads<EXPANDED>&, const uint8_t* w, const f
 
 template <int C, class W, bool MIN>
 __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float* units, const int8_t* q, const float* d, const float* u,
-                                                  const int32_t* sum, int64_t blocks, Ahead ahead, float* out) {
+                                                  const int32_t* sum, int64_t blocks, Ahead ahead, float* out, const uint8_t* fifth = nullptr) {
     constexpr bool expanded = W::bytes == 512;
     constexpr int64_t step = W::bytes + (expanded ? 64 : 32) * (1 + MIN);
     alignas(32) float per_unit[16];
@@ -266,7 +272,7 @@ __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float*
     for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += C) {
         prefetch_next(ahead);
         if (C > 1) __asm__("" : "+r"(out)); // as in dot_panel
-        add_block_in_units<C, MIN>(W{}, w, per_unit, q, d, u, sum, out);
+        add_block_in_units<C, MIN>(W{}, w, per_unit, q, d, u, sum, fifth + b * kFifthBytes, out);
     }
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, vmul(vload(out + 8 * i), vload(units + 8 * (i % 2))));
 }
@@ -303,5 +309,20 @@ __attribute__((noinline)) void expand_panel(const Matrix& w, int64_t p, uint8_t*
     if (w.layout == Layout::U5) expand_blocks<U5, false>(w, panel, units, to);
     else if (units) expand_blocks<U4, true>(w, panel, units, to);
     else expand_blocks<U4, false>(w, panel, units, to);
+}
+
+// S8Cut's five high bits.
+template <bool UNITS> __attribute__((noinline)) void expand_high_bits(const Matrix& w, int64_t p, const float* units, uint8_t* to) {
+    const int64_t blocks = w.k / kBlock, step = w.block_bytes;
+    const bool wide = w.wide;
+    const uint8_t *panel = w.data + p * w.panel_bytes, *fifth = w.fifth + p * blocks * kFifthBytes;
+    for (int64_t b = 0; b < blocks; b++, panel += step, fifth += kFifthBytes, to += EXPANDED_U4::bytes + 64) {
+        const __m256i bits[2] = {load_rows(fifth, 0, 0), load_rows(fifth, 0, 1)};
+        UNROLL for (int i = 0; i < 16; i++) {
+            const __m256i x = with_fifth(nibbles(load_rows(panel, i / 2 % 4, i % 2), i / 2), bits[i % 2], i / 2);
+            _mm256_store_si256((__m256i*)(to + 32 * i), x);
+        }
+        expand_tables<UNITS>(0, wide, units, panel + 256, (float*)(to + EXPANDED_U4::bytes));
+    }
 }
 #endif

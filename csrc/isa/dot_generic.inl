@@ -74,5 +74,6 @@ template <int QUADS> struct S8Quads { // one part
 
 using S8 = S8Quads<8>;
 using S8By16 = S8Quads<4>;
+using S8Joined = S8;
 
 #include "dot_panel.inl"

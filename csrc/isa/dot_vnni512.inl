@@ -46,14 +46,17 @@ struct U5 { // as U4, each number with a fifth bit
     }
 };
 
-template <int QUADS> struct S8Quads { // one part
+template <int QUADS, bool SHIFTED = false> struct S8Quads { // one part
     enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, shifted = 1 };
-    // Weights become u8 by flipping the sign bit, that is, adding 128: c starts at -128 * sum of q.
+    // Weights become u8 by flipping the sign bit, that is, adding 128 (or are: SHIFTED): c starts at -128 * sum of q.
     template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i flip = _mm512_set1_epi8((char)0x80);
         UNROLL for (int j = 0; j < QUADS; j++) {
             __m512i v[P];
-            UNROLL for (int p = 0; p < P; p++) v[p] = _mm512_xor_si512(_mm512_loadu_si512(w + p * next + 64 * j), flip);
+            UNROLL for (int p = 0; p < P; p++) {
+                v[p] = _mm512_loadu_si512(w + p * next + 64 * j);
+                if (!SHIFTED) v[p] = _mm512_xor_si512(v[p], flip);
+            }
             U4::add_quad<C, P>(v, q, j, c);
         }
     }
@@ -61,6 +64,7 @@ template <int QUADS> struct S8Quads { // one part
 
 using S8 = S8Quads<8>;
 using S8By16 = S8Quads<4>;
+using S8Joined = S8Quads<8, true>;
 
 template <bool WIDE> SIMD __m512 block_scales(const uint8_t* table) {
     return WIDE ? load((const float*)table) : load_f16((const uint16_t*)table);

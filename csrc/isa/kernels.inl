@@ -20,4 +20,5 @@ SIMD void prefetch_next(Ahead& a) {
 #include "math.inl"
 #include "rows.inl"
 #include "prepare.inl"
+#include "cut.inl"
 #include "sample.inl"

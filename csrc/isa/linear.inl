@@ -9,6 +9,7 @@
 // EXPANDED_U4 and EXPANDED_U5 with expand_panel: panels in a form that costs more memory and less time for each token.
 
 int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
+    if (w.layout == Layout::S8Cut) return w.k / kBlock * PANELS_AT_ONCE * kJoinedBytes;
 #ifdef EXPANDED_U4
     if (w.layout == Layout::U4 || w.layout == Layout::U5) return w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + w.minima));
 #endif
@@ -41,6 +42,7 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks * a.parts;
+    if (expanded && w.layout == Layout::S8) return panels_of<C, P, S8Joined, true, false>(w, panel, q, d, u, sum, ahead, out);
 #ifdef EXPANDED_U4
     if (units) {
 #define PANEL(W)                                                                                                          \
@@ -55,7 +57,7 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
         if (w.minima) return panels_of<C, P, EXPANDED_U5, true, true>(w, panel, q, d, u, sum, ahead, out);
         return panels_of<C, P, EXPANDED_U5, true, false>(w, panel, q, d, u, sum, ahead, out);
     }
-    if (expanded) {
+    if (expanded && w.layout == Layout::U4) {
         if (w.minima) return panels_of<C, P, EXPANDED_U4, true, true>(w, panel, q, d, u, sum, ahead, out);
         return panels_of<C, P, EXPANDED_U4, true, false>(w, panel, q, d, u, sum, ahead, out);
     }
@@ -206,37 +208,61 @@ struct Following {
     int64_t part, each; // bytes of a tile, and with each block of a quantized panel
     Ahead of_tile(int64_t t) const { return {at + t * part, each}; }
 };
-SIMD Following following(const LinearArgs& a, int64_t p, int64_t count, int64_t next, int64_t T) {
-    const Matrix& w = a.w;
+SIMD Following following(const Matrix& w, const Activations& a, int64_t p, int64_t count, int64_t next, int64_t T, const uint8_t* upcoming) {
     const uint8_t* panel = w.data + p * w.panel_bytes;
-    const uint8_t* at = next ? panel + count * w.panel_bytes : a.upcoming;
+    const uint8_t* at = next ? panel + count * w.panel_bytes : upcoming;
     const int64_t part = at ? (next ? next : count) * w.panel_bytes / T : 0;
-    if (!a.a.q) return {at, part, 0};
+    if (!a.q) return {at, part, 0};
     if (T == 1 && count == 1) return {panel + 6144, 0, w.block_bytes};
     return {at, part, (part * kBlock / w.k + 63) / 64 * 64};
 }
 
 // Tokens are swept in chunks whose activations stay in the second-level cache while every panel of
 // weights passes by; a panel stays in the first level meanwhile.
-void linear(const LinearArgs& a, int64_t begin, int64_t end) {
+SIMD int64_t tiles_in_sweep(const Matrix& w, const Activations& a) {
+    const int64_t chunk = (216 * 1024) / (w.k * (a.q ? 1 : 4) * (a.tiles.base + 1)); // 32 rows of 5,632 bytes, a 1.1B model's widest, in one sweep
+    return chunk < 1 ? 1 : chunk;
+}
+
+// What the panels of w are once they are joined, one after the other.
+SIMD Matrix joined(Matrix w) {
+    w.layout = Layout::S8;
+    w.wide = true;
+    w.units = nullptr;
+    w.block_bytes = kJoinedBytes;
+    w.panel_bytes = w.k / kBlock * kJoinedBytes;
+    return w;
+}
+
+SIMD void any_join_panel(const Matrix& w, int64_t p, bool streams, uint8_t* to) {
+    if (streams) join_panel<true>(w, p, to);
+    else join_panel<false>(w, p, to);
+}
+
+void linear(const LinearArgs& given, int64_t begin, int64_t end) {
+    LinearArgs a = given; // as the tiles read it
+    const Matrix& w = given.w;
+    const bool joins = w.layout == Layout::S8Cut;
+    if (joins) a.w = joined(w);
     const Tiles& tiles = a.a.tiles;
-    const int64_t bytes = a.w.k * (a.a.q ? 1 : 4) * (tiles.base + 1);
-    int64_t chunk = (216 * 1024) / bytes; // 32 rows of 5,632 bytes, a 1.1B model's widest, in one sweep
-    if (chunk < 1) chunk = 1;
+    const int64_t chunk = tiles_in_sweep(w, a.a);
     for (int64_t first_tile = 0; first_tile < tiles.count; first_tile += chunk) {
         const int64_t last = first_tile + chunk < tiles.count ? first_tile + chunk : tiles.count;
         const int64_t tokens = tile_start(tiles, last) - tile_start(tiles, first_tile);
-        uint8_t* expanded = expands(a.w, tokens) ? a.scratch : nullptr;
+        uint8_t* expanded = joins || expands(w, tokens) ? a.scratch : nullptr;
         for (int64_t p = begin, count; p < end; p += count) {
             count = panels_at_once(a, end - p);
+            for (int64_t i = 0; joins && i < count; i++) any_join_panel(w, p + i, a.a.m == 1, expanded + i * a.w.panel_bytes);
 #ifdef EXPANDED_U4
-            if (expanded) expand_panel(a.w, p, expanded);
+            if (expanded && !joins) expand_panel(w, p, expanded);
 #endif
             const int64_t next = panels_at_once(a, end - p - count);
-            const Following follow = following(a, p, count, next, last - first_tile);
+            const Following follow = joins && a.a.m == 1 ? Following{} : following(w, a.a, p, count, next, last - first_tile, a.upcoming);
+            const int64_t low = joins && next ? next * w.k / kBlock * kLowBytes / (last - first_tile) : 0; // of each tile
             for (int64_t t = first_tile; t < last; t++) {
                 const Ahead ahead = follow.of_tile(t - first_tile);
                 if (!a.a.q && a.a.m > 1) prefetch_bytes(ahead.at, follow.part);
+                if (low && a.a.m > 1) prefetch_bytes(w.low + (p + count) * w.k / kBlock * kLowBytes + (t - first_tile) * low, low);
                 if (count == 1) any_tile<1>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t), ahead);
 #if PANELS_AT_ONCE > 1
                 else any_tile<PANELS_AT_ONCE>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t), ahead);

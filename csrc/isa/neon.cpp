@@ -14,6 +14,8 @@
 #define LARGEST_TILE_FLOAT 4
 #define PANELS_AT_ONCE 1
 #define INTEGER_SCALES 0
+#define SCREENED_ROWS 4
+#define SHIFTED_S8 0
 #define ROWS 4
 #define COLUMNS 1
 #define REGISTERS 8 // of V
@@ -27,6 +29,7 @@ namespace {
 #include "kernels.inl"
 #include "dot_neon.inl"
 #include "linear.inl"
+#include "screen.inl"
 #include "rotary.inl"
 #include "latent.inl"
 #include "attention.inl"

@@ -140,6 +140,19 @@ SIMD float scale_entry(const Matrix& w, const float* units, const uint8_t* table
     return units ? (float)((const int16_t*)table)[integer_scale_at(lane)] * units[lane] : table_entry(w, table, lane);
 }
 
+// Element j of row `lane` in a block: of nibbles, and with U5's fifth bits.
+SIMD int nibble_entry(const uint8_t* block, int64_t lane, int64_t j) {
+    const uint8_t byte = block[(j % 16 / 4 * kPanel + lane) * 4 + j % 4];
+    return j < 16 ? byte & 15 : byte >> 4;
+}
+SIMD int u5_entry(const uint8_t* block, int64_t lane, int64_t j) {
+    return nibble_entry(block, lane, j) | (block[256 + lane * 4 + j % 4] >> j / 4 & 1) << 4;
+}
+SIMD int cut_entry(const uint8_t* block, const uint8_t* low, int64_t lane, int64_t j) {
+    const int others = nibble_entry(low, lane, j);
+    return ((others & 8) << 4 | nibble_entry(block, lane, j) << 3 | (others & 7)) - 128;
+}
+
 // One row of a packed matrix, dequantized as kernels/weight.py does it, times factor.
 void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
     int64_t lane = row % kPanel, p = row / kPanel;
@@ -166,11 +179,14 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
             if (w.minima) y[k] += table_entry(w, scales + table_bytes(w.wide), lane);
             break;
         }
+        case Layout::S8Cut: {
+            const uint8_t* low = w.low + (p * (w.k / kBlock) + k / kBlock) * kLowBytes;
+            y[k] = (float)cut_entry(block, low, lane, j) * scale_entry(w, units, scales, lane);
+            break;
+        }
         case Layout::U4:
         case Layout::U5: {
-            const uint8_t byte = block[(j % 16 / 4 * kPanel + lane) * 4 + j % 4];
-            int q = j < 16 ? byte & 15 : byte >> 4;
-            if (w.layout == Layout::U5) q |= (block[256 + lane * 4 + j % 4] >> j / 4 & 1) << 4;
+            const int q = w.layout == Layout::U5 ? u5_entry(block, lane, j) : nibble_entry(block, lane, j);
             const float s = scale_entry(w, units, scales, lane);
             y[k] = w.minima ? (float)q * s + table_entry(w, scales + table_bytes(w.wide), lane) : (float)(q + offset_of(w.layout)) * s;
             break;

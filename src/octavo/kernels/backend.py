@@ -167,12 +167,13 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def pack(self, weights: Sequence[Any], gated: bool = False) -> PackedWeight:
+    def pack(self, weights: Sequence[Any], gated: bool = False, head: bool = False) -> PackedWeight:
         """Stack Weights (kernels/weight.py) of one width along their rows, packed for ops.linear.
 
         Layouts may differ: each row keeps its weight's own, and meets x rounded or not as that
         layout says. gated: exactly two weights of equal shape, a gate and an up projection; two
-        layouts meet in f32. Each Weight's release() is called once its bytes were taken.
+        layouts meet in f32. head: of logits, of which the largest alone may be wanted.
+        Each Weight's release() is called once its bytes were taken.
         """
 
     @abstractmethod

@@ -184,8 +184,8 @@ class CpuBackend(Backend):
         self.pool = _native.Pool(threads)
         self._arena = _native.WeightArena(self.isa, planned)
 
-    def pack(self, weights: Sequence[Weight], gated: bool = False) -> CpuWeight:
-        return pack(self.pool, self._arena, weights, gated)
+    def pack(self, weights: Sequence[Weight], gated: bool = False, head: bool = False) -> CpuWeight:
+        return pack(self.pool, self._arena, weights, gated, head)
 
     def kv_cache(
         self,

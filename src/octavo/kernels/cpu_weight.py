@@ -14,6 +14,7 @@ from octavo.kernels.weight import Array, Layout, Weight
 
 _LAYOUTS = {Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4, Layout.U5: 6}
 _S8_BY_16 = 5
+_S8_CUT = 7
 _Table: TypeAlias = tuple[int, int, int, bool]
 _ABSENT: _Table = (0, 0, 0, False)
 
@@ -41,8 +42,16 @@ class CpuWeight:
         return sum(int(p.nbytes) for p in self.parts)
 
 
-def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weight], gated: bool) -> CpuWeight:
+def pack(
+    pool: _native.Pool,
+    arena: _native.WeightArena,
+    weights: Sequence[Weight],
+    gated: bool = False,
+    head: bool = False,
+) -> CpuWeight:
     """Pack in parallel, releasing the sources as it goes. F8 and NF4 become f16 (Weight.expanded).
+
+    head: numbers of 8 bits that share scales by 32 are cut in two, so that bounds need the first part alone.
 
     Raises:
         ValueError: gated, and not two weights of one shape.
@@ -57,7 +66,7 @@ def pack(pool: _native.Pool, arena: _native.WeightArena, weights: Sequence[Weigh
         sources = [Weight.dense(w.dequantize()) for w in weights]  # must be interleaved: one form
     parts = []
     for _, group in groupby(sources, key=_form):
-        parts.append(_pack_part(pool, arena, list(group), gated))
+        parts.append(_pack_part(pool, arena, list(group), gated, head))
     _release(weights)
     return CpuWeight(parts, gated)
 
@@ -69,10 +78,12 @@ def _form(w: Weight) -> tuple[int, bool]:
 
 
 def _pack_part(
-    pool: _native.Pool, arena: _native.WeightArena, weights: list[Weight], gated: bool
+    pool: _native.Pool, arena: _native.WeightArena, weights: list[Weight], gated: bool, head: bool
 ) -> _native.Matrix:
     (layout, _), k = _form(weights[0]), weights[0].shape[1]
     minima = any(w.minimum is not None for w in weights)
+    if head and layout == _LAYOUTS[Layout.S8] and not minima:
+        layout = _S8_CUT
     tables = [t for w in weights for t in (w.scale, w.minimum) if t is not None]
     # Minima of -8 or -16 times the scale, which some need beside others' own, are exact in f32.
     wide = any(t.dtype == np.float32 for t in tables) or (minima and any(w.minimum is None for w in weights))

@@ -319,7 +319,7 @@ class ReferenceBackend(Backend):
         self.threads = threads
         self.ops = ReferenceOps()
 
-    def pack(self, weights: Sequence[Weight], gated: bool = False) -> ReferenceWeight:
+    def pack(self, weights: Sequence[Weight], gated: bool = False, head: bool = False) -> ReferenceWeight:
         if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
             raise ValueError("a gated weight is made of two weights of one shape, gate and up")
         return ReferenceWeight(weights, gated)

@@ -102,9 +102,9 @@ class Loader:
         """A small f32 matrix: tables of biases."""
         return self.weight(name, shape).dequantize()
 
-    def pack(self, weights: Sequence[Weight], gated: bool = False) -> PackedWeight:
+    def pack(self, weights: Sequence[Weight], gated: bool = False, head: bool = False) -> PackedWeight:
         """Stack and pack; layouts may differ."""
-        packed = self.backend.pack(weights, gated)
+        packed = self.backend.pack(weights, gated, head)
         self.nbytes += packed.nbytes
         return packed
 
@@ -161,9 +161,9 @@ class Loader:
         return LayerNorm(gain, self.vector(f"{name}.bias", length) if bias else None, eps)
 
     def table(self, name: str, shape: tuple[int, int]) -> PackedWeight:
-        """An embedding [vocab, K]."""
+        """An embedding [vocab, K], which may be the head too."""
         self._embedding = self._embedding or self._take(f"{name}.weight", shape)
-        return self.pack([self.weight(f"{name}.weight", shape)])
+        return self.pack([self.weight(f"{name}.weight", shape)], head=True)
 
     def once(self, name: str, shape: tuple[int, int]) -> PackedWeight:
         """An embedding that several parts of a model share."""
@@ -174,7 +174,7 @@ class Loader:
     def head(self, name: str, table: PackedWeight, tied: bool) -> Linear:
         """The head, of the embedding's shape: the embedding itself where tied."""
         if not tied:
-            return self.linear(name, table.shape)
+            return Linear(self.pack([self.weight(f"{name}.weight", table.shape)], head=True))
         if self.has(f"{name}.weight"):
             copy = self._take(f"{name}.weight", table.shape)
             if self._embedding is None or not np.array_equal(copy.data, self._embedding.data):

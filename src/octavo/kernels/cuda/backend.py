@@ -86,7 +86,7 @@ class CudaBackend(Backend):
             return None
         return budget(*torch.cuda.mem_get_info(self.device), SHARE if share is None else share, reserve)
 
-    def pack(self, weights: Sequence[Weight], gated: bool = False) -> CudaWeight:
+    def pack(self, weights: Sequence[Weight], gated: bool = False, head: bool = False) -> CudaWeight:
         with clear_errors(self.device, "the weights"):
             return pack(weights, gated, self.dtype, self.device)
 
