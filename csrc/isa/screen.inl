@@ -100,6 +100,9 @@ void screen_bounds(const Matrix& w, const ScreenBounds& to, int64_t begin, int64
     }
 }
 
+// Of so many tokens the sums leave no registers to take high bits apart for each of them.
+constexpr int64_t kManyTokens = 6;
+
 // An eighth of the products of h - 15.5: of a panel of U5 with another start, or of what is left apart where it pays.
 template <int C> SIMD void screen_products(const Matrix& high, int64_t p, const uint8_t* panel, const Activations& a, int64_t start, Ahead ahead, float* out) {
     const int64_t blocks = high.k / kBlock;
@@ -111,7 +114,7 @@ template <int C> SIMD void screen_products(const Matrix& high, int64_t p, const 
     const uint8_t* fifth = high.fifth + p * blocks * kFifthBytes;
     if (!units) panels_of<C, 1, EXPANDED_U4, true, false>(high, panel, q, d, d, sum, ahead, out);
     else if (panel) dot_panel_in_units<C, EXPANDED_U4, false>(panel, units, q, d, d, sum, blocks, ahead, out);
-    else dot_panel_in_units<C, U5Lanes, false>(high.data + p * high.panel_bytes, units, q, d, d, sum, blocks, ahead, out, fifth);
+    else if constexpr (C < kManyTokens) dot_panel_in_units<C, U5Lanes, false>(high.data + p * high.panel_bytes, units, q, d, d, sum, blocks, ahead, out, fifth);
 #else
     (void)p;
     if (high.wide) panels_of<C, 1, U5, true, false>(high, panel, q, d, d, sum, ahead, out);
@@ -176,7 +179,7 @@ void screen(const ScreenArgs& a, int64_t begin, int64_t end) {
     const int64_t chunk = tiles_in_sweep(w, a.a), bits = w.k / kBlock * kFifthBytes;
     for (int64_t first = 0; first < tiles.count; first += chunk) {
         const int64_t last = first + chunk < tiles.count ? first + chunk : tiles.count;
-        const bool many = expands(high, tile_start(tiles, last) - tile_start(tiles, first));
+        const bool many = tile_start(tiles, last) - tile_start(tiles, first) >= kManyTokens;
         for (int64_t p = begin; p < end; p++) {
             const bool next = p + 1 < end;
             const uint8_t* panel = high_panel(w, p, many, a.scratch);

@@ -25,7 +25,7 @@ def tiles(disassembly: str, register: str) -> list[tuple[str, str]]:
     found = []
     for function in disassembly.split("\n\n"):
         name = re.search(
-            r"dot_panel(?:_in_units)?<(\d+), .*::(U[45](?:Quads<\w+>)?|S8Quads<\d>)((?:, \w+)+)>\(",
+            r"dot_panel(?:_in_units)?<(\d+), .*::(U[45](?:Quads<[\w, ]+>)?|S8Quads<[\w, ]+>)((?:, \w+)+)>\(",
             function.split("\n")[0],
         )
         widest = "zmm" if "%zmm" in function else "ymm" if "%ymm" in function else "xmm"
