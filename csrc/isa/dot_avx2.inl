@@ -24,7 +24,7 @@ SIMD __m256i with_fifth(__m256i low, __m256i bits, int quad) {
 // EXPANDED: a byte to each weight and tables of f32, as expand_panel writes them. FIFTH: with fifth bits that lie apart, and sums
 // that start so that they end within int16 all the same (screen.inl).
 template <bool EXPANDED, bool FIFTH = false> struct U4Quads {
-    enum : int64_t { bytes = EXPANDED ? 512 : 256, parts = 1, quads = 8, dot_by_scale = 1 };
+    enum : int64_t { bytes = EXPANDED ? 512 : 256, parts = 1, quads = 8, dot_by_scale = 1, apart = FIFTH };
     SIMD __m256i weights(const uint8_t* w, int quad, int half, [[maybe_unused]] const uint8_t* fifth = nullptr) {
         const __m256i v = load_rows(w, EXPANDED ? quad : quad % 4, half);
         if (EXPANDED) return v;
@@ -272,7 +272,7 @@ __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float*
     for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += C) {
         prefetch_next(ahead);
         if (C > 1) __asm__("" : "+r"(out)); // as in dot_panel
-        add_block_in_units<C, MIN>(W{}, w, per_unit, q, d, u, sum, fifth + b * kFifthBytes, out);
+        add_block_in_units<C, MIN>(W{}, w, per_unit, q, d, u, sum, W::apart ? fifth + b * kFifthBytes : nullptr, out);
     }
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, vmul(vload(out + 8 * i), vload(units + 8 * (i % 2))));
 }
