@@ -1,4 +1,4 @@
-"""Greedy texts where the head chooses from bounds, and where log-probabilities make it compute every logit."""
+"""Greedy texts where the head chooses from bounds, and where log-probabilities need every logit."""
 
 from __future__ import annotations
 
