@@ -220,7 +220,7 @@ SIMD Following following(const Matrix& w, const Activations& a, int64_t p, int64
 // Tokens are swept in chunks whose activations stay in the second-level cache while every panel of
 // weights passes by; a panel stays in the first level meanwhile.
 SIMD int64_t tiles_in_sweep(const Matrix& w, const Activations& a) {
-    const int64_t chunk = (216 * 1024) / (w.k * (a.q ? 1 : 4) * (a.tiles.base + 1)); // 32 rows of 5,632 bytes, a 1.1B model's widest, in one sweep
+    const int64_t chunk = (216 * 1024) / (w.k * (a.q ? 1 : 4) * (a.tiles.base + 1)); // a 1.1B model's widest 32 rows in one sweep
     return chunk < 1 ? 1 : chunk;
 }
 
