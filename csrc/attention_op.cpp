@@ -9,6 +9,7 @@
 namespace octavo {
 
 constexpr int64_t kItems = 12, kFewRows = 48; // items of each thread that are aimed at; rows below which none is cut
+constexpr int64_t kRanges = 8; // of items claimed together, for each thread, were there no shorter ones at the end
 constexpr int64_t kPieces = 12; // of long sequences, for each thread: few pieces are long streams, many end together
 
 // The position of the first token of a step.
@@ -41,11 +42,11 @@ public:
                     items_.push_back(whole_item(b, s, head, std::max<int64_t>(b.query_start[s], end - tokens), end));
         }
         if (static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1) cut(step.threads);
-        const auto ahead = static_cast<size_t>(step.threads); // threads claim items in turn, more or less
-        for (size_t i = 0; i + ahead < items_.size(); i++) items_[i].soon = &items_[i + ahead];
+        deal(step.threads);
     }
 
     int64_t size() const { return static_cast<int64_t>(items_.size()); }
+    const std::vector<int>& ranges() const { return ends_; }
     const AttentionItem& item(int64_t i) const { return items_[static_cast<size_t>(i)]; }
 
     // True for the thread that finishes the last split of an item's rows: it merges them.
@@ -115,12 +116,31 @@ private:
         items_ = std::move(pieces);
     }
 
+    // Ranges of like work at first, so that claims are few; the last ones of an item, so that all threads end together.
+    void deal(int threads) {
+        int64_t all = 0, seen = 0, since = 0;
+        for (const AttentionItem& item : items_) all += item.c1 - item.c0;
+        ends_.clear();
+        for (size_t i = 0; i < items_.size(); i++) {
+            since += items_[i].c1 - items_[i].c0;
+            if (i + 1 < items_.size() && since * kRanges * threads < all && 4 * (seen + since) < 3 * all) continue;
+            ends_.push_back(static_cast<int>(i + 1));
+            seen += since, since = 0;
+        }
+        for (size_t r = 0, begin = 0; r < ends_.size(); begin = static_cast<size_t>(ends_[r++])) {
+            const size_t next = r + static_cast<size_t>(threads) - 1; // threads claim ranges in turn, more or less
+            for (size_t i = begin, end = static_cast<size_t>(ends_[r]); i < end; i++)
+                items_[i].soon = i + 1 < end ? &items_[i + 1] : next + 1 < ends_.size() ? &items_[static_cast<size_t>(ends_[next])] : nullptr;
+        }
+    }
+
     KVView kv_;
     int64_t group_, window_;
     Sight sight_;
     int64_t max_items_, max_splits_, rows_ = 0;
     int64_t serial_ = -1;
     std::vector<AttentionItem> items_;
+    std::vector<int> ends_;
     std::deque<Group> groups_; // never moved: atomics
     std::vector<int64_t> group_of_;
     std::unique_ptr<Region> partials_;
@@ -133,7 +153,7 @@ public:
     Attention(AttentionOpSpec spec, std::shared_ptr<AttentionPlan> plan)
         : spec_(std::move(spec)), kv_(spec_.cache->layer(spec_.layer)), plan_(std::move(plan)) {}
     int64_t units(const Step&, int) const override { return plan_->size(); }
-    bool uneven() const override { return true; }
+    const std::vector<int>* ranges() const override { return &plan_->ranges(); }
     size_t scratch_bytes(const Kernels& k) const override { return plan_->scratch_bytes(k); }
     void begin(const Step& s) override { plan_->begin(s); }
     void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {

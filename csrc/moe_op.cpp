@@ -46,7 +46,6 @@ public:
 
     enum Phase { Route, Group, PrepareX, Up, PrepareHidden, Down, Combine, Count };
     int phases() const override { return Count; }
-    bool uneven() const override { return false; }
     size_t scratch_bytes(const Kernels& k) const override {
         return std::max({linear_scratch_bytes(k, spec_.gate_up[0]->view), linear_scratch_bytes(k, spec_.down[0]->view),
                          RoutingRoom::bytes(experts())});

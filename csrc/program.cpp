@@ -68,11 +68,13 @@ void Program::replay(const BatchView& batch, int32_t* choices) {
 Program::Pieces Program::pieces(size_t index) const {
     const auto [op, phase] = phases_[index];
     const int n = units(index), most = pool_->size() == 1 ? 1 : pool_->size() * 4; // every thread sees the same number
-    const int grain = op->uneven() ? 1 : op->together(step_, phase), grains = (n + grain - 1) / grain;
-    return {n, grain, op->uneven() ? n : std::min(grains, most)};
+    if (const std::vector<int>* ends = op->ranges()) return {n, 1, static_cast<int>(ends->size()), ends->data()};
+    const int grain = op->together(step_, phase), grains = (n + grain - 1) / grain;
+    return {n, grain, std::min(grains, most), nullptr};
 }
 
 int Program::Pieces::begin(int piece) const {
+    if (ends) return piece ? ends[piece - 1] : 0;
     const int grains = (n + grain - 1) / grain;
     return std::min(static_cast<int>(tile_start({count, grains / count, grains % count}, piece)) * grain, n);
 }
@@ -82,13 +84,15 @@ void Program::work(int thread) {
         const auto [op, phase] = phases_[index];
         const Pieces all = pieces(index);
         Claims& claims = claims_[index];
+        int done = 0; // said once: whoever says it waits until all that was written has left for memory
         for (int piece, next; claims.claim(all.count, 1, &piece, &next);) {
             const int begin = all.begin(piece), end = all.begin(next), later = piece + pool_->size(); // claimed in turn
             upcoming_[static_cast<size_t>(thread * Step::kLine)] = later < all.count ? all.begin(later) : -1;
             op->run(step_, phase, begin, end, thread);
             if (all.n == 1) run_on(index, thread);
-            claims.finish(end - begin, all.n);
+            done += end - begin;
         }
+        if (done) claims.finish(done, all.n);
         prefetch_after(index, thread);
         claims.await(all.n);
     }

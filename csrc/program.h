@@ -60,8 +60,8 @@ public:
     virtual void prefetch(int64_t) const {}
     // So many units are computed faster together: ranges end where they do.
     virtual int together(const Step&, int) const { return 1; }
-    // Units of unequal length: they are claimed one by one.
-    virtual bool uneven() const { return false; }
+    // Of units of unequal length: where the ranges end in which they are claimed, the last where the units do.
+    virtual const std::vector<int>* ranges() const { return nullptr; }
     virtual size_t scratch_bytes(const Kernels&) const { return 0; }
     // The buffer of whose rows it can find the largest number without computing them (Step::choices).
     virtual const Buffer* chooses() const { return nullptr; }
@@ -99,6 +99,7 @@ private:
     void prefetch_after(size_t index, int thread) const;
     struct Pieces {
         int n, grain, count;
+        const int* ends;
         int begin(int piece) const;
     };
     Pieces pieces(size_t index) const;

@@ -62,10 +62,12 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
     w.most = w.few ? DIRECT_ROWS : ROWS;
     w.small_values = a.kv.type == KVType::S8;
     w.most_weight = a.kv.latent && !w.small_values ? 16376.0f : 32760.0f;
-    Softening of[kTilesTogether]{}; // tiles have less than 8 rows: what the others hold is a number
+    const Tiles tiles = split_tiles(rows, w.most);
+    Softening of[kTilesTogether];
+    for (int64_t i = 0, n = w.few ? kTogether * tiles.count : (int64_t)kTilesTogether; i < n; i++)
+        of[i] = {}; // tiles have less than 8 rows: what the others hold is a number
     w.of = of;
     load_queries(a, item, w);
-    const Tiles tiles = split_tiles(rows, w.most);
     int64_t from = INT32_MAX, to = 0;
     for (int64_t r = 0; r < rows; r++) {
         if (((int32_t*)w.low)[r] < from) from = ((int32_t*)w.low)[r];
@@ -74,7 +76,11 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
         w.total_l[r] = 0.0f;
     }
     if (w.dv != w.dvp) __builtin_memset(w.v, 0, kRescale * w.dvp * 4);
-    __builtin_memset(w.total, 0, rows * w.dvp * 4);
+    const auto head_of_row = [&](int64_t r) { return item.head * group + r % group; };
+    const auto sink_of = [&](int64_t r) { return a.sinks ? a.sinks + head_of_row(r) : nullptr; };
+    const auto y_of = [&](int64_t r) { return a.y + ((item.t0 + r / group) * a.heads + head_of_row(r)) * w.dv; };
+    const bool alone = !item.partial && item.c1 == item.c0 + 1; // then what it finds is the total
+    if (!alone) __builtin_memset(w.total, 0, rows * w.dvp * 4);
     for (int64_t split = item.c0; split < item.c1; split++) {
         __builtin_memset(w.o, 0, rows * w.dvp * 4);
         __builtin_memset(w.l, 0, rows * 64);
@@ -88,16 +94,14 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
                 __builtin_memcpy(p, w.o + r * w.dvp, w.dvp * 4);
                 p[w.dvp] = m;
                 p[w.dvp + 1] = l;
-            } else
+            } else if (alone)
+                write_row(w.o + r * w.dvp, m, l, sink_of(r), w.dv, y_of(r));
+            else
                 merge_row(w.total + r * w.dvp, w.total_m + r, w.total_l + r, w.o + r * w.dvp, m, l, w.dvp);
         }
     }
-    if (item.partial) return;
-    for (int64_t r = 0; r < rows; r++) {
-        const int64_t token = item.t0 + r / group, head = item.head * group + r % group;
-        write_row(w.total + r * w.dvp, w.total_m[r], w.total_l[r], a.sinks ? a.sinks + head : nullptr, w.dv,
-                  a.y + (token * a.heads + head) * w.dv);
-    }
+    for (int64_t r = 0; r < rows && !item.partial && !alone; r++)
+        write_row(w.total + r * w.dvp, w.total_m[r], w.total_l[r], sink_of(r), w.dv, y_of(r));
 }
 
 // The first split's o becomes the running total, as in attention(): same operations, same bits.

@@ -149,8 +149,8 @@ void write_row(const float* total, float m, float l, const float* sink, int64_t 
         factor = exp2_negative(m - now);
         l = l * factor + exp2_negative(log_sink - now);
     }
-    for (int64_t i = 0; i < dv; i += 16) {
-        const F x = load(total + i) * set1(factor) / set1(l);
+    for (int64_t i = 0; i < dv; i += 16) { // 0 is added as merging a single split does: -0 becomes 0
+        const F x = (load(total + i) + zero()) * set1(factor) / set1(l);
         if (dv - i >= 16) store(y + i, x);
         else store_n(y + i, x, dv - i);
     }

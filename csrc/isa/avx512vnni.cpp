@@ -25,6 +25,7 @@ namespace {
 #include "vec_avx512.inl"
 #include "kernels.inl"
 #include "dot_vnni512.inl"
+#include "epilogue.inl"
 #include "linear.inl"
 #include "screen.inl"
 #include "rotary.inl"

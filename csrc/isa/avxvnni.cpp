@@ -26,6 +26,7 @@ namespace {
 #include "vec_avx2.inl"
 #include "kernels.inl"
 #include "dot_avx2.inl"
+#include "epilogue.inl"
 #include "linear.inl"
 #include "screen.inl"
 #include "rotary.inl"

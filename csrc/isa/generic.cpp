@@ -26,6 +26,7 @@ namespace {
 #include "vec_generic.inl"
 #include "kernels.inl"
 #include "dot_generic.inl"
+#include "epilogue.inl"
 #include "linear.inl"
 #include "screen.inl"
 #include "rotary.inl"

@@ -8,11 +8,15 @@ SIMD F copysign(F magnitude, F sign) {
     return from_bits(addi(m, s));
 }
 
-// e^r 2^n for |r| <= ln 2 / 2, before the scaling by 2^n.
-SIMD F exp_reduced(F x, F* n) {
-    *n = round_even(x * set1(kLog2e));
-    F r = fma(*n, set1(-kLn2High), x);
-    r = fma(*n, set1(-kLn2Low), r);
+// In the lowest bits of 1.5 * 2^23 + 127, plus a number of at most 127 without its fraction, is the exponent of 2^n.
+const float kMagic = 12583039.0f;
+
+// e^x = e^r 2^n for |r| <= ln 2 / 2, before the scaling by 2^n.
+SIMD F exp_reduced(F x, F* scale) {
+    const F shifted = fma(x, set1(kLog2e), set1(kMagic)), n = shifted - set1(kMagic);
+    *scale = from_bits(shl<23>(bits(shifted)));
+    F r = fma(n, set1(-kLn2High), x);
+    r = fma(n, set1(-kLn2Low), r);
     F p = fma(set1(1.393366939e-3f), r, set1(8.363192819e-3f));
     p = fma(p, r, set1(4.166646474e-2f));
     p = fma(p, r, set1(1.666657690e-1f));
@@ -20,10 +24,9 @@ SIMD F exp_reduced(F x, F* n) {
     return fma(p, r * r, r) + set1(1.0f);
 }
 
-// 2^x for x <= 0; below -126.5, where f32 has only denormals left, 0. Adding 1.5 * 2^23 + 127 leaves no
-// fraction bits, and in the lowest ones the exponent of 2^n.
+// 2^x for x <= 0; below -126.5, where f32 has only denormals left, 0.
 SIMD F exp2_reduced(F x, F* scale) {
-    const F magic = set1(12583039.0f), bounded = max(set1(-127.0f), x);
+    const F magic = set1(kMagic), bounded = max(set1(-127.0f), x);
     const F shifted = bounded + magic;
     *scale = from_bits(shl<23>(bits(shifted)));
     return bounded - (shifted - magic);
@@ -50,13 +53,13 @@ SIMD F exp2_rounded(F x) {
     return p * scale;
 }
 
-// e^x; 0 below -87.3, 2.4e38 above 88.3 (callers divide by it or by 1 plus it).
-SIMD F exp(F x) {
-    const F lowest = set1(-87.33f);
-    F n, p = exp_reduced(min(set1(88.3f), max(lowest, x)), &n);
-    F y = p * from_bits(shl<23>(addi(to_int(n), seti(126)))) * set1(2.0f); // 2^127 is the largest factor
-    return select(less(x, lowest), zero(), y);
+// e^x from 1.2e-38 at -87.3 to 2.4e38 at 88.3, and no further.
+SIMD F exp_bounded(F x) {
+    F scale, p = exp_reduced(min(set1(88.3f), max(set1(-87.33f), x)), &scale);
+    return p * scale;
 }
+// e^x; 0 below -87.3, 2.4e38 above 88.3 (callers divide by it or by 1 plus it).
+SIMD F exp(F x) { return select(less(x, set1(-87.33f)), zero(), exp_bounded(x)); }
 
 SIMD float exp2_negative(float x) { return first_lane(exp2_negative(set1(x))); }
 
@@ -97,12 +100,12 @@ SIMD F erf(F x) {
     return select(less(abs(x), set1(1.0f)), p * x, large);
 }
 
-SIMD F sigmoid(F x) { return set1(1.0f) / (set1(1.0f) + exp(zero() - x)); }
+SIMD F sigmoid(F x) { return set1(1.0f) / (set1(1.0f) + exp_bounded(zero() - x)); }
 
 SIMD F activate(F x, Activation activation) {
     switch (activation) {
     case Activation::None: return x;
-    case Activation::Silu: return x * sigmoid(x);
+    case Activation::Silu: return x / (set1(1.0f) + exp_bounded(zero() - x));
     case Activation::Gelu: return x * (set1(0.5f) * (set1(1.0f) + erf(x * set1(0.70710678f))));
     case Activation::GeluTanh: {
         // (1 + tanh(z)) / 2 is sigmoid(2 z), which costs half as much and loses nothing where tanh nears -1.

@@ -28,6 +28,7 @@ namespace {
 #include "vec_neon.inl"
 #include "kernels.inl"
 #include "dot_neon.inl"
+#include "epilogue.inl"
 #include "linear.inl"
 #include "screen.inl"
 #include "rotary.inl"

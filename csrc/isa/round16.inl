@@ -28,27 +28,36 @@ SIMD float largest_of(const float* x, int64_t n) {
 }
 SIMD bool is_finite(float x) { return x - x == 0.0f; }
 
-// x [n] to 16 bits within bounds, one of which it reaches; returns the factor. A row
-// that is not finite becomes zeros, and its factor NaN; one below 2^-100 is nothing.
+// The unit in which x [n], whose largest magnitude is given, stays within bounds, one of which it reaches.
+SIMD float unit_of(const float* x, int64_t n, float largest, Bounds bounds) {
+    const float unit = largest * (1.0f / bounds.element);
+    if (bounds.norm == 0.0f) return largest / bounds.element; // values are what the reference has, to the bit
+    int32_t exponent; // squares of a large row would be infinite, so they are those of x / 2^n, and smaller than 16
+    __builtin_memcpy(&exponent, &largest, 4);
+    exponent = exponent < 0x7e800000 ? exponent & 0x7f800000 : 0x7e800000; // 2^-n is no denormal
+    const F inverse = from_bits(seti(0x7f000000 - exponent));
+    F squares = zero();
+    for (int64_t i = 0; i < n; i += 16) {
+        const F v = load_n(x + i, n - i < 16 ? n - i : 16) * inverse;
+        squares = fma(v, v, squares);
+    }
+    float power;
+    __builtin_memcpy(&power, &exponent, 4);
+    const float of_norm = power * (first_lane(root(set1(rsum(squares)))) * (1.0f / bounds.norm));
+    return of_norm > unit ? of_norm : unit;
+}
+
+// x [n] to 16 bits within bounds; returns the factor. A row that is not finite becomes zeros, and its factor NaN;
+// one below 2^-100 is nothing.
 float round_row(const float* x, int64_t n, Bounds bounds, int16_t* y) {
     const float largest = largest_of(x, n);
     if (!(is_finite(largest) && largest >= 0x1p-100f)) {
         __builtin_memset(y, 0, 2 * n);
         return largest < 1.0f ? 0.0f : __builtin_nanf("");
     }
-    float unit = largest / bounds.element;
-    if (bounds.norm > 0.0f) {
-        const F inverse = set1(1.0f / largest); // squares of a large row would be infinite
-        F squares = zero();
-        for (int64_t i = 0; i < n; i += 16) {
-            const F v = load_n(x + i, n - i < 16 ? n - i : 16) * inverse;
-            squares = fma(v, v, squares);
-        }
-        const float of_norm = largest * (first_lane(root(set1(rsum(squares)))) / bounds.norm);
-        if (of_norm > unit) unit = of_norm;
-    }
+    const float unit = unit_of(x, n, largest, bounds);
     int64_t i = 0;
-    if (bounds.norm > 0.0f) // as exact as its bounds need; values are what the reference has, to the bit
+    if (bounds.norm > 0.0f) // as exact as its bounds need
         for (const F inverse = set1(1.0f / unit); i + 16 <= n; i += 16) store_s16(y + i, to_int(load(x + i) * inverse));
     for (; i + 16 <= n; i += 16) store_s16(y + i, to_int(load(x + i) / set1(unit)));
     if (i == n) return unit;
