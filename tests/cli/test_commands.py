@@ -19,6 +19,7 @@ import pytest
 from octavo.checkpoints import hub
 from octavo.cli import _load, main
 from octavo.errors import CheckpointError
+from octavo.kernels.cuda.device import NO_DRIVER
 from octavo.server.listen import bind
 from support.cli import command, environment, octavo_command
 from support.fake_engine import FakeEngine
@@ -216,6 +217,23 @@ class TestFetch:
         monkeypatch.setattr(hub, "cached", lambda model: Path("there"))
         _load.fetch("smollm2", quiet=True)
         assert pulled == ["smollm2"]
+
+
+class TestDevice:
+    @pytest.mark.parametrize(
+        ("device", "said"),
+        [
+            (f"cpu: {NO_DRIVER}", ""),
+            ("cpu: a Tesla V100 is too old", "device: cpu: a Tesla V100 is too old\n"),
+            ("NVIDIA H200 (sm_90)", "device: NVIDIA H200 (sm_90)\n"),
+            (None, ""),
+        ],
+    )
+    def test_a_gpu_that_is_there_is_spoken_of(
+        self, device: str | None, said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        _load.name_device({} if device is None else {"device": device})
+        assert capsys.readouterr() == ("", said)
 
 
 class TestEnv:

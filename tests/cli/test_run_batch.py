@@ -137,7 +137,7 @@ def test_many_requests_are_with_the_engine_together(tmp_path: Path, engine: Fake
     ("text", "message"),
     [
         ("{", "line 1 is not JSON"),
-        ("[]", "line 1 has no custom_id"),
+        ("[]", "line 1 has no custom_id that is a string"),
         ('\n{"custom_id": 5}', "line 2 has no custom_id"),
         ('{"custom_id": "a"}\n{"custom_id": "a"}', "lines 1 and 2 have the same custom_id"),
     ],

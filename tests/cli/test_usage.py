@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import subprocess
 import sys
 from typing import Any
 
@@ -15,6 +17,7 @@ from octavo.cli._flags import ENGINE_HELP, SAMPLING_HELP, EngineChoice, engine_f
 from octavo.config import EngineConfig
 from octavo.errors import CheckpointError, InvalidRequestError, OctavoError
 from octavo.params import SamplingParams
+from support.cli import command as octavo_words
 from support.cli import octavo_command
 
 
@@ -172,6 +175,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
             "octavo: error: no space left on the disk: /a/b\n",
         ),
         (PermissionError(13, "Permission denied", "/a"), 1, "octavo: error: Permission denied: /a\n"),
+        (
+            MemoryError("std::bad_alloc"),
+            1,
+            "octavo: error: not enough memory (std::bad_alloc): --max-num-seqs, --num-pages and "
+            "--gpu-memory-utilization say how much is taken\n",
+        ),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
@@ -188,6 +197,14 @@ def test_endings(
     monkeypatch.setattr("octavo.cli.env.collect", fail)
     assert main(["env"]) == status
     assert capsys.readouterr().err == line
+
+
+def test_standard_streams_may_be_missing() -> None:
+    command = " ".join(shlex.quote(word) for word in octavo_words("env", "--json"))
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), closed
+        assert ("cpu" in done.stdout) is (">&- " not in f"{closed} ".replace("2>&-", "")), closed
 
 
 def test_bugs_keep_their_trace(monkeypatch: pytest.MonkeyPatch) -> None:

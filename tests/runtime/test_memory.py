@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from pathlib import Path
 
@@ -62,6 +63,17 @@ def test_memory_is_bounded_by_the_cgroup(tmp_path: Path) -> None:
     write(tmp_path, "sys/fs/cgroup/memory.max", "5000\n")
     assert available_memory(tmp_path) == 4000
     write(tmp_path, "sys/fs/cgroup/memory.current", "9000\n")
+    assert available_memory(tmp_path) == 0
+
+
+def test_memory_is_bounded_by_the_address_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "proc/meminfo", "MemAvailable:   64 kB\n")
+    page = os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr("resource.getrlimit", lambda _: (12 * page, 20 * page))
+    assert available_memory(tmp_path) == 64 * 1024  # how much is used is not known
+    write(tmp_path, "proc/self/statm", "10 1 1 1 0 1 0\n")
+    assert available_memory(tmp_path) == 2 * page
+    write(tmp_path, "proc/self/statm", "14 1 1 1 0 1 0\n")
     assert available_memory(tmp_path) == 0
 
 

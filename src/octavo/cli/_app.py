@@ -61,6 +61,7 @@ def _version(wanted: bool) -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command; returns its exit status and never raises for what a user can cause."""
+    _open_missing_streams()
     warnings.showwarning = _show_warning
     names = command_names()
     asked = next((word for word in argv if not word.startswith("-")), "").replace("-", "_")
@@ -85,6 +86,9 @@ def run(argv: Sequence[str]) -> int:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except MemoryError as error:
+        flags = "--max-num-seqs, --num-pages and --gpu-memory-utilization"
+        return _fail(f"not enough memory ({error}): {flags} say how much is taken")
     except OSError as error:
         if error.errno == errno.ENOSPC:
             return _fail(f"no space left on the disk{_where(error)}")
@@ -96,6 +100,13 @@ def run(argv: Sequence[str]) -> int:
             raise
         text = str(message())
         return _fail(f"{text[:1].lower()}{text[1:]}" if text else "see octavo --help", 2)
+
+
+def _open_missing_streams() -> None:
+    """A daemon may be started without stdin, stdout or stderr: there is nothing to read, and nobody reads."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the process ends)
 
 
 def _explain(error: OctavoError) -> str:

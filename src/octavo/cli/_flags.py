@@ -46,7 +46,7 @@ ENGINE_HELP = {
     "swap_space": "GiB in which the pages of preempted requests may wait; 0: none.",
     "prefix_cache_dir": "A folder in which the prefix cache outlives a restart.",
     "prefix_cache_disk_space": "GiB that it may take there.  [default: 4]",
-    "scheduling_policy": "Among equal priorities: fcfs, or lpm (longest cached prefix first).",
+    "scheduling_policy": "Among equal priorities: fcfs (or: priority), or lpm (longest cached prefix first).",
     "seed": "Base of the seeds of requests that bring none.",
     "threads": "CPU threads.",
     "isa": "CPU instruction set: auto, or one that `octavo env` lists.",
@@ -59,7 +59,7 @@ ENGINE_HELP = {
     "chat_template": "A Jinja template, or a file that holds one.",
 }
 SAMPLING_HELP = {
-    "max_tokens": "Most tokens to generate.",
+    "max_tokens": "Most tokens to generate, within what the context holds.",
     "temperature": "0: always the likeliest token.",
     "top_p": "Keep the likeliest tokens that together reach this probability.",
     "top_k": "Keep so many of the likeliest tokens; 0: all.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from octavo.cli._flags import EngineChoice
@@ -37,4 +38,16 @@ def load(engine: EngineChoice, progress: Callable[[str, float], None] | None = N
     from octavo.llm import AsyncEngineArgs, AsyncLLM
 
     args = AsyncEngineArgs(model=engine.model, **engine.options)
-    return AsyncLLM.from_engine_args(args, progress=progress)
+    llm = AsyncLLM.from_engine_args(args, progress=progress)
+    if progress is None:
+        name_device(llm.facts)
+    return llm
+
+
+def name_device(facts: Mapping[str, str]) -> None:
+    """Say on stderr which GPU is used, or why one that may be there is not; without a driver say nothing."""
+    from octavo.kernels.cuda.device import NO_DRIVER
+
+    device = facts.get("device")
+    if device and NO_DRIVER not in device:
+        print(f"device: {device}", file=sys.stderr)

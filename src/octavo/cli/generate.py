@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_TOKENS = 256
 
 
-@sampling_flags()
+@sampling_flags(max_tokens=str(DEFAULT_TOKENS))
 @engine_flags(leave_out=("seed", "served_model_name"))
 def generate(
     engine: EngineChoice,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -177,7 +178,7 @@ def activation_reserve(max_num_seqs: int, vocab_size: int) -> int:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: the system's, within the cgroup's limit."""
+    """Bytes that this process may still take: the system's, within the limits of cgroup and `ulimit -v`."""
     free = _system_available(root)
     limit = _cgroup_number(root, ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"))
     used = _cgroup_number(
@@ -185,7 +186,20 @@ def available_memory(root: Path = Path("/")) -> int:
     )
     if limit is not None and used is not None:
         free = min(free, max(limit - used, 0))
-    return free
+    left = _address_space(root)
+    return free if left is None else min(free, left)
+
+
+def _address_space(root: Path) -> int | None:
+    """Bytes of addresses that RLIMIT_AS leaves; None: it is not set, or what is used is not known."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        pages = int((root / "proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(limit - pages * os.sysconf("SC_PAGE_SIZE"), 0)
 
 
 def _system_available(root: Path) -> int:

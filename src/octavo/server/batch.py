@@ -56,7 +56,7 @@ def read_requests(path: Path) -> Iterator[tuple[int, Any]]:
             except (ValueError, RecursionError):
                 raise InvalidRequestError(f"{path.name}, line {number} is not JSON") from None
             if not isinstance(value, dict) or not isinstance(value.get("custom_id"), str):
-                raise InvalidRequestError(f"{path.name}, line {number} has no custom_id")
+                raise InvalidRequestError(f"{path.name}, line {number} has no custom_id that is a string")
             yield number, value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,3 +17,12 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def checked_memory() -> Iterator[None]:
+    """No launch of any test touches anything but its tensors, or what another of its programs writes."""
+    from support.memcheck import checked
+
+    with checked():
+        yield

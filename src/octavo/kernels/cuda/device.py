@@ -17,6 +17,7 @@ MINIMUM_CAPABILITY = (8, 0)
 """Ampere: bf16 tensor cores."""
 SHARE = 0.9
 """Of a GPU's memory, for weights, pages and activations, when nobody says otherwise."""
+NO_DRIVER = "no NVIDIA driver is installed (libcuda.so.1 was not found)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def find_gpu(index: int = 0) -> Gpu | str:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return "no NVIDIA driver is installed (libcuda.so.1 was not found)"
+        return NO_DRIVER
     if status := cuda.cuInit(0):
         return driver_says(status)
     count, handle, version = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
