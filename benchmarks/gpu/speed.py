@@ -228,7 +228,7 @@ def transformers_rate(scale: Scale, device: torch.device, dtype: torch.dtype) ->
 
 
 def attention(backend: Any, scale: Scale) -> Iterator[Row]:
-    """Our attention over torch's SDPA: a prompt, and decoding with KV that SDPA gets contiguous."""
+    """Over the faster of SDPA and FlexAttention: a prompt, and decoding with KV that they get contiguous."""
     from octavo.kernels.cuda.attention import attend
     from octavo.kernels.ops import KVSpec
 
@@ -252,9 +252,29 @@ def attention(backend: Any, scale: Scale) -> Iterator[Row]:
         sdpa = partial(
             torch.nn.functional.scaled_dot_product_attention, rows, k, v, is_causal=query > 1, enable_gqa=True
         )
-        theirs = seconds(sdpa, scale.repeat, device)
-        note = f"{ours * 1e6:.0f} us, SDPA {theirs * 1e6:.0f} us; {count} x {query} queries at {context}"
-        yield Row(f"attention over SDPA, {name}", "x", theirs / ours, wanted, note)
+        theirs = {"SDPA": seconds(sdpa, scale.repeat, device)}
+        said = ""
+        if device.type == "cuda":
+            try:
+                theirs["FlexAttention"] = seconds(flex_attention(rows, k, v), scale.repeat, device)
+            except Exception as error:  # SDPA is there to compare with
+                said = f"; FlexAttention failed: {error!r:.100}"
+        times = ", ".join(f"{peer} {took * 1e6:.0f} us" for peer, took in theirs.items())
+        note = f"{ours * 1e6:.0f} us, {times}; {count} x {query} queries at {context}{said}"
+        yield Row(f"attention over torch's, {name}", "x", min(theirs.values()) / ours, wanted, note)
+
+
+def flex_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], Any]:
+    """torch's FlexAttention, compiled: causal over a prompt, everything for a single query."""
+    from torch.nn.attention import flex_attention as flex
+
+    def causal(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return query >= key
+
+    length = q.shape[2]
+    mask = flex.create_block_mask(causal, None, None, length, length, str(q.device)) if length > 1 else None
+    compiled: Any = torch.compile(flex.flex_attention, dynamic=False)
+    return partial(compiled, q, k, v, block_mask=mask, enable_gqa=True)
 
 
 def device_queries(device: torch.device, count: int, context: int, query: int, width: int) -> Any:
