@@ -14,24 +14,24 @@ splits at fixed positions and folds them in the same order in both cases.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
+from octavo.kernels.cuda.attention_merge import fold, merge_kernel, sunk
+from octavo.kernels.cuda.attention_plan import Queries, Shape, shape_of
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.kv import CudaKVLayer
-from octavo.kernels.cuda.launch import cdiv, next_power_of_2
+from octavo.kernels.cuda.launch import next_power_of_2
 from octavo.kernels.cuda.rows import tanh
 from octavo.kernels.ops import AttentionSpec, Sight
 
 
 @triton.jit
-def page_pointers(pages, table, at, ok, head, heads, page_size):
+def page_pointers(table, at, ok, head, heads, PAGE: tl.constexpr):
     """First element of (page, head, offset) of positions at, in rows of one element."""
-    page = tl.load(table + at // page_size, mask=ok, other=0).to(tl.int64)
-    return (page * heads + head) * page_size + at % page_size
+    page = tl.load(table + at // PAGE, mask=ok, other=0).to(tl.int64)
+    return (page * heads + head) * PAGE + at % PAGE
 
 
 @triton.jit
@@ -57,56 +57,114 @@ def on_path(trees, words, token, i, ok, plain):
 
 
 @triton.jit
+def key_block(k_pages, place, ok, d, dim, NARROW: tl.constexpr, MASKED: tl.constexpr):
+    """Elements d of the keys at place, [D, BN]."""
+    at = k_pages + place[None, :] * dim + d[:, None]
+    if NARROW:
+        return tl.load(at, mask=ok[None, :] & (d < dim)[:, None], other=0.0)
+    elif MASKED:
+        return tl.load(at, mask=ok[None, :], other=0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
 def scores_of(
-    q0, q1, k_pages, k_scales, place, at, ok, pos, dim, scale, softcap, slope,
-    bias, bias_row, reach,
+    q0, q1, k_pages, k_scales, place, at, ok, pos, dim, scale, softcap, slope, bias, bias_row, reach,
     D0: tl.constexpr, D1: tl.constexpr, INT8: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
-    BIAS: tl.constexpr, NARROW: tl.constexpr,
+    BIAS: tl.constexpr, NARROW: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """scale q.k, capped and biased, of a block of positions: [BM, BN]."""
-    d0 = tl.arange(0, D0)
-    there = ok[None, :] & (d0 < dim)[:, None] if NARROW else ok[None, :]
-    k0 = tl.load(k_pages + place[None, :] * dim + d0[:, None], mask=there, other=0.0).to(q0.dtype)
+    """scale q.k, capped and biased, of a block of positions, in powers of two: [BM, BN]."""
+    k0 = key_block(k_pages, place, ok, tl.arange(0, D0), dim, NARROW, MASKED).to(q0.dtype)
     s = tl.dot(q0, k0, input_precision="ieee")
     if D1 > 0:
-        d1 = D0 + tl.arange(0, D1)
-        inside = ok[None, :] & (d1 < dim)[:, None]
-        k1 = tl.load(k_pages + place[None, :] * dim + d1[:, None], mask=inside, other=0.0).to(q0.dtype)
+        k1 = key_block(k_pages, place, ok, D0 + tl.arange(0, D1), dim, True, MASKED).to(q0.dtype)
         s = tl.dot(q1, k1, s, input_precision="ieee")
     if INT8:
         s = s * tl.load(k_scales + place, mask=ok, other=0.0)[None, :]
-    s = s * scale
-    if SOFTCAP:
-        s = softcap * tanh(s / softcap)
-    if ALIBI:
-        s += slope[:, None] * (at[None, :] - pos[:, None]).to(tl.float32)
-    if BIAS:
-        column = tl.minimum(tl.maximum(at[None, :] - pos[:, None], -reach), reach) + reach
-        s += tl.load(bias + bias_row[:, None] + column)
+    if SOFTCAP or ALIBI or BIAS:
+        s = s * scale
+        if SOFTCAP:
+            s = softcap * tanh(s / softcap)
+        if ALIBI:
+            s += slope[:, None] * (at[None, :] - pos[:, None]).to(tl.float32)
+        if BIAS:
+            column = tl.minimum(tl.maximum(at[None, :] - pos[:, None], -reach), reach) + reach
+            s += tl.load(bias + bias_row[:, None] + column)
+        s = s * 1.4426950408889634
+    else:
+        s = s * (scale * 1.4426950408889634)
     return s
 
 
 @triton.jit
-def fold(total, m_total, l_total, acc, m, l):
-    """Two partial softmaxes as one, the earlier positions first."""
-    top = tl.maximum(m_total, m)
-    safe = tl.where(top == -float("inf"), 0.0, top)
-    a, b = tl.exp(m_total - safe), tl.exp(m - safe)
-    return total * a[:, None] + acc * b[:, None], top, l_total * a + l * b
+def attend_block(
+    acc, m, l, q0, q1, k_pages, v_pages, k_scales, v_scales, positions, table, trees, words, bias, bias_row,
+    n0, stop, lowest, start, first, first_token, token, pos, row_ok, plain, slope, kv_head, kv_heads, dim,
+    v_dim, stride_v, window, scale, softcap, reach,
+    INT8: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    ALIBI: tl.constexpr, BIAS: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr,
+    DV: tl.constexpr, NARROW: tl.constexpr, TREE: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Positions n0 .. n0 + BN - 1 of a split, folded into acc, m and l; not MASKED: all rows see them all."""
+    dv = tl.arange(0, DV)
+    at = n0 + tl.arange(0, BN)
+    ok = (at < stop) & (at >= lowest)
+    stored = at
+    if TREE == 2:
+        stored = gathered(trees, words, positions, first_token, start, first, plain, at, BN)
+    if MASKED:
+        place = page_pointers(table, stored, ok, kv_head, kv_heads, PAGE)
+    else:
+        place = page_pointers(table, stored, at >= 0, kv_head, kv_heads, PAGE)
+    if TREE == 1:  # from here on, at is each key's position
+        at = tl.load(positions + start + stored - first, mask=ok & (stored >= first), other=0)
+        at = tl.where(stored >= first, at, stored)
+    s = scores_of(
+        q0, q1, k_pages, k_scales, place, at, ok, pos, dim, scale, softcap, slope, bias, bias_row, reach,
+        D0, D1, INT8, SOFTCAP, ALIBI, BIAS, NARROW, MASKED,
+    )  # fmt: skip
+    if MASKED:
+        seen = ok[None, :] & row_ok[:, None]
+        if CAUSAL:
+            seen = seen & (at[None, :] <= pos[:, None])
+        if WINDOW:
+            seen = seen & (at[None, :] > pos[:, None] - window)
+        if TREE == 1:
+            seen = seen & on_path(trees, words, token, stored - first, seen, plain)
+        s = tl.where(seen, s, -float("inf"))
+    top = tl.maximum(m, tl.max(s, axis=1))
+    safe = top
+    if MASKED:
+        safe = tl.where(top == -float("inf"), 0.0, top)
+    p = tl.exp2(s - safe[:, None])
+    shrink = tl.exp2(m - safe)
+    # max passes over NaN, exp2 does not: a row that meets NaN ends as NaN
+    l = l * shrink + tl.sum(p, axis=1)
+    if INT8:
+        p = p * tl.load(v_scales + place, mask=ok, other=0.0)[None, :]
+    at_v = v_pages + place[:, None] * stride_v + dv[None, :]
+    if MASKED or DV != D0:
+        v = tl.load(at_v, mask=ok[:, None] & (dv < v_dim)[None, :], other=0.0)
+    else:
+        v = tl.load(at_v, mask=(dv < v_dim)[None, :], other=0.0)
+    acc = tl.dot(p.to(q0.dtype), v.to(q0.dtype), acc * shrink[:, None], input_precision="ieee")
+    return acc, top, l
 
 
 @triton.jit
 def attention_kernel(
     q, k_pages, v_pages, k_scales, v_scales, out, part_m, part_l,
     query_start, context_lens, positions, tables, trees, words, slopes, sinks, bias, reach,
-    sequences, q_heads, kv_heads, dim, v_dim, stride_v, page_size, table_width, window, scale, softcap,
+    sequences, q_heads, kv_heads, dim, v_dim, stride_v, table_width, window, scale, softcap,
     SPLITS: tl.constexpr, FIXED: tl.constexpr, DIRECT: tl.constexpr, INT8: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
     BIAS: tl.constexpr, SINKS: tl.constexpr, GROUP: tl.constexpr, SUB: tl.constexpr, BQ: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, DV: tl.constexpr,
-    NARROW: tl.constexpr, TREE: tl.constexpr,
+    NARROW: tl.constexpr, TREE: tl.constexpr, PAGE: tl.constexpr, SINGLE: tl.constexpr,
 ):  # fmt: skip
-    """See the module's text. TREE: 0 none, 1 by mask, 2 gathered (BQ is 1).
+    """See the module's text. TREE: 0 none, 1 by mask, 2 gathered (BQ is 1). SINGLE: each sequence has one
+    token, so nobody has to look for where it begins.
 
     out [T, q_heads, v_dim] (DIRECT) or [splits, T, q_heads, v_dim] in f32.
 
@@ -115,16 +173,22 @@ def attention_kernel(
     """
     block, heads_block, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     kv_head = heads_block // (GROUP // SUB)
-    low, high = 0, sequences
-    while high - low > 1:  # the last sequence whose first block is not after ours
-        middle = (low + high) // 2
-        if tl.load(query_start + middle) // BQ + middle <= block:
-            low = middle
-        else:
-            high = middle
-    seq = low
-    start, end = tl.load(query_start + seq), tl.load(query_start + seq + 1)
-    first_token = start + (block - start // BQ - seq) * BQ
+    if SINGLE:
+        seq, start, end = block, block, block + 1
+    else:
+        block = tl.num_programs(0) - 1 - block  # those that see the most begin first
+        low, high = 0, sequences
+        while high - low > 1:  # the last sequence whose first block is not after ours
+            middle = (low + high) // 2
+            if tl.load(query_start + middle) // BQ + middle <= block:
+                low = middle
+            else:
+                high = middle
+        seq = low
+        start, end = tl.load(query_start + seq), tl.load(query_start + seq + 1)
+    first_token = start
+    if not SINGLE:
+        first_token = start + (block - start // BQ - seq) * BQ
     if first_token < end:
         m_row = tl.arange(0, BM)
         token = first_token + m_row // SUB
@@ -159,6 +223,7 @@ def attention_kernel(
             slope = tl.load(slopes + head, mask=row_ok, other=0.0)
         bias_row = tl.where(row_ok, head, 0) * (2 * reach + 1)
         dv = tl.arange(0, DV)
+        least = tl.min(tl.where(row_ok, pos, context), axis=0)
         table = tables + seq * table_width
         tokens = tl.load(query_start + sequences).to(tl.int64)
 
@@ -185,43 +250,26 @@ def attention_kernel(
             acc = tl.zeros([BM, DV], tl.float32)
             m = tl.full([BM], -float("inf"), tl.float32)
             l = tl.zeros([BM], tl.float32)
-            for n0 in range(begin, stop, BN):
-                at = n0 + tl.arange(0, BN)
-                ok = (at < stop) & (at >= lowest)
-                stored = at
-                if TREE == 2:
-                    stored = gathered(trees, words, positions, first_token, start, first, plain, at, BN)
-                place = page_pointers(k_pages, table, stored, ok, kv_head, kv_heads, page_size)
-                if TREE == 1:  # from here on, at is each key's position
-                    at = tl.load(positions + start + stored - first, mask=ok & (stored >= first), other=0)
-                    at = tl.where(stored >= first, at, stored)
-                s = scores_of(
-                    q0, q1, k_pages, k_scales, place, at, ok, pos, dim, scale, softcap, slope,
-                    bias, bias_row, reach, D0, D1, INT8, SOFTCAP, ALIBI, BIAS, NARROW,
-                )  # fmt: skip
-                seen = ok[None, :] & row_ok[:, None]
+            open_to = begin  # before it, every row sees everything
+            if not WINDOW and TREE == 0 and FIXED == 0:  # (compiled apart, equal sums may round apart)
+                edge = stop
                 if CAUSAL:
-                    seen = seen & (at[None, :] <= pos[:, None])
-                if WINDOW:
-                    seen = seen & (at[None, :] > pos[:, None] - window)
-                if TREE == 1:
-                    seen = seen & on_path(trees, words, token, stored - first, seen, plain)
-                s = tl.where(seen, s, -float("inf"))
-                top = tl.maximum(m, tl.max(s, axis=1))
-                safe = tl.where(top == -float("inf"), 0.0, top)
-                p = tl.exp(s - safe[:, None])
-                shrink = tl.exp(m - safe)
-                # max passes over NaN, exp does not: a row that meets NaN ends as NaN
-                l = l * shrink + tl.sum(p, axis=1)
-                m = top
-                if INT8:
-                    p = p * tl.load(v_scales + place, mask=ok, other=0.0)[None, :]
-                v = tl.load(
-                    v_pages + place[:, None] * stride_v + dv[None, :],
-                    mask=ok[:, None] & (dv < v_dim)[None, :],
-                    other=0.0,
-                )
-                acc = tl.dot(p.to(q0.dtype), v.to(q0.dtype), acc * shrink[:, None], input_precision="ieee")
+                    edge = tl.minimum(stop, least + 1)
+                open_to = begin + tl.maximum(edge - begin, 0) // BN * BN
+            for n0 in range(begin, open_to, BN):
+                acc, m, l = attend_block(
+                    acc, m, l, q0, q1, k_pages, v_pages, k_scales, v_scales, positions, table, trees, words,
+                    bias, bias_row, n0, stop, lowest, start, first, first_token, token, pos, row_ok, plain,
+                    slope, kv_head, kv_heads, dim, v_dim, stride_v, window, scale, softcap, reach, INT8,
+                    CAUSAL, WINDOW, SOFTCAP, ALIBI, BIAS, BN, D0, D1, DV, NARROW, TREE, PAGE, False,
+                )  # fmt: skip
+            for n0 in range(open_to, stop, BN):
+                acc, m, l = attend_block(
+                    acc, m, l, q0, q1, k_pages, v_pages, k_scales, v_scales, positions, table, trees, words,
+                    bias, bias_row, n0, stop, lowest, start, first, first_token, token, pos, row_ok, plain,
+                    slope, kv_head, kv_heads, dim, v_dim, stride_v, window, scale, softcap, reach, INT8,
+                    CAUSAL, WINDOW, SOFTCAP, ALIBI, BIAS, BN, D0, D1, DV, NARROW, TREE, PAGE, True,
+                )  # fmt: skip
             if DIRECT:
                 if FIXED > 0:
                     total, m_total, l_total = fold(total, m_total, l_total, acc, m, l)
@@ -237,110 +285,15 @@ def attention_kernel(
                     mask=row_ok[:, None] & (dv < v_dim)[None, :],
                 )
         if DIRECT:
+            sink = tl.zeros([BM], tl.float32)
             if SINKS:
                 sink = tl.load(sinks + head, mask=row_ok, other=-float("inf"))
-                top = tl.maximum(m_total, sink)
-                safe = tl.where(top == -float("inf"), 0.0, top)
-                total = total * tl.exp(m_total - safe)[:, None]
-                l_total = l_total * tl.exp(m_total - safe) + tl.exp(sink - safe)
-            y = total / tl.where(l_total == 0.0, 1.0, l_total)[:, None]
+            y = sunk(total, m_total, l_total, sink, SINKS)
             tl.store(
                 out + row[:, None] * v_dim + dv[None, :],
                 y.to(out.dtype.element_ty),
                 mask=row_ok[:, None] & (dv < v_dim)[None, :],
             )
-
-
-@triton.jit
-def merge_kernel(
-    part, part_m, part_l, positions, slots, sinks, y, tokens, q_heads, v_dim,
-    SPLITS: tl.constexpr, FIXED: tl.constexpr, SINKS: tl.constexpr, DV: tl.constexpr,
-):  # fmt: skip
-    """One token and head a program: its splits folded in ascending order."""
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    dv = tl.arange(0, DV)
-    row = token * q_heads + head
-    one = tl.arange(0, 1)
-    splits = SPLITS
-    if FIXED > 0:
-        splits = tl.where(tl.load(slots + token) < 0, 0, tl.load(positions + token) // FIXED + 1)
-    total = tl.zeros([1, DV], tl.float32)
-    m_total = tl.full([1], -float("inf"), tl.float32)
-    l_total = tl.zeros([1], tl.float32)
-    for split in range(splits):
-        at = split * tokens * q_heads + row
-        acc = tl.load(part + at * v_dim + dv, mask=dv < v_dim, other=0.0)[None, :]
-        total, m_total, l_total = fold(
-            total, m_total, l_total, acc, tl.load(part_m + at + one), tl.load(part_l + at + one)
-        )
-    if SINKS:
-        sink = tl.load(sinks + head + one)
-        top = tl.maximum(m_total, sink)
-        safe = tl.where(top == -float("inf"), 0.0, top)
-        total = total * tl.exp(m_total - safe)[:, None]
-        l_total = l_total * tl.exp(m_total - safe) + tl.exp(sink - safe)
-    result = total / tl.where(l_total == 0.0, 1.0, l_total)[:, None]
-    tl.store(y + row * v_dim + dv[None, :], result.to(y.dtype.element_ty), mask=(dv < v_dim)[None, :])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Queries:
-    """What attention reads of a batch: device arrays, and bounds known on the host.
-
-    Attributes:
-        max_query, max_context: upper bounds of a sequence's tokens in this batch, and of its length.
-        trees [T, 2 W]: tree masks in words of 32 bits.
-    """
-
-    query_start: torch.Tensor
-    context_lens: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    page_tables: torch.Tensor
-    max_query: int
-    max_context: int
-    trees: torch.Tensor | None = None
-
-    @property
-    def sequences(self) -> int:
-        return self.context_lens.shape[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How the work is cut: BM rows of BQ tokens by SUB heads, BN positions, splits (1: nothing to fold)."""
-
-    sub: int
-    bm: int
-    bq: int
-    bn: int
-    splits: int
-    fixed: int
-
-
-def shape_of(queries: Queries, tokens: int, spec: AttentionSpec, policy: Policy, wide: bool) -> Shape:
-    """Blocks by how many tokens a sequence has; splits until every multiprocessor has two programs.
-
-    Bit-exact mode has one block shape, and splits that are cut at fixed positions.
-
-    Args:
-        wide: q is f32, which takes twice the shared memory.
-    """
-    group, exact = spec.num_heads // spec.num_kv_heads, policy.exact
-    most_rows = 16 if spec.head_dim > 256 else 64 if spec.head_dim > 128 else 128
-    sub = next(s for s in range(min(group, most_rows), 0, -1) if group % s == 0)
-    decode = queries.max_query * group <= 64
-    bm = next_power_of_2(max(16, sub if exact else sub * min(queries.max_query, 64)))
-    bm = max(min(bm, most_rows), next_power_of_2(sub))
-    bq = 1 if exact and queries.trees is not None else bm // sub
-    bn = 32 if exact or spec.head_dim > (128 if wide else 256) else 64
-    if not decode or (exact and spec.sight is not Sight.CAUSAL):
-        return Shape(sub, bm, bq, bn, 1, policy.fixed_split if exact else 0)
-    programs = (tokens // bq + queries.sequences) * (spec.num_heads // sub)
-    most = cdiv(queries.max_context, policy.fixed_split if exact else 2 * bn)
-    if exact:
-        return Shape(sub, bm, bq, bn, max(most, 1), policy.fixed_split)
-    return Shape(sub, bm, bq, bn, max(min(2 * policy.sms // programs, 64, most), 1), 0)
 
 
 def attend(
@@ -371,26 +324,29 @@ def attend(
         out = torch.empty((shape.splits, tokens, heads, spec.v_head_dim), device=q.device)
         part_m, part_l = (torch.empty((shape.splits, tokens, heads), device=q.device) for _ in range(2))
     lanes = 1 if direct else min(shape.splits, max(2 * policy.sms, 1))
-    attention_kernel[(tokens // shape.bq + queries.sequences, heads // shape.sub, lanes)](
+    blocks = queries.sequences if shape.single else tokens // shape.bq + queries.sequences
+    attention_kernel[(blocks, heads // shape.sub, lanes)](
         q, kv.k.pages, kv.v.pages, kv.k.scales if int8 else q, kv.v.scales if int8 else q,
         out, part_m, part_l, queries.query_start, queries.context_lens, queries.positions,
         queries.page_tables, queries.positions if trees is None else trees,
         0 if trees is None else trees.shape[1], q if slopes is None else slopes,
         q if sinks is None else sinks, q if bias is None else bias, 0 if bias is None else bias.shape[1] // 2,
         queries.sequences, heads, spec.num_kv_heads, spec.head_dim, spec.v_head_dim,
-        kv.v.pages.shape[3], kv.page_size, queries.page_tables.shape[1], spec.window or 0, spec.scale,
+        kv.v.pages.shape[3], queries.page_tables.shape[1], spec.window or 0, spec.scale,
         spec.softcap or 1.0,
         SPLITS=lanes, FIXED=shape.fixed, DIRECT=direct, INT8=int8, CAUSAL=spec.sight is Sight.CAUSAL,
         BIAS=bias is not None, WINDOW=spec.window is not None,
         SOFTCAP=spec.softcap is not None, ALIBI=slopes is not None, SINKS=sinks is not None and direct,
         GROUP=heads // spec.num_kv_heads, SUB=shape.sub, BQ=shape.bq, BM=shape.bm, BN=shape.bn,
         D0=d0, D1=d1, DV=dv, NARROW=spec.head_dim < d0, TREE=tree,
-        num_warps=4 if shape.bm <= 64 else 8, num_stages=2,
+        PAGE=kv.page_size, SINGLE=shape.single, num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
     if not direct:
         merge_kernel[(tokens, heads)](
             out, part_m, part_l, queries.positions, queries.slots, q if sinks is None else sinks, y,
             tokens, heads, spec.v_head_dim,
-            SPLITS=shape.splits, FIXED=shape.fixed, SINKS=sinks is not None, DV=dv, num_warps=1,
+            SPLITS=shape.splits, FIXED=shape.fixed, SINKS=sinks is not None,
+            BS=1 if shape.fixed else min(next_power_of_2(shape.splits), 16), DV=dv,
+            num_warps=1 if shape.fixed else 4,
         )  # fmt: skip
     return y

@@ -30,6 +30,14 @@ def budget(free: int, total: int, share: float, reserve: int) -> int:
     return max(int(total * share) - (total - free) - reserve, 0)
 
 
+def with_index(device: str) -> torch.device:
+    """ "cuda" as the GPU that it means now: another thread's calls must not depend on which is current."""
+    wanted = torch.device(device)
+    if wanted.type == "cuda" and wanted.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return wanted
+
+
 class CudaBackend(Backend):
     """One GPU (or, on device "cpu", Triton's interpreter).
 
@@ -59,7 +67,7 @@ class CudaBackend(Backend):
     ) -> None:
         if dtype not in DTYPES:
             raise InvalidRequestError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}", "dtype")
-        self.device, self.dtype = torch.device(device), DTYPES[dtype]
+        self.device, self.dtype = with_index(device), DTYPES[dtype]
         cuda = self.device.type == "cuda"
         properties = torch.cuda.get_device_properties(self.device) if cuda else None
         self.isa = "interpreter" if properties is None else f"sm_{properties.major}{properties.minor}"

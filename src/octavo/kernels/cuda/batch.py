@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.cuda.attention import Queries
+from octavo.kernels.cuda.attention_plan import Queries
 from octavo.kernels.cuda.lane import Lane
 
 FIELDS = ("token_ids", "positions", "slots", "query_start", "context_lens", "page_tables", "sampled")

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from octavo.kernels.coded import NF4_GROUP
 from octavo.kernels.cuda.coded import f8_steps, nf4_steps, widen_coded
+from octavo.kernels.cuda.gemv import row_product, serves
 from octavo.kernels.cuda.integer import Rounded, integer_steps, round_nearest, round_rows
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.cuda.rows import ACTIVATIONS, activate, epilogue, finish
@@ -65,6 +66,10 @@ class Policy:
         if not (self.rounds and layout.quantized):
             return 0
         return 2 if self.exact or m >= ROUNDED_ROWS else 1
+
+    def alone(self, part: Part) -> bool:
+        """Whether a single row has a kernel of its own: exact means one kernel for every M."""
+        return serves(part) and not self.exact and not self.rounding(1, part.layout)
 
     def tiles(self, m: int, n: int, k: int, layout: Layout = Layout.F32) -> Tiles:
         bm = 64 if self.exact else min(max(next_power_of_2(m), 16), 64)
@@ -270,6 +275,8 @@ def product(
     m = y.shape[0]
     if not m:
         return y
+    if experts is None and m == 1 and policy.alone(part):
+        return row_product(x, part, y, end, policy.sms)
     tiles = policy.tiles(m, part.rows, part.columns, part.layout)
     splits = tiles.splits if experts is None else 1
     rounding = policy.rounding(m, part.layout)
