@@ -14,6 +14,7 @@ import argparse
 import datetime
 import itertools
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -134,6 +135,9 @@ def origin(device: str) -> dict[str, Any]:
 
 
 def commit() -> str:
+    """OCTAVO_COMMIT, where the tree is a copy that git knows nothing of."""
+    if given := os.environ.get("OCTAVO_COMMIT"):
+        return given
     try:
         found = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -12,7 +12,7 @@ from octavo.kernels.cuda.capture import Captures, Recorder
 from octavo.kernels.cuda.device import SHARE
 from octavo.kernels.cuda.eager import EagerOps, EagerProgram, OpsMaker, check_limits
 from octavo.kernels.cuda.errors import clear_errors
-from octavo.kernels.cuda.gemm import Policy
+from octavo.kernels.cuda.gemm import SHARED, Policy
 from octavo.kernels.cuda.kv import CudaKVCache
 from octavo.kernels.cuda.launch import cache_dir
 from octavo.kernels.cuda.ops import Constants
@@ -73,7 +73,8 @@ class CudaBackend(Backend):
         self.isa = "interpreter" if properties is None else f"sm_{properties.major}{properties.minor}"
         found = 4 if properties is None else properties.multi_processor_count
         self.kv_dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
-        self.policy = Policy(sms or found, exact, rounds, fixed_split)
+        shared = SHARED if properties is None else properties.shared_memory_per_block_optin
+        self.policy = Policy(sms or found, exact, rounds, fixed_split, dtype == "float32", shared)
         self.constants = Constants(self.device)
         self.maker = OpsMaker(self.device, self.dtype, self.policy, self.constants)
         self._page_size = 16  # of the pages made last: a context is no longer than its table of them

@@ -9,6 +9,7 @@ graph holds of memory comes from one pool that all graphs share: they are replay
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import time
@@ -29,24 +30,32 @@ class Record(Protocol):
 
 
 class Recorder:
-    """Records on a stream of its own. Calls come from one thread."""
+    """Records on a stream of its own, and warms up on another: what libraries keep for a stream (cuBLAS its
+    workspace) is then the graphs' alone, which the engine may be replaying. Calls come from one thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: Any = None
+        self._warm: Any = None
         self._pool: Any = None
+        self._first: Any = None  # a graph of nothing: the pool lives as long as any graph of it
 
     def __call__(
         self, run: Callable[[], torch.Tensor], warm: Callable[[], object]
     ) -> tuple[Any, torch.Tensor]:
         torch.cuda.set_device(self._device)
-        if self._stream is None:
+        if self._pool is None:
             # torch has no types for it.
-            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._stream, self._warm = (torch.cuda.Stream(self._device) for _ in range(2))  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.stream(self._stream):
+            self._first = self._graph(lambda: torch.zeros(1, device=self._device))
+        with torch.cuda.stream(self._warm):
             warm()
-            self._stream.synchronize()
+            self._warm.synchronize()
+        return self._graph(run)
+
+    def _graph(self, run: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
+        with torch.cuda.stream(self._stream):
             graph = torch.cuda.CUDAGraph()
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
@@ -73,6 +82,7 @@ class Captures:
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._open = 0
+        self._closed = False
         self._idle = threading.Condition()
         self.seconds: dict[str, float] = {}
         self.failed: dict[str, str] = {}
@@ -108,9 +118,17 @@ class Captures:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="octavo-captures", daemon=True)
             self._thread.start()
+            atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the thread, after the capture it is at: one that the interpreter's end cuts off aborts it."""
+        self._closed = True
+        self._jobs.put(lambda: None)
+        if self._thread is not None:
+            self._thread.join(30)
 
     def _work(self) -> None:
-        while True:
+        while not self._closed:
             self._jobs.get()()
             with self._idle:
                 self._open -= 1

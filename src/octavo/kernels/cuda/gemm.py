@@ -32,6 +32,10 @@ ROUNDED_ROWS = 64
 """From so many rows on x is rounded once, before the product, instead of in each tile."""
 
 
+SHARED = 99 << 10
+"""Bytes that every GPU since Ampere lets a program's threads share."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """The shape of a product's work. splits: of K, by K and N alone where bits must not depend on M."""
@@ -54,12 +58,16 @@ class Policy:
         rounds: activations meet quantized weights as int8 per block of 32 (ops.linear's text);
             otherwise they stay as they are.
         fixed_split: KV positions of a split of attention where exact.
+        wide: x is f32, which integers of 16 bits would round.
+        shared: bytes of memory that a program's threads can share.
     """
 
     sms: int
     exact: bool = False
     rounds: bool = False
     fixed_split: int = 1024
+    wide: bool = False
+    shared: int = SHARED
 
     def rounding(self, m: int, layout: Layout) -> int:
         """product_kernel's ROUND. Both ways give the same numbers; exact does not rely on it."""
@@ -69,7 +77,9 @@ class Policy:
 
     def alone(self, part: Part) -> bool:
         """Whether a single row has a kernel of its own: exact means one kernel for every M."""
-        return serves(part) and not self.exact and not self.rounding(1, part.layout)
+        if self.exact or self.rounding(1, part.layout):
+            return False
+        return serves(part) and (part.dense or not self.wide)
 
     def tiles(self, m: int, n: int, k: int, layout: Layout = Layout.F32) -> Tiles:
         bm = 64 if self.exact else min(max(next_power_of_2(m), 16), 64)

@@ -1,9 +1,10 @@
 """Triton products of one row, y = x W^T: what decoding one stream spends its time in.
 
 There is nothing to reuse, so no tensor core and no shared memory for W: each thread reads 16 bytes of a
-row of W at a time and multiplies in f32 what it has read. A number of four or eight bits becomes an f32 by
-its place: its bits, left where they lie in their word, under the exponent of 2^23, less 2^23. That is
-q 2^s, exactly; x comes with 2^-s. With ops.linear's epilogue. No atomics.
+row of W at a time. Dense numbers meet x in f32. Integers of four or eight bits meet it as integers, four at
+once (dp4a): of each 32 columns x is 16 bits, in steps of a power of two such that the largest needs 15 of them.
+A bf16 number has 8 bits, so it is exact unless 2^7 times smaller than the largest of its block, a f16
+2^4 times; what is lost is half a step at most, 2^-16 of the largest. With ops.linear's epilogue. No atomics.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
 
+from octavo.kernels.cuda.integer import round_nearest
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.cuda.rows import ACTIVATIONS, activate, finish
 from octavo.kernels.cuda.weight import Part
@@ -23,9 +26,7 @@ from octavo.kernels.weight import BLOCK, Layout
 if TYPE_CHECKING:
     from octavo.kernels.cuda.gemm import Epilogue
 
-EXPONENT = 0x4B000000
-"""The bits of 2^23. An argument of the kernel, as one instruction takes a constant and a register, not two
-constants."""
+INTERPRETED = isinstance(tl.sum, InterpretedFunction)
 FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2}
 
 
@@ -50,74 +51,89 @@ def strip_of(part: Part, width: int, sms: int) -> Strip:
     """Few rows of W to a program where W is small, so that all multiprocessors read."""
     if part.dense:
         bk = min(max(next_power_of_2(part.columns), 16), 1024)
-        return Strip(8 if width >= 32 * sms else 4 if width >= 8 * sms else 2, bk, 4)
+        return Strip(4 if width >= 32 * sms else 2, bk, 4)
     blocks = next_power_of_2(part.columns // BLOCK)
-    return Strip(32, min(blocks, 16), 4)
+    return Strip(32, min(blocks, 16), 4, 3)
 
 
 @triton.jit
-def lifted(words, exponent, SHIFT: tl.constexpr, MASK: tl.constexpr, OFFSET: tl.constexpr):
-    """The number under MASK of each word >> SHIFT, as f32 and as large as its place there, less OFFSET."""
-    return (((words >> SHIFT) & MASK) | exponent).to(tl.float32, bitcast=True) - OFFSET
+def four(a, b, c, SIGNED: tl.constexpr, ASM: tl.constexpr):
+    """c + the sum of the products of the four bytes of a and of b. a's are signed; b's are where SIGNED."""
+    if ASM:
+        if SIGNED:
+            c = tl.inline_asm_elementwise(
+                "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
+            )
+        else:
+            c = tl.inline_asm_elementwise(
+                "dp4a.s32.u32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
+            )
+    else:
+        for byte in tl.static_range(4):
+            mine = (a << (24 - 8 * byte)) >> 24
+            other = (b << (24 - 8 * byte)) >> 24 if SIGNED else (b >> (8 * byte)) & 255
+            c += mine * other
+    return c
 
 
 @triton.jit
-def nibble_sums(words, x, exponent, KB: tl.constexpr):
+def in_sixteen_bits(x):
+    """(integers of 16 bits, steps) of blocks x [KB, 32]. A block that holds NaN or infinity gets NaN."""
+    top = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-30)
+    power = (top.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    step = power * 0.00006103515625 + 0.0 * tl.sum(x, axis=1)  # 2^-14
+    whole = round_nearest(x * (16384.0 / power)[:, None])
+    return tl.where(whole == whole, whole, 0.0).to(tl.int32), step
+
+
+@triton.jit
+def in_words(bytes_, KB: tl.constexpr):
+    """Bytes [KB, 32], four to a word: [KB, 8]."""
+    place = tl.arange(0, 4)[None, None, :] * 8
+    return tl.sum((tl.reshape(bytes_, (KB, 8, 4)) & 255) << place, axis=2)
+
+
+@triton.jit
+def nibble_sums(words, x, KB: tl.constexpr, ASM: tl.constexpr):
     """sum over a block's 32 columns of q x: words [KB, BN, 4], x [KB, 32] -> [KB, BN]. Byte j of a block
     holds column j in its low nibble, column j + 16 in its high one."""
-    column = tl.arange(0, 32)
-    shrink = tl.where(column % 2 == 0, 1.0, 0.00390625) * tl.where(column < 16, 1.0, 0.0625)
-    x = tl.permute(tl.reshape(x * shrink[None, :], (KB, 2, 4, 4)), (0, 2, 1, 3))
-    even, odd = tl.split(tl.reshape(x, (KB, 4, 2, 2, 2)))  # bytes 0 and 2 of a word, 1 and 3
-    byte_0, byte_2 = tl.split(even)
-    byte_1, byte_3 = tl.split(odd)
-    low, high = tl.split(byte_0)
-    part = lifted(words, exponent, 0, 0xF, 8388608.0) * low[:, None, :]
-    part += lifted(words, exponent, 0, 0xF0, 8388608.0) * high[:, None, :]
-    low, high = tl.split(byte_1)
-    part += lifted(words, exponent, 0, 0xF00, 8388608.0) * low[:, None, :]
-    part += lifted(words, exponent, 0, 0xF000, 8388608.0) * high[:, None, :]
-    low, high = tl.split(byte_2)
-    part += lifted(words, exponent, 16, 0xF, 8388608.0) * low[:, None, :]
-    part += lifted(words, exponent, 16, 0xF0, 8388608.0) * high[:, None, :]
-    low, high = tl.split(byte_3)
-    part += lifted(words, exponent, 16, 0xF00, 8388608.0) * low[:, None, :]
-    part += lifted(words, exponent, 16, 0xF000, 8388608.0) * high[:, None, :]
+    low, high = words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F
+    a, b = tl.split(tl.permute(tl.reshape(in_words(x >> 8, KB), (KB, 2, 4)), (0, 2, 1)))
+    zero = tl.zeros_like(words)
+    top = four(low, a[:, None, :] + zero, zero, True, ASM)
+    top = four(high, b[:, None, :] + zero, top, True, ASM)
+    a, b = tl.split(tl.permute(tl.reshape(in_words(x, KB), (KB, 2, 4)), (0, 2, 1)))
+    part = four(low, a[:, None, :] + zero, top * 256, False, ASM)
+    part = four(high, b[:, None, :] + zero, part, False, ASM)
     return tl.sum(part, axis=2)
 
 
 @triton.jit
-def byte_sums(words, x, exponent, KB: tl.constexpr):
-    """The same of int8: words [KB, BN, 8]. 128 is added to a byte before it is lifted, and taken off after."""
-    words = words ^ -2139062144  # 0x80808080
-    shrink = tl.where(tl.arange(0, 32) % 2 == 0, 1.0, 0.00390625)
-    even, odd = tl.split(tl.reshape(x * shrink[None, :], (KB, 8, 2, 2)))
-    byte_0, byte_2 = tl.split(even)
-    byte_1, byte_3 = tl.split(odd)
-    part = lifted(words, exponent, 0, 0xFF, 8388736.0) * byte_0[:, None, :]
-    part += lifted(words, exponent, 0, 0xFF00, 8421376.0) * byte_1[:, None, :]
-    part += lifted(words, exponent, 16, 0xFF, 8388736.0) * byte_2[:, None, :]
-    part += lifted(words, exponent, 16, 0xFF00, 8421376.0) * byte_3[:, None, :]
+def byte_sums(words, x, KB: tl.constexpr, ASM: tl.constexpr):
+    """The same of int8: words [KB, BN, 8]."""
+    zero = tl.zeros_like(words)
+    top = four(words, in_words(x >> 8, KB)[:, None, :] + zero, zero, True, ASM)
+    part = four(words, in_words(x, KB)[:, None, :] + zero, top * 256, False, ASM)
     return tl.sum(part, axis=2)
 
 
 @triton.jit
 def blocks_of_row(
-    acc, x, sums, w, scale, minimum, block, block_ok, n, n_ok, n_len, exponent,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, KB: tl.constexpr,
+    acc, x, step, sums, w, scale, minimum, block, block_ok, n, n_ok, n_len,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, KB: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """acc [KB, BN] + what KB blocks give to BN rows; x [KB, 32], sums [KB] of it."""
+    """acc [KB, BN] + what KB blocks give to BN rows; x [KB, 32] in steps [KB], sums [KB] of what it stands for."""
     WORDS: tl.constexpr = 4 if FORM == 2 else 8
     ok = block_ok[:, None] & n_ok[None, :]
     at = block[:, None].to(tl.int64) * n_len + n[None, :]
     word = tl.arange(0, WORDS)
     words = tl.load(w + (at[:, :, None] * WORDS + word[None, None, :]), mask=ok[:, :, None], other=0)
-    step = tl.load(scale + at, mask=ok, other=0.0).to(tl.float32)
+    size = tl.load(scale + at, mask=ok, other=0.0).to(tl.float32)
     if FORM == 2:
-        part = nibble_sums(words, x, exponent, KB)
+        part = nibble_sums(words, x, KB, ASM)
     else:
-        part = byte_sums(words, x, exponent, KB)
-    acc += part * step
+        part = byte_sums(words, x, KB, ASM)
+    acc += part.to(tl.float32) * (size * step[:, None])
     if MINIMUM:
         acc += sums[:, None] * tl.load(minimum + at, mask=ok, other=0.0).to(tl.float32)
     return acc
@@ -125,9 +141,9 @@ def blocks_of_row(
 
 @triton.jit
 def quantized_row(
-    x, w, scale, minimum, n, n_ok, n_len, blocks, width, exponent,
+    x, w, scale, minimum, n, n_ok, n_len, blocks, width,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, GATED: tl.constexpr, BN: tl.constexpr, KB: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     acc, up = tl.zeros([KB, BN], tl.float32), tl.zeros([KB, BN], tl.float32)
     for first in tl.range(0, blocks, KB, num_stages=STAGES):
@@ -137,14 +153,14 @@ def quantized_row(
             x + block[:, None] * 32 + tl.arange(0, 32)[None, :], mask=block_ok[:, None], other=0.0
         ).to(tl.float32)
         sums = tl.sum(numbers, axis=1)
+        whole, step = in_sixteen_bits(numbers)
         acc = blocks_of_row(
-            acc, numbers, sums, w, scale, minimum, block, block_ok, n, n_ok, n_len, exponent, FORM,
-            MINIMUM, KB,
-        )  # fmt: skip
+            acc, whole, step, sums, w, scale, minimum, block, block_ok, n, n_ok, n_len, FORM, MINIMUM, KB, ASM
+        )
         if GATED:
             up = blocks_of_row(
-                up, numbers, sums, w, scale, minimum, block, block_ok, n + width, n_ok, n_len,
-                exponent, FORM, MINIMUM, KB,
+                up, whole, step, sums, w, scale, minimum, block, block_ok, n + width, n_ok, n_len, FORM,
+                MINIMUM, KB, ASM,
             )  # fmt: skip
     return tl.sum(acc, axis=0), tl.sum(up, axis=0)
 
@@ -169,10 +185,10 @@ def dense_row(
 
 @triton.jit
 def row_kernel(
-    x, w, scale, minimum, y, bias, residual, factor, softcap, n_len, k_len, width, exponent,
+    x, w, scale, minimum, y, bias, residual, factor, softcap, n_len, k_len, width,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr,
     RESIDUAL: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """BN columns of y a program. n_len rows of W, width columns of y (n_len / 2 where GATED)."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -181,8 +197,8 @@ def row_kernel(
         z, up = dense_row(x, w, n, n_ok, k_len, width, GATED, BN, BK, STAGES)
     else:
         z, up = quantized_row(
-            x, w, scale, minimum, n, n_ok, n_len, k_len // 32, width, exponent, FORM, MINIMUM, GATED, BN,
-            BK, STAGES,
+            x, w, scale, minimum, n, n_ok, n_len, k_len // 32, width, FORM, MINIMUM, GATED, BN, BK,
+            STAGES, ASM,
         )  # fmt: skip
     if BIAS:
         z += tl.load(bias + n, mask=n_ok, other=0.0)
@@ -205,11 +221,11 @@ def row_product(x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, sms
     row_kernel[(cdiv(width, strip.bn),)](
         x, values, x if part.scale is None else part.scale, x if part.minimum is None else part.minimum, y,
         x if end.bias is None else end.bias, x if end.residual is None else end.residual,
-        end.scale, end.softcap or 1.0, part.rows, part.columns, width, EXPONENT,
+        end.scale, end.softcap or 1.0, part.rows, part.columns, width,
         FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, GATED=end.gated,
         BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation], RESIDUAL=end.residual is not None,
         SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None, BN=strip.bn, BK=strip.bk,
-        STAGES=strip.stages, num_warps=strip.warps,
+        STAGES=strip.stages, ASM=not INTERPRETED, num_warps=strip.warps,
     )  # fmt: skip
     return y
 

@@ -207,7 +207,7 @@ class CudaOps(Ops):
             product(x, part, y, end, self.policy, whole=whole)
 
     def _by_cublas(self, x: torch.Tensor, part: Part) -> bool:
-        if self.policy.exact:
+        if self.policy.exact or (x.shape[0] == 1 and self.policy.alone(part)):
             return False
         rounds = self.policy.rounds and part.quantized
         return part.dense or (x.shape[0] >= WIDEN_ROWS and not rounds)
