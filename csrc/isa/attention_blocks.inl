@@ -65,7 +65,7 @@ template <class T>
 void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
     Places<T> here, later;
     find_halves(a, item, block, end, here);
-    find_later(a, item, block, end, later);
+    find_later(a, item, block, end, kAhead, later);
     attend_block(a, item, block, w, Direct<T>{w, {here.k, later.k, a.kv.page_size}, {here.v, later.v, a.kv.dv}});
 }
 

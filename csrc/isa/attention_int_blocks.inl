@@ -29,7 +29,7 @@ void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin
     struct Block {
         alignas(64) float s[2 * DIRECT_ROWS][kRescale];
         float k_scale[kRescale], v_scale[kRescale];
-        Places<E> here, later;
+        Places<E> here, soon, later;
     } blocks[kTogether];
     static_assert(2 * kTogether <= kTilesTogether, "a block has two tiles at most");
     int64_t count = 0, starts[kTilesTogether];
@@ -44,12 +44,14 @@ void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin
         }
     };
     const auto products = [&](const Block& b) {
-        return Integers<true, E>{w, {b.here.k, b.later.k, 2 * a.kv.page_size}, {b.here.v, b.later.v, 2 * a.kv.dv}};
+        return Integers<true, E>{w, {b.here.k, b.later.k, 2 * a.kv.page_size, b.soon.k},
+                                 {b.here.v, b.later.v, 2 * a.kv.dv, b.soon.v}};
     };
     for (int64_t block = begin, i = 0; block < stop; block += kRescale, i++) {
         Block& b = blocks[i];
         find_halves(a, item, block, end, b.here);
-        find_later(a, item, block, end, b.later);
+        find_later(a, item, block, end, kIntegersSoon, b.soon);
+        find_later(a, item, block, end, kIntegersAhead, b.later);
         take(b);
         take_factors(b.here, w);
         for (int half = 0; half < 2; half++) prefetch(b.later.k_scale[half]), prefetch(b.later.v_scale[half]);

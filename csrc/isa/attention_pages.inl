@@ -90,10 +90,13 @@ template <class T> struct Places {
     const float *k_scale[2], *v_scale[2]; // of integer pages
 };
 
-// K or V of a block; `next` is what a later block will read, asked for while this one is computed.
+// K or V of a block; `next` is what a later block will read, asked for while this one is computed. Of integer
+// pages `next` is asked for to the second-level cache, and what is needed sooner from there to the first: it can
+// wait for many more lines of memory than the first-level cache can.
 template <class T> struct Halves {
     const T *const *at, *const *next; // [2]
     int64_t stride;                   // elements from one row, or pair of rows, to the next
+    const T *const *soon = nullptr;   // of integer pages
 };
 
 // Rows of K that lie side by side.
@@ -178,16 +181,17 @@ SIMD int64_t first_block(const AttentionArgs& a, const AttentionItem& item) {
     return (start > first ? start : first) / kRescale * kRescale;
 }
 
-// Pages lie apart, where the hardware does not look ahead: where the block `kAhead` later lies, which may
+// Pages lie apart, where the hardware does not look ahead: where the block `ahead` positions later lies, which may
 // be of one of the items after this one.
-enum { kAhead = 4 * kRescale };
+enum { kAhead = 4 * kRescale, kIntegersAhead = 8 * kRescale, kIntegersSoon = 2 * kRescale };
 SIMD int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 SIMD int64_t whole_blocks(int64_t positions) { return (positions + kRescale - 1) / kRescale * kRescale; }
 template <class T>
-SIMD void find_later(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Places<T>& h) {
+SIMD void find_later(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, int64_t ahead,
+                     Places<T>& h) {
     const int64_t last = lesser(end, item.c1 * kSplit);
-    if (block + kAhead < last) return find_halves(a, item, block + kAhead, last, h);
-    int64_t beyond = block + kAhead - whole_blocks(last);
+    if (block + ahead < last) return find_halves(a, item, block + ahead, last, h);
+    int64_t beyond = block + ahead - whole_blocks(last);
     for (const AttentionItem* next = item.soon; next; next = next->soon) {
         const int64_t first = first_block(a, *next), stop = lesser(end_of(a, *next), next->c1 * kSplit);
         if (first + beyond < stop) return find_halves(a, *next, first + beyond, stop, h);
