@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu.drive import Driver, greedy, seconds
+from gpu.drive import Driver, greedy, replayed, seconds
 from gpu.models import LLAMA_8B, SMOLLM2, TINY, Model, Shape
 from octavo.kernels.cuda import make
 from octavo.kernels.draws import Draws
@@ -126,18 +126,21 @@ def streams(backend: Any, scale: Scale, peer: float | None, why: str) -> Iterato
     drive.lengths[:] = 0
     at_once = max(scale.chunk // scale.prompt, 1)
     given = [rng.integers(0, shape.vocab, scale.prompt) for _ in range(count)]
-    drive.prefill([0], given[:1])
+    drive.prefill(list(range(min(at_once, count))), given[:at_once])
     drive.lengths[:] = 0
     since = time.perf_counter()
     tokens = np.zeros(count, np.int64)
     for first in range(0, count, at_once):
         who = list(range(first, min(first + at_once, count)))
         tokens[who] = drive.prefill(who, [given[s] for s in who])
+    prompts_took = time.perf_counter() - since
     if scale.answer > 1:
         drive.stream(tokens, scale.answer - 1)
-    rate = count * scale.answer / (time.perf_counter() - since)
+    took = time.perf_counter() - since
+    rate = count * scale.answer / took
     ratio = None if peer is None else rate / peer
-    note = f"{rate:.0f} tok/s; " + (why if peer is None else f"transformers {peer:.0f} tok/s")
+    note = f"{rate:.0f} tok/s ({prompts_took:.2f} of {took:.2f} s are prompts); "
+    note += why if peer is None else f"transformers {peer:.0f} tok/s"
     yield Row(f"{count} streams, {scale.prompt} + {scale.answer}, over transformers", "x", ratio, 5.0, note)
 
 
@@ -196,7 +199,8 @@ def draws_price(backend: Any, scale: Scale) -> Iterator[Row]:
     }
     for kind, wish in wishes.items():
         slate.write(Draws(wish, np.zeros(rows, np.int64)), range(rows))
-        took = seconds(partial(sampler.tokens, z, slate, kind, z), scale.repeat, backend.device)
+        once = replayed(partial(sampler.tokens, z, slate, kind, z), backend.device)
+        took = seconds(once, scale.repeat, backend.device)
         yield Row(f"draws of {rows} rows of {vocab}, {kind.name.lower()}", "us", took * 1e6, 0)
 
 
@@ -228,7 +232,8 @@ def transformers_rate(scale: Scale, device: torch.device, dtype: torch.dtype) ->
 
 
 def attention(backend: Any, scale: Scale) -> Iterator[Row]:
-    """Over the faster of SDPA and FlexAttention: a prompt, and decoding with KV that they get contiguous."""
+    """Over the faster of SDPA and FlexAttention: a prompt, and decoding with KV that they get contiguous.
+    All are replayed as graphs: a launch's price on the host is not the kernel's."""
     from octavo.kernels.cuda.attention import attend
     from octavo.kernels.ops import KVSpec
 
@@ -246,17 +251,18 @@ def attention(backend: Any, scale: Scale) -> Iterator[Row]:
         queries = device_queries(device, count, context, query, width)
         q = torch.randn((count * query, heads * dim), device=device).to(dtype)
         ours_once = partial(attend, q, layer, shape.spec, queries, None, None, None, backend.policy)
-        ours = seconds(ours_once, scale.repeat, device)
+        ours = seconds(replayed(ours_once, device), scale.repeat, device)
         k, v = (torch.randn((count, shape.kv_heads, context, dim), device=device).to(dtype) for _ in range(2))
         rows = q.view(count, query, heads, dim).transpose(1, 2)
         sdpa = partial(
             torch.nn.functional.scaled_dot_product_attention, rows, k, v, is_causal=query > 1, enable_gqa=True
         )
-        theirs = {"SDPA": seconds(sdpa, scale.repeat, device)}
+        theirs = {"SDPA": seconds(replayed(sdpa, device), scale.repeat, device)}
         said = ""
         if device.type == "cuda":
             try:
-                theirs["FlexAttention"] = seconds(flex_attention(rows, k, v), scale.repeat, device)
+                flexible = replayed(flex_attention(rows, k, v), device)
+                theirs["FlexAttention"] = seconds(flexible, scale.repeat, device)
             except Exception as error:  # SDPA is there to compare with
                 said = f"; FlexAttention failed: {error!r:.100}"
         times = ", ".join(f"{peer} {took * 1e6:.0f} us" for peer, took in theirs.items())

@@ -50,8 +50,8 @@ class Calls:
 
 
 def test_how_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warmed and waited for on a stream of its own; begun in a mode that leaves other threads alone; ended
-    whatever happens. Stream and pool are made once."""
+    """Warmed and waited for on one stream, recorded on another; begun in a mode that leaves other threads
+    alone; ended whatever happens. Streams, pool and the graph that keeps the pool are made once."""
     interpreted()
     from octavo.kernels.cuda.capture import Recorder
 
@@ -67,8 +67,9 @@ def test_how_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = ("begin", {"pool": (0, 7), "capture_error_mode": "thread_local"})
     graph, got = record(run, lambda: calls.said.append("warm"))
     assert got is result
-    assert graph is calls.graphs[0]
-    assert calls.said == ["device", "stream", "pool", "warm", "wait", begin, "run", "end"]
+    assert graph is calls.graphs[1]
+    once = ["stream", "stream", "pool", begin, "end"]
+    assert calls.said == ["device", *once, "warm", "wait", begin, "run", "end"]
     calls.said.clear()
 
     def broken() -> torch.Tensor:

@@ -19,10 +19,11 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.cuda.attention_merge import fold, merge_kernel, sunk
-from octavo.kernels.cuda.attention_plan import Queries, Shape, shape_of
+from octavo.kernels.cuda.attention_plan import Queries, shape_of
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.kv import CudaKVLayer
 from octavo.kernels.cuda.launch import next_power_of_2
+from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.cuda.rows import tanh
 from octavo.kernels.ops import AttentionSpec, Sight
 
@@ -152,7 +153,7 @@ def attend_block(
     return acc, top, l
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["words", "sequences"])
 def attention_kernel(
     q, k_pages, v_pages, k_scales, v_scales, out, part_m, part_l,
     query_start, context_lens, positions, tables, trees, words, slopes, sinks, bias, reach,
@@ -162,6 +163,7 @@ def attention_kernel(
     BIAS: tl.constexpr, SINKS: tl.constexpr, GROUP: tl.constexpr, SUB: tl.constexpr, BQ: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, DV: tl.constexpr,
     NARROW: tl.constexpr, TREE: tl.constexpr, PAGE: tl.constexpr, SINGLE: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """See the module's text. TREE: 0 none, 1 by mask, 2 gathered (BQ is 1). SINGLE: each sequence has one
     token, so nobody has to look for where it begins.
@@ -171,6 +173,7 @@ def attention_kernel(
     Query blocks: sequence s has those from query_start[s] // BQ + s, enough for its tokens; some
     blocks are nobody's.
     """
+    in_turn(CHAINED)
     block, heads_block, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     kv_head = heads_block // (GROUP // SUB)
     if SINGLE:
@@ -340,6 +343,7 @@ def attend(
         GROUP=heads // spec.num_kv_heads, SUB=shape.sub, BQ=shape.bq, BM=shape.bm, BN=shape.bn,
         D0=d0, D1=d1, DV=dv, NARROW=spec.head_dim < d0, TREE=tree,
         PAGE=kv.page_size, SINGLE=shape.single, num_warps=shape.warps, num_stages=shape.stages,
+        **chained(q),
     )  # fmt: skip
     if not direct:
         merge_kernel[(tokens, heads)](
@@ -347,6 +351,6 @@ def attend(
             tokens, heads, spec.v_head_dim,
             SPLITS=shape.splits, FIXED=shape.fixed, SINKS=sinks is not None,
             BS=1 if shape.fixed else min(next_power_of_2(shape.splits), 16), DV=dv,
-            num_warps=1 if shape.fixed else 4,
+            num_warps=1 if shape.fixed else 4, **chained(q),
         )  # fmt: skip
     return y

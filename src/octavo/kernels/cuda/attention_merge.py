@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from octavo.kernels.cuda.order import in_turn
+
 
 @triton.jit
 def fold(total, m_total, l_total, acc, m, l):
@@ -27,13 +29,15 @@ def sunk(total, m_total, l_total, sink, SINKS: tl.constexpr):
     return total / tl.where(l_total == 0.0, 1.0, l_total)[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def merge_kernel(
     part, part_m, part_l, positions, slots, sinks, y, tokens, q_heads, v_dim,
     SPLITS: tl.constexpr, FIXED: tl.constexpr, SINKS: tl.constexpr, BS: tl.constexpr, DV: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One token and head a program: its splits folded in ascending order, BS at a time (1 where FIXED, which
     is the order of a program that does them all)."""
+    in_turn(CHAINED)
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     dv = tl.arange(0, DV)
     row = token * q_heads + head
@@ -48,7 +52,8 @@ def merge_kernel(
         split = first + tl.arange(0, BS)
         ok = split < splits
         at = split * tokens * q_heads + row
-        acc = tl.load(part + at[:, None] * v_dim + dv[None, :], mask=ok[:, None] & (dv < v_dim)[None, :], other=0.0)
+        inside = ok[:, None] & (dv < v_dim)[None, :]
+        acc = tl.load(part + at[:, None] * v_dim + dv[None, :], mask=inside, other=0.0)
         m = tl.load(part_m + at, mask=ok, other=-float("inf"))
         l = tl.load(part_l + at, mask=ok, other=0.0)
         if BS > 1:

@@ -52,7 +52,7 @@ class Shape:
 
 
 def shape_of(queries: Queries, tokens: int, spec: AttentionSpec, policy: Policy, wide: bool) -> Shape:
-    """Blocks by how many tokens a sequence has; splits until every multiprocessor has eight programs.
+    """Blocks by how many tokens a sequence has; splits until every multiprocessor has four programs.
 
     Bit-exact mode has one block shape, and splits that are cut at fixed positions.
 
@@ -69,12 +69,15 @@ def shape_of(queries: Queries, tokens: int, spec: AttentionSpec, policy: Policy,
     bq = 1 if exact and queries.trees is not None else bm // sub
     bn = 32 if exact or spec.head_dim > (128 if wide else 256) else 64
     warps, stages = 4 if bm <= 64 else 8, 2
-    if policy.shared >= 160 << 10 and not exact and not wide and spec.head_dim <= 128:  # measured on an H100
+    roomy = policy.shared >= 160 << 10 and not exact and not wide and spec.head_dim <= 128
+    if roomy:  # as measured on an H100
         bn, warps, stages = (128, 4, 2) if decode else (64, 4, 3 if bm > 64 else 2)
     fixed = policy.fixed_split if exact else 0
     if not decode or (exact and spec.sight is not Sight.CAUSAL):
         return Shape(sub, bm, bq, bn, 1, fixed, single, warps, stages)
     programs = (tokens if single else tokens // bq + queries.sequences) * (spec.num_heads // sub)
     most = cdiv(queries.max_context, policy.fixed_split if exact else 2 * bn)
-    splits = most if exact else min(8 * policy.sms // programs, 32, most)
+    splits = most if exact else min(4 * policy.sms // programs, 32, most)
+    if roomy and programs < 2 * policy.sms:  # more programs to a multiprocessor, instead of a second stage
+        stages = 1
     return Shape(sub, bm, bq, bn, max(splits, 1), fixed, single, warps, stages)

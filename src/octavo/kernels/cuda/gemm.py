@@ -174,7 +174,7 @@ def steps(
     return acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["m_len", "x_rows", "tiles", "m_tiles"])
 def product_kernel(
     x, d, w, scale, minimum, code, y, bias, residual, rows_of, expert_of, factor, softcap,
     m_len, n_len, k_len, width, x_rows, stride_x, stride_y, stride_split, stride_residual, tiles,

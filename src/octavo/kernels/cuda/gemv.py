@@ -1,10 +1,11 @@
 """Triton products of one row, y = x W^T: what decoding one stream spends its time in.
 
 There is nothing to reuse, so no tensor core and no shared memory for W: each thread reads 16 bytes of a
-row of W at a time. Dense numbers meet x in f32. Integers of four or eight bits meet it as integers, four at
-once (dp4a): of each 32 columns x is 16 bits, in steps of a power of two such that the largest needs 15 of them.
-A bf16 number has 8 bits, so it is exact unless 2^7 times smaller than the largest of its block, a f16
-2^4 times; what is lost is half a step at most, 2^-16 of the largest. With ops.linear's epilogue. No atomics.
+row of W at a time, the first of them before its turn comes (order.py). Dense numbers meet x in f32. Integers
+of four or eight bits meet it as integers, four at once (dp4a): of each 32 columns x is 16 bits, in steps of a
+power of two such that the largest needs 15 of them. A bf16 number has 8 bits, so it is exact unless 2^7 times
+smaller than the largest of its block, a f16 2^4 times; what is lost is half a step at most, 2^-15 of the
+largest. With ops.linear's epilogue. No atomics.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from octavo.kernels.cuda.integer import round_nearest
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
+from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.cuda.rows import ACTIVATIONS, activate, finish
 from octavo.kernels.cuda.weight import Part
 from octavo.kernels.weight import BLOCK, Layout
@@ -37,7 +39,6 @@ class Strip:
     bn: int
     bk: int
     warps: int
-    stages: int = 1
 
 
 def serves(part: Part) -> bool:
@@ -53,7 +54,9 @@ def strip_of(part: Part, width: int, sms: int) -> Strip:
         bk = min(max(next_power_of_2(part.columns), 16), 1024)
         return Strip(4 if width >= 32 * sms else 2, bk, 4)
     blocks = next_power_of_2(part.columns // BLOCK)
-    return Strip(32, min(blocks, 16), 4, 3)
+    if width >= 64 * sms:
+        return Strip(16, min(blocks, 32), 4)
+    return Strip(16, min(blocks, 64), 8)
 
 
 @triton.jit
@@ -118,24 +121,33 @@ def byte_sums(words, x, KB: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
-def blocks_of_row(
-    acc, x, step, sums, w, scale, minimum, block, block_ok, n, n_ok, n_len,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, KB: tl.constexpr, ASM: tl.constexpr,
-):  # fmt: skip
-    """acc [KB, BN] + what KB blocks give to BN rows; x [KB, 32] in steps [KB], sums [KB] of what it stands for."""
+def read_blocks(w, scale, minimum, block, blocks, n, n_ok, n_len, FORM: tl.constexpr, MINIMUM: tl.constexpr):
+    """The words, scales and minima of some blocks of BN rows."""
     WORDS: tl.constexpr = 4 if FORM == 2 else 8
-    ok = block_ok[:, None] & n_ok[None, :]
+    ok = (block < blocks)[:, None] & n_ok[None, :]
     at = block[:, None].to(tl.int64) * n_len + n[None, :]
     word = tl.arange(0, WORDS)
     words = tl.load(w + (at[:, :, None] * WORDS + word[None, None, :]), mask=ok[:, :, None], other=0)
-    size = tl.load(scale + at, mask=ok, other=0.0).to(tl.float32)
+    size = tl.load(scale + at, mask=ok, other=0.0)
+    low = size
+    if MINIMUM:
+        low = tl.load(minimum + at, mask=ok, other=0.0)
+    return words, size, low
+
+
+@triton.jit
+def add_blocks(
+    acc, x, step, sums, words, size, low,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, KB: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """acc [KB, BN] + their products with x [KB, 32] in steps [KB]; sums [KB] of what x stands for."""
     if FORM == 2:
         part = nibble_sums(words, x, KB, ASM)
     else:
         part = byte_sums(words, x, KB, ASM)
-    acc += part.to(tl.float32) * (size * step[:, None])
+    acc += part.to(tl.float32) * (size.to(tl.float32) * step[:, None])
     if MINIMUM:
-        acc += sums[:, None] * tl.load(minimum + at, mask=ok, other=0.0).to(tl.float32)
+        acc += sums[:, None] * low.to(tl.float32)
     return acc
 
 
@@ -143,43 +155,65 @@ def blocks_of_row(
 def quantized_row(
     x, w, scale, minimum, n, n_ok, n_len, blocks, width,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, GATED: tl.constexpr, BN: tl.constexpr, KB: tl.constexpr,
-    STAGES: tl.constexpr, ASM: tl.constexpr,
+    ASM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    """Each round's weights are asked for one round before."""
     acc, up = tl.zeros([KB, BN], tl.float32), tl.zeros([KB, BN], tl.float32)
-    for first in tl.range(0, blocks, KB, num_stages=STAGES):
-        block = first + tl.arange(0, KB)
-        block_ok = block < blocks
-        numbers = tl.load(
-            x + block[:, None] * 32 + tl.arange(0, 32)[None, :], mask=block_ok[:, None], other=0.0
-        ).to(tl.float32)
+    block, j = tl.arange(0, KB), tl.arange(0, 32)
+    words, size, low = read_blocks(w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM)
+    words_u, size_u, low_u = words, size, low
+    if GATED:
+        words_u, size_u, low_u = read_blocks(
+            w, scale, minimum, block, blocks, n + width, n_ok, n_len, FORM, MINIMUM
+        )
+    in_turn(CHAINED)
+    for first in range(0, blocks, KB):
+        here, here_u = (words, size, low), (words_u, size_u, low_u)
+        block = first + KB + tl.arange(0, KB)
+        words, size, low = read_blocks(w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM)
+        if GATED:
+            words_u, size_u, low_u = read_blocks(
+                w, scale, minimum, block, blocks, n + width, n_ok, n_len, FORM, MINIMUM
+            )
+        block -= KB
+        numbers = tl.load(x + block[:, None] * 32 + j[None, :], mask=(block < blocks)[:, None], other=0.0).to(
+            tl.float32
+        )
         sums = tl.sum(numbers, axis=1)
         whole, step = in_sixteen_bits(numbers)
-        acc = blocks_of_row(
-            acc, whole, step, sums, w, scale, minimum, block, block_ok, n, n_ok, n_len, FORM, MINIMUM, KB, ASM
-        )
+        acc = add_blocks(acc, whole, step, sums, here[0], here[1], here[2], FORM, MINIMUM, KB, ASM)
         if GATED:
-            up = blocks_of_row(
-                up, whole, step, sums, w, scale, minimum, block, block_ok, n + width, n_ok, n_len, FORM,
-                MINIMUM, KB, ASM,
-            )  # fmt: skip
+            up = add_blocks(up, whole, step, sums, here_u[0], here_u[1], here_u[2], FORM, MINIMUM, KB, ASM)
     return tl.sum(acc, axis=0), tl.sum(up, axis=0)
 
 
 @triton.jit
 def dense_row(
     x, w, n, n_ok, k_len, width,
-    GATED: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    GATED: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    """Each round's weights are asked for one round before."""
     acc, up = tl.zeros([BN, BK], tl.float32), tl.zeros([BN, BK], tl.float32)
-    for k0 in tl.range(0, k_len, BK, num_stages=STAGES):
-        k = k0 + tl.arange(0, BK)
-        ok = n_ok[:, None] & (k < k_len)[None, :]
-        a = tl.load(x + k, mask=k < k_len, other=0.0).to(tl.float32)
-        at = n[:, None].to(tl.int64) * k_len + k[None, :]
-        acc += tl.load(w + at, mask=ok, other=0.0).to(tl.float32) * a[None, :]
+    k = tl.arange(0, BK)
+    row = w + n[:, None].to(tl.int64) * k_len
+    to_up = width.to(tl.int64) * k_len
+    ok = n_ok[:, None] & (k < k_len)[None, :]
+    b = tl.load(row + k[None, :], mask=ok, other=0.0)
+    b_up = b
+    if GATED:
+        b_up = tl.load(row + to_up + k[None, :], mask=ok, other=0.0)
+    in_turn(CHAINED)
+    for k0 in range(0, k_len, BK):
+        here, here_up = b, b_up
+        at = k0 + BK + k
+        ok = n_ok[:, None] & (at < k_len)[None, :]
+        b = tl.load(row + at[None, :], mask=ok, other=0.0)
         if GATED:
-            at += width.to(tl.int64) * k_len
-            up += tl.load(w + at, mask=ok, other=0.0).to(tl.float32) * a[None, :]
+            b_up = tl.load(row + to_up + at[None, :], mask=ok, other=0.0)
+        a = tl.load(x + k0 + k, mask=k0 + k < k_len, other=0.0).to(tl.float32)[None, :]
+        acc += here.to(tl.float32) * a
+        if GATED:
+            up += here_up.to(tl.float32) * a
     return tl.sum(acc, axis=1), tl.sum(up, axis=1)
 
 
@@ -188,17 +222,17 @@ def row_kernel(
     x, w, scale, minimum, y, bias, residual, factor, softcap, n_len, k_len, width,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr,
     RESIDUAL: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    STAGES: tl.constexpr, ASM: tl.constexpr,
+    ASM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """BN columns of y a program. n_len rows of W, width columns of y (n_len / 2 where GATED)."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     n_ok = n < width
     if FORM == 0:
-        z, up = dense_row(x, w, n, n_ok, k_len, width, GATED, BN, BK, STAGES)
+        z, up = dense_row(x, w, n, n_ok, k_len, width, GATED, BN, BK, CHAINED)
     else:
         z, up = quantized_row(
-            x, w, scale, minimum, n, n_ok, n_len, k_len // 32, width, FORM, MINIMUM, GATED, BN, BK,
-            STAGES, ASM,
+            x, w, scale, minimum, n, n_ok, n_len, k_len // 32, width, FORM, MINIMUM, GATED, BN, BK, ASM,
+            CHAINED,
         )  # fmt: skip
     if BIAS:
         z += tl.load(bias + n, mask=n_ok, other=0.0)
@@ -225,7 +259,7 @@ def row_product(x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, sms
         FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, GATED=end.gated,
         BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation], RESIDUAL=end.residual is not None,
         SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None, BN=strip.bn, BK=strip.bk,
-        STAGES=strip.stages, ASM=not INTERPRETED, num_warps=strip.warps,
+        ASM=not INTERPRETED, num_warps=strip.warps, **chained(x),
     )  # fmt: skip
     return y
 

@@ -9,6 +9,7 @@ import triton.language as tl
 from octavo.kernels.cuda.integer import round_nearest
 from octavo.kernels.cuda.kv import CudaKVLayer
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
+from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.ops import AttentionSpec
 
 
@@ -117,9 +118,10 @@ def append_kernel(
     q_heads, kv_heads, dim, v_dim, half, page_size, stride_qkv, eps,
     ROTATE: tl.constexpr, PAIRS: tl.constexpr, NORM: tl.constexpr, ALL_HEADS: tl.constexpr,
     FIRST: tl.constexpr, INT8: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program is q, or k, or v of one token; FIRST is 1 where there is no q."""
+    in_turn(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     what = tl.program_id(1) + FIRST
     row = qkv + token * stride_qkv
@@ -167,6 +169,7 @@ def append(
             ALL_HEADS=gains is not None and q_gain.shape[0] != spec.head_dim, INT8=int8,
             FIRST=0, HQ=next_power_of_2(spec.num_heads), HK=next_power_of_2(spec.num_kv_heads),
             D=next_power_of_2(spec.head_dim), DV=next_power_of_2(spec.v_head_dim), num_warps=4,
+            **chained(qkv),
         )  # fmt: skip
     return q
 
@@ -181,7 +184,7 @@ def append_kv(x: torch.Tensor, kv: CudaKVLayer, spec: AttentionSpec, slots: torc
             0, kv.page_size, x.stride(0), 0.0,
             ROTATE=False, PAIRS=False, NORM=False, ALL_HEADS=False, FIRST=1, INT8=int8,
             HQ=1, HK=next_power_of_2(spec.num_kv_heads), D=next_power_of_2(spec.head_dim),
-            DV=next_power_of_2(spec.v_head_dim), num_warps=4,
+            DV=next_power_of_2(spec.v_head_dim), num_warps=4, **chained(x),
         )  # fmt: skip
 
 

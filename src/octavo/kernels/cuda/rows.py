@@ -8,6 +8,7 @@ import triton.language as tl
 
 from octavo.kernels.cuda.integer import Rounded, rounded
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
+from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.ops import Activation
 
 ACTIVATIONS = {a: i for i, a in enumerate(Activation)}
@@ -33,14 +34,15 @@ def activate(x, KIND: tl.constexpr):
     return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def norm_kernel(
     x, added, total, y, q, d, gain, bias, rows, width, eps,
     ADD: tl.constexpr, LAYER: tl.constexpr, BIAS: tl.constexpr, ROUND: tl.constexpr, BR: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """BR rows a program: total = x + added where ADD, then y = norm of it; where ROUND, q and d are y
     rounded (integer.Rounded)."""
+    in_turn(CHAINED)
     row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     i = tl.arange(0, BLOCK)[None, :]
     at = row[:, None] * width + i
@@ -95,7 +97,7 @@ def norm(
             x, x if added is None else added, total, y, y if made is None else made.q,
             gain if made is None else made.d, gain, gain if bias is None else bias, rows, width, eps,
             ADD=added is not None, LAYER=layer, BIAS=bias is not None, ROUND=rounds, BR=br, BLOCK=block,
-            num_warps=min(max(br * block // 512, 1), 16),
+            num_warps=min(max(br * block // 512, 1), 16), **chained(x),
         )  # fmt: skip
     return total, y if made is None else made
 
@@ -120,14 +122,15 @@ def add_up(z, at, inside, stride_split, SPLITS: tl.constexpr):
     return v
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def epilogue_kernel(
     z, y, bias, residual, scale, softcap, width, stride_z, stride_split, stride_y, stride_residual, rows,
     SPLITS: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr,
     RESIDUAL: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    BR: tl.constexpr, BLOCK: tl.constexpr,
+    BR: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """y = ops.linear's epilogue of the sum of SPLITS partial products z."""
+    in_turn(CHAINED)
     row = (tl.program_id(0) * BR + tl.arange(0, BR))[:, None].to(tl.int64)
     i = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
     inside = (row < rows) & (i < width)
@@ -168,7 +171,7 @@ def epilogue(
             0 if residual is None else residual.stride(0), rows,
             SPLITS=splits, BIAS=bias is not None, KIND=ACTIVATIONS[activation], GATED=gated,
             RESIDUAL=residual is not None, SCALE=scale != 1.0, SOFTCAP=softcap is not None,
-            BR=br, BLOCK=block,
+            BR=br, BLOCK=block, **chained(y),
         )  # fmt: skip
     return y
 
