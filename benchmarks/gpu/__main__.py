@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         found = itertools.chain(text.text(device, given.model, 2 if small else 32), found)
     failed = run_checks(kept(found, result, path), result, given.brief)
     scale = speed.SMALL if small else speed.REAL
-    rows = [] if given.checks_only else speed.table(device, given.dtype, scale, until)
+    rows = [] if given.checks_only else speed.table(device, given.dtype, scale, until, given.batching)
     result["table"] = []
     save(result, path)
     for row in rows:
@@ -184,6 +184,9 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=7.0,
         help="no row of the table begins later (7: the whole takes under 9)",
+    )
+    made.add_argument(
+        "--batching", action="store_true", help="a row against transformers' continuous batching (a minute)"
     )
     made.add_argument("--tiny", action="store_true", help="checks in tiny shapes (what sanitizers run)")
     made.add_argument("--brief", action="store_true", help="only the first few checks (to try the script)")

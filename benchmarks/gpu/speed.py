@@ -114,7 +114,7 @@ def prompts(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
     yield Row(f"prompt of {n}: share of dense peak", "share", work / took / most.flops, 0.55, note)
 
 
-def streams(backend: Any, scale: Scale, peer: float | None, why: str) -> Iterator[Row]:
+def streams(backend: Any, scale: Scale, peer: float | None, why: str, whose: str) -> Iterator[Row]:
     """Many streams from prompts to answers, against transformers on the same shapes."""
     shape, count = scale.large, scale.streams
     length = scale.prompt + scale.answer
@@ -141,7 +141,7 @@ def streams(backend: Any, scale: Scale, peer: float | None, why: str) -> Iterato
     ratio = None if peer is None else rate / peer
     note = f"{rate:.0f} tok/s ({prompts_took:.2f} of {took:.2f} s are prompts); "
     note += why if peer is None else f"transformers {peer:.0f} tok/s"
-    yield Row(f"{count} streams, {scale.prompt} + {scale.answer}, over transformers", "x", ratio, 5.0, note)
+    yield Row(f"{count} streams, {scale.prompt} + {scale.answer}, over {whose}", "x", ratio, 5.0, note)
 
 
 def whole_steps(
@@ -204,11 +204,10 @@ def draws_price(backend: Any, scale: Scale) -> Iterator[Row]:
         yield Row(f"draws of {rows} rows of {vocab}, {kind.name.lower()}", "us", took * 1e6, 0)
 
 
-def transformers_rate(scale: Scale, device: torch.device, dtype: torch.dtype) -> float:
-    """Tokens a second of transformers' static generate on the same shape, random weights."""
+def llama(s: Shape, device: torch.device, dtype: torch.dtype) -> Any:
+    """transformers' model of this shape, random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    s = scale.large
     make_config: Any = LlamaConfig
     config = make_config(
         vocab_size=s.vocab, hidden_size=s.hidden, intermediate_size=s.inner, num_hidden_layers=s.layers,
@@ -218,7 +217,12 @@ def transformers_rate(scale: Scale, device: torch.device, dtype: torch.dtype) ->
     )  # fmt: skip
     with torch.device(device):
         model: Any = LlamaForCausalLM(config)
-    model = model.to(dtype=dtype).eval()
+    return model.to(dtype=dtype).eval()
+
+
+def transformers_rate(scale: Scale, device: torch.device, dtype: torch.dtype) -> float:
+    """Tokens a second of transformers' static generate on the same shape, random weights."""
+    s, model = scale.large, llama(scale.large, device, dtype)
     ids = torch.randint(0, s.vocab, (scale.streams, scale.prompt), device=device)
     mask = torch.ones_like(ids)
     options: dict[str, Any] = {"do_sample": False, "attention_mask": mask, "pad_token_id": 0}
@@ -229,6 +233,27 @@ def transformers_rate(scale: Scale, device: torch.device, dtype: torch.dtype) ->
         if device.type == "cuda":
             torch.cuda.synchronize()
     return scale.streams * scale.answer / (time.perf_counter() - since)
+
+
+def batching_rate(scale: Scale, device: torch.device, dtype: torch.dtype) -> float:
+    """Tokens a second of transformers' continuous batching, likewise."""
+    from transformers import GenerationConfig
+
+    model = llama(scale.large, device, dtype)
+    config: Any = GenerationConfig
+    options = config(
+        max_new_tokens=scale.answer, do_sample=False, eos_token_id=-1, pad_token_id=0, bos_token_id=0
+    )
+
+    def run(count: int) -> int:
+        given = np.random.default_rng(1).integers(0, scale.large.vocab, (count, scale.prompt)).tolist()
+        done = model.generate_batch(inputs=given, generation_config=options)
+        return sum(len(one.generated_tokens) for one in done.values())
+
+    with torch.no_grad():
+        run(1)
+        since = time.perf_counter()
+        return run(scale.streams) / (time.perf_counter() - since)
 
 
 def attention(backend: Any, scale: Scale) -> Iterator[Row]:
@@ -303,11 +328,14 @@ def exact_price(device: str, dtype: str, scale: Scale, plain: Any) -> Iterator[R
     yield Row("price of bit-exact mode, 1 stream", "x", slow / fast, 1.5, f"{1 / slow:.1f} tok/s", True)
 
 
-def table(device: str, dtype: str, scale: Scale, until: float = float("inf")) -> Iterator[Row]:
+def table(
+    device: str, dtype: str, scale: Scale, until: float = float("inf"), batching: bool = False
+) -> Iterator[Row]:
     """All rows. One that fails says so in its note, and the next one runs.
 
     Args:
         until: by time.monotonic(); what would begin later is left out, by name.
+        batching: a row against transformers' continuous batching too, which takes a minute or more.
     """
     backend = make(device, dtype=dtype)
     most = ceilings(backend.device, backend.dtype, scale.ceiling)
@@ -319,9 +347,12 @@ def table(device: str, dtype: str, scale: Scale, until: float = float("inf")) ->
         "attention": lambda: attention(backend, scale),
         "prompt": lambda: prompts(backend, scale, most),
         "draws": lambda: draws_price(backend, scale),
-        "streams": lambda: against_transformers(backend, scale),
+        "streams": lambda: against_transformers(backend, scale, transformers_rate),
         "bit-exact mode": lambda: exact_price(device, dtype, scale, backend),
     }
+    if batching:
+        fewer = replace(scale, streams=min(64, scale.streams), answer=min(64, scale.answer))
+        parts["batching"] = lambda: against_transformers(backend, fewer, batching_rate)
     for name, rows in parts.items():
         if time.monotonic() < until:
             yield from guarded(name, rows)
@@ -329,14 +360,17 @@ def table(device: str, dtype: str, scale: Scale, until: float = float("inf")) ->
             yield Row(name, "", None, 0, "left out: the time is up")
 
 
-def against_transformers(backend: Any, scale: Scale) -> Iterator[Row]:
+def against_transformers(
+    backend: Any, scale: Scale, how: Callable[[Scale, torch.device, torch.dtype], float]
+) -> Iterator[Row]:
     peer, why = None, ""
     try:
-        peer = transformers_rate(scale, backend.device, backend.dtype)
+        peer = how(scale, backend.device, backend.dtype)
     except Exception as error:  # whatever stops the peer, our own rows still count
         why = f"transformers did not run: {error!r:.200}"
     forget()
-    yield from streams(backend, scale, peer, why)
+    name = "continuous batching" if how is batching_rate else "static generate"
+    yield from streams(backend, scale, peer, why, f"transformers' {name}")
 
 
 def guarded(name: str, rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:

@@ -16,7 +16,7 @@ KINDS = ("bf16", "u4-min", "s8", "s8-min", "s8-by16", "f8", "f8-blocks", "nf4")
 def exercise(backend: Any, rng: np.random.Generator, brief: bool = False) -> None:
     """Launch all kernels; their results are nobody's business here."""
     kinds = KINDS[1:3] if brief else KINDS
-    for lengths in ([40, 30], [1] * 3):
+    for lengths in ([40, 30], [1] * 3, [1]):
         batch = batch_of(rng, [n + 40 for n in lengths], lengths)
         ops, inputs = backend.eager(batch), Inputs(batch)
         rows = batch.num_tokens

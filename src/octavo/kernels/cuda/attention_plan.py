@@ -71,6 +71,8 @@ def shape_of(queries: Queries, tokens: int, spec: AttentionSpec, policy: Policy,
     warps, stages = 4 if bm <= 64 else 8, 2
     roomy = policy.shared >= 160 << 10 and not exact and not wide and spec.head_dim <= 128
     if roomy:  # as measured on an H100
+        if bm > 64 and (tokens // bq + queries.sequences) * (spec.num_heads // sub) < 3 * policy.sms:
+            bm, bq = 64, 64 // sub
         bn, warps, stages = (128, 4, 2) if decode else (64, 4, 3 if bm > 64 else 2)
     fixed = policy.fixed_split if exact else 0
     if not decode or (exact and spec.sight is not Sight.CAUSAL):

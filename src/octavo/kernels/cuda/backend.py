@@ -73,7 +73,7 @@ class CudaBackend(Backend):
         self.isa = "interpreter" if properties is None else f"sm_{properties.major}{properties.minor}"
         found = 4 if properties is None else properties.multi_processor_count
         self.kv_dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
-        shared = SHARED if properties is None else properties.shared_memory_per_block_optin
+        shared = getattr(properties, "shared_memory_per_block_optin", SHARED)
         self.policy = Policy(sms or found, exact, rounds, fixed_split, dtype == "float32", shared)
         self.constants = Constants(self.device)
         self.maker = OpsMaker(self.device, self.dtype, self.policy, self.constants)

@@ -39,6 +39,7 @@ class Strip:
     bn: int
     bk: int
     warps: int
+    ahead: bool = False
 
 
 def serves(part: Part) -> bool:
@@ -49,14 +50,17 @@ def serves(part: Part) -> bool:
 
 
 def strip_of(part: Part, width: int, sms: int) -> Strip:
-    """Few rows of W to a program where W is small, so that all multiprocessors read."""
+    """As measured on an H100: few rows of W to a program where W is small, so that all multiprocessors read;
+    many where it is large, as these lie together."""
     if part.dense:
         bk = min(max(next_power_of_2(part.columns), 16), 1024)
-        return Strip(4 if width >= 32 * sms else 2, bk, 4)
+        return Strip(4 if width >= 16 * sms else 2, bk, 4)
     blocks = next_power_of_2(part.columns // BLOCK)
+    if width >= 512 * sms:
+        return Strip(128, min(blocks, 4), 4, True)
     if width >= 64 * sms:
         return Strip(16, min(blocks, 32), 4)
-    return Strip(16, min(blocks, 64), 8)
+    return Strip(32, min(blocks, 32 if width >= 40 * sms else 64), 8, True)
 
 
 @triton.jit
@@ -155,35 +159,38 @@ def add_blocks(
 def quantized_row(
     x, w, scale, minimum, n, n_ok, n_len, blocks, width,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, GATED: tl.constexpr, BN: tl.constexpr, KB: tl.constexpr,
-    ASM: tl.constexpr, CHAINED: tl.constexpr,
+    AHEAD: tl.constexpr, ASM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Each round's weights are asked for one round before."""
+    """AHEAD: each round's weights are asked for one round before."""
     acc, up = tl.zeros([KB, BN], tl.float32), tl.zeros([KB, BN], tl.float32)
     block, j = tl.arange(0, KB), tl.arange(0, 32)
     words, size, low = read_blocks(w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM)
-    words_u, size_u, low_u = words, size, low
-    if GATED:
-        words_u, size_u, low_u = read_blocks(
-            w, scale, minimum, block, blocks, n + width, n_ok, n_len, FORM, MINIMUM
-        )
-    in_turn(CHAINED)
     for first in range(0, blocks, KB):
-        here, here_u = (words, size, low), (words_u, size_u, low_u)
-        block = first + KB + tl.arange(0, KB)
-        words, size, low = read_blocks(w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM)
+        block = first + tl.arange(0, KB)
+        if AHEAD:
+            here, here_size, here_low = words, size, low
+        else:
+            here, here_size, here_low = read_blocks(
+                w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM
+            )
+        up_words, up_size, up_low = here, here_size, here_low
         if GATED:
-            words_u, size_u, low_u = read_blocks(
+            up_words, up_size, up_low = read_blocks(
                 w, scale, minimum, block, blocks, n + width, n_ok, n_len, FORM, MINIMUM
             )
-        block -= KB
+        in_turn(CHAINED)  # (again and again, which costs nothing)
+        if AHEAD:
+            words, size, low = read_blocks(
+                w, scale, minimum, block + KB, blocks, n, n_ok, n_len, FORM, MINIMUM
+            )
         numbers = tl.load(x + block[:, None] * 32 + j[None, :], mask=(block < blocks)[:, None], other=0.0).to(
             tl.float32
         )
         sums = tl.sum(numbers, axis=1)
         whole, step = in_sixteen_bits(numbers)
-        acc = add_blocks(acc, whole, step, sums, here[0], here[1], here[2], FORM, MINIMUM, KB, ASM)
+        acc = add_blocks(acc, whole, step, sums, here, here_size, here_low, FORM, MINIMUM, KB, ASM)
         if GATED:
-            up = add_blocks(up, whole, step, sums, here_u[0], here_u[1], here_u[2], FORM, MINIMUM, KB, ASM)
+            up = add_blocks(up, whole, step, sums, up_words, up_size, up_low, FORM, MINIMUM, KB, ASM)
     return tl.sum(acc, axis=0), tl.sum(up, axis=0)
 
 
@@ -222,7 +229,7 @@ def row_kernel(
     x, w, scale, minimum, y, bias, residual, factor, softcap, n_len, k_len, width,
     FORM: tl.constexpr, MINIMUM: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr,
     RESIDUAL: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    ASM: tl.constexpr, CHAINED: tl.constexpr,
+    AHEAD: tl.constexpr, ASM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """BN columns of y a program. n_len rows of W, width columns of y (n_len / 2 where GATED)."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -231,8 +238,8 @@ def row_kernel(
         z, up = dense_row(x, w, n, n_ok, k_len, width, GATED, BN, BK, CHAINED)
     else:
         z, up = quantized_row(
-            x, w, scale, minimum, n, n_ok, n_len, k_len // 32, width, FORM, MINIMUM, GATED, BN, BK, ASM,
-            CHAINED,
+            x, w, scale, minimum, n, n_ok, n_len, k_len // 32, width, FORM, MINIMUM, GATED, BN, BK, AHEAD,
+            ASM, CHAINED,
         )  # fmt: skip
     if BIAS:
         z += tl.load(bias + n, mask=n_ok, other=0.0)
@@ -259,7 +266,7 @@ def row_product(x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, sms
         FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, GATED=end.gated,
         BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation], RESIDUAL=end.residual is not None,
         SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None, BN=strip.bn, BK=strip.bk,
-        ASM=not INTERPRETED, num_warps=strip.warps, **chained(x),
+        AHEAD=strip.ahead, ASM=not INTERPRETED, num_warps=strip.warps, **chained(x),
     )  # fmt: skip
     return y
 
