@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,29 @@ def test_heads_are_shared_out_where_a_group_is_large() -> None:
     case = Case(8, [30], AttentionSpec(34, 1, 272, 16, 0.06), 16, "f32")  # 2 heads a program: 17 is too many
     got = case.run(interpreted(), [[28, 1, 1]])[0]
     np.testing.assert_allclose(got, case.truth()[0], atol=2e-5, rtol=2e-5)
+
+
+def test_blocks_of_a_gpu_whose_programs_share_much() -> None:
+    """Larger blocks, more splits, one token a sequence: what Hopper gets, and the others do not."""
+    from octavo.kernels.cuda import attention, make
+
+    backend = make("cpu", dtype="float16", sms=8)
+    backend.maker = replace(backend.maker, policy=replace(backend.policy, shared=228 << 10))
+    case = Case(9, [300, 290], AttentionSpec(8, 2, 64, 64, 0.125), 16, "f16")
+    for got, want in zip(case.run(backend, [[260, 39, 1], [250, 39, 1]]), case.truth(), strict=True):
+        np.testing.assert_allclose(got, want, atol=3e-3, rtol=3e-3)
+    policy, spec = replace(backend.policy, sms=132, shared=228 << 10), AttentionSpec(32, 8, 128, 128, 0.1)
+
+    def shape(sequences: int, tokens: int, longest: int, wide: bool = False) -> Any:
+        array = interpreted().constants(np.zeros(sequences, np.float32))
+        return attention.shape_of(attention.Queries(*[array] * 5, longest, 8192), tokens, spec, policy, wide)
+
+    decode = shape(65, 65, 1)
+    assert (decode.single, decode.bn, decode.splits, decode.stages) == (True, 128, 1, 2)
+    assert shape(1, 1, 1).stages == 1
+    assert shape(1, 8192, 8192).bm == 128
+    assert shape(1, 512, 512).bm == 64
+    assert shape(65, 65, 1, wide=True).bn == 64
 
 
 def test_stale_pages_of_others_do_no_harm() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from octavo.errors import DeviceLostError, StepTooLargeError
 from octavo.kernels.batch import ForwardBatch
@@ -149,6 +151,31 @@ def test_captures_in_the_background_change_no_token() -> None:
     assert list(captures.seconds) == ["decode 2, narrow"]
     assert conversation(steps, WISHES[:2], 3, feed=True) == first
     assert steps.replays == 2
+
+
+def test_a_thread_that_records_ends_after_the_graph_it_is_at() -> None:
+    """The interpreter's end would cut it off in the middle of the driver."""
+    import threading
+
+    from octavo.kernels.cuda.capture import Captures
+
+    done: list[str] = []
+
+    def record(run: Any, warm: Any) -> tuple[Any, Any]:
+        done.append("begun")
+        time.sleep(0.2)
+        done.append("ended")
+        return None, run()
+
+    captures = Captures(record)
+    for name in "ab":
+        captures.want(name, lambda: torch.zeros(1), lambda: None, lambda graph, result: None)
+    while not done:
+        time.sleep(0.01)
+    mine = next(t for t in threading.enumerate() if t.name == "octavo-captures" and t is captures._thread)
+    captures.close()
+    assert not mine.is_alive()
+    assert done == ["begun", "ended"]
 
 
 def test_kernels_are_compiled_before_anybody_waits() -> None:
