@@ -40,7 +40,7 @@ def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
     A Triton kernel counts for nothing: what it calls must be a kernel too, and is inlined.
     """
-    if any(ast.unparse(decorator) == "triton.jit" for decorator in node.decorator_list):
+    if any(ast.unparse(decorator).startswith("triton.jit") for decorator in node.decorator_list):
         return 0
     return (node.end_lineno or 0) - node.body[0].lineno + 1
 
