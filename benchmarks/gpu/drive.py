@@ -112,6 +112,7 @@ def replayed(run: Callable[[], object], device: torch.device) -> Callable[[], ob
     """The same as a graph: what the device needs for it, whatever a launch costs the host."""
     if device.type != "cuda":
         return run
+    # torch has no types for it.
     stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         run()

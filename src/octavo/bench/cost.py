@@ -141,5 +141,6 @@ class _Recorder:
         return self._execute(plan)
 
     def stop(self) -> list[StepPlan]:
+        # Back in its place, as above.
         self._runner.execute = self._execute  # type: ignore[method-assign]
         return self._plans

@@ -259,6 +259,7 @@ def attention_kernel(
                 if CAUSAL:
                     edge = tl.minimum(stop, least + 1)
                 open_to = begin + tl.maximum(edge - begin, 0) // BN * BN
+            # Twice, as with masks and without are two pieces of code.
             for n0 in range(begin, open_to, BN):
                 acc, m, l = attend_block(
                     acc, m, l, q0, q1, k_pages, v_pages, k_scales, v_scales, positions, table, trees, words,
