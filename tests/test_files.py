@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 KERNELS = "src/octavo/kernels/"
 FOLDERS = ("src", "scripts", "examples", "benchmarks")
