@@ -12,7 +12,9 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "octavo"
 
-# From the roof down. Rooms of one line stand side by side and do not know each other.
+# From the roof down. Rooms of one line stand side by side and do not know each other. Two are not built yet,
+# and stand here so that nothing grows into their place: cluster (several engines behind one server) and spec
+# (drafters: built on models, sampling and kernels, and asked for drafts by the runtime).
 FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in (
@@ -25,8 +27,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "assembly prompts engine_args beam_search",
         "config",
         "runtime engine",
+        "spec",
         "models",
-        "sampling spec",
+        "sampling",
         "layers",
         "quant",
         "kernels",
@@ -46,7 +49,7 @@ DOORS = {
     ("engine", "octavo.config"),  # SchedulerConfig: the numbers it is built from
 }
 ROOF = ("", "__main__")  # the package itself, which names what is in the rooms
-TORCH_ROOMS = ("kernels/cuda", "spec/train")
+TORCH_ROOMS = ("kernels/cuda",)
 Import = tuple[str, int]
 
 
@@ -163,6 +166,10 @@ def _is_stdlib(module: str) -> bool:
         ("octavo.runtime.runner", "from octavo.engine.plan import StepPlan", False),
         ("octavo.runtime.runner", "from octavo.engine.planner import X", True),
         ("octavo.runtime.runner", "from octavo.engine import scheduler", True),
+        ("octavo.runtime.runner", "from octavo.spec.ngram import X", False),
+        ("octavo.spec.ngram", "from octavo.models.load import load_model", False),
+        ("octavo.spec.ngram", "from octavo.runtime.runner import X", True),
+        ("octavo.engine.scheduler", "from octavo.runtime.runner import X", True),
         ("octavo.kernels.cpu", "from octavo import llm", True),
         ("octavo.kernels.cpu", "importlib.import_module('octavo.models.llama')", True),
         ("octavo.kernels.cpu", "from octavo import __version__", False),

@@ -43,6 +43,16 @@ def booleans(params: object, *names: str) -> None:
             raise InvalidRequestError(f"{name} must be True or False, not {value!r}", name)
 
 
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidRequestError(f"{name} must be one of {', '.join(allowed)}, not {value!r}", name)
+
+
+def positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidRequestError(f"{name} must be a positive integer, not {value!r}", name)
+
+
 def number(params: object, name: str, low: float, high: float, low_open: bool = False) -> None:
     value = getattr(params, name)
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo import assembly, checkpoints
+from octavo import checkpoints
 from octavo.assembly import Loaded, load
 from octavo.bench import plan
 from octavo.bench.plan import plan_model
@@ -53,7 +53,7 @@ def test_the_system_counts_the_same_within_three_percent(monkeypatch: pytest.Mon
     """
     user = EngineConfig("smollm2", **SMALL)  # type: ignore[arg-type]
     words, checkpoint = load(user, planned=True), checkpoints.open_checkpoint(hub.resolve("smollm2"))
-    monkeypatch.setattr(assembly, "_words", lambda *_: (words.tokenizer, words.template))
+    monkeypatch.setattr("octavo.assembly.words.words_of", lambda *_: (words.tokenizer, words.template))
     monkeypatch.setattr(checkpoints, "open_checkpoint", lambda path: checkpoint)
     planned = plan_model(user)
     before = anonymous_bytes()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.assembly import local_need
+from octavo.assembly.memory import local_need
 from octavo.config import pages_at_a_time
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec

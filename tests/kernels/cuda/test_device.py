@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.assembly.memory import resolve
 from octavo.checkpoints.hub import default_cache_dir
-from octavo.config import EngineConfig, resolve
+from octavo.config import EngineConfig
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.cuda.device import Choice, Gpu, choose, choose_device, find_gpu, torch_refuses, why_not
 from octavo.kernels.cuda.launch import prepare
@@ -209,7 +210,7 @@ def test_env_shows_what_auto_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_flags_reach_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """--bit-exact, --round-activations, --enforce-eager and --dtype, each as CudaBackend's option."""
-    from octavo.assembly import _backend
+    from octavo.assembly.loading import _backend
     from octavo.kernels import cuda, select
     from octavo.kernels.cuda import device
 

@@ -1,4 +1,4 @@
-"""What callers ask and what they get: SamplingParams and RequestOutput, with vLLM's field names."""
+"""SamplingParams: how to draw the tokens of a completion, with vLLM's field names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 from octavo.checks import booleans, integer, is_int, logit_bias, number, plain_number, token_ids
 from octavo.errors import InvalidRequestError
+from octavo.params.beams import MAX_LOGPROBS, BeamSearchParams
+from octavo.params.structured import StructuredOutputsParams
 
-MAX_LOGPROBS = 20
 MAX_N = 128
-MAX_BEAM_WIDTH = MAX_LOGPROBS // 2
-"""Each beam offers two candidates for every beam, as log-probabilities."""
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 16_384
 MAX_STOP_IDS = 4096
@@ -31,84 +30,6 @@ class RequestOutputKind(Enum):
     CUMULATIVE = 0
     DELTA = 1
     FINAL_ONLY = 2
-
-
-@dataclass(frozen=True, slots=True)
-class StructuredOutputsParams:
-    """What shape an answer must have; exactly one of these is set.
-
-    Attributes:
-        json: a JSON schema, as an object or as text.
-        regex: the whole answer matches it.
-        choice: the answer is one of these strings.
-        grammar: Lark or GBNF text; the rule `start` (GBNF: `root`) is the whole answer.
-        json_object: any JSON object.
-        structural_tag: {"type": "structural_tag", "structures": [{"begin", "schema", "end"}],
-            "triggers": [...]}: free text in which a trigger begins a part with a schema.
-    """
-
-    json: str | Mapping[str, Any] | bool | None = None
-    regex: str | None = None
-    choice: Sequence[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    structural_tag: str | Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        if self.json_object is False:
-            object.__setattr__(self, "json_object", None)
-        kinds = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) is not None]
-        if len(kinds) != 1:
-            given = " and ".join(kinds) or "none"
-            raise InvalidRequestError(
-                "structured_outputs takes exactly one of json, regex, choice, grammar, json_object, "
-                f"structural_tag; {given} given",
-                "structured_outputs",
-            )
-
-    @property
-    def kind(self) -> str:
-        """The name of the one that is set."""
-        return next(f.name for f in dataclasses.fields(self) if getattr(self, f.name) is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class BeamSearchParams:
-    """How to search for the likeliest completions instead of drawing them. Names as in vLLM.
-
-    Attributes:
-        beam_width: beams kept, and completions found; at most MAX_BEAM_WIDTH.
-        max_tokens: upper bound of generated tokens.
-        ignore_eos: the end of sequence ends nothing.
-        temperature: 0 or 1, and means nothing: scores are the model's own log-probabilities.
-        length_penalty: score = sum of logprobs / tokens ** length_penalty; above 0 favours long ones.
-        include_stop_str_in_output: the token that ended a sequence gives text too.
-        early_stopping: transformers' name. True: end with the first beam_width finished ones; False:
-            when a better one is unlikely; "never": when none is possible.
-    """
-
-    beam_width: int
-    max_tokens: int
-    ignore_eos: bool = False
-    temperature: float = 0.0
-    length_penalty: float = 1.0
-    include_stop_str_in_output: bool = False
-    early_stopping: bool | str = False
-
-    def __post_init__(self) -> None:
-        integer(self, "beam_width", 1, MAX_BEAM_WIDTH)
-        integer(self, "max_tokens", 1, 2**31 - 1)
-        number(self, "length_penalty", -10.0, 10.0)
-        booleans(self, "ignore_eos", "include_stop_str_in_output")
-        if self.temperature not in (0, 1):
-            raise InvalidRequestError(
-                f"temperature {self.temperature!r}: a beam search draws nothing; leave it out", "temperature"
-            )
-        if self.early_stopping not in (True, False, "never"):
-            raise InvalidRequestError(
-                f'early_stopping must be true, false or "never", not {self.early_stopping!r}',
-                "early_stopping",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,90 +232,3 @@ _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
 def _need(holds: bool, rule: str, name: str) -> None:
     if not holds:
         raise InvalidRequestError(f"{name} {rule}", name)
-
-
-@dataclass(frozen=True, slots=True)
-class Logprob:
-    """One token's log-probability under the model's raw distribution (temperature 1, no penalties)."""
-
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-@dataclass(slots=True)
-class SampledToken:
-    """A drawn token. logprob and top are filled where the row's params ask for logprobs.
-
-    (Not frozen, because one is made per sequence and step, and freezing doubles the time.)
-
-    Attributes:
-        logprob: natural log of the raw model probability (before penalties and temperature).
-        rank: 1 for the likeliest token; 0 where logprobs were not asked for.
-        top: the likeliest tokens, best first, as (token id, logprob).
-    """
-
-    token_id: int
-    logprob: float | None = None
-    rank: int = 0
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(slots=True)
-class CompletionOutput:
-    """One of the n completions. finish_reason: None while running, "stop", "length" or "abort"."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    cumulative_logprob: float | None = None
-    logprobs: list[dict[int, Logprob]] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-    @property
-    def finished(self) -> bool:
-        return self.finish_reason is not None
-
-
-@dataclass(slots=True)
-class RequestMetrics:
-    """Times in seconds of time.monotonic(); None until reached."""
-
-    arrival_time: float
-    first_scheduled_time: float | None = None
-    first_token_time: float | None = None
-    last_token_time: float | None = None
-    finished_time: float | None = None
-    num_preemptions: int = 0
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """What a caller gets for one prompt. seed is the one that was used, given or drawn.
-
-    Attributes:
-        prompt_logprobs: per token of the prompt its logprob and the likeliest ones', None for the
-            first token; None as a whole where not asked for, or not known yet.
-        encoder_prompt, encoder_prompt_token_ids: what the encoder of an encoder-decoder model has read;
-            prompt is what its decoder went on from.
-        embedding: the pooled hidden states of the prompt, as they are, where params.pooling asks for them.
-    """
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    finished: bool
-    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-    metrics: RequestMetrics | None = None
-    num_cached_tokens: int = 0
-    seed: int = 0
-    embedding: list[float] | None = None
-    encoder_prompt: str | None = None
-    encoder_prompt_token_ids: list[int] | None = None
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens that the model has read, an encoder's included."""
-        return len(self.prompt_token_ids) + len(self.encoder_prompt_token_ids or ())

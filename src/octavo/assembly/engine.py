@@ -1,0 +1,43 @@
+"""From the engine's numbers to the sizes of what computes its steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from octavo.config import SchedulerConfig
+
+if TYPE_CHECKING:
+    from octavo.kernels.ops import Limits
+    from octavo.runtime.states import RequestStates
+
+
+def states_of(config: SchedulerConfig, spare_page: int) -> RequestStates:
+    """The runner's memory of its rows.
+
+    Args:
+        spare_page: stands in for pages, or local ones, that a window has passed.
+    """
+    from octavo.runtime.states import RequestStates
+
+    return RequestStates(
+        config.max_num_seqs,
+        config.max_model_len,
+        config.page_size,
+        config.max_encoder_len,
+        config.window if config.local_window is None else config.local_window,
+        spare_page,
+        local=config.local_window is not None,
+    )
+
+
+def limits_of(config: SchedulerConfig) -> Limits:
+    """Of one batch, the decoder's or the encoder's."""
+    from octavo.kernels.ops import Limits
+
+    return Limits(
+        max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        max_sequences=config.max_num_seqs,
+        max_sampled=config.max_num_seqs,
+        max_pages_per_sequence=-(-max(config.max_model_len, config.max_encoder_len) // config.page_size),
+        local=config.local_window is not None,
+    )

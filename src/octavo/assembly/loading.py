@@ -1,0 +1,179 @@
+"""From an EngineConfig to a loaded model: the one place where all rooms meet, in phases.
+
+resolve   alias or path -> files            checkpoints.hub
+device    a GPU, or why the CPU             kernels
+tokenizer metadata -> Tokenizer, template   tokenizer
+weights   tensors -> packed weights         quant, kernels, models
+memory    what is free -> pages             runtime.memory
+program   forward -> captured program       runtime.runner
+compile   its kernels, where there is a GPU  runtime.pipeline
+
+What ends later, in the background (captures), is told as a phase too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octavo.assembly.engine import limits_of, states_of
+from octavo.config import EngineConfig, SchedulerConfig
+from octavo.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from octavo.checkpoints.base import Checkpoint
+    from octavo.kernels.ops import Backend
+    from octavo.models.registry import Model
+    from octavo.runtime.memory import MemoryPlan
+    from octavo.runtime.page_file import MappedPages
+    from octavo.runtime.runner import ModelRunner
+    from octavo.tokenizer import Tokenizer
+    from octavo.tokenizer.chat import ChatTemplate
+
+Progress = Callable[[str, float], None]
+"""Called with (phase, seconds it took) as each phase ends."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """Everything that answers. The engine itself is made by whoever drives it (llm.py)."""
+
+    user: EngineConfig
+    config: SchedulerConfig
+    path: Path
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    backend: Backend
+    model: Model
+    memory: MemoryPlan
+    runner: ModelRunner
+    phases: dict[str, float]
+    decoder_prompt: tuple[int, ...] = ()  # of an encoder-decoder model: what its decoder begins with
+    generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json over config.json
+    page_file: MappedPages | None = None  # the prefix cache's tier on disk
+    facts: Mapping[str, str] = field(default_factory=dict)  # what the lines of a start should say
+
+    @property
+    def embedding_size(self) -> int | None:
+        """Members of an embedding; None: the model gives none."""
+        from octavo.models.registry import Embedder
+
+        return self.model.hidden_size if isinstance(self.model, Embedder) else None
+
+
+class _Phases:
+    def __init__(self, progress: Progress | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress, self._since = progress, time.perf_counter()
+
+    def done(self, name: str) -> None:
+        now = time.perf_counter()
+        since, self._since = self._since, now
+        self.tell(name, now - since)
+
+    def tell(self, name: str, seconds: float) -> None:
+        """A phase that somebody else has timed, on any thread."""
+        self.seconds[name] = seconds
+        if self._progress is not None:
+            self._progress(name, seconds)
+
+
+def load(user: EngineConfig, progress: Progress | None = None, planned: bool = False) -> Loaded:
+    """Load the model that the user named.
+
+    Args:
+        planned: weights, pages and buffers get their sizes, but weights are not written: for
+            bench.plan, which weighs what comes back. It must not run.
+
+    Raises:
+        OctavoError: one line that names what is wrong; nothing keeps running.
+    """
+    from octavo.assembly.memory import memory_of
+    from octavo.assembly.pages import content_hash, kv_cache_of, page_file_of
+    from octavo.assembly.words import words_of
+    from octavo.checkpoints import open_checkpoint
+    from octavo.checkpoints.generation import decoder_prompt, read_generation
+    from octavo.checkpoints.hub import resolve as find
+    from octavo.models.load import load_model
+    from octavo.models.registry import EncoderDecoder
+    from octavo.runtime.memory import page_specs, return_freed, seconds_to_copy
+    from octavo.runtime.pipeline import make_runner
+
+    phases = _Phases(progress)
+    path = find(user.model)
+    phases.done("resolve")
+    checkpoint = open_checkpoint(path)
+    content = None if planned else content_hash(user, checkpoint)
+    backend, facts = _backend(user, planned, checkpoint)
+    backend.report(phases.tell)
+    phases.done("device")
+    # Before the weights, not beside them: what it takes to make a tokenizer is gone again when they come.
+    tokenizer, template = words_of(user, checkpoint, path)
+    checkpoint.forget_words()
+    return_freed()
+    phases.done("tokenizer")
+    model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
+    phases.done("weights")
+    if tokenizer.vocab_size > model.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model's vocabulary {model.vocab_size}"
+        )
+    generation = read_generation(path)
+    begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
+    specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
+    memory, config = memory_of(user, model, backend, specs, weight_bytes, planned)
+    first_slot = memory.num_pages + (config.window is not None)
+    kv, spare = kv_cache_of(config, memory, backend, specs, first_slot)
+    if swap := memory.num_swap_pages:
+        page_s = 0.0 if planned else seconds_to_copy(kv, first_slot)
+        config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
+    pages = page_file_of(user, backend, kv, specs, content)
+    phases.done("memory")
+    limits, states, ends = limits_of(config), states_of(config, spare), tokenizer.stop_token_ids
+    runner = make_runner(model, backend, kv, limits, states, ends, first_slot, pages)
+    return_freed()
+    phases.done("program")
+    if not planned and runner.prepare():
+        phases.done("compile")
+    return Loaded(
+        user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,
+        generation, pages, facts,
+    )  # fmt: skip
+
+
+def _backend(user: EngineConfig, planned: bool, checkpoint: Checkpoint) -> tuple[Backend, dict[str, str]]:
+    """Where it runs, and what is to be said of it. Only what a CPU will take can be planned."""
+    from octavo.kernels.cuda.device import SHARE, Choice, choose
+    from octavo.kernels.select import make_backend
+    from octavo.runtime.hardware import usable_threads
+
+    choice = Choice("cpu")
+    if not planned:
+        share = SHARE if user.gpu_memory_utilization is None else user.gpu_memory_utilization
+        weights = partial(least_bytes, checkpoint, user.dtype)
+        choice = choose(user.device, user.backend, weights=weights, share=share)
+    threads = user.threads or usable_threads()
+    backend = make_backend(
+        user.backend, user.isa, threads, planned, choice.device, user.dtype, user.bit_exact,
+        user.round_activations, not user.enforce_eager,
+    )  # fmt: skip
+    facts = {} if choice.why is None else {"device": f"cpu: {choice.why}"}
+    return backend, {**facts, **backend.facts()}
+
+
+def least_bytes(checkpoint: Checkpoint, dtype: str) -> int:
+    """What the weights take on a GPU at least: as stored, or in 16 bits where they are wider."""
+    widest = 4 if dtype == "float32" else 2
+    total = 0
+    for name in checkpoint.tensors:
+        try:
+            tensor = checkpoint.tensors[name]
+        except CheckpointError:  # of a type that nobody reads; whoever needs it will say so
+            continue
+        total += min(tensor.data.nbytes, widest * prod(tensor.shape))
+    return total

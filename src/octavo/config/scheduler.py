@@ -1,0 +1,126 @@
+"""SchedulerConfig: the numbers that the engine room needs, all resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.checks import one_of
+from octavo.errors import InvalidRequestError
+
+MAX_IN_FLIGHT = 2
+"""Steps that may be planned before the first one's result."""
+
+POLICIES = ("fcfs", "priority", "lpm")
+"""How requests of equal priority enter: in order of arrival (vLLM's "fcfs" and "priority" are the same
+here, where priorities are always obeyed), or the longest cached prefix first (SGLang's name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """The numbers the engine room needs, all resolved.
+
+    Attributes:
+        num_pages: pages in the pool, each of page_size KV slots.
+        max_num_batched_tokens: token budget of one step.
+        step_target_s: while anything decodes, a step should take no longer than this: the budget
+            is then also bounded by the measured rate (at least 16 tokens). None: tokens only.
+        max_waiting: waiting sequences above this many are refused (OverloadedError); each of n is one.
+        num_swap_pages: slots of the swap space, for pages of preempted requests; swap_page_s: seconds
+            that copying a page takes, measured when the model was loaded.
+        scheduling_policy, fair_share: who enters next, see engine.entry_order.
+        max_encoder_len: tokens of an encoder's input, computed in one step; 0: the model has no encoder.
+        window: tokens that the model's widest sliding window sees; None: some layer sees all.
+        local_window: the same of those layers that have one, where some see all and they have pages of their
+            own: num_local_pages, at most num_pages. None: all layers share pages.
+    """
+
+    num_pages: int
+    page_size: int = 16
+    max_model_len: int = 8192
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    step_target_s: float | None = None
+    enable_prefix_caching: bool = True
+    max_waiting: int = 1024
+    num_swap_pages: int = 0
+    swap_page_s: float = 0.0
+    scheduling_policy: str = "fcfs"
+    fair_share: int = 16
+    max_encoder_len: int = 0
+    window: int | None = None
+    local_window: int | None = None
+    num_local_pages: int = 0
+
+    @property
+    def pages_at_a_time(self) -> int:
+        """Pages that the longest sequence needs at a time, its encoder's input included."""
+        own = pages_at_a_time(self.max_model_len, self.page_size, self.window, self.max_num_batched_tokens)
+        return own + -(-self.max_encoder_len // self.page_size)
+
+    @property
+    def local_pages_at_a_time(self) -> int:
+        """Local pages that the longest sequence needs at a time."""
+        return pages_at_a_time(
+            self.max_model_len, self.page_size, self.local_window, self.max_num_batched_tokens
+        )
+
+    @property
+    def max_sequences(self) -> int:
+        """Most sequences in the house: those that run and those that wait."""
+        return self.max_num_seqs + self.max_waiting
+
+    def __post_init__(self) -> None:
+        one_of("scheduling_policy", self.scheduling_policy, POLICIES)
+        for name in (
+            "num_pages",
+            "page_size",
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "fair_share",
+        ):
+            if getattr(self, name) < 1:
+                raise InvalidRequestError(f"{name} must be at least 1, not {getattr(self, name)}", name)
+        if self.window is not None and self.window < 1:
+            raise InvalidRequestError(f"window must be at least 1, not {self.window}", "window")
+        if (needed := self.pages_at_a_time) > self.num_pages:
+            encoder = f" and max_encoder_len {self.max_encoder_len}" if self.max_encoder_len else ""
+            window = f" with a window of {self.window}" if self.window else ""
+            raise InvalidRequestError(
+                f"max_model_len {self.max_model_len}{window}{encoder} needs {needed} pages, "
+                f"the pool has {self.num_pages}",
+                "max_model_len",
+            )
+        if self.local_window is not None:
+            self._check_local(self.local_window)
+        if not 0 <= self.max_encoder_len <= self.max_num_batched_tokens:
+            raise InvalidRequestError(
+                f"an encoder input of {self.max_encoder_len} tokens is computed in one step: "
+                f"max_num_batched_tokens {self.max_num_batched_tokens} must hold it",
+                "max_num_batched_tokens",
+            )
+
+    def _check_local(self, window: int) -> None:
+        if window < 1 or self.window is not None:
+            raise InvalidRequestError(
+                f"local_window must be at least 1, of a model without a window everywhere, not {window}",
+                "local_window",
+            )
+        if not self.local_pages_at_a_time <= self.num_local_pages <= self.num_pages:
+            raise InvalidRequestError(
+                f"max_model_len {self.max_model_len} with a window of {window} in some layers needs "
+                f"{self.local_pages_at_a_time} local pages, and there are {self.num_local_pages} to "
+                f"{self.num_pages} pages",
+                "num_local_pages",
+            )
+
+
+def pages_at_a_time(length: int, page_size: int, window: int | None, step_tokens: int) -> int:
+    """Pages that a sequence of this length needs at a time.
+
+    With a window that is what the next token sees and what the steps in flight write.
+    """
+    whole = -(-length // page_size)
+    if window is None:
+        return whole
+    return min(whole, -(-(window + MAX_IN_FLIGHT * step_tokens - 2) // page_size) + 1)
