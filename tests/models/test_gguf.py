@@ -114,7 +114,7 @@ def test_experts_of_four_bits(name: str, arch: str, pair: Callable[..., Any]) ->
         assert tensor.format == "Q4_0"
         kind = gguf.GGMLQuantizationType.Q4_0
         whole = gguf.dequantize(tensor.data.reshape(*tensor.shape[:2], -1), kind)
-        for e, weight in enumerate(packed):
+        for e, weight in enumerate(linear.weight for linear in packed):
             np.testing.assert_array_equal(weight.matrix[: whole.shape[1]], whole[e])
             assert all(rounds for _, _, rounds in weight.parts)
     whole_run = logits(model, backend, IDS, [len(IDS)])

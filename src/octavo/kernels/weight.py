@@ -151,6 +151,10 @@ class Weight:
             self.release,
         )
 
+    def transpose(self) -> Weight:
+        """[K, N]. Groups of quantized numbers lie along the other axis, so these are widened."""
+        return Weight.dense((self.values if self.scale is None else self.dequantize()).T)
+
     @property
     def group(self) -> int:
         """Elements of K that share a scale; 1 for floats."""

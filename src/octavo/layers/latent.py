@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, PackedWeight, Rotary, Tensor
+from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, Rotary, Tensor
 from octavo.layers.linear import Linear
 from octavo.layers.norm import Norm
 
@@ -33,8 +33,8 @@ class LatentAttention:
     latent: Linear
     latent_norm: Norm
     k_rope: Linear
-    absorb: Sequence[PackedWeight]
-    expand: Sequence[PackedWeight]
+    absorb: Sequence[Linear]
+    expand: Sequence[Linear]
     out: Linear
     spec: AttentionSpec
     rotary: Rotary
@@ -48,7 +48,7 @@ class LatentAttention:
             base = self.q_norm(ops, self.q_down(ops, x))
         q = ops.latent_append(
             inputs,
-            ops.head_linear(self.q_nope(ops, base), self.absorb),
+            ops.head_linear(self.q_nope(ops, base), [head.weight for head in self.absorb]),
             self.q_rope(ops, base),
             self.latent_norm(ops, self.latent(ops, x)),
             self.k_rope(ops, x),
@@ -57,4 +57,5 @@ class LatentAttention:
             self.rotary,
         )
         y = ops.attention(inputs, q, pages, self.spec)
-        return self.out(ops, ops.head_linear(y, self.expand), residual=residual)
+        expanded = ops.head_linear(y, [head.weight for head in self.expand])
+        return self.out(ops, expanded, residual=residual)

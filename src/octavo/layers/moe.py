@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.kernels.ops import Activation, Ops, PackedWeight, Routing, Tensor
+from octavo.kernels.ops import Activation, Ops, Routing, Tensor
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import GatedMLP
 
@@ -16,14 +16,14 @@ class MoE:
 
     Attributes:
         router: one row of logits a token, one for each expert.
-        gate_up, down: each expert's two weights, gate_up gated.
+        gate_up, down: each expert's two projections, gate_up gated.
         routing: how experts are chosen, where not by softmax alone.
         shared: computed for every token; shared_gate: a row whose sigmoid scales it (Qwen2-MoE).
     """
 
     router: Linear
-    gate_up: Sequence[PackedWeight]
-    down: Sequence[PackedWeight]
+    gate_up: Sequence[Linear]
+    down: Sequence[Linear]
     top_k: int
     activation: Activation
     renormalize: bool
@@ -33,9 +33,8 @@ class MoE:
 
     def __call__(self, ops: Ops, x: Tensor, residual: Tensor | None = None) -> Tensor:
         logits = self.router(ops, x)
-        y = ops.moe(
-            x, logits, self.gate_up, self.down, self.top_k, self.activation, self.renormalize, self.routing
-        )
+        gate_up, down = [e.weight for e in self.gate_up], [e.weight for e in self.down]
+        y = ops.moe(x, logits, gate_up, down, self.top_k, self.activation, self.renormalize, self.routing)
         if self.shared is not None and self.shared_gate is not None:
             y = ops.add(y, ops.gate_rows(self.shared(ops, x), self.shared_gate(ops, x)))
         elif self.shared is not None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, PackedWeight, Sight
 from octavo.layers.decoder import PostNormLayer
 from octavo.layers.encoder_decoder import CrossLayer, Embedding, EncoderDecoderStack
-from octavo.layers.linear import Linear
+from octavo.layers.linear import COLUMNS, ROWS
 from octavo.layers.mlp import PlainMLP
 from octavo.layers.norm import LayerNorm
 from octavo.models.config import Reader
@@ -84,7 +84,7 @@ def build(c: BartConfig, load: Loader) -> EncoderDecoderModel:
         target=_embedding(c, load, c.decoder, tables[1]),
         decoder=[_decoder_layer(c, load, i) for i in range(c.decoder.layers)],
         decoder_norm=None,
-        head=Linear(head.weight, bias),
+        head=replace(head, bias=bias),
     )
     return EncoderDecoderModel(stack, c.max_position, c.max_position)
 
@@ -118,8 +118,8 @@ def _norm(c: BartConfig, load: Loader, name: str) -> LayerNorm:
 
 
 def _mlp(c: BartConfig, load: Loader, half: Half, name: str) -> PlainMLP:
-    up = load.linear(f"{name}.fc1", (half.ffn_dim, c.d_model), True)
-    return PlainMLP(up, load.linear(f"{name}.fc2", (c.d_model, half.ffn_dim), True), c.activation)
+    up = load.linear(f"{name}.fc1", (half.ffn_dim, c.d_model), ROWS, True)
+    return PlainMLP(up, load.linear(f"{name}.fc2", (c.d_model, half.ffn_dim), COLUMNS, True), c.activation)
 
 
 def _encoder_layer(c: BartConfig, load: Loader, i: int) -> PostNormLayer:

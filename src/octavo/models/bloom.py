@@ -12,7 +12,15 @@ from octavo.layers.attention import Attention
 from octavo.layers.decoder import DecoderLayer, DecoderStack
 from octavo.models.config import DecoderConfig, Reader, read_gguf
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, alibi_slopes, attention_spec, plain_mlp, ungroup
+from octavo.models.parts import (
+    DecoderModel,
+    alibi_slopes,
+    attention_spec,
+    fused_qkv,
+    out_proj,
+    plain_mlp,
+    ungroup,
+)
 from octavo.models.registry import Family
 
 NAMES = {
@@ -67,13 +75,13 @@ def _layer(c: DecoderConfig, load: Loader, i: int) -> DecoderLayer:
     name, hidden = f"transformer.h.{i}", c.hidden_size
     # GGUF files hold all q, all k, all v already.
     order = ungroup(c.num_heads, (1, 1, 1), c.head_dim) if load.kind == "hf" else None
-    qkv = load.linear(f"{name}.self_attention.query_key_value", (3 * hidden, hidden), True, order)
+    qkv = fused_qkv(c, load, f"{name}.self_attention.query_key_value", True, order)
     return DecoderLayer(
         attention_norm=load.layer_norm(f"{name}.input_layernorm", hidden, c.norm_eps),
         attention=Attention(
             index=i,
             qkv=qkv,
-            out=load.linear(f"{name}.self_attention.dense", (hidden, hidden), True),
+            out=out_proj(c, load, f"{name}.self_attention.dense", True),
             spec=replace(attention_spec(c, i), alibi_slopes=alibi_slopes(c.num_heads)),
             rotary=None,
         ),

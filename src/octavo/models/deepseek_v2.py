@@ -10,12 +10,12 @@ import numpy as np
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import AttentionSpec, Rotary, Routing
-from octavo.kernels.weight import Weight
 from octavo.layers.decoder import DecoderLayer
 from octavo.layers.latent import LatentAttention
+from octavo.layers.linear import WHOLE, heads_in, heads_out
 from octavo.layers.rotary import yarn_factor, yarn_mscale
 from octavo.models.config import Reader, read_hf
-from octavo.models.loader import Loader
+from octavo.models.loader import Loader, Piece
 from octavo.models.parts import DecoderModel, gated_mlp, llama_model
 from octavo.models.parts_moe import MoEConfig, moe
 from octavo.models.registry import Family
@@ -124,35 +124,37 @@ def _layer(c: DeepSeekConfig, load: Loader, i: int, rotary: Rotary) -> DecoderLa
 def _attention(c: DeepSeekConfig, load: Loader, i: int, rotary: Rotary) -> LatentAttention:
     name, hidden, heads = f"model.layers.{i}.self_attn", c.hidden_size, c.num_heads
     q_width, q_rows = c.q_rank or hidden, np.arange(heads * c.head_dim).reshape(heads, c.head_dim)
-    q = load.weight(f"{name}.{'q_b_proj' if c.q_rank else 'q_proj'}.weight", (q_rows.size, q_width))
-    q_nope, q_rope = load.split(q, [q_rows[:, : c.nope_dim], q_rows[:, c.nope_dim :]])
+    q_nope, q_rope = load.split(
+        f"{name}.{'q_b_proj' if c.q_rank else 'q_proj'}",
+        (q_rows.size, q_width),
+        [
+            Piece(q_rows[:, : c.nope_dim], heads_out(c.nope_dim)),
+            Piece(q_rows[:, c.nope_dim :], heads_out(c.rope_dim)),
+        ],
+    )
     kv_rows = np.arange(c.kv_rank + c.rope_dim)
-    kv_a = load.weight(f"{name}.kv_a_proj_with_mqa.weight", (kv_rows.size, hidden))
-    kv_bias = load.vector(f"{name}.kv_a_proj_with_mqa.bias", kv_rows.size) if c.qkv_bias else None
-    latent, k_rope = load.split(kv_a, [kv_rows[: c.kv_rank], kv_rows[c.kv_rank :]], kv_bias)
-    kv_b = load.weight(f"{name}.kv_b_proj.weight", (heads * (c.nope_dim + c.v_dim), c.kv_rank))
-    each = np.arange(kv_b.shape[0]).reshape(heads, c.nope_dim + c.v_dim)
+    both = [Piece(kv_rows[: c.kv_rank], WHOLE), Piece(kv_rows[c.kv_rank :], WHOLE)]  # of all heads
+    latent, k_rope = load.split(f"{name}.kv_a_proj_with_mqa", (kv_rows.size, hidden), both, c.qkv_bias)
+    each = np.arange(heads * (c.nope_dim + c.v_dim)).reshape(heads, -1)
+    absorb = [Piece(rows[: c.nope_dim], heads_out(c.kv_rank), transposed=True) for rows in each]
+    expand = [Piece(rows[c.nope_dim :], heads_out(c.v_dim)) for rows in each]
+    of_heads = load.split(f"{name}.kv_b_proj", (each.size, c.kv_rank), absorb + expand)
     spec = AttentionSpec(heads, 1, c.kv_rank + c.rope_dim, c.kv_rank, c.attention_scale or 0.0, latent=True)
     return LatentAttention(
         index=i,
-        q_down=load.linear(f"{name}.q_a_proj", (c.q_rank, hidden), c.qkv_bias) if c.q_rank else None,
+        q_down=load.linear(f"{name}.q_a_proj", (c.q_rank, hidden), WHOLE, c.qkv_bias) if c.q_rank else None,
         q_norm=load.rms_norm(f"{name}.q_a_layernorm", c.q_rank, LATENT_EPS) if c.q_rank else None,
         q_nope=q_nope,
         q_rope=q_rope,
         latent=latent,
         latent_norm=load.rms_norm(f"{name}.kv_a_layernorm", c.kv_rank, LATENT_EPS),
         k_rope=k_rope,
-        absorb=[load.pack([_transposed(kv_b.rows(rows[: c.nope_dim]))]) for rows in each],
-        expand=[load.pack([kv_b.rows(rows[c.nope_dim :])]) for rows in each],
-        out=load.linear(f"{name}.o_proj", (hidden, heads * c.v_dim), c.out_bias),
+        absorb=of_heads[:heads],
+        expand=of_heads[heads:],
+        out=load.linear(f"{name}.o_proj", (hidden, heads * c.v_dim), heads_in(c.v_dim), c.out_bias),
         spec=spec,
         rotary=rotary,
     )
-
-
-def _transposed(w: Weight) -> Weight:
-    """Quantized groups lie along the other axis, so they are widened."""
-    return Weight.dense((w.values if w.scale is None else w.dequantize()).T)
 
 
 def tiny_config() -> Mapping[str, Mapping[str, Any]]:

@@ -13,7 +13,15 @@ from octavo.layers.decoder import Block, DecoderLayer, DecoderStack, ParallelLay
 from octavo.models.bloom import NAMES as BLOOM_NAMES
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, alibi_slopes, attention_spec, plain_mlp, ungroup
+from octavo.models.parts import (
+    DecoderModel,
+    alibi_slopes,
+    attention_spec,
+    fused_qkv,
+    out_proj,
+    plain_mlp,
+    ungroup,
+)
 from octavo.models.registry import Family
 
 NAMES = BLOOM_NAMES | {
@@ -92,18 +100,17 @@ def _layer(c: FalconConfig, load: Loader, i: int, rotary: Rotary | None) -> Bloc
 
 
 def _attention(c: FalconConfig, load: Loader, i: int, rotary: Rotary | None) -> Attention:
-    name, hidden = f"transformer.h.{i}.self_attention", c.hidden_size
+    name = f"transformer.h.{i}.self_attention"
     group = c.num_heads // c.num_kv_heads
     # A group is a KV head, its queries before it; GGUF files hold all q, all k, all v already.
     order = ungroup(c.num_kv_heads, (group, 1, 1), c.head_dim) if load.kind == "hf" else None
-    rows = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim
     spec = attention_spec(c, i)
     if c.alibi:  # added before the scores are scaled, unlike BLOOM's
         spec = replace(spec, alibi_slopes=alibi_slopes(c.num_heads) * spec.scale)
     return Attention(
         index=i,
-        qkv=load.linear(f"{name}.query_key_value", (rows, hidden), c.qkv_bias, order),
-        out=load.linear(f"{name}.dense", (hidden, c.num_heads * c.head_dim), c.out_bias),
+        qkv=fused_qkv(c, load, f"{name}.query_key_value", c.qkv_bias, order),
+        out=out_proj(c, load, f"{name}.dense"),
         spec=spec,
         rotary=rotary,
     )

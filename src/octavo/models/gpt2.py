@@ -10,6 +10,7 @@ from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
 from octavo.layers.attention import Attention
 from octavo.layers.decoder import DecoderLayer, DecoderStack
+from octavo.layers.linear import heads_in, heads_out
 from octavo.models.config import DecoderConfig, Reader, read_gguf
 from octavo.models.loader import Loader, Order
 from octavo.models.parts import DecoderModel, attention_spec, plain_mlp
@@ -87,21 +88,19 @@ def gpt_layer(
     c: DecoderConfig, load: Loader, i: int, transposed: bool, qkv_order: Order | None = None
 ) -> DecoderLayer:
     name, hidden = f"transformer.h.{i}", c.hidden_size
-    qkv_rows = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim
+    rows = [heads * c.head_dim for heads in (c.num_heads, c.num_kv_heads, c.num_kv_heads)]
     spec = attention_spec(c, i)
     if isinstance(c, GPT2Config) and c.scale_by_layer:
         spec = replace(spec, scale=spec.scale / (i + 1))
-    qkv = load.linear(
-        f"{name}.attn.c_attn", (qkv_rows, hidden), bias=True, order=qkv_order, transposed=transposed
-    )
+    qkv_role, out_role = heads_out(c.head_dim, *rows), heads_in(c.head_dim)
+    qkv = load.linear(f"{name}.attn.c_attn", (sum(rows), hidden), qkv_role, True, qkv_order, transposed)
+    out = load.linear(f"{name}.attn.c_proj", (hidden, rows[0]), out_role, True, transposed=transposed)
     return DecoderLayer(
         attention_norm=load.layer_norm(f"{name}.ln_1", hidden, c.norm_eps),
         attention=Attention(
             index=i,
             qkv=qkv,
-            out=load.linear(
-                f"{name}.attn.c_proj", (hidden, c.num_heads * c.head_dim), bias=True, transposed=transposed
-            ),
+            out=out,
             spec=spec,
             rotary=None,
         ),

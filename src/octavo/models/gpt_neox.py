@@ -12,7 +12,7 @@ from octavo.layers.attention import Attention
 from octavo.layers.decoder import Block, DecoderLayer, DecoderStack, ParallelLayer
 from octavo.models.config import DecoderConfig, Reader, RopeConfig, read_hf
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, attention_spec, plain_mlp, ungroup
+from octavo.models.parts import DecoderModel, attention_spec, fused_qkv, out_proj, plain_mlp, ungroup
 from octavo.models.registry import Family
 
 
@@ -59,14 +59,14 @@ def build(c: NeoXConfig, load: Loader) -> DecoderModel:
 def _layer(c: NeoXConfig, load: Loader, i: int, rotary: Rotary | None) -> Block:
     name, hidden = f"gpt_neox.layers.{i}", c.hidden_size
     order = ungroup(c.num_heads, (1, 1, 1), c.head_dim)
-    qkv = load.linear(f"{name}.attention.query_key_value", (3 * hidden, hidden), c.qkv_bias, order)
+    qkv = fused_qkv(c, load, f"{name}.attention.query_key_value", c.qkv_bias, order)
     block = ParallelLayer if c.parallel else DecoderLayer
     return block(
         attention_norm=load.layer_norm(f"{name}.input_layernorm", hidden, c.norm_eps),
         attention=Attention(
             index=i,
             qkv=qkv,
-            out=load.linear(f"{name}.attention.dense", (hidden, hidden), c.out_bias),
+            out=out_proj(c, load, f"{name}.attention.dense"),
             spec=attention_spec(c, i),
             rotary=rotary,
         ),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +16,7 @@ from octavo.checkpoints.base import Checkpoint, StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import F32, Backend, PackedWeight, Rotary
 from octavo.kernels.weight import Array, Weight
-from octavo.layers.linear import Linear
+from octavo.layers.linear import HEAD, ROWS, Linear, Part, Role
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rotary import rotary_tables
 from octavo.models.config import RopeConfig
@@ -29,9 +30,19 @@ _DENSE: dict[str, np.dtype[np.generic]] = {
 }
 DTYPES = ("auto", *_DENSE)
 Order = npt.NDArray[np.int64]
+Stacked = tuple[str, int, Order | None]
+"""A matrix among several: its module, how many rows it has, and in which order they are taken."""
 
 _UNUSED = ("*rotary_emb.inv_freq", "*.attn.bias", "*.masked_bias", "*.attention.bias", "*.rotary_emb.*")
 """Buffers that older versions of transformers saved beside the weights."""
+
+
+class Piece(NamedTuple):
+    """A projection cut out of a matrix: some of its rows, or these as columns where transposed."""
+
+    rows: Order
+    role: Role
+    transposed: bool = False
 
 
 class Loader:
@@ -61,6 +72,7 @@ class Loader:
         self._scheme = scheme_of(checkpoint.config) if checkpoint.kind == "hf" else None
         self._embedding: StoredTensor | None = None
         self._shared: dict[str, PackedWeight] = {}
+        self._tables: dict[int, str] = {}  # a packed table's id -> its name
         self.nbytes = 0
 
     @property
@@ -114,42 +126,50 @@ class Loader:
         self,
         name: str,
         shape: tuple[int, int],
+        role: Role,
         bias: bool = False,
         order: Order | None = None,
         transposed: bool = False,
     ) -> Linear:
         """The projection name.weight [N, K], with name.bias [N]; order rearranges the rows of both."""
         packed = self.pack([self.weight(f"{name}.weight", shape, order, transposed)])
-        return Linear(packed, self._bias(name, shape[0], order) if bias else None)
+        vector = self._bias(name, shape[0], order) if bias else None
+        return Linear(packed, vector, parts_of([(name, shape[0], order)], role), role)
 
-    def stacked(
-        self, parts: Sequence[tuple[str, int, Order | None]], width: int, bias: bool = False
-    ) -> Linear:
+    def stacked(self, parts: Sequence[Stacked], width: int, role: Role, bias: bool = False) -> Linear:
         """Several projections of one input as one: each (name, rows, order), stacked in this order."""
         packed = self.pack([self.weight(f"{name}.weight", (rows, width), o) for name, rows, o in parts])
-        if not bias:
-            return Linear(packed)
-        return Linear(packed, np.concatenate([self._bias(name, rows, o) for name, rows, o in parts]))
+        biases = [self._bias(name, rows, o) for name, rows, o in parts] if bias else []
+        return Linear(packed, np.concatenate(biases) if bias else None, parts_of(parts, role), role)
 
-    def split(self, weight: Weight, rows: Sequence[Order], bias: F32 | None = None) -> list[Linear]:
-        """A weight as several projections, each of some of its rows (and of its bias)."""
-        return [
-            Linear(self.pack([weight.rows(r.reshape(-1))]), None if bias is None else bias[r.reshape(-1)])
-            for r in rows
-        ]
+    def split(
+        self, name: str, shape: tuple[int, int], pieces: Sequence[Piece], bias: bool = False
+    ) -> list[Linear]:
+        """The matrix name.weight as several projections, each of some of its rows (and of its bias)."""
+        weight, found = self.weight(f"{name}.weight", shape), []
+        vector = self._bias(name, shape[0], None) if bias else None
+        for piece in pieces:
+            rows = piece.rows.reshape(-1)
+            cut = weight.rows(rows)
+            packed = self.pack([cut.transpose() if piece.transposed else cut])
+            part = Part(name, range(packed.shape[0]), rows, piece.transposed)
+            found.append(Linear(packed, None if vector is None else vector[rows], (part,), piece.role))
+        return found
 
     def gated(self, gate: str, up: str, shape: tuple[int, int], bias: bool = False) -> Linear:
         """A gate and an up projection, each of this shape, as one gated weight."""
         packed = self.pack([self.weight(f"{name}.weight", shape) for name in (gate, up)], gated=True)
-        if not bias:
-            return Linear(packed)
-        return Linear(packed, np.concatenate([self._bias(name, shape[0], None) for name in (gate, up)]))
+        biases = [self._bias(name, shape[0], None) for name in (gate, up)] if bias else []
+        parts = parts_of([(name, shape[0], None) for name in (gate, up)], ROWS)
+        return Linear(packed, np.concatenate(biases) if bias else None, parts, ROWS)
 
     def fused_gated(self, name: str, shape: tuple[int, int]) -> Linear:
         """The same from one matrix [2 N, K], gate rows first; shape is (N, K)."""
         rows = shape[0]
         both = self.weight(f"{name}.weight", (2 * rows, shape[1]))
-        return Linear(self.pack([both.rows(slice(rows)), both.rows(slice(rows, 2 * rows))], gated=True))
+        packed = self.pack([both.rows(slice(rows)), both.rows(slice(rows, 2 * rows))], gated=True)
+        role = replace(ROWS, sections=(rows, rows))
+        return Linear(packed, None, parts_of([(name, 2 * rows, None)], role), role)
 
     def rms_norm(self, name: str, length: int, eps: float, unit: bool = False) -> RMSNorm:
         """unit: stored as w of a gain 1 + w."""
@@ -163,7 +183,9 @@ class Loader:
     def table(self, name: str, shape: tuple[int, int]) -> PackedWeight:
         """An embedding [vocab, K], which may be the head too."""
         self._embedding = self._embedding or self._take(f"{name}.weight", shape)
-        return self.pack([self.weight(f"{name}.weight", shape)], head=True)
+        packed = self.pack([self.weight(f"{name}.weight", shape)], head=True)
+        self._tables[id(packed)] = name
+        return packed
 
     def once(self, name: str, shape: tuple[int, int]) -> PackedWeight:
         """An embedding that several parts of a model share."""
@@ -173,8 +195,10 @@ class Loader:
 
     def head(self, name: str, table: PackedWeight, tied: bool) -> Linear:
         """The head, of the embedding's shape: the embedding itself where tied."""
+        parts = parts_of([(self._tables[id(table)] if tied else name, table.shape[0], None)], HEAD)
         if not tied:
-            return Linear(self.pack([self.weight(f"{name}.weight", table.shape)], head=True))
+            packed = self.pack([self.weight(f"{name}.weight", table.shape)], head=True)
+            return Linear(packed, None, parts, HEAD)
         if self.has(f"{name}.weight"):
             copy = self._take(f"{name}.weight", table.shape)
             if self._embedding is None or not np.array_equal(copy.data, self._embedding.data):
@@ -182,7 +206,7 @@ class Loader:
                     f"tie_word_embeddings is true, but tensor {copy.name!r} differs from the embedding: "
                     "set it to false if the head has its own weights, or remove the tensor"
                 )
-        return Linear(table)
+        return Linear(table, None, parts, HEAD)
 
     def rotary(self, rope: RopeConfig | None, max_position: int) -> Rotary | None:
         """Tables as long as what will be served; factors from the file's own tensors (GGUF)."""
@@ -266,3 +290,19 @@ class Loader:
             raise CheckpointError(f"tensor {stored!r} has shape {list(tensor.shape)}, expected {list(shape)}")
         self._count(stored)
         return tensor
+
+
+def parts_of(matrices: Sequence[Stacked], role: Role) -> tuple[Part, ...]:
+    """Where the rows of a projection come from that stacks these matrices; a matrix of several sections gives
+    as many parts."""
+    parts: list[Part] = []
+    start = 0
+    for name, count, order in matrices:
+        begin = 0
+        for size in role.sections or (count,):
+            end = begin + size
+            taken = range(begin, end) if order is None else order[begin:end]
+            parts.append(Part(name, range(start + begin, start + end), taken))
+            begin = end
+        start += count
+    return tuple(parts)

@@ -9,10 +9,11 @@ from typing import Any
 from octavo.checkpoints.base import Checkpoint
 from octavo.layers.attention import Attention
 from octavo.layers.decoder import Block, DecoderLayer, DecoderStack, PostNormLayer
+from octavo.layers.linear import WHOLE
 from octavo.layers.norm import LayerNorm
 from octavo.models.config import DecoderConfig, Reader, read_hf
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, attention_spec, plain_mlp, separate_qkv
+from octavo.models.parts import DecoderModel, attention_spec, out_proj, plain_mlp, separate_qkv
 from octavo.models.registry import Family
 
 POSITION_OFFSET = 2
@@ -63,8 +64,8 @@ def build(c: OPTConfig, load: Loader) -> DecoderModel:
         head=load.head("lm_head", table, c.tie_word_embeddings),
         positions=load.table(f"{name}.embed_positions", (c.max_position + POSITION_OFFSET, hidden)),
         position_offset=POSITION_OFFSET,
-        project_in=load.linear(f"{name}.project_in", (hidden, c.word_size)) if narrow else None,
-        project_out=load.linear(f"{name}.project_out", (c.word_size, hidden)) if narrow else None,
+        project_in=load.linear(f"{name}.project_in", (hidden, c.word_size), WHOLE) if narrow else None,
+        project_out=load.linear(f"{name}.project_out", (c.word_size, hidden), WHOLE) if narrow else None,
     )
     return DecoderModel(stack, c.max_position)
 
@@ -81,7 +82,7 @@ def _layer(c: OPTConfig, load: Loader, i: int) -> Block:
         attention=Attention(
             index=i,
             qkv=separate_qkv(c, load, f"{name}.self_attn"),
-            out=load.linear(f"{name}.self_attn.out_proj", (hidden, hidden), c.out_bias),
+            out=out_proj(c, load, f"{name}.self_attn.out_proj"),
             spec=attention_spec(c, i),
             rotary=None,
         ),

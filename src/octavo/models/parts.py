@@ -10,7 +10,7 @@ import numpy as np
 from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVCache, KVSpec, Ops, Rotary, Tensor
 from octavo.layers.attention import Attention
 from octavo.layers.decoder import Block, DecoderLayer, DecoderStack
-from octavo.layers.linear import Linear
+from octavo.layers.linear import COLUMNS, ROWS, Linear, heads_in, heads_out
 from octavo.layers.mlp import MLP, GatedMLP, PlainMLP
 from octavo.models.config import DecoderConfig
 from octavo.models.loader import Loader, Order
@@ -105,7 +105,7 @@ def llama_attention(
     return Attention(
         index=i,
         qkv=separate_qkv(c, load, name),
-        out=load.linear(f"{name}.o_proj", (c.hidden_size, c.num_heads * c.head_dim), c.out_bias),
+        out=out_proj(c, load, f"{name}.o_proj"),
         spec=attention_spec(c, i),
         rotary=rotary,
         q_norm=gains[0],
@@ -136,14 +136,26 @@ def separate_qkv(c: DecoderConfig, load: Loader, name: str) -> Linear:
         (f"{name}.k_proj", kv_rows, k_order),
         (f"{name}.v_proj", kv_rows, None),
     ]
-    return load.stacked(parts, c.hidden_size, c.qkv_bias)
+    return load.stacked(parts, c.hidden_size, heads_out(c.head_dim), c.qkv_bias)
+
+
+def fused_qkv(c: DecoderConfig, load: Loader, name: str, bias: bool, order: Order | None = None) -> Linear:
+    """q, k and v from one matrix, whose rows order makes all q, all k, all v."""
+    sizes = [heads * c.head_dim for heads in (c.num_heads, c.num_kv_heads, c.num_kv_heads)]
+    return load.linear(name, (sum(sizes), c.hidden_size), heads_out(c.head_dim, *sizes), bias, order)
+
+
+def out_proj(c: DecoderConfig, load: Loader, name: str, bias: bool | None = None) -> Linear:
+    """What reads the heads' outputs."""
+    shape = (c.hidden_size, c.num_heads * c.head_dim)
+    return load.linear(name, shape, heads_in(c.head_dim), c.out_bias if bias is None else bias)
 
 
 def gated_mlp(c: DecoderConfig, load: Loader, name: str, width: int) -> GatedMLP:
     """gate_proj, up_proj and down_proj of a module."""
     return GatedMLP(
         load.gated(f"{name}.gate_proj", f"{name}.up_proj", (width, c.hidden_size), c.mlp_bias),
-        load.linear(f"{name}.down_proj", (c.hidden_size, width), c.mlp_bias),
+        load.linear(f"{name}.down_proj", (c.hidden_size, width), COLUMNS, c.mlp_bias),
         c.activation,
     )
 
@@ -155,8 +167,8 @@ def plain_mlp(
     bias = c.mlp_bias if bias is None else bias
     hidden, width = c.hidden_size, c.intermediate_size
     return PlainMLP(
-        load.linear(up, (width, hidden), bias, transposed=transposed),
-        load.linear(down, (hidden, width), bias, transposed=transposed),
+        load.linear(up, (width, hidden), ROWS, bias, transposed=transposed),
+        load.linear(down, (hidden, width), COLUMNS, bias, transposed=transposed),
         c.activation,
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, KVSpec, Ops, Sight, Tensor
 from octavo.layers.attention import Attention
 from octavo.layers.encoder_decoder import CrossAttention, EncoderDecoderStack
+from octavo.layers.linear import Linear, heads_in, heads_out
 from octavo.models.loader import Loader
 
 
@@ -65,20 +66,25 @@ class AttentionLoader:
 
     def self_attention(self, name: str, index: int, **spec: Any) -> Attention:
         """Of the module called name, in layer index of the KV cache; spec: AttentionSpec's fields."""
-        parts = [(f"{name}.{self.names[side]}", self._width, None) for side in "qkv"]
-        qkv = self.load.stacked(parts, self.hidden, self.bias)
-        out = self.load.linear(f"{name}.{self.names['out']}", (self.hidden, self._width), self.bias)
+        qkv, out = self._stacked(name, "qkv"), self._out(name)
         return Attention(index=index, qkv=qkv, out=out, spec=replace(self._spec, **spec), rotary=None)
 
     def cross_attention(self, name: str, index: int) -> CrossAttention:
-        parts = [(f"{name}.{self.names[side]}", self._width, None) for side in "kv"]
         return CrossAttention(
             index=index,
-            q=self.load.linear(f"{name}.{self.names['q']}", (self._width, self.hidden), self.bias),
-            kv=self.load.stacked(parts, self.hidden, self.bias),
-            out=self.load.linear(f"{name}.{self.names['out']}", (self.hidden, self._width), self.bias),
+            q=self._stacked(name, "q"),
+            kv=self._stacked(name, "kv"),
+            out=self._out(name),
             spec=replace(self._spec, sight=Sight.CROSS),
         )
+
+    def _stacked(self, name: str, sides: str) -> Linear:
+        parts = [(f"{name}.{self.names[side]}", self._width, None) for side in sides]
+        return self.load.stacked(parts, self.hidden, heads_out(self.head_dim), self.bias)
+
+    def _out(self, name: str) -> Linear:
+        shape = (self.hidden, self._width)
+        return self.load.linear(f"{name}.{self.names['out']}", shape, heads_in(self.head_dim), self.bias)
 
     @property
     def _width(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.errors import CheckpointError
+from octavo.layers.linear import COLUMNS, ROUTER, Linear
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.moe import MoE
 from octavo.models.config import DecoderConfig
@@ -64,15 +65,17 @@ def moe(
     inner, outer = (c.expert_size, c.hidden_size), (c.hidden_size, c.expert_size)
     experts = [f"{name}.experts.{e}" for e in range(c.num_experts)]
     shared: GatedMLP | None = None
+    shared_gate: Linear | None = None
     if c.shared_size:
         shared = gated_mlp(c, load, f"{name}.shared_expert", c.shared_size)
+        shared_gate = load.linear(f"{name}.shared_expert_gate", (1, c.hidden_size), ROUTER)
     return MoE(
-        router=load.linear(f"{name}.gate", (c.num_experts, c.hidden_size)),
-        gate_up=[load.gated(f"{e}.{gate}", f"{e}.{up}", inner).weight for e in experts],
-        down=[load.linear(f"{e}.{down}", outer).weight for e in experts],
+        router=load.linear(f"{name}.gate", (c.num_experts, c.hidden_size), ROUTER),
+        gate_up=[load.gated(f"{e}.{gate}", f"{e}.{up}", inner) for e in experts],
+        down=[load.linear(f"{e}.{down}", outer, COLUMNS) for e in experts],
         top_k=c.top_k,
         activation=c.activation,
         renormalize=c.renormalize,
         shared=shared,
-        shared_gate=load.linear(f"{name}.shared_expert_gate", (1, c.hidden_size)) if c.shared_size else None,
+        shared_gate=shared_gate,
     )

@@ -9,10 +9,11 @@ from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
 from octavo.layers.attention import Attention
 from octavo.layers.decoder import DecoderLayer
+from octavo.layers.linear import COLUMNS
 from octavo.layers.mlp import GatedMLP
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
 from octavo.models.loader import Loader
-from octavo.models.parts import GGUF_NAMES, DecoderModel, attention_spec, llama_model
+from octavo.models.parts import GGUF_NAMES, DecoderModel, attention_spec, fused_qkv, llama_model, out_proj
 from octavo.models.registry import Family
 
 NAMES = GGUF_NAMES | {
@@ -36,20 +37,19 @@ def build(c: DecoderConfig, load: Loader) -> DecoderModel:
 
 def _layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> DecoderLayer:
     name, hidden = f"model.layers.{i}", c.hidden_size
-    q_rows, kv_rows = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     return DecoderLayer(
         attention_norm=load.rms_norm(f"{name}.input_layernorm", hidden, c.norm_eps),
         attention=Attention(
             index=i,
-            qkv=load.linear(f"{name}.self_attn.qkv_proj", (q_rows + 2 * kv_rows, hidden)),
-            out=load.linear(f"{name}.self_attn.o_proj", (hidden, q_rows)),
+            qkv=fused_qkv(c, load, f"{name}.self_attn.qkv_proj", bias=False),
+            out=out_proj(c, load, f"{name}.self_attn.o_proj"),
             spec=attention_spec(c, i),
             rotary=rotary,
         ),
         mlp_norm=load.rms_norm(f"{name}.post_attention_layernorm", hidden, c.norm_eps),
         mlp=GatedMLP(
             load.fused_gated(f"{name}.mlp.gate_up_proj", (c.intermediate_size, hidden)),
-            load.linear(f"{name}.mlp.down_proj", (hidden, c.intermediate_size)),
+            load.linear(f"{name}.mlp.down_proj", (hidden, c.intermediate_size), COLUMNS),
             c.activation,
         ),
     )

@@ -13,6 +13,7 @@ from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import F32, Activation, Sight
 from octavo.layers.decoder import DecoderLayer
 from octavo.layers.encoder_decoder import CrossLayer, Embedding, EncoderDecoderStack
+from octavo.layers.linear import COLUMNS, ROWS
 from octavo.layers.mlp import MLP, GatedMLP, PlainMLP
 from octavo.layers.norm import RMSNorm
 from octavo.models.config import ACTIVATIONS, Reader
@@ -138,10 +139,10 @@ def _norm(c: T5Config, load: Loader, name: str) -> RMSNorm:
 
 
 def _mlp(c: T5Config, load: Loader, name: str) -> MLP:
-    down = load.linear(f"{name}.wo", (c.d_model, c.d_ff))
+    down = load.linear(f"{name}.wo", (c.d_model, c.d_ff), COLUMNS)
     if c.gated:
         return GatedMLP(load.gated(f"{name}.wi_0", f"{name}.wi_1", (c.d_ff, c.d_model)), down, c.activation)
-    return PlainMLP(load.linear(f"{name}.wi", (c.d_ff, c.d_model)), down, c.activation)
+    return PlainMLP(load.linear(f"{name}.wi", (c.d_ff, c.d_model), ROWS), down, c.activation)
 
 
 def _encoder_layer(c: T5Config, load: Loader, i: int, bias: F32) -> DecoderLayer:
