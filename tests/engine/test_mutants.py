@@ -174,9 +174,7 @@ def keep_the_victims_step(patch: pytest.MonkeyPatch) -> None:
 
 def plan_past_the_end(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: Request) -> int:
-        if self.verifying:
-            return 0
-        return len(self.token_ids) + self.num_in_flight + len(self.drafts) - self.num_scheduled_tokens
+        return len(self.token_ids) + self.num_in_flight - self.num_scheduled_tokens
 
     patch.setattr(Request, "num_uncomputed", mutant)
 

@@ -50,6 +50,7 @@ class Harness:
         window: int | None = None,
         local_window: int | None = None,
         num_local_pages: int = 0,
+        max_sampled_rows: int = 0,
     ) -> None:
         config = SchedulerConfig(
             num_pages=num_pages,
@@ -67,6 +68,7 @@ class Harness:
             window=window,
             local_window=local_window,
             num_local_pages=num_local_pages,
+            max_sampled_rows=max_sampled_rows,
         )
         self.config = config
         self.toy = Toy(vocab_size)

@@ -268,6 +268,9 @@ class ToyExecutor:
             if step.copied_page not in copied or row.computed is None:
                 raise PlanError("a page is replaced by one that was not copied")
             row.pages[step.start // self.page_size] = step.copied_page
+        needed = -(-(step.start + step.count) // self.page_size)
+        if row.drafted:  # what rejected drafts have left is not the row's any more
+            del row.pages[needed - len(step.pages) :]
         passed = min(self._first_seen(step) // self.page_size, len(row.pages))
         row.pages[:passed] = [GONE] * passed
         first_own = -(-step.start // self.page_size) if row.computed is None else 0
@@ -281,9 +284,8 @@ class ToyExecutor:
             row.pages.append(page)
             if position >= first_own:  # fresh, not from the cache: what it held is meaningless
                 self.slots[page] = [None] * self.page_size
-        needed = -(-(step.start + step.count) // self.page_size)
-        row.drafted = row.drafted or bool(step.drafts)  # pages for rejected drafts stay, for later tokens
-        if len(row.pages) < needed or (len(row.pages) > needed and not row.drafted):
+        row.drafted = bool(step.drafts)
+        if len(row.pages) != needed:
             raise PlanError(f"the table has {len(row.pages)} pages, the step needs {needed}")
 
     def _encode(self, new: NewRow) -> None:

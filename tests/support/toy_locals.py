@@ -67,6 +67,9 @@ class ToyLocals:
             table.clear()
         if len(step.local_pages) != len(step.pages):
             raise LocalPageError("not every page is said to have a local page, or none")
+        del table[
+            -(-(step.start + step.count) // self.page_size) - len(step.pages) :
+        ]  # left by rejected drafts
         if step.copied_page is not None:
             assert step.copied_local_page is not None
             table[step.start // self.page_size] = step.copied_local_page

@@ -32,6 +32,8 @@ class SchedulerConfig:
         window: tokens that the model's widest sliding window sees; None: some layer sees all.
         local_window: the same of those layers that have one, where some see all and they have pages of their
             own: num_local_pages, at most num_pages. None: all layers share pages.
+        max_sampled_rows: rows of logits that a step may draw from, verified drafts included; 0: as many as it
+            has tokens.
     """
 
     num_pages: int
@@ -50,6 +52,7 @@ class SchedulerConfig:
     window: int | None = None
     local_window: int | None = None
     num_local_pages: int = 0
+    max_sampled_rows: int = 0
 
     @property
     def pages_at_a_time(self) -> int:
@@ -81,6 +84,11 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} must be at least 1, not {getattr(self, name)}", name)
+        if 0 != self.max_sampled_rows < self.max_num_seqs:
+            raise InvalidRequestError(
+                f"max_sampled_rows {self.max_sampled_rows} is below max_num_seqs {self.max_num_seqs}",
+                "max_sampled_rows",
+            )
         if self.window is not None and self.window < 1:
             raise InvalidRequestError(f"window must be at least 1, not {self.window}", "window")
         if (needed := self.pages_at_a_time) > self.num_pages:

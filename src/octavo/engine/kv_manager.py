@@ -174,6 +174,29 @@ class KVManager(Books):
         table += pages
         return Growth(tuple(pages), copy)
 
+    def grow_if_free(self, request: Request, num_tokens: int) -> tuple[int, ...]:
+        """Append pages to the table as far as it takes to cover num_tokens slots and pages are free.
+
+        Nobody loses anything for them, a cached prefix neither. Returns the new pages.
+        """
+        missing = self.pages_for(num_tokens) - len(request.page_table)
+        free = self.pool.num_free if self.locals is None else min(self.pool.num_free, self.locals.num_free)
+        pages = self.pool.allocate(max(min(missing, free), 0))
+        if self.locals is not None:
+            self.locals.take(pages)
+        request.page_table += pages
+        return tuple(pages)
+
+    def trim(self, request: Request) -> None:
+        """Take back the pages behind what a request has computed: drafts stood there, and were rejected."""
+        end = self.pages_for(request.num_computed_tokens)
+        surplus = request.page_table[end:]
+        if surplus:
+            del request.page_table[end:]
+            if self.locals is not None:
+                self.locals.unsee(surplus)
+            self.pool.release(surplus)
+
     def _take(self, count: int, first_local: int = 0) -> list[int] | None:
         """Free pages, evicting what only the cache holds; None: there are not so many.
 

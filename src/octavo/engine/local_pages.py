@@ -51,6 +51,10 @@ class LocalPages:
     # --- how many ---------------------------------------------------------------------------------
 
     @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
     def num_available(self) -> int:
         """Free, or idle."""
         return len(self._free) + len(self._idle)

@@ -68,8 +68,9 @@ class RowStep:
     (Not frozen, because one is made per running request and step, and freezing doubles the time.)
 
     Attributes:
-        pages: page ids appended to the row's page table by this step (tables only grow; the first
-            step of a row brings its cached pages too). Afterwards they cover start + count slots.
+        pages: new page ids at the end of the row's page table, which covers just start + count slots then:
+            what rejected drafts have left beyond that is not in it any more. (The first step of a row brings
+            its cached pages too.)
         copied_page: takes the place of the page that holds position start, which others share; the
             plan's copies fill it (copy-on-write). None: nothing is replaced.
         sample: the last computed token is the last known one, so a next token is drawn after it.

@@ -53,8 +53,6 @@ class Request:
         num_computed_tokens: tokens whose KV is in the pages, confirmed by a result.
         num_scheduled_tokens: the same, with the steps in flight.
         num_in_flight: sampled tokens that steps in flight will bring.
-        drafts: proposed continuation, to be verified by the next step.
-        verifying: drafts are in flight, so the length of the sequence is not known.
         page_table: pages of slots [0, page_size), [page_size, 2 page_size), ...
         cache_node: deepest node of the prefix cache in use, locked while RUNNING.
         num_cached_pages: leading pages of the table that the cache has been offered.
@@ -95,8 +93,6 @@ class Request:
     num_computed_tokens: int = 0
     num_scheduled_tokens: int = 0
     num_in_flight: int = 0
-    drafts: tuple[int, ...] = ()
-    verifying: bool = False
     row: int = -1
     page_table: list[int] = field(default_factory=list)
     cache_node: Node | None = None
@@ -144,13 +140,13 @@ class Request:
         return self.order[0]
 
     def num_uncomputed(self) -> int:
-        """Tokens still to be scheduled, drafts and tokens in flight included; 0: wait for a result."""
+        """Tokens still to be scheduled, those in flight included; 0: wait for a result."""
         total = len(self.token_ids) + self.num_in_flight
-        if self.verifying or total >= self.max_total_tokens:
+        if total >= self.max_total_tokens:
             return 0
         if self.num_in_flight and self.group is not None:
             return 0  # which token follows is decided when all beams have theirs
-        return total + len(self.drafts) - self.num_scheduled_tokens
+        return total - self.num_scheduled_tokens
 
     def append(self, tokens: Sequence[SampledToken]) -> Sequence[SampledToken]:
         """Take sampled tokens up to the one that ends the sequence. Returns those taken.

@@ -18,21 +18,21 @@ from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.plan import RowStep, StepPlan, StepResult
 from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
-from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, take_back
+from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, in_turns, take_back
 from octavo.params import SampledToken
 
 
 class Scheduler:
     """Decides steps and digests their results. Specification:
 
-    1.  *One equation.* A request has num_computed_tokens that catches up with its number of tokens,
-        drafts included. Prefill, chunks of it, cache hits, decode, verification and resuming after
-        a preemption are all "compute some of the tokens that are missing".
+    1.  *One equation.* A request has num_computed_tokens that catches up with its number of tokens.
+        Prefill, chunks of it, cache hits, decode and resuming after a preemption are all "compute some
+        of the tokens that are missing". Drafts come on top (12).
     2.  *Budget.* A step computes at most max_num_batched_tokens; while anything decodes, also what
         the time target allows (TokenBudget).
-    3.  *Order.* First the running requests that need one token (and its drafts), then the running
-        ones that need more, in chunks of what is left; each group in order (priority, arrival),
-        that is, oldest first. Then new requests enter in the same order.
+    3.  *Order.* First the running requests that need one token, then the running ones that need
+        more, in chunks of what is left; each group in order (priority, arrival), that is, oldest
+        first. Then new requests enter in the same order. Drafts get what is left after that (12).
     4.  *Admission.* A request enters when a row is free (there are max_num_seqs), budget is left,
         nobody was preempted in this step, and all its known tokens fit beside two pages of growth for
         each running request (prompts in progress have used up the budget before it is looked at).
@@ -54,8 +54,9 @@ class Scheduler:
         known to the runner from then on, and to us when the result arrives.
     8.  *In flight.* schedule() may be called again before update(): at most two steps are in
         flight, executed in order. A request is planned past tokens it has not seen, but never past
-        its length limit nor past drafts being verified; drafts that a step in flight has overtaken
-        are dropped. That it ended is found out one step late; what that one drew for it is dropped.
+        its length limit. That it ended is found out one step late; what that one drew for it is dropped.
+        While results bring drafts, a step is planned when the one before it is known: it says how long each
+        row is, and a row that sat out every other step for that would lose by drafts that are rejected.
     9.  *Cache.* Prompt pages enter the prefix cache as they are computed, generated ones when the
         request ends or is preempted; always whole pages, confirmed by a result.
     10. *Rows.* A request keeps its row from admission to its end or preemption. Freed rows are
@@ -64,6 +65,12 @@ class Scheduler:
         because every token of it sees every other; it counts against the budget, but the first one
         of a step may exceed it (max_encoder_len bounds it). Requests with equal inputs share the
         output: at once where they enter together, otherwise when its step is confirmed.
+    12. *Drafts.* What a result proposes is for the next step, which verifies as much of it as it has
+        room for when everybody has been served: in the budget, one draft for each row in turn; in pages
+        that are free, for nobody is preempted and nothing evicted for a draft; in max_sampled_rows. The
+        rest is dropped, as are drafts that a step in flight has overtaken. Pages of rejected drafts are
+        free before the next step is planned. So with drafts nobody gets less, enters later or is
+        preempted earlier than without.
     """
 
     def __init__(
@@ -83,6 +90,8 @@ class Scheduler:
         self._freed: list[int] = []  # not yet told to the executor
         self._in_flight: deque[InFlight] = deque()
         self._next_step = 0
+        self._drafts: dict[Request, tuple[int, ...]] = {}  # proposed to follow all that is known
+        self._proposing = False  # the latest result brought some
 
     # --- requests come and go ---------------------------------------------------------------------
 
@@ -113,8 +122,11 @@ class Scheduler:
     def schedule(self, now: float = 0.0) -> StepPlan | None:
         """The next step, or None when there is nothing to compute before a result arrives."""
         ensure(len(self._in_flight) < MAX_IN_FLIGHT, "too many steps are in flight")
+        if self._proposing and self._in_flight:
+            return None
         running, entering, flight = self.running, self.waiting and self._free_rows, None
-        if running and not entering and len(running) <= self.budget.tokens(len(running)):
+        plain = running and not entering and not self._drafts
+        if plain and len(running) <= self.budget.tokens(len(running)):
             flight = decode_step(self._next_step, self._freed, running, self.config.page_size)
         flight = flight or self._any_step(now)
         if flight is None:
@@ -130,13 +142,15 @@ class Scheduler:
         for request in self.running:
             need = request.num_uncomputed()
             if need > 0:
-                (decodes if need <= 1 + len(request.drafts) else prefills).append((request, need))
+                (decodes if need == 1 else prefills).append((request, need))
         local_of = None if self.kv.locals is None else self.kv.locals.of
-        step = StepBuilder(self.budget.tokens(len(decodes)), local_of)
+        step = StepBuilder(self.budget.tokens(len(decodes)), local_of, self.config.max_sampled_rows)
         self._continue(decodes, step)
         self._continue(prefills, step)
         if self.waiting and self._free_rows and step.left > 0 and not step.preempted:
             self._admit(step, now)
+        if self._drafts:
+            self._verify_drafts(step)
         if len(step) == 0:
             for victim in step.swapped:
                 self.kv.swap.forget(victim)  # nothing is executed, so nothing is saved
@@ -169,6 +183,20 @@ class Scheduler:
                 return None
         return growth
 
+    def _verify_drafts(self, step: StepBuilder) -> None:
+        """Add drafts to the rows that draw a token in this step, as far as there is room for them."""
+        drafted = [(request, drafts) for request, drafts in self._drafts.items() if request in step]
+        self._drafts.clear()
+        first = self._next_step % max(len(drafted), 1)  # another one each time
+        drafted = drafted[first:] + drafted[:first]
+        counts = in_turns([len(drafts) for _, drafts in drafted], step.left_for_drafts)
+        for (request, drafts), count in zip(drafted, counts, strict=True):
+            known = request.num_scheduled_tokens
+            pages = self.kv.grow_if_free(request, known + count)
+            fitting = min(count, len(request.page_table) * self.config.page_size - known)
+            if fitting > 0:
+                step.verify(request, drafts[:fitting], pages)
+
     def _preempt(self, victim: Request, step: StepBuilder) -> None:
         if victim.group is not None:
             victim = victim.group.owner
@@ -181,7 +209,6 @@ class Scheduler:
     def _put_back(self, victim: Request) -> None:
         self._leave(victim)
         victim.state = RequestState.PREEMPTED
-        victim.drafts, victim.verifying = (), False
         victim.metrics.num_preemptions += 1
         self.num_preemptions += 1
         insort(self.waiting, victim, key=ORDER)
@@ -250,6 +277,7 @@ class Scheduler:
         num_tokens = plan.num_tokens
         self.budget.observe(num_tokens, duration_s)
         flight.confirmed(self.kv)
+        self._proposing = bool(result.drafts) and any(result.drafts.values())
         self.kv.swap.observe(num_tokens, duration_s)
         updates: list[RequestUpdate] = []
         errors, drawn, running = result.errors, result.tokens, RequestState.RUNNING
@@ -296,7 +324,7 @@ class Scheduler:
         """The KV of the step's tokens is written; that of rejected drafts does not count."""
         computed = step.start + step.count + len(tokens) - 1 - len(step.drafts)
         request.num_scheduled_tokens = request.num_computed_tokens = computed
-        request.verifying = False
+        self.kv.trim(request)
 
     def _beam_sampled(
         self, group: BeamGroup, member: Request, token: SampledToken, now: float
@@ -328,7 +356,7 @@ class Scheduler:
             self._finish(request, now)
         elif drafts and request.state is RequestState.RUNNING and request.num_in_flight == 0:
             # No token beyond the last one that may be generated is worth computing.
-            request.drafts = drafts[: request.max_total_tokens - len(request.token_ids) - 1]
+            self._drafts[request] = drafts[: request.max_total_tokens - len(request.token_ids) - 1]
         return update_of(request, taken)
 
     def _note_token(self, request: Request, now: float) -> None:
@@ -377,6 +405,7 @@ class Scheduler:
         for member in together(request):
             self.running.remove(member)
             self.kv.release(member, publish)
+        self._drafts.pop(request, None)
         if request.group is None:
             self._free_rows.append(request.row)
             self._freed.append(request.row)

@@ -63,8 +63,6 @@ def decode_step(
             len(request.token_ids) != start + 1
             or start >= len(request.page_table) * page_size
             or request.num_in_flight
-            or request.drafts
-            or request.verifying
             or request.shares_tail
             or request.enters
         ):
@@ -94,15 +92,29 @@ def take_back(in_flight: deque[InFlight], step_id: int, free_rows: set[int]) -> 
     return flight, [row for row in flight.plan.freed_rows if row in free]
 
 
+def in_turns(wanted: Sequence[int], total: int) -> list[int]:
+    """How much each gets of a total that is dealt out one at a time; nobody more than is wanted."""
+    given, turn = [0] * len(wanted), [i for i, most in enumerate(wanted) if most > 0]
+    while total > 0 and turn:
+        for i in turn[:total]:
+            given[i] += 1
+        total -= len(turn)
+        turn = [i for i in turn if given[i] < wanted[i]]
+    return given
+
+
 class StepBuilder:
     """Collects the rows of one step and keeps count of the token budget.
 
     Args:
         local_of: local page of each page, where layers with a window have some (LocalPages.of).
+        max_sampled: rows of logits that the executor can draw from in a step; 0: as many as there are tokens.
     """
 
-    def __init__(self, budget: int, local_of: Sequence[int] | None = None) -> None:
+    def __init__(self, budget: int, local_of: Sequence[int] | None = None, max_sampled: int = 0) -> None:
         self.left = budget
+        self.max_sampled = max_sampled or budget
+        self.num_sampled = 0
         self._local_of = local_of
         self.local_moves: LocalMoves = (None, None)
         self.preempted = False
@@ -117,6 +129,9 @@ class StepBuilder:
     def __len__(self) -> int:
         return len(self._steps)
 
+    def __contains__(self, request: Request) -> bool:
+        return request in self._steps
+
     def place(self, request: Request, count: int, growth: Growth = NO_GROWTH) -> None:
         """Let the request compute its next count tokens in this step, in pages that are its own."""
         pages, copied = growth.pages, None
@@ -127,23 +142,35 @@ class StepBuilder:
             self._new_rows[request] = self._new_row(request)
             pages, copied = tuple(request.page_table), None
         start = request.num_scheduled_tokens
-        total = len(request.token_ids) + request.num_in_flight
         end = start + count
-        sample = end >= total
-        drafts: tuple[int, ...] = ()
+        sample = end == len(request.token_ids) + request.num_in_flight
         if sample:
             request.num_in_flight += 1
-            if end > total:
-                drafts = request.drafts[: end - total]
-                request.verifying = True
-            request.drafts = ()  # used, or overtaken by this step
+            self.num_sampled += 1
         request.num_scheduled_tokens = end
-        step = RowStep(request.row, start, count, pages, sample, drafts, copied)
+        step = RowStep(request.row, start, count, pages, sample, (), copied)
         if self._local_of is not None:
             step.local_pages = tuple([self._local_of[page] for page in pages])
             step.copied_local_page = None if copied is None else self._local_of[copied]
         self._steps[request] = step
         self.left -= count
+
+    @property
+    def left_for_drafts(self) -> int:
+        """Of the budget, and of the rows that the executor can sample from."""
+        return min(self.left, self.max_sampled - self.num_sampled)
+
+    def verify(self, request: Request, drafts: tuple[int, ...], pages: tuple[int, ...]) -> None:
+        """Let a request that draws a token in this step verify these drafts of what follows."""
+        step = self._steps[request]
+        step.count += len(drafts)
+        step.drafts = drafts
+        step.pages += pages
+        if self._local_of is not None:
+            step.local_pages += tuple([self._local_of[page] for page in pages])
+        request.num_scheduled_tokens += len(drafts)
+        self.left -= len(drafts)
+        self.num_sampled += len(drafts)
 
     def copies_for(self, request: Request) -> bool:
         """Whether the request's last page is a copy that this step makes."""
@@ -176,7 +203,7 @@ class StepBuilder:
             request.num_scheduled_tokens = step.start
             if step.sample:
                 request.num_in_flight -= 1
-                request.verifying = False
+                self.num_sampled -= 1
 
     def build(self, step_id: int, freed_rows: tuple[int, ...]) -> InFlight:
         swaps_in: list[tuple[int, int]] = []
