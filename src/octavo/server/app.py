@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,29 +14,12 @@ from starlette.responses import Response
 
 import octavo
 from octavo.errors import OctavoError
-from octavo.server import system
-from octavo.server.anthropic import messages
+from octavo.server import apis
 from octavo.server.engine import ServedEngine
-from octavo.server.errors import ApiError, to_api_error
-from octavo.server.limits import Doors
+from octavo.server.errors import ApiError
+from octavo.server.limits import Doors, Paths
 from octavo.server.metrics import Metrics
-from octavo.server.openai import chat, completions, embeddings, models, responses, tokens
-from octavo.server.openai.protocol import StreamOptions, StructuredOutputs
 from octavo.server.state import ServerSettings, ServerState
-
-ROUTERS = (
-    system.router,
-    models.router,
-    chat.router,
-    completions.router,
-    embeddings.router,
-    responses.router,
-    messages.router,
-    tokens.router,
-)
-
-PARTS = (StreamOptions, StructuredOutputs)
-"""Models inside the bodies that endpoints parse by hand."""
 
 
 def create_app(engine: ServedEngine | None, settings: ServerSettings | None = None) -> FastAPI:
@@ -43,6 +28,9 @@ def create_app(engine: ServedEngine | None, settings: ServerSettings | None = No
     Args:
         engine: None while the model is still loading: give it to attach() later. Until then
             /health and every endpoint answer 503.
+
+    Raises:
+        EndpointError: a file of endpoints cannot be served.
     """
     state = ServerState(settings or ServerSettings(), Metrics())
     # The interactive documentation loads its scripts from elsewhere: not from here.
@@ -50,13 +38,15 @@ def create_app(engine: ServedEngine | None, settings: ServerSettings | None = No
         title="Octavo", version=octavo.__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.octavo = state
-    for router in ROUTERS:
-        app.include_router(router)
-    app.add_exception_handler(OctavoError, _octavo_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_middleware(Doors, state=state)
+    endpoints = apis.find()
+    paths = apis.table(endpoints)
+    for each in endpoints:
+        app.include_router(each.router)
+    for kind in (OctavoError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, functools.partial(_error, paths))
+    app.add_middleware(Doors, state=state, paths=paths)
     # FastAPI's documented way to bring one's own document; its types do not know it.
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app, endpoints)  # type: ignore[method-assign]
     if engine is not None:
         attach(app, engine)
     return app
@@ -69,26 +59,38 @@ def attach(app: FastAPI, engine: ServedEngine) -> None:
     state.engine = engine
 
 
-async def _octavo_error(_request: Request, error: Exception) -> Response:
-    return to_api_error(error).response()
+async def _error(paths: Paths, request: Request, error: Exception) -> Response:
+    """What an endpoint has raised, or Starlette and FastAPI before it, in the words of the path's API."""
+    return paths.find(request.scope["path"]).dialect.response(_readable(request, error))
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own: no such path, no such method."""
-    assert isinstance(error, HTTPException)
+def _readable(request: Request, error: Exception) -> Exception:
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"][1:]))[:100]
+        return ApiError(400, f"{where}: {first['msg']}" if where else first["msg"], param=where or None)
+    if not isinstance(error, HTTPException):
+        return error
     message = str(error.detail)
-    if error.status_code == 404:
+    if error.status_code == 404 and message == "Not Found":
         message = f"there is no path {request.url.path[:100]!r}"
-    elif error.status_code == 405:
+    elif error.status_code == 405 and message == "Method Not Allowed":
         message = f"{request.url.path[:100]} does not take {request.method}"
-    return ApiError(error.status_code, message, headers=error.headers).response()
+    return ApiError(error.status_code, message, headers=error.headers)
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
+def _openapi(app: FastAPI, endpoints: list[apis.Endpoints]) -> dict[str, Any]:
+    """FastAPI's document, with the models inside bodies that endpoints parse by hand among its components."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         components = schema.setdefault("components", {}).setdefault("schemas", {})
-        for model in PARTS:
-            components[model.__name__] = model.model_json_schema()
+        for route in (route for each in endpoints for route in each.router.routes):
+            extra = getattr(route, "openapi_extra", None) or {}
+            for content in extra.get("requestBody", {}).get("content", {}).values():
+                components |= content["schema"].get("$defs", {})
+        for path in schema["paths"].values():
+            for operation in path.values():
+                for content in operation.get("requestBody", {}).get("content", {}).values():
+                    content["schema"].pop("$defs", None)
         app.openapi_schema = schema
     return app.openapi_schema

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,9 +24,9 @@ from typing import Any, BinaryIO
 from starlette.types import ASGIApp
 
 from octavo.errors import InvalidRequestError
+from octavo.server import apis
 from octavo.server.inprocess import post
 
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
 Progress = Callable[[int, int], None]
 """Called with (requests answered, requests in all)."""
 _OWN_ID = re.compile(r"batch_req_[0-9a-f]{32}")
@@ -156,10 +156,11 @@ async def run(
     counts = {True: 0, False: 0}
     places = asyncio.Semaphore(at_once)
     skipped = 0
+    urls = [path.path for path in apis.table(apis.find()) if path.rules.batched]
 
     async def one(request: dict[str, Any], file: BinaryIO) -> None:
         try:
-            line, good = await _answer(app, request, token)
+            line, good = await _answer(app, request, urls, token)
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             counts[good] += 1
@@ -178,7 +179,9 @@ async def run(
     return BatchTotals(counts[True], counts[False], skipped)
 
 
-async def _answer(app: ASGIApp, request: dict[str, Any], token: str | None) -> tuple[dict[str, Any], bool]:
+async def _answer(
+    app: ASGIApp, request: dict[str, Any], urls: Sequence[str], token: str | None
+) -> tuple[dict[str, Any], bool]:
     """(the line, whether it is an answer and no error)."""
     line: dict[str, Any] = {
         "id": _id(request),
@@ -186,7 +189,7 @@ async def _answer(app: ASGIApp, request: dict[str, Any], token: str | None) -> t
         "response": None,
         "error": None,
     }
-    wrong = _wrong(request)
+    wrong = _wrong(request, urls)
     if wrong is not None:
         line["error"] = {"code": "invalid_request", "message": wrong}
         return line, False
@@ -196,12 +199,12 @@ async def _answer(app: ASGIApp, request: dict[str, Any], token: str | None) -> t
     return line, status == 200
 
 
-def _wrong(request: dict[str, Any]) -> str | None:
+def _wrong(request: dict[str, Any], urls: Sequence[str]) -> str | None:
     body = request.get("body")
     if request.get("method", "POST") != "POST":
         return "method must be POST"
-    if request.get("url") not in URLS:
-        return f"url must be one of {', '.join(URLS)}"
+    if request.get("url") not in urls:
+        return f"url must be one of {', '.join(urls)}"
     if not isinstance(body, dict):
         return "body must be an object"
     return "stream must not be set in a batch" if body.get("stream") else None

@@ -1,4 +1,4 @@
-"""Errors on the wire: OpenAI's error object for everything that goes wrong."""
+"""Errors on the wire: what went wrong, with its HTTP status, and how an API says it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.responses import Response
@@ -50,17 +51,49 @@ class ApiError(OctavoError):
         self.status, self.type, self.param, self.code = status, type, param, code
         self.headers = dict(headers or {})
 
-    def body(self) -> bytes:
-        """{"error": {"message", "type", "param", "code"}} as JSON."""
-        message = str(self)
-        if len(message) > MAX_MESSAGE:
-            message = message[: MAX_MESSAGE - 3] + "..."
-        fields = {"message": message, "type": self.type, "param": self.param, "code": self.code}
-        return json.dumps({"error": fields}, separators=(",", ":")).encode()
 
-    def response(self) -> Response:
-        """The HTTP response."""
-        return Response(self.body(), self.status, self.headers, media_type="application/json")
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How an API says what went wrong, and how its streams end.
+
+    Attributes:
+        body: an error as the JSON of a response.
+        event: the same as the last event of a stream that has begun.
+        end: the last event of a stream where all went well.
+        names: fields in the API's requests by the engine's names for them, where they differ.
+    """
+
+    body: Callable[[ApiError], bytes]
+    event: Callable[[ApiError], bytes]
+    end: bytes = b""
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self, error: BaseException, names: Mapping[str, str] | None = None) -> Response:
+        """The HTTP response to an exception.
+
+        Args:
+            names: those of this one request, where they are others than the API's.
+        """
+        found = to_api_error(error, self.names if names is None else names)
+        return Response(self.body(found), found.status, found.headers, media_type="application/json")
+
+    def last_event(self, error: BaseException, names: Mapping[str, str] | None = None) -> bytes:
+        """What a stream that has begun ends with when this is raised."""
+        return self.event(to_api_error(error, self.names if names is None else names))
+
+
+def openai_body(error: ApiError) -> bytes:
+    """{"error": {"message", "type", "param", "code"}} as JSON."""
+    message = str(error)
+    if len(message) > MAX_MESSAGE:
+        message = message[: MAX_MESSAGE - 3] + "..."
+    fields = {"message": message, "type": error.type, "param": error.param, "code": error.code}
+    return json.dumps({"error": fields}, separators=(",", ":")).encode()
+
+
+DONE = b"data: [DONE]\n\n"
+OPENAI = Dialect(openai_body, lambda error: b"data: " + openai_body(error) + b"\n\n" + DONE, DONE)
+"""Also of what belongs to no API: /health, or a path that nobody serves."""
 
 
 def model_not_found(asked: str, served: str) -> ApiError:

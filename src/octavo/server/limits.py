@@ -1,40 +1,100 @@
 """The doors a request passes before any endpoint sees it: key, size, and how many at once.
 
+What they ask, and in whose words they refuse, is the path's: see Paths.
+
 Plain ASGI, because each must span a whole streamed response without touching its parts.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.errors import ApiError, to_api_error
+from octavo.server.errors import OPENAI, ApiError, Dialect
 from octavo.server.state import ServerState, bearer_token
 
-OPEN_PATHS = frozenset({"/health"})
 DRAIN_BYTES = 64 << 20
 """Of a body that is too large, read and drop so many bytes before the answer: closing a connection
 with unread data resets it, and the client would never see why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the doors ask of a request to a path.
+
+    Attributes:
+        keyed: an API key, where the server has any.
+        counted: methods whose requests hold a place while they are answered: refused when there are too many,
+            while the model loads and while the server drains, and bounded in the size of their bodies.
+        batched: the path may stand in a batch file.
+    """
+
+    keyed: bool = True
+    counted: frozenset[str] = frozenset({"POST"})
+    batched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A path as its endpoints declare it: /v1/models/{name}."""
+
+    path: str
+    dialect: Dialect = OPENAI
+    rules: Rules = Rules()
+
+
+class Paths:
+    """The table of every path that is served.
+
+    What is not in it has the rules of any other path. Its dialect is that of the longest path in the
+    table that it continues: a client that asks /v1/messages/x expects the words of /v1/messages.
+    """
+
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self._exact = dict(paths)
+        self._patterns = [(compile_path(path)[0], each) for path, each in paths.items() if "{" in path]
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self._exact.values())
+
+    def find(self, path: str) -> Path:
+        """What holds for this path of a request."""
+        known = self._exact.get(path)
+        if known is not None:
+            return known
+        for pattern, each in self._patterns:
+            if pattern.match(path):
+                return each
+        above = path
+        while (above := above.rpartition("/")[0]) and above not in self._exact:
+            pass
+        return Path(path, self._exact[above].dialect if above else OPENAI)
+
+
 class Doors:
     """Authentication, body size and concurrency, in this order."""
 
-    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+    def __init__(self, app: ASGIApp, state: ServerState, paths: Paths) -> None:
         self.app = app
         self.state = state
+        self.paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         scope = plain(scope)
+        path = self.paths.find(scope["path"])
         counted = _StatusCounter(scope, send, self.state)
         entered = False
         try:
-            self._authenticate(scope)
-            if scope["method"] == "POST":
+            if path.rules.keyed:
+                self._authenticate(scope)
+            if scope["method"] in path.rules.counted:
                 self.state.enter()
                 entered = True
                 receive = await self._body(scope, receive)
@@ -44,14 +104,12 @@ class Doors:
         except Exception as error:
             if counted.started:
                 raise  # too late for a status; the server closes the connection
-            await to_api_error(error).response()(scope, receive, counted)
+            await path.dialect.response(error)(scope, receive, counted)
         finally:
             if entered:
                 self.state.leave()
 
     def _authenticate(self, scope: Scope) -> None:
-        if scope["path"] in OPEN_PATHS:
-            return
         if not self.state.accepts(bearer_token(scope["headers"])):
             raise ApiError(
                 401,

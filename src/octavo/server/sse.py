@@ -10,16 +10,13 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from octavo.server.errors import ApiError
+from octavo.server.errors import Dialect
 
-DONE = b"data: [DONE]\n\n"
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # proxies must not gather events
 ]
-
-ErrorMapper = Callable[[BaseException], ApiError]
 
 
 async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
@@ -52,16 +49,18 @@ class Answer(Response):
 
     Args:
         work: makes the body.
-        to_error: what to answer when work raises.
+        dialect, names: how to say what work raises (see Dialect).
     """
 
     def __init__(
         self,
         work: Callable[[], Coroutine[Any, Any, bytes]],
-        to_error: ErrorMapper,
         headers: Mapping[str, str],
+        dialect: Dialect,
+        names: Mapping[str, str] | None = None,
     ) -> None:
-        self._work, self._to_error, self._extra = work, to_error, dict(headers)
+        self._work, self._extra = work, dict(headers)
+        self._dialect, self._names = dialect, names
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,37 +68,31 @@ class Answer(Response):
             try:
                 response = Response(await self._work(), headers=self._extra, media_type="application/json")
             except Exception as error:
-                response = self._to_error(error).response()
+                response = self._dialect.response(error, self._names)
             await response(scope, receive, send)
 
         await run_until_disconnect(receive, answer())
 
 
-def openai_failure(error: ApiError) -> bytes:
-    """How a stream of OpenAI's ends when something went wrong."""
-    return b"data: " + error.body() + b"\n\n" + DONE
-
-
 class EventStream(Response):
-    """Server-sent events, already formatted (`data: ...\\n\\n`), ending with `data: [DONE]`.
+    """Server-sent events, already formatted (`data: ...\\n\\n`), and the dialect's last one.
 
     The status line waits for the first event, so an error before it is a plain HTTP error; a later
-    one is sent as an event with the error object, and ends the stream.
+    one is sent as an event, and ends the stream.
 
     Args:
-        end, failure: other dialects' last events, where all went well and where not.
+        dialect, names: how to say what events raise (see Dialect).
     """
 
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
-        to_error: ErrorMapper,
         headers: Mapping[str, str],
-        end: bytes = DONE,
-        failure: Callable[[ApiError], bytes] = openai_failure,
+        dialect: Dialect,
+        names: Mapping[str, str] | None = None,
     ) -> None:
-        self._events, self._to_error = events, to_error
-        self._end, self._failure = end, failure
+        self._events = events
+        self._dialect, self._names = dialect, names
         self._start = STREAM_HEADERS + [(k.encode(), v.encode()) for k, v in headers.items()]
         self.background = None
 
@@ -108,7 +101,7 @@ class EventStream(Response):
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
-        end = self._end
+        end = self._dialect.end
         try:
             async with aclosing(self._events) as events:
                 async for event in events:
@@ -117,9 +110,8 @@ class EventStream(Response):
                         await send({"type": "http.response.start", "status": 200, "headers": self._start})
                     await send({"type": "http.response.body", "body": event, "more_body": True})
         except Exception as error:
-            failure = self._to_error(error)
             if not started:
-                await failure.response()(scope, receive, send)
+                await self._dialect.response(error, self._names)(scope, receive, send)
                 return
-            end = self._failure(failure)
+            end = self._dialect.last_event(error, self._names)
         await send({"type": "http.response.body", "body": end, "more_body": False})

@@ -12,54 +12,43 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server.anthropic.protocol import MessagesRequest, as_chat
-from octavo.server.errors import MAX_MESSAGE, ApiError, to_api_error
+from octavo.server.errors import MAX_MESSAGE, ApiError, Dialect
 from octavo.server.generation import Generation
+from octavo.server.limits import Rules
 from octavo.server.openai.chat import Readers, prepare
-from octavo.server.openai.common import body_schema, dumps, new_id, off_loop
+from octavo.server.openai.common import body_schema, dumps, new_id, read
 from octavo.server.openai.items import Item, Items, Totals, parts
-from octavo.server.openai.parse import parse
 from octavo.server.sse import Answer, EventStream
 
 router = APIRouter()
+rules = {"/v1/messages": Rules(batched=True)}
 
-TYPES = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error",
+TYPES = {401: "authentication_error", 404: "not_found_error",
          413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
 NAMES = {"prompt": "messages", "stop": "stop_sequences", "structured_outputs": "tools"}
 
 
-class MessagesError(ApiError):
-    """An ApiError in Anthropic's words."""
-
-    def body(self) -> bytes:
-        error = {"type": TYPES.get(self.status, "api_error"), "message": str(self)[:MAX_MESSAGE]}
-        return json.dumps({"type": "error", "error": error}).encode()
-
-
-def to_error(error: BaseException) -> ApiError:
-    """What to tell the client of an exception."""
-    known = to_api_error(error, NAMES)
-    return MessagesError(known.status, str(known), known.type, known.param, known.code, known.headers)
+def _body(error: ApiError) -> bytes:
+    kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return json.dumps(
+        {"type": "error", "error": {"type": kind, "message": str(error)[:MAX_MESSAGE]}}
+    ).encode()
 
 
-def _failure(error: ApiError) -> bytes:
-    return b"event: error\ndata: " + error.body() + b"\n\n"
+dialect = Dialect(_body, lambda error: b"event: error\ndata: " + _body(error) + b"\n\n", names=NAMES)
 
 
 @router.post("/v1/messages", openapi_extra=body_schema(MessagesRequest))
 async def create_message(request: Request) -> Response:
     """Answer a conversation in content blocks: text, thinking, tool_use."""
-    try:
-        data = await request.body()
-        body = await off_loop(len(data), parse, MessagesRequest, data)
-        name = new_id("msg")
-        generation, readers = await prepare(request, as_chat(body), len(data), name)
-    except Exception as error:
-        return to_error(error).response()
+    body, size = await read(request, MessagesRequest)
+    name = new_id("msg")
+    generation, readers = await prepare(request, as_chat(body), size, name)
     made = _Message(generation, readers)
     headers = {"request-id": name}
     if body.stream:
-        return EventStream(made.events(), to_error, headers, end=b"", failure=_failure)
-    return Answer(made.whole, to_error, headers)
+        return EventStream(made.events(), headers, dialect)
+    return Answer(made.whole, headers, dialect)
 
 
 class _Message:

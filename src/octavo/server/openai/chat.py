@@ -13,29 +13,30 @@ from starlette.responses import Response
 from octavo.errors import InvalidRequestError
 from octavo.params import CompletionOutput, RequestOutput, SamplingParams
 from octavo.server.engine import ServedEngine
+from octavo.server.errors import to_api_error
 from octavo.server.generation import Generation
+from octavo.server.limits import Rules
 from octavo.server.openai.common import (
     body_schema,
     dumps,
-    error_mapper,
     make_generation,
     new_id,
     now,
     off_loop,
+    read,
     usage,
 )
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
-from octavo.server.openai.parse import parse
 from octavo.server.openai.protocol import ChatRequest
 from octavo.server.openai.stream import more_members, respond
 from octavo.server.openai.structured import structured
 from octavo.server.openai.tool_use import AnswerReader, ToolUse, tool_use
-from octavo.server.sse import ErrorMapper
 from octavo.server.state import state_of
 from octavo.server.tools import Format, format_for
 from octavo.server.tools.reasoning import Reasoning, reasoning_for
 
 router = APIRouter()
+rules = {"/v1/chat/completions": Rules(batched=True)}
 
 RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "continue_final_message", "max_tokens", "self",
@@ -47,16 +48,15 @@ RESERVED = frozenset(
 @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
 async def chat_completions(request: Request) -> Response:
     """One answer, or n, to a conversation; streamed or whole. `seed` is the one that was used."""
-    data = await request.body()
-    body = await off_loop(len(data), parse, ChatRequest, data)
-    to_error = error_mapper(_names(body))
+    body, size = await read(request, ChatRequest)
+    names = _names(body)
     try:
-        return await _respond(request, body, len(data), to_error)
+        return await _respond(request, body, size, names)
     except InvalidRequestError as error:
-        raise to_error(error) from None
+        raise to_api_error(error, names) from None
 
 
-async def _respond(request: Request, body: ChatRequest, size: int, to_error: ErrorMapper) -> Response:
+async def _respond(request: Request, body: ChatRequest, size: int, names: dict[str, str]) -> Response:
     request_id = new_id("chatcmpl")
     generation, readers = await prepare(request, body, size, request_id)
     return respond(
@@ -65,7 +65,7 @@ async def _respond(request: Request, body: ChatRequest, size: int, to_error: Err
         "chat.completion.chunk",
         lambda: _DeltaFields(generation.engine, body, readers),
         lambda: _answer(generation, body, readers),
-        to_error,
+        names,
     )
 
 

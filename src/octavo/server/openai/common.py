@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -16,13 +15,14 @@ from starlette.requests import Request
 from octavo.errors import InvalidRequestError
 from octavo.params import RequestOutput, SamplingParams
 from octavo.server.engine import ServedEngine
-from octavo.server.errors import ApiError, to_api_error
+from octavo.server.errors import ApiError
 from octavo.server.generation import Generation
+from octavo.server.openai.parse import parse
 from octavo.server.openai.protocol import EmbeddingRequest, GenerationRequest
-from octavo.server.sse import ErrorMapper
 from octavo.server.state import ServerState, bearer_token
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
 Prompt = str | list[int]
 
 LONG_TEXT = 20_000
@@ -38,16 +38,24 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(16)}"
 
 
-def error_mapper(params: Mapping[str, str]) -> ErrorMapper:
-    """to_api_error with the request's own names for the engine's fields."""
-    return functools.partial(to_api_error, params=params)
-
-
 async def off_loop(size: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call function, in a thread when the text is long."""
     if size > LONG_TEXT:
         return await asyncio.to_thread(function, *args, **kwargs)
     return function(*args, **kwargs)
+
+
+async def read(request: Request, model: type[Model]) -> tuple[Model, int]:
+    """(a request's body, its bytes).
+
+    Raises:
+        ApiError: it does not fit the model; the error names the field as the caller wrote it.
+    """
+    data = await request.body()
+    try:
+        return await off_loop(len(data), parse, model, data), len(data)
+    except InvalidRequestError as error:
+        raise ApiError(400, str(error), param=error.param) from None
 
 
 async def encode_prompts(
@@ -185,7 +193,6 @@ def now() -> int:
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """openapi_extra of an endpoint that parses its body by hand (see protocol.parse)."""
+    """openapi_extra of an endpoint that reads its body by hand (see read)."""
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)  # app.openapi puts them among the components
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

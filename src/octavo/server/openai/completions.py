@@ -14,26 +14,26 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import CompletionOutput, RequestOutput
 from octavo.server.engine import ServedEngine
 from octavo.server.generation import Generation
+from octavo.server.limits import Rules
 from octavo.server.openai.common import (
     Prompt,
     body_schema,
     check_count,
     dumps,
     encode_prompts,
-    error_mapper,
     make_generation,
     new_id,
     now,
-    off_loop,
+    read,
     usage,
 )
 from octavo.server.openai.logprobs import CompletionLogprobs, join, prompt_logprobs
-from octavo.server.openai.parse import parse
 from octavo.server.openai.protocol import CompletionRequest
 from octavo.server.openai.stream import more_members, respond
 from octavo.server.state import state_of
 
 router = APIRouter()
+rules = {"/v1/completions": Rules(batched=True)}
 
 
 @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
@@ -43,8 +43,7 @@ async def completions(request: Request) -> Response:
     `seed` is the one that was used; with several prompts each choice has its own.
     """
     state = state_of(request)
-    data = await request.body()
-    body = await off_loop(len(data), parse, CompletionRequest, data)
+    body, _ = await read(request, CompletionRequest)
     engine = state.served(body.model)
     if body.echo and engine.max_encoder_len:
         raise UnsupportedError("echo: the prompt is the encoder's input, no part of what is written", "echo")
@@ -61,14 +60,14 @@ async def completions(request: Request) -> Response:
     request_id = new_id("cmpl")
     generation = make_generation(request, state, body, request_id, prompts, params, "prompt")
     texts = _echo(engine, given if whole else generation.prompts) if body.echo else [""] * len(given)
-    to_error = error_mapper({"structured_outputs": body.structured_field, "beam_width": named})
+    names = {"structured_outputs": body.structured_field, "beam_width": named}
     return respond(
         generation,
         body,
         "text_completion",
         lambda: _TextFields(engine, body, texts),
         lambda: _answer(generation, body, texts),
-        to_error,
+        names,
     )
 
 

@@ -13,31 +13,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.pooling import PoolingParams
+from octavo.server.errors import OPENAI
 from octavo.server.generation import Generation
+from octavo.server.limits import Rules
 from octavo.server.openai.common import (
     body_schema,
     check_count,
     dumps,
     encode_prompts,
-    error_mapper,
     make_generation,
     new_id,
-    off_loop,
+    read,
 )
-from octavo.server.openai.parse import parse
 from octavo.server.openai.protocol import EmbeddingRequest
 from octavo.server.sse import Answer
 from octavo.server.state import state_of
 
 router = APIRouter()
+rules = {"/v1/embeddings": Rules(batched=True)}
 
 
 @router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingRequest))
 async def embeddings(request: Request) -> Response:
     """Each input as a vector: the model's last hidden states, pooled ("last" or "mean") and normalized."""
     state = state_of(request)
-    data = await request.body()
-    body = await off_loop(len(data), parse, EmbeddingRequest, data)
+    body, _ = await read(request, EmbeddingRequest)
     engine = state.served(body.model)
     wanted = PoolingParams(body.pooling, body.normalize, body.dimensions)
     wanted.check(engine.embedding_size)
@@ -50,9 +50,7 @@ async def embeddings(request: Request) -> Response:
     generation = make_generation(request, state, body, name, prompts, params, "input")
     as_text = body.encoding_format == "base64"
     return Answer(
-        lambda: _answer(generation, wanted, as_text),
-        error_mapper({"prompt": "input"}),
-        {"x-request-id": name},
+        lambda: _answer(generation, wanted, as_text), {"x-request-id": name}, OPENAI, {"prompt": "input"}
     )
 
 

@@ -10,13 +10,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.errors import InvalidRequestError
-from octavo.server.errors import ApiError
+from octavo.server.errors import ApiError, Dialect, openai_body
 from octavo.server.generation import Generation
+from octavo.server.limits import Rules
 from octavo.server.openai.chat import Readers, prepare
-from octavo.server.openai.common import body_schema, dumps, error_mapper, new_id, now, off_loop
+from octavo.server.openai.common import body_schema, dumps, new_id, now, read
 from octavo.server.openai.items import Item, Items, Totals, parts
-from octavo.server.openai.parse import parse
 from octavo.server.openai.protocol import ChatRequest, ResponsesRequest
 from octavo.server.openai.responses_input import as_chat, as_message, input_messages
 from octavo.server.sse import Answer, EventStream
@@ -24,31 +23,35 @@ from octavo.server.state import ServerState, bearer_token, state_of
 from octavo.server.store import Stored
 
 router = APIRouter()
+rules = {"/v1/responses": Rules(batched=True)}
 
 NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens",
          "response_format": "text", "structured_outputs": "text"}  # fmt: skip
 
 
+def _event(error: ApiError) -> bytes:
+    fields = {"type": "error", "message": str(error), "code": error.code, "param": error.param}
+    return b"event: error\ndata: " + dumps(fields).encode() + b"\n\n"
+
+
+dialect = Dialect(openai_body, _event, names=NAMES)
+
+
 @router.post("/v1/responses", openapi_extra=body_schema(ResponsesRequest))
 async def create_response(request: Request) -> Response:
     """Answer in items: messages, function calls, reasoning. Stored unless `store` is false."""
-    data = await request.body()
-    body = await off_loop(len(data), parse, ResponsesRequest, data)
+    body, size = await read(request, ResponsesRequest)
     state = state_of(request)
-    to_error = error_mapper(NAMES)
-    try:
-        owner = state.owner(bearer_token(request.scope["headers"]))
-        messages = _earlier(state, owner, body.previous_response_id) + input_messages(body.input)
-        chat = as_chat(body, messages)
-        name = new_id("resp")
-        generation, readers = await prepare(request, chat, len(data), name)
-    except InvalidRequestError as error:
-        raise to_error(error) from None
+    owner = state.owner(bearer_token(request.scope["headers"]))
+    messages = _earlier(state, owner, body.previous_response_id) + input_messages(body.input)
+    chat = as_chat(body, messages)
+    name = new_id("resp")
+    generation, readers = await prepare(request, chat, size, name)
     made = _Response(state, owner, body, chat, messages, generation, readers)
     headers = {"x-request-id": name}
     if body.stream:
-        return EventStream(made.events(), to_error, headers, end=b"", failure=_failure)
-    return Answer(made.whole, to_error, headers)
+        return EventStream(made.events(), headers, dialect)
+    return Answer(made.whole, headers, dialect)
 
 
 @router.get("/v1/responses/{name}")
@@ -78,11 +81,6 @@ def _stored(state: ServerState, owner: str, name: str, param: str | None = None)
 
 def _earlier(state: ServerState, owner: str, name: str | None) -> list[dict[str, Any]]:
     return [] if name is None else _stored(state, owner, name, "previous_response_id").messages
-
-
-def _failure(error: ApiError) -> bytes:
-    fields = {"type": "error", "message": str(error), "code": error.code, "param": error.param}
-    return b"event: error\ndata: " + dumps(fields).encode() + b"\n\n"
 
 
 class _Response:

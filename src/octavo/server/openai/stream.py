@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 from starlette.responses import Response
 
 from octavo.params import CompletionOutput, RequestOutput
+from octavo.server.errors import OPENAI
 from octavo.server.generation import Generation
 from octavo.server.openai.common import dumps, now, usage_of
 from octavo.server.openai.protocol import GenerationRequest
-from octavo.server.sse import Answer, ErrorMapper, EventStream
+from octavo.server.sse import Answer, EventStream
 
 ChoiceFields = Callable[[int, RequestOutput, CompletionOutput, bool], str | None]
 """(prompt index, output, what is new, is it the choice's first) -> the JSON members of the choice
@@ -108,20 +109,21 @@ def respond(
     kind: str,
     choice_fields: Callable[[], ChoiceFields],
     answer: Callable[[], Coroutine[Any, Any, bytes]],
-    to_error: ErrorMapper,
+    names: Mapping[str, str],
 ) -> Response:
     """The response that the request wants: a stream of chunks, or the whole answer.
 
     Args:
         kind: a chunk's `object`.
         choice_fields, answer: make the one or the other.
+        names: this request's for the engine's fields, where they differ.
     """
     headers = {"x-request-id": generation.request_id}
     if not body.stream:
-        return Answer(answer, to_error, headers)
+        return Answer(answer, headers, OPENAI, names)
     head = ChunkHead(generation.request_id, kind, now(), generation.engine.served_model_name)
     events = chunks(generation, head, choice_fields(), body.include_usage, body.continuous_usage)
-    return EventStream(events, to_error, headers)
+    return EventStream(events, headers, OPENAI, names)
 
 
 def _tail(prompts: dict[int, _PromptState], include_usage: bool, continuous: bool) -> str:

@@ -9,8 +9,7 @@ from starlette.requests import Request
 
 from octavo.errors import InvalidRequestError
 from octavo.server.openai.chat import render
-from octavo.server.openai.common import body_schema, check_text, off_loop
-from octavo.server.openai.parse import parse
+from octavo.server.openai.common import body_schema, check_text, off_loop, read
 from octavo.server.openai.protocol import ChatRequest, DetokenizeRequest, TokenizeRequest
 from octavo.server.state import state_of
 
@@ -20,8 +19,7 @@ router = APIRouter()
 @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
 async def tokenize(request: Request) -> dict[str, Any]:
     """Token ids of a text, or of a conversation under the chat template."""
-    data = await request.body()
-    body = await off_loop(len(data), parse, TokenizeRequest, data)
+    body, size = await read(request, TokenizeRequest)
     engine = state_of(request).served(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either prompt or messages", "prompt")
@@ -32,7 +30,7 @@ async def tokenize(request: Request) -> dict[str, Any]:
             continue_final_message=body.continue_final_message,
             chat_template_kwargs=body.chat_template_kwargs,
         )
-        tokens = await render(engine, chat, len(data))
+        tokens = await render(engine, chat, size)
     else:
         text = body.prompt or ""
         check_text(text, engine)
@@ -52,8 +50,7 @@ async def tokenize(request: Request) -> dict[str, Any]:
 @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
 async def detokenize(request: Request) -> dict[str, str]:
     """The text of token ids, special tokens written out."""
-    data = await request.body()
-    body = await off_loop(len(data), parse, DetokenizeRequest, data)
+    body, _ = await read(request, DetokenizeRequest)
     tokenizer = state_of(request).served(body.model).tokenizer
     for token in body.tokens:
         if not 0 <= token < tokenizer.vocab_size:

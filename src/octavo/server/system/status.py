@@ -7,9 +7,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 import octavo
+from octavo.server.limits import Rules
 from octavo.server.state import ServerState, state_of
 
 router = APIRouter()
+rules = {"/health": Rules(keyed=False)}
 
 
 @router.get("/health")

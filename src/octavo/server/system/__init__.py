@@ -1,0 +1,1 @@
+"""What every server says about itself: health, metrics, version."""
