@@ -13,7 +13,10 @@ import pytest
 from octavo import AsyncEngineArgs, AsyncLLM
 from octavo.server.anthropic.protocol import MessagesRequest
 from octavo.server.app import create_app
-from octavo.server.openai.protocol import ChatRequest, CompletionRequest, EmbeddingRequest, ResponsesRequest
+from octavo.server.openai.chat import ChatRequest
+from octavo.server.openai.completions import CompletionRequest
+from octavo.server.openai.embeddings import EmbeddingRequest
+from octavo.server.openai.responses_input import ResponsesRequest
 from octavo.server.state import ServerSettings
 from support.asgi import App, Reply, call
 

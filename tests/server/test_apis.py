@@ -15,9 +15,9 @@ from fastapi import FastAPI
 
 from octavo import server
 from octavo.server import apis
+from octavo.server.apis import Rules
 from octavo.server.app import attach, create_app
 from octavo.server.errors import OPENAI, to_api_error
-from octavo.server.limits import Rules
 from octavo.server.state import ServerSettings
 from support.asgi import Reply, call, get, post
 from support.fake_engine import FakeEngine
@@ -34,7 +34,7 @@ from starlette.exceptions import HTTPException
 
 from octavo.errors import InvalidRequestError
 from octavo.server.errors import Dialect
-from octavo.server.limits import Rules
+from octavo.server.apis import Rules
 from octavo.server.sse import Answer, EventStream
 
 
@@ -272,7 +272,7 @@ def test_the_example_of_the_documentation(drop: Drop) -> None:
 
 
 def test_what_is_served_has_one_table() -> None:
-    paths = {each.path: each for each in apis.table(apis.find())}
+    paths = {each.path: each for each in apis.table(apis.find()).values()}
     assert [path for path, each in paths.items() if not each.rules.keyed] == ["/health"]
     assert {path for path, each in paths.items() if each.rules.batched} == {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", MESSAGES

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.server.app import create_app
+from octavo.server.openai.chat import ChatRequest
+from octavo.server.openai.completions import CompletionRequest
 from octavo.server.openai.fields import NEUTRAL
-from octavo.server.openai.protocol import ChatRequest, CompletionRequest
 from support.asgi import call, get, post
 from support.fake_engine import FakeEngine
 

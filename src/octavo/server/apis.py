@@ -12,20 +12,65 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
-from starlette.routing import Route
+from starlette.routing import Route, compile_path
 
 from octavo import server
 from octavo.errors import OctavoError
 from octavo.server.errors import OPENAI, Dialect
-from octavo.server.limits import Path, Paths, Rules
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the doors ask of a request to a path.
+
+    Attributes:
+        keyed: an API key, where the server has any.
+        counted: methods whose requests hold a place while they are answered: refused when there are too many,
+            while the model loads and while the server drains, and bounded in the size of their bodies.
+        batched: the path may stand in a batch file.
+    """
+
+    keyed: bool = True
+    counted: frozenset[str] = frozenset({"POST"})
+    batched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A path as its endpoints declare it: /v1/models/{name}."""
+
+    path: str
+    dialect: Dialect = OPENAI
+    rules: Rules = Rules()
+
+
+class Paths(dict[str, Path]):
+    """The table of every path that is served.
+
+    What is not in it has the rules of any other path. Its dialect is that of the longest path in the
+    table that it continues: a client that asks /v1/messages/x expects the words of /v1/messages.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        super().__init__((each.path, each) for each in paths)
+        self._patterns = [(compile_path(path)[0], each) for path, each in self.items() if "{" in path]
+
+    def __missing__(self, path: str) -> Path:
+        for pattern, each in self._patterns:
+            if pattern.match(path):
+                return each
+        above = path
+        while (above := above.rpartition("/")[0]) and above not in self:
+            pass
+        return Path(path, self[above].dialect if above else OPENAI)
 
 
 class EndpointError(OctavoError):
@@ -82,7 +127,7 @@ def table(every: list[Endpoints]) -> Paths:
             if known.dialect != each.dialect:
                 first = next(file for (_, served), file in owners.items() if served == path)
                 raise EndpointError(f"{path} is served in two dialects: by {first} and by {each.file}")
-    return Paths(paths)
+    return Paths(paths.values())
 
 
 def _modules() -> Iterator[tuple[ModuleType, ModuleType]]:

@@ -17,7 +17,7 @@ from octavo.errors import OctavoError
 from octavo.server import apis
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError
-from octavo.server.limits import Doors, Paths
+from octavo.server.limits import Doors
 from octavo.server.metrics import Metrics
 from octavo.server.state import ServerSettings, ServerState
 
@@ -59,9 +59,9 @@ def attach(app: FastAPI, engine: ServedEngine) -> None:
     state.engine = engine
 
 
-async def _error(paths: Paths, request: Request, error: Exception) -> Response:
+async def _error(paths: apis.Paths, request: Request, error: Exception) -> Response:
     """What an endpoint has raised, or Starlette and FastAPI before it, in the words of the path's API."""
-    return paths.find(request.scope["path"]).dialect.response(_readable(request, error))
+    return paths[request.scope["path"]].dialect.response(_readable(request, error))
 
 
 def _readable(request: Request, error: Exception) -> Exception:

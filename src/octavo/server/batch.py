@@ -156,7 +156,7 @@ async def run(
     counts = {True: 0, False: 0}
     places = asyncio.Semaphore(at_once)
     skipped = 0
-    urls = [path.path for path in apis.table(apis.find()) if path.rules.batched]
+    urls = [path.path for path in apis.table(apis.find()).values() if path.rules.batched]
 
     async def one(request: dict[str, Any], file: BinaryIO) -> None:
         try:

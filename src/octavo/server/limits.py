@@ -1,6 +1,6 @@
 """The doors a request passes before any endpoint sees it: key, size, and how many at once.
 
-What they ask, and in whose words they refuse, is the path's: see Paths.
+What they ask, and in whose words they refuse, is the path's: see apis.Paths.
 
 Plain ASGI, because each must span a whole streamed response without touching its parts.
 """
@@ -8,71 +8,16 @@ Plain ASGI, because each must span a whole streamed response without touching it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.errors import OPENAI, ApiError, Dialect
+from octavo.server.apis import Paths
+from octavo.server.errors import ApiError
 from octavo.server.state import ServerState, bearer_token
 
 DRAIN_BYTES = 64 << 20
 """Of a body that is too large, read and drop so many bytes before the answer: closing a connection
 with unread data resets it, and the client would never see why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the doors ask of a request to a path.
-
-    Attributes:
-        keyed: an API key, where the server has any.
-        counted: methods whose requests hold a place while they are answered: refused when there are too many,
-            while the model loads and while the server drains, and bounded in the size of their bodies.
-        batched: the path may stand in a batch file.
-    """
-
-    keyed: bool = True
-    counted: frozenset[str] = frozenset({"POST"})
-    batched: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """A path as its endpoints declare it: /v1/models/{name}."""
-
-    path: str
-    dialect: Dialect = OPENAI
-    rules: Rules = Rules()
-
-
-class Paths:
-    """The table of every path that is served.
-
-    What is not in it has the rules of any other path. Its dialect is that of the longest path in the
-    table that it continues: a client that asks /v1/messages/x expects the words of /v1/messages.
-    """
-
-    def __init__(self, paths: Mapping[str, Path]) -> None:
-        self._exact = dict(paths)
-        self._patterns = [(compile_path(path)[0], each) for path, each in paths.items() if "{" in path]
-
-    def __iter__(self) -> Iterator[Path]:
-        return iter(self._exact.values())
-
-    def find(self, path: str) -> Path:
-        """What holds for this path of a request."""
-        known = self._exact.get(path)
-        if known is not None:
-            return known
-        for pattern, each in self._patterns:
-            if pattern.match(path):
-                return each
-        above = path
-        while (above := above.rpartition("/")[0]) and above not in self._exact:
-            pass
-        return Path(path, self._exact[above].dialect if above else OPENAI)
 
 
 class Doors:
@@ -88,7 +33,7 @@ class Doors:
             await self.app(scope, receive, send)
             return
         scope = plain(scope)
-        path = self.paths.find(scope["path"])
+        path = self.paths[scope["path"]]
         counted = _StatusCounter(scope, send, self.state)
         entered = False
         try:

@@ -5,20 +5,17 @@ One registry per app, so that two apps in one process (tests) do not share count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 from octavo.params import RequestMetrics, RequestOutput
+from octavo.server.scrape import LABELS, EngineCollector, WithAliases
 
 if TYPE_CHECKING:
     from octavo.server.engine import ServedEngine
 
-LABELS = ("model_name", "engine")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5, 5.0)
 TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
@@ -35,9 +32,6 @@ HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_generation_tokens": ("Tokens generated for a request, all of its n.", TOKENS),
     "request_max_num_generation_tokens": ("The longest of a request's n.", TOKENS),
 }
-
-
-OURS_ALONE = ("octavo_http", "octavo_request_cut", "octavo_startup_seconds")
 
 
 class Metrics:
@@ -62,16 +56,18 @@ class Metrics:
         self._http = Counter(
             "octavo_http_requests", "Responses sent.", ("method", "path", "status"), registry=inner
         )
-        self._engine = _EngineCollector()
+        self._engine = EngineCollector()
+        self._labels = ("", "0")  # of no model yet
         self._intervals: Histogram | None = None  # its labels looked up once, not at every token
         inner.register(self._engine)
         self._registry = CollectorRegistry()
-        self._registry.register(_WithAliases(inner))
+        self._registry.register(WithAliases(inner))
 
     def attach(self, engine: ServedEngine) -> None:
         """Report this engine's counters from now on."""
         self._engine.engine = engine
-        self._intervals = self._histograms["inter_token_latency_seconds"].labels(*self._labels())
+        self._labels = self._engine.labels()
+        self._intervals = self._histograms["inter_token_latency_seconds"].labels(*self._labels)
 
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""
@@ -96,7 +92,7 @@ class Metrics:
             num_tokens: tokens generated, per completion.
             reason: "stop" or "length"; None: the client left, or the request failed.
         """
-        labels = self._labels()
+        labels = self._labels
         if output is None or reason is None:
             self._cut.labels(*labels).inc()
             return
@@ -110,9 +106,6 @@ class Metrics:
             values.update(_durations(output.metrics, max(num_tokens, default=0)))
         for name, value in values.items():
             self._histograms[name].labels(*labels).observe(value)
-
-    def _labels(self) -> tuple[str, str]:
-        return self._engine.labels()
 
 
 def _durations(times: RequestMetrics, longest: int) -> Iterator[tuple[str, float]]:
@@ -131,74 +124,3 @@ def _durations(times: RequestMetrics, longest: int) -> Iterator[tuple[str, float
                 yield "request_time_per_output_token_seconds", (last - first) / (longest - 1)
     if end is not None:
         yield "e2e_request_latency_seconds", end - arrival
-
-
-class _EngineCollector(Collector):
-    """The engine's own counters, read at scrape time."""
-
-    def __init__(self) -> None:
-        self.engine: ServedEngine | None = None
-
-    def labels(self) -> tuple[str, str]:
-        return (self.engine.served_model_name if self.engine else "", "0")
-
-    def collect(self) -> Iterable[Metric]:
-        if self.engine is None:
-            return
-        stats = self.engine.stats()
-        gauges = (
-            ("num_requests_running", "Requests that compute now.", stats.running),
-            ("num_requests_waiting", "Requests in the queue.", stats.waiting),
-            ("kv_cache_usage_perc", "Share of the KV pages in use; 1 is all.", stats.kv_usage),
-        )
-        counters = (
-            ("prompt_tokens", "Prompt tokens taken in.", stats.prompt_tokens),
-            ("generation_tokens", "Tokens generated.", stats.generated_tokens),
-            ("num_preemptions", "Requests pushed back to the queue.", stats.preemptions),
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
-            ("prefix_cache_hits", "Prompt tokens found there.", stats.prefix_hits),
-            (
-                "external_prefix_cache_queries",
-                "Prompt tokens looked up in the prefix cache's tier on disk.",
-                stats.external_prefix_queries,
-            ),
-            ("external_prefix_cache_hits", "Prompt tokens found on disk.", stats.external_prefix_hits),
-        )
-        for name, text, value in gauges:
-            gauge = GaugeMetricFamily(f"octavo_{name}", text, labels=LABELS)
-            gauge.add_metric(self.labels(), value)
-            yield gauge
-        start = GaugeMetricFamily(
-            "octavo_startup_seconds", "What each phase of the start took, and each capture since.",
-            labels=(*LABELS, "phase"),
-        )  # fmt: skip
-        for name, seconds in self.engine.phases.items():
-            start.add_metric((*self.labels(), name), seconds)
-        yield start
-        for name, text, value in counters:
-            counter = CounterMetricFamily(f"octavo_{name}", text, labels=LABELS)
-            counter.add_metric(self.labels(), value)
-            yield counter
-
-
-class _WithAliases(Collector):
-    """Everything in a registry, and what vLLM has too once more under vLLM's name."""
-
-    def __init__(self, inner: CollectorRegistry) -> None:
-        self._inner = inner
-
-    def collect(self) -> Iterable[Metric]:
-        for metric in self._inner.collect():
-            yield metric
-            if not metric.name.startswith(OURS_ALONE):
-                yield _renamed(metric, "octavo_", "vllm:")
-
-
-def _renamed(metric: Metric, old: str, new: str) -> Metric:
-    copy = Metric(new + metric.name.removeprefix(old), metric.documentation, metric.type)
-    copy.samples = [
-        Sample(new + sample.name.removeprefix(old), *sample[1:])
-        for sample in metric.samples
-        if not sample.name.endswith("_created")  # ours alone: vLLM's dashboards do not know it
-    ]
-    return copy

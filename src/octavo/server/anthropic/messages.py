@@ -12,12 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server.anthropic.protocol import MessagesRequest, as_chat
+from octavo.server.apis import Rules
 from octavo.server.errors import MAX_MESSAGE, ApiError, Dialect
 from octavo.server.generation import Generation
-from octavo.server.limits import Rules
-from octavo.server.openai.chat import Readers, prepare
-from octavo.server.openai.common import body_schema, dumps, new_id, read
+from octavo.server.openai.answers import dumps, new_id
+from octavo.server.openai.body import body_schema, read
+from octavo.server.openai.chat import prepare
 from octavo.server.openai.items import Item, Items, Totals, parts
+from octavo.server.openai.reading import Readers
 from octavo.server.sse import Answer, EventStream
 
 router = APIRouter()

@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.server.openai.body import Int, Strict
+from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.fields import only_known
-from octavo.server.openai.protocol import ChatRequest, Int, Strict
 from octavo.server.tools.base import dumps
 
 Message = dict[str, Any]

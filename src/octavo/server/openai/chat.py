@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.errors import InvalidRequestError
-from octavo.params import CompletionOutput, RequestOutput, SamplingParams
+from octavo.params import MAX_LOGPROBS, CompletionOutput, RequestOutput, SamplingParams
+from octavo.server.apis import Rules
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import to_api_error
 from octavo.server.generation import Generation
-from octavo.server.limits import Rules
-from octavo.server.openai.common import (
-    body_schema,
-    dumps,
-    make_generation,
-    new_id,
-    now,
-    off_loop,
-    read,
-    usage,
-)
+from octavo.server.openai.answers import dumps, make_generation, more_members, new_id, respond, usage
+from octavo.server.openai.body import Int, Messages, body_schema, off_loop, read
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
-from octavo.server.openai.protocol import ChatRequest
-from octavo.server.openai.stream import more_members, respond
-from octavo.server.openai.structured import structured
-from octavo.server.openai.tool_use import AnswerReader, ToolUse, tool_use
+from octavo.server.openai.reading import AnswerReader, Readers
+from octavo.server.openai.sampling import GenerationRequest
+from octavo.server.openai.tool_use import TOOL_CHOICE_SCHEMA, ToolUse, tool_use
 from octavo.server.state import state_of
-from octavo.server.tools import Format, format_for
-from octavo.server.tools.reasoning import Reasoning, reasoning_for
+from octavo.server.tools import format_for
+from octavo.server.tools.reasoning import reasoning_for
 
 router = APIRouter()
 rules = {"/v1/chat/completions": Rules(batched=True)}
@@ -45,28 +36,50 @@ RESERVED = frozenset(
 """What chat_template_kwargs must not set: names that rendering uses itself."""
 
 
+class ChatRequest(GenerationRequest):
+    """POST /v1/chat/completions. Without max_tokens the answer may fill the context."""
+
+    messages: Messages
+    max_completion_tokens: Int | None = None
+    logprobs: bool = False
+    top_logprobs: Int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+    tools: list[Any] = Field(default=[])
+    tool_choice: Annotated[Any, Field(json_schema_extra=TOOL_CHOICE_SCHEMA)] = None
+    parallel_tool_calls: bool = True
+
+    def sampling_params(self) -> SamplingParams:
+        """SamplingParams of this request.
+
+        Raises:
+            InvalidRequestError: a value is out of range, or two contradict each other.
+        """
+        top = self.top_logprobs
+        if top is not None and not self.logprobs:
+            raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
+        if top is not None and not 0 <= top <= MAX_LOGPROBS:
+            raise InvalidRequestError(f"top_logprobs must be from 0 to {MAX_LOGPROBS}", "top_logprobs")
+        given, older = self.max_completion_tokens, self.max_tokens
+        if given is not None and older is not None and given != older:
+            raise InvalidRequestError(
+                "max_completion_tokens and max_tokens differ: give one of them", "max_completion_tokens"
+            )
+        params = self.params(older if given is None else given, (top or 0) if self.logprobs else None)
+        return self.searched(params)
+
+
 @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
 async def chat_completions(request: Request) -> Response:
     """One answer, or n, to a conversation; streamed or whole. `seed` is the one that was used."""
     body, size = await read(request, ChatRequest)
     names = _names(body)
     try:
-        return await _respond(request, body, size, names)
+        generation, readers = await prepare(request, body, size, new_id("chatcmpl"))
     except InvalidRequestError as error:
         raise to_api_error(error, names) from None
-
-
-async def _respond(request: Request, body: ChatRequest, size: int, names: dict[str, str]) -> Response:
-    request_id = new_id("chatcmpl")
-    generation, readers = await prepare(request, body, size, request_id)
-    return respond(
-        generation,
-        body,
-        "chat.completion.chunk",
-        lambda: _DeltaFields(generation.engine, body, readers),
-        lambda: _answer(generation, body, readers),
-        names,
-    )
+    return respond(generation, body, _Writer(body, readers), names)
 
 
 async def prepare(
@@ -79,40 +92,19 @@ async def prepare(
     """
     state = state_of(request)
     engine = state.served(body.model)
-    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+    use = ToolUse()
+    if body.tools or body.tool_choice is not None:
+        use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     form = format_for(engine.template, state.settings.tool_call_parser)
-    params = use.constrain(body.sampling_params(), form)
+    params = body.sampling_params()
+    if use.tools:
+        params = use.constrain(params, form)
     reasoning = reasoning_for(engine.template, state.settings.reasoning_parser)
     if reasoning is not None and reasoning.special:
         params = params.replace(skip_special_tokens=False)
     prompt = await render(engine, body, size, use)
-    generation = make_generation(request, state, body, request_id, [prompt], params, "messages")
+    generation = make_generation(request, body, request_id, [prompt], params, "messages")
     return generation, Readers(engine, use, form, reasoning, params, prompt)
-
-
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """Makes a reader for each answer to one request."""
-
-    engine: ServedEngine
-    use: ToolUse
-    form: Format
-    reasoning: Reasoning | None
-    params: SamplingParams
-    prompt: list[int]
-
-    def new(self) -> AnswerReader:
-        splitter = None
-        wanted = self.params.structured_outputs
-        if self.reasoning is not None and (wanted is None or wanted.kind == "structural_tag"):
-            end = self.engine.tokenizer.decode(self.prompt[-8:], skip_special_tokens=False)
-            splitter = self.reasoning.splitter(end)
-        return AnswerReader(splitter, self.use.parser(self.form))
-
-    def finish_reason(self, reason: str | None, reader: AnswerReader) -> str | None:
-        """OpenAI's: tool_calls where the model chose to call."""
-        calls = reader.num_calls > 0 and not self.use.named
-        return "tool_calls" if reason == "stop" and calls else reason
 
 
 async def render(engine: ServedEngine, body: ChatRequest, size: int, use: ToolUse | None = None) -> list[int]:
@@ -148,7 +140,7 @@ async def render(engine: ServedEngine, body: ChatRequest, size: int, use: ToolUs
 
 def _names(body: ChatRequest) -> dict[str, str]:
     """What the engine calls otherwise than this request did."""
-    form, wanted = structured(body)
+    form, wanted = body.shape
     shape = "tools" if wanted is None and body.tools else form
     names = {"prompt": "messages", "logprobs": "top_logprobs", "structured_outputs": shape, "beam_width": "n"}
     if body.max_completion_tokens is not None:
@@ -156,62 +148,52 @@ def _names(body: ChatRequest) -> dict[str, str]:
     return names
 
 
-async def _answer(generation: Generation, body: ChatRequest, readers: Readers) -> bytes:
-    output = (await generation.final())[0]
-    answer: dict[str, Any] = {
-        "id": generation.request_id,
-        "object": "chat.completion",
-        "created": now(),
-        "model": generation.engine.served_model_name,
-        "seed": output.seed,
-        "choices": [_choice(readers, body, completion) for completion in output.outputs],
-        "usage": usage([output]),
-    }
-    if body.return_token_ids:
-        answer["prompt_token_ids"] = output.prompt_token_ids
-    if body.prompt_logprobs is not None:
-        answer["prompt_logprobs"] = prompt_logprobs(output)
-    return dumps(answer).encode()
+class _Writer:
+    """Writes the answers to a chat (see answers.Writer)."""
 
+    objects = ("chat.completion", "chat.completion.chunk")
 
-def _choice(readers: Readers, body: ChatRequest, completion: CompletionOutput) -> dict[str, Any]:
-    reader = readers.new()
-    part = reader.feed(completion.text, last=True)
-    empty = None if part.calls or readers.use.forced else ""
-    message: dict[str, Any] = {"role": "assistant", "content": empty, "refusal": None}
-    message |= part.members(0)
-    for call in message.get("tool_calls") or ():
-        del call["index"]  # deltas number their calls, messages do not
-    choice: dict[str, Any] = {
-        "index": completion.index,
-        "message": message,
-        "logprobs": _logprobs(readers.engine, body, completion),
-        "finish_reason": readers.finish_reason(completion.finish_reason, reader),
-        "stop_reason": completion.stop_reason,
-    }
-    if body.return_token_ids:
-        choice["token_ids"] = completion.token_ids
-    return choice
+    def __init__(self, body: ChatRequest, readers: Readers) -> None:
+        self._body, self._readers = body, readers
+        self._open: dict[int, AnswerReader] = {}
 
+    def members(self, outputs: list[RequestOutput]) -> dict[str, Any]:
+        (output,) = outputs
+        answer: dict[str, Any] = {
+            "seed": output.seed,
+            "choices": [self._choice(completion) for completion in output.outputs],
+            "usage": usage(outputs),
+        }
+        if self._body.return_token_ids:
+            answer["prompt_token_ids"] = output.prompt_token_ids
+        if self._body.prompt_logprobs is not None:
+            answer["prompt_logprobs"] = prompt_logprobs(output)
+        return answer
 
-def _logprobs(engine: ServedEngine, body: ChatRequest, completion: CompletionOutput) -> dict[str, Any] | None:
-    if completion.logprobs is None:
-        return None
-    return chat_logprobs(engine.tokenizer, completion.token_ids, completion.logprobs, body.top_logprobs or 0)
+    def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
+        reader = self._readers.new()
+        part = reader.feed(completion.text, last=True)
+        empty = None if part.calls or self._readers.use.forced else ""
+        message: dict[str, Any] = {"role": "assistant", "content": empty, "refusal": None}
+        message |= part.members(0)
+        for call in message.get("tool_calls") or ():
+            del call["index"]  # deltas number their calls, messages do not
+        choice: dict[str, Any] = {
+            "index": completion.index,
+            "message": message,
+            "logprobs": self._logprobs(completion),
+            "finish_reason": self._readers.finish_reason(completion.finish_reason, reader),
+            "stop_reason": completion.stop_reason,
+        }
+        if self._body.return_token_ids:
+            choice["token_ids"] = completion.token_ids
+        return choice
 
-
-class _DeltaFields:
-    """The members of a chat chunk's choice."""
-
-    def __init__(self, engine: ServedEngine, body: ChatRequest, readers: Readers) -> None:
-        self._engine, self._body, self._make = engine, body, readers
-        self._readers: dict[int, AnswerReader] = {}
-
-    def __call__(self, _prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
+    def chunk(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
         body = self._body
-        reader = self._readers.get(new.index)
+        reader = self._open.get(new.index)
         if reader is None:
-            reader = self._readers[new.index] = self._make.new()
+            reader = self._open[new.index] = self._readers.new()
         before = reader.num_calls
         part = reader.feed(new.text, last=new.finish_reason is not None)
         wanted = body.logprobs or body.return_token_ids or body.continuous_usage
@@ -221,7 +203,13 @@ class _DeltaFields:
         if not part.reasoning and not part.calls:
             delta["content"] = ""
         delta |= part.members(before)
-        logprobs = dumps(_logprobs(self._engine, body, new)) if body.logprobs else "null"
+        logprobs = dumps(self._logprobs(new)) if body.logprobs else "null"
         more = more_members(output.prompt_token_ids, new, first, body.return_token_ids)
-        reason = self._make.finish_reason(new.finish_reason, reader)
+        reason = self._readers.finish_reason(new.finish_reason, reader)
         return f'"delta":{dumps(delta)},"logprobs":{logprobs},"finish_reason":{dumps(reason)}{more}'
+
+    def _logprobs(self, completion: CompletionOutput) -> dict[str, Any] | None:
+        if completion.logprobs is None:
+            return None
+        tokenizer, top = self._readers.engine.tokenizer, self._body.top_logprobs or 0
+        return chat_logprobs(tokenizer, completion.token_ids, completion.logprobs, top)

@@ -11,29 +11,65 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.params import CompletionOutput, RequestOutput
+from octavo.params import MAX_N, CompletionOutput, RequestOutput, SamplingParams
+from octavo.server.apis import Rules
 from octavo.server.engine import ServedEngine
-from octavo.server.generation import Generation
-from octavo.server.limits import Rules
-from octavo.server.openai.common import (
-    Prompt,
-    body_schema,
+from octavo.server.openai.answers import (
     check_count,
     dumps,
-    encode_prompts,
     make_generation,
+    more_members,
     new_id,
-    now,
-    read,
+    respond,
     usage,
 )
+from octavo.server.openai.body import Int, body_schema, read
 from octavo.server.openai.logprobs import CompletionLogprobs, join, prompt_logprobs
-from octavo.server.openai.protocol import CompletionRequest
-from octavo.server.openai.stream import more_members, respond
+from octavo.server.openai.prompts import Prompt, Prompts, encode_prompts
+from octavo.server.openai.sampling import GenerationRequest
 from octavo.server.state import state_of
 
 router = APIRouter()
 rules = {"/v1/completions": Rules(batched=True)}
+
+
+class CompletionRequest(GenerationRequest):
+    """POST /v1/completions. Without max_tokens 16 are generated."""
+
+    prompt: Prompts
+    echo: bool = False
+    add_special_tokens: bool = True
+    logprobs: Int | None = None
+    best_of: Int | None = None
+
+    def sampling_params(self) -> SamplingParams:
+        """SamplingParams of this request.
+
+        Raises:
+            InvalidRequestError: a value is out of range, or two contradict each other.
+        """
+        if self.echo and self.logprobs is not None and self.stream and self.n > 1:
+            raise InvalidRequestError("echo with logprobs in a stream needs n: 1", "echo")
+        count = self.best_of
+        if count is not None and count < self.n:
+            raise InvalidRequestError(f"best_of {count} is below n {self.n}", "best_of")
+        if count is not None and count > self.n and self.stream:
+            raise InvalidRequestError("best_of above n needs stream: false", "best_of")
+        if self.max_tokens == 0 and self.echo and self.stream:
+            raise InvalidRequestError("max_tokens: 0 needs stream: false", "max_tokens")
+        limit = 16 if self.max_tokens is None else self.max_tokens
+        if limit == 0 and self.echo:  # nothing but the prompt is wanted
+            limit = 1
+        params = self.params(limit, self.logprobs, self.logprobs if self.echo else None)
+        if self.use_beam_search:
+            return self.searched(params, count, "n" if count is None else "best_of")
+        params = self.searched(params)
+        if count is not None and count > self.n:
+            if count > MAX_N:
+                raise InvalidRequestError(f"best_of must be at most {MAX_N}, not {count}", "best_of")
+            # Which is best is told by the logprobs of all.
+            params = params.replace(n=count, logprobs=self.logprobs or 0)
+        return params
 
 
 @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
@@ -58,17 +94,10 @@ async def completions(request: Request) -> Response:
     whole = params.truncate_prompt_tokens is None
     prompts = await encode_prompts(engine, given, body.add_special_tokens, whole)
     request_id = new_id("cmpl")
-    generation = make_generation(request, state, body, request_id, prompts, params, "prompt")
+    generation = make_generation(request, body, request_id, prompts, params, "prompt")
     texts = _echo(engine, given if whole else generation.prompts) if body.echo else [""] * len(given)
-    names = {"structured_outputs": body.structured_field, "beam_width": named}
-    return respond(
-        generation,
-        body,
-        "text_completion",
-        lambda: _TextFields(engine, body, texts),
-        lambda: _answer(generation, body, texts),
-        names,
-    )
+    names = {"structured_outputs": body.shape[0], "beam_width": named}
+    return respond(generation, body, _Writer(engine, body, texts), names)
 
 
 def _read(output: RequestOutput) -> list[int]:
@@ -82,34 +111,6 @@ def _echo(engine: ServedEngine, prompts: Sequence[Prompt]) -> list[str]:
         prompt if isinstance(prompt, str) else engine.tokenizer.decode(prompt, skip_special_tokens=False)
         for prompt in prompts
     ]
-
-
-def _logprobs(engine: ServedEngine, body: CompletionRequest) -> CompletionLogprobs:
-    return CompletionLogprobs(engine.tokenizer, body.logprobs or 0, body.skip_special_tokens)
-
-
-async def _answer(generation: Generation, body: CompletionRequest, texts: Sequence[str]) -> bytes:
-    outputs = await generation.final()
-    if body.max_tokens == 0:  # one token had to be generated, and was not asked for
-        outputs = [replace(output, outputs=[_nothing(c.index) for c in output.outputs]) for output in outputs]
-    choices: list[dict[str, Any]] = []
-    for text, output in zip(texts, outputs, strict=True):
-        for completion in _chosen(body, output):
-            choice = _choice(generation.engine, body, text, output, completion)
-            choices.append({"index": len(choices), **choice})
-            if len(outputs) > 1:
-                choices[-1]["seed"] = output.seed
-    answer: dict[str, Any] = {
-        "id": generation.request_id,
-        "object": "text_completion",
-        "created": now(),
-        "model": generation.engine.served_model_name,
-        "choices": choices,
-        "usage": usage(outputs),
-    }
-    if len(outputs) == 1:
-        answer["seed"] = outputs[0].seed
-    return dumps(answer).encode()
 
 
 def _nothing(index: int) -> CompletionOutput:
@@ -127,56 +128,74 @@ def _chosen(body: CompletionRequest, output: RequestOutput) -> list[CompletionOu
     return sorted(output.outputs, key=per_token)[: body.n]
 
 
-def _choice(
-    engine: ServedEngine,
-    body: CompletionRequest,
-    prefix: str,
-    output: RequestOutput,
-    completion: CompletionOutput,
-) -> dict[str, Any]:
-    logprobs = None
-    if completion.logprobs is not None and body.logprobs is not None:
-        writer = _logprobs(engine, body)
-        logprobs = _echoed(writer, output, prefix) if body.echo else None
-        answer = writer.add(completion.token_ids, completion.logprobs)
-        logprobs = answer if logprobs is None else join(logprobs, answer)
-    choice: dict[str, Any] = {
-        "text": prefix + completion.text,
-        "logprobs": logprobs,
-        "finish_reason": completion.finish_reason,
-        "stop_reason": completion.stop_reason,
-    }
-    if body.return_token_ids:
-        choice |= {"token_ids": completion.token_ids, "prompt_token_ids": _read(output)}
-    if body.prompt_logprobs is not None:
-        choice["prompt_logprobs"] = prompt_logprobs(output)
-    return choice
+class _Writer:
+    """Writes completions (see answers.Writer).
 
+    Args:
+        texts: the prompts where they are echoed, by their index.
+    """
 
-def _echoed(writer: CompletionLogprobs, output: RequestOutput, text: str) -> dict[str, Any]:
-    known = output.prompt_logprobs or [None] * len(output.prompt_token_ids)
-    return writer.echo(output.prompt_token_ids, known, text)
-
-
-class _TextFields:
-    """The members of a completion chunk's choice."""
+    objects = ("text_completion", "text_completion")
 
     def __init__(self, engine: ServedEngine, body: CompletionRequest, texts: Sequence[str]) -> None:
         self._engine, self._body, self._texts = engine, body, texts
-        self._logprobs: dict[tuple[int, int], CompletionLogprobs] = {}
+        self._open: dict[tuple[int, int], CompletionLogprobs] = {}
 
-    def __call__(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
+    def members(self, outputs: list[RequestOutput]) -> dict[str, Any]:
+        body = self._body
+        if body.max_tokens == 0:  # one token had to be generated, and was not asked for
+            outputs = [
+                replace(output, outputs=[_nothing(each.index) for each in output.outputs])
+                for output in outputs
+            ]
+        choices: list[dict[str, Any]] = []
+        for prompt, output in enumerate(outputs):
+            for completion in _chosen(body, output):
+                choices.append({"index": len(choices), **self._choice(prompt, output, completion)})
+                if len(outputs) > 1:
+                    choices[-1]["seed"] = output.seed
+        answer: dict[str, Any] = {"choices": choices, "usage": usage(outputs)}
+        if len(outputs) == 1:
+            answer["seed"] = outputs[0].seed
+        return answer
+
+    def _choice(self, prompt: int, output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:
+        body = self._body
+        wanted = completion.logprobs is not None and body.logprobs is not None
+        choice: dict[str, Any] = {
+            "text": self._texts[prompt] + completion.text,
+            "logprobs": self._logprobs(prompt, output, completion, True) if wanted else None,
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+        }
+        if body.return_token_ids:
+            choice |= {"token_ids": completion.token_ids, "prompt_token_ids": _read(output)}
+        if body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(output)
+        return choice
+
+    def chunk(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
         body = self._body
         wanted = body.logprobs is not None or body.return_token_ids or body.continuous_usage
         text = self._texts[prompt] + new.text if first else new.text
         if not (text or new.finish_reason or (wanted and new.token_ids)):
             return None
-        logprobs = "null"
-        if new.logprobs is not None:
-            key = (prompt, new.index)
-            writer = self._logprobs.setdefault(key, _logprobs(self._engine, body))
-            lists = _echoed(writer, output, self._texts[prompt]) if first and body.echo else None
-            added = writer.add(new.token_ids, new.logprobs)
-            logprobs = dumps(added if lists is None else join(lists, added))
+        logprobs = dumps(self._logprobs(prompt, output, new, first)) if new.logprobs is not None else "null"
         more = more_members(_read(output), new, first, body.return_token_ids)
         return f'"text":{dumps(text)},"logprobs":{logprobs},"finish_reason":{dumps(new.finish_reason)}{more}'
+
+    def _logprobs(
+        self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool
+    ) -> dict[str, Any]:
+        """The lists for what is new, behind the echoed prompt's where it is the first."""
+        body, tokenizer = self._body, self._engine.tokenizer
+        writer = self._open.get((prompt, new.index))
+        if writer is None:
+            writer = CompletionLogprobs(tokenizer, body.logprobs or 0, body.skip_special_tokens)
+            self._open[prompt, new.index] = writer
+        ids = output.prompt_token_ids
+        echoed = None
+        if first and body.echo:
+            echoed = writer.echo(ids, output.prompt_logprobs or [None] * len(ids), self._texts[prompt])
+        added = writer.add(new.token_ids, new.logprobs or [])
+        return added if echoed is None else join(echoed, added)

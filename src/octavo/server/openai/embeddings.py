@@ -6,31 +6,40 @@ import base64
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.pooling import PoolingParams
+from octavo.server.apis import Rules
 from octavo.server.errors import OPENAI
 from octavo.server.generation import Generation
-from octavo.server.limits import Rules
-from octavo.server.openai.common import (
-    body_schema,
-    check_count,
-    dumps,
-    encode_prompts,
-    make_generation,
-    new_id,
-    read,
-)
-from octavo.server.openai.protocol import EmbeddingRequest
+from octavo.server.openai.answers import check_count, dumps, make_generation, new_id
+from octavo.server.openai.body import Int, Strict, body_schema, read
+from octavo.server.openai.prompts import Prompts, encode_prompts
 from octavo.server.sse import Answer
 from octavo.server.state import state_of
 
 router = APIRouter()
 rules = {"/v1/embeddings": Rules(batched=True)}
+
+
+class EmbeddingRequest(Strict):
+    """POST /v1/embeddings. pooling, normalize: see octavo.params.PoolingParams."""
+
+    model: str | None = None
+    input: Prompts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Int | None = None
+    pooling: str = "last"
+    normalize: bool = True
+    add_special_tokens: bool = True
+    truncate_prompt_tokens: Int | None = None
+    priority: Int = 0
+    cache_salt: str | None = None
+    user: str | None = None
 
 
 @router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingRequest))
@@ -47,7 +56,7 @@ async def embeddings(request: Request) -> Response:
         engine, body.input, body.add_special_tokens, body.truncate_prompt_tokens is None, "input"
     )
     name = new_id("embd")
-    generation = make_generation(request, state, body, name, prompts, params, "input")
+    generation = make_generation(request, body, name, prompts, params, "input")
     as_text = body.encoding_format == "base64"
     return Answer(
         lambda: _answer(generation, wanted, as_text), {"x-request-id": name}, OPENAI, {"prompt": "input"}

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from octavo.params import RequestOutput
 from octavo.server.generation import Generation
-from octavo.server.openai.chat import Readers
-from octavo.server.openai.tool_use import AnswerPart
+from octavo.server.openai.reading import AnswerPart, Readers
 from octavo.server.tools import Call
 
 

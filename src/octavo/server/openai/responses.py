@@ -10,14 +10,15 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.server.apis import Rules
 from octavo.server.errors import ApiError, Dialect, openai_body
 from octavo.server.generation import Generation
-from octavo.server.limits import Rules
-from octavo.server.openai.chat import Readers, prepare
-from octavo.server.openai.common import body_schema, dumps, new_id, now, read
+from octavo.server.openai.answers import dumps, new_id, now
+from octavo.server.openai.body import body_schema, read
+from octavo.server.openai.chat import prepare
 from octavo.server.openai.items import Item, Items, Totals, parts
-from octavo.server.openai.protocol import ChatRequest, ResponsesRequest
-from octavo.server.openai.responses_input import as_chat, as_message, input_messages
+from octavo.server.openai.reading import Readers
+from octavo.server.openai.responses_input import ResponsesRequest, as_chat, as_message, input_messages
 from octavo.server.sse import Answer, EventStream
 from octavo.server.state import ServerState, bearer_token, state_of
 from octavo.server.store import Stored
@@ -44,10 +45,9 @@ async def create_response(request: Request) -> Response:
     state = state_of(request)
     owner = state.owner(bearer_token(request.scope["headers"]))
     messages = _earlier(state, owner, body.previous_response_id) + input_messages(body.input)
-    chat = as_chat(body, messages)
     name = new_id("resp")
-    generation, readers = await prepare(request, chat, size, name)
-    made = _Response(state, owner, body, chat, messages, generation, readers)
+    generation, readers = await prepare(request, as_chat(body, messages), size, name)
+    made = _Response(state, owner, body, messages, generation, readers)
     headers = {"x-request-id": name}
     if body.stream:
         return EventStream(made.events(), headers, dialect)
@@ -91,13 +91,12 @@ class _Response:
         state: ServerState,
         owner: str,
         body: ResponsesRequest,
-        chat: ChatRequest,
         messages: list[dict[str, Any]],
         generation: Generation,
         readers: Readers,
     ) -> None:
         self._state, self._owner, self._body, self._messages = state, owner, body, messages
-        self._generation, self._readers, self._chat = generation, readers, chat
+        self._generation, self._readers = generation, readers
         self._created = now()
         self._items, self._totals = Items(), Totals()
         self._ids: dict[int, str] = {}

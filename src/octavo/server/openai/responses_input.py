@@ -1,17 +1,43 @@
-"""A Responses request as a chat: items to messages, flat tools to chat's tools."""
+"""A Responses request, and the chat that answers it: items to messages, flat tools to chat's tools."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.server.openai.body import Int, Strict
+from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.fields import only_known
 from octavo.server.openai.items import Item
-from octavo.server.openai.protocol import ChatRequest, ResponsesRequest
 from octavo.server.openai.structured import from_response_format
 
 Message = dict[str, Any]
+
+
+class ResponsesRequest(Strict):
+    """POST /v1/responses."""
+
+    model: str | None = None
+    input: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}]})]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    stream: bool = False
+    max_output_tokens: Int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: Int | None = None
+    tools: list[Any] = Field(default=[])
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    text: dict[str, Any] | None = None
+    metadata: dict[str, Any] = Field(default={})
+    cache_salt: str | None = None
+    priority: Int = 0
+    user: str | None = None
 
 
 def input_messages(given: Any) -> list[Message]:

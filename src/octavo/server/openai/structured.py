@@ -1,44 +1,11 @@
-"""response_format, structured_outputs and guided_*: several names for the shape of an answer."""
+"""OpenAI's response_format, and what other servers' clients write into it."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from octavo.errors import InvalidRequestError
 from octavo.params import StructuredOutputsParams
-
-GUIDED = ("json", "regex", "choice", "grammar")
-Wanted = tuple[str, StructuredOutputsParams | None]
-
-
-class Asking(Protocol):
-    """A request's fields that may ask for a shape; guided_* are looked up by their names."""
-
-    @property
-    def structured_outputs(self) -> Any: ...
-    @property
-    def response_format(self) -> Any: ...
-
-
-def structured(body: Asking) -> Wanted:
-    """(the field that asks, what for); ("structured_outputs", None) where none does.
-
-    Raises:
-        InvalidRequestError: two fields ask, or one is malformed.
-    """
-    found: list[Wanted] = []
-    if body.structured_outputs is not None:
-        given = body.structured_outputs.model_dump(by_alias=True)
-        found.append(("structured_outputs", StructuredOutputsParams(**given)))
-    for kind in GUIDED:
-        value = getattr(body, f"guided_{kind}")
-        if value is not None:
-            found.append((f"guided_{kind}", StructuredOutputsParams(**{kind: value})))
-    if body.response_format is not None and (wanted := from_response_format(body.response_format)):
-        found.append(("response_format", wanted))
-    if len(found) > 1:
-        raise InvalidRequestError(f"{found[0][0]} and {found[1][0]} exclude each other", found[1][0])
-    return found[0] if found else ("structured_outputs", None)
 
 
 def from_response_format(given: Any) -> StructuredOutputsParams | None:

@@ -5,15 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
+from pydantic import Field
 from starlette.requests import Request
 
 from octavo.errors import InvalidRequestError
-from octavo.server.openai.chat import render
-from octavo.server.openai.common import body_schema, check_text, off_loop, read
-from octavo.server.openai.protocol import ChatRequest, DetokenizeRequest, TokenizeRequest
+from octavo.server.openai.body import Ids, Messages, Strict, body_schema, off_loop, read
+from octavo.server.openai.chat import ChatRequest, render
+from octavo.server.openai.prompts import check_text
 from octavo.server.state import state_of
 
 router = APIRouter()
+
+
+class TokenizeRequest(Strict):
+    """POST /tokenize: a prompt, or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(Strict):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: Ids
 
 
 @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))

@@ -1,4 +1,4 @@
-"""What a chat request says about tools, and how its answers are read: reasoning, text, calls."""
+"""What a chat request says about tools, checked: which may be called, which must be."""
 
 from __future__ import annotations
 
@@ -10,13 +10,23 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.server.openai.fields import only_known
-from octavo.server.tools import Call, Format, ToolParser, forced
-from octavo.server.tools.base import Tools, new_call_id
-from octavo.server.tools.reasoning import ReasoningSplitter
+from octavo.server.tools import Format, ToolParser, forced
+from octavo.server.tools.base import Tools
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+TOOL_CHOICE_SCHEMA = {
+    "anyOf": [
+        {"enum": ["none", "auto", "required"]},
+        {
+            "type": "object",
+            "required": ["type", "function"],
+            "properties": {"type": {"const": "function"}, "function": {"type": "object"}},
+        },
+    ]
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +49,11 @@ class ToolUse:
     parallel: bool = True
 
     def constrain(self, params: SamplingParams, form: Format) -> SamplingParams:
-        """The params of a request that may call tools.
+        """The params of a request that may call these tools, of which there are some.
 
         Raises:
             InvalidRequestError: structured outputs and calls that must come exclude each other.
         """
-        if not self.tools:
-            return params
         wanted = None
         if self.forced:
             wanted = StructuredOutputsParams(json=forced.schema(self.tools, self.parallel and not self.named))
@@ -62,10 +70,8 @@ class ToolUse:
             params = params.replace(skip_special_tokens=False)
         return params
 
-    def parser(self, form: Format) -> ToolParser | None:
-        """A reader of one answer's calls; None: there can be none."""
-        if not self.tools:
-            return None
+    def parser(self, form: Format) -> ToolParser:
+        """A reader of one answer's calls."""
         return ToolParser(forced.FORMAT if self.forced else form, self.tools, None if self.parallel else 1)
 
 
@@ -147,58 +153,3 @@ def _chosen(choice: Any) -> str:
     only_known(choice, ("type", "function"), "tool_choice", "tool_choice")
     only_known(choice["function"], ("name",), "tool_choice.function", "tool_choice")
     return name
-
-
-@dataclass(slots=True)
-class AnswerPart:
-    """What a piece of an answer brought."""
-
-    reasoning: str = ""
-    content: str = ""
-    calls: list[tuple[str, Call]] = field(default_factory=list)
-
-    @property
-    def empty(self) -> bool:
-        return not (self.reasoning or self.content or self.calls)
-
-    def members(self, first_call: int) -> dict[str, Any]:
-        """Members of a message, or with calls numbered from first_call, of a delta."""
-        found: dict[str, Any] = {}
-        if self.reasoning:
-            found["reasoning_content"] = self.reasoning
-        if self.content:
-            found["content"] = self.content
-        if self.calls:
-            found["tool_calls"] = [
-                {"index": index, "id": i, "type": "function",
-                 "function": {"name": call.name, "arguments": call.arguments}}
-                for index, (i, call) in enumerate(self.calls, first_call)
-            ]  # fmt: skip
-        return found
-
-
-class AnswerReader:
-    """Reads one completion's text: feed() its pieces, the last one with last=True."""
-
-    def __init__(self, splitter: ReasoningSplitter | None, parser: ToolParser | None) -> None:
-        self._splitter, self._parser = splitter, parser
-        self.num_calls = 0
-
-    def feed(self, text: str, last: bool) -> AnswerPart:
-        part = AnswerPart(content=text)
-        if self._splitter is not None:
-            part.reasoning, part.content = self._splitter.feed(text)
-            if last:
-                reasoning, content = self._splitter.finish()
-                part.reasoning += reasoning
-                part.content += content
-        if self._parser is not None:
-            found = self._parser.feed(part.content)
-            part.content, calls = found.text, found.calls
-            if last:
-                end = self._parser.finish()
-                part.content += end.text
-                calls = calls + end.calls
-            part.calls = [(f"call_{new_call_id()}", call) for call in calls]
-            self.num_calls += len(calls)
-        return part

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 import octavo
-from octavo.server.limits import Rules
+from octavo.server.apis import Rules
 from octavo.server.state import ServerState, state_of
 
 router = APIRouter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from octavo.errors import InvalidRequestError
 from octavo.server.tools import deepseek_v3, hermes, llama3_json, mistral, pythonic, qwen3_coder
 from octavo.server.tools.base import Call, Format, ToolParser
@@ -21,6 +23,7 @@ FORMATS: dict[str, Format] = {
 __all__ = ["FORMATS", "Call", "Format", "ToolParser", "format_for"]
 
 
+@functools.lru_cache(maxsize=16)  # one model is served, whose template does not change
 def format_for(template: str | None, name: str | None = None) -> Format:
     """The format of a model's calls: by name, else by what its chat template writes, else hermes.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from octavo.errors import InvalidRequestError
@@ -39,6 +40,7 @@ FORMATS: dict[str, Reasoning] = {
 NONE = "none"
 
 
+@functools.lru_cache(maxsize=16)  # one model is served, whose template does not change
 def reasoning_for(template: str | None, name: str | None = None) -> Reasoning | None:
     """By name, else by what the chat template writes; None: answers have no such part.
 

@@ -1,0 +1,252 @@
+"""From a checked request to its response: the generation, then one JSON body, or chunks of a stream."""
+
+from __future__ import annotations
+
+import functools
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.errors import InvalidRequestError
+from octavo.params import CompletionOutput, RequestOutput, SamplingParams
+from octavo.server.engine import ServedEngine
+from octavo.server.errors import OPENAI, ApiError
+from octavo.server.generation import Generation
+from octavo.server.openai.body import ModelRequest
+from octavo.server.openai.sampling import GenerationRequest
+from octavo.server.sse import Answer, EventStream
+from octavo.server.state import bearer_token, state_of
+
+MAX_SALT = 256
+"""Characters of a cache_salt: the prefix cache keeps it as long as what was cached under it."""
+
+dumps = json.JSONEncoder(separators=(",", ":")).encode
+"""Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
+
+
+def new_id(prefix: str) -> str:
+    """A request id, such as chatcmpl-1f0c..., unique in practice."""
+    return f"{prefix}-{secrets.token_hex(16)}"
+
+
+def now() -> int:
+    """Seconds since 1970, as OpenAI's `created`."""
+    return int(time.time())
+
+
+def make_generation(
+    request: Request,
+    body: ModelRequest,
+    request_id: str,
+    prompts: Sequence[list[int]],
+    params: SamplingParams,
+    prompt_field: str,
+) -> Generation:
+    """Check the prompts and the token ids in params against the model, and bind them to the engine.
+
+    Raises:
+        InvalidRequestError, ApiError: a prompt is empty, too long, or holds ids that no token has.
+    """
+    state = state_of(request)
+    engine = state.served(body.model)
+    vocab_size = engine.tokenizer.vocab_size
+    if params.truncate_prompt_tokens is not None:
+        prompts = [prompt[-params.truncate_prompt_tokens :] for prompt in prompts]
+    for prompt in prompts:
+        check_prompt(prompt, engine, vocab_size, prompt_field, params.only_prompt)
+    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+        highest = max(getattr(params, name) or (0,))
+        if highest >= vocab_size:
+            raise InvalidRequestError(f"{name} names token {highest}; the model has {vocab_size}", name)
+    check_count(len(prompts), params.n, engine.max_sequences, prompt_field)
+    if len(body.cache_salt or "") > MAX_SALT:
+        raise InvalidRequestError(f"cache_salt takes at most {MAX_SALT} characters", "cache_salt")
+    salt = state.cache_salt(body.cache_salt, bearer_token(request.scope["headers"]))
+    return Generation(engine, state.metrics, request_id, prompts, params, body.priority, salt)
+
+
+def check_prompt(
+    prompt: Sequence[int], engine: ServedEngine, vocab_size: int, field: str, alone: bool
+) -> None:
+    """Raise if the model cannot take this prompt. alone: no answer needs a place behind it."""
+    if not prompt:
+        raise InvalidRequestError(f"{field} is empty: at least one token is needed", field)
+    if engine.max_encoder_len:
+        limit = engine.max_encoder_len
+        why = f"the encoder reads at most {limit}"
+    else:
+        limit = engine.max_model_len - (not alone)
+        more = "" if alone else " and at least one more"
+        why = f"the context of {engine.max_model_len} must hold it{more}"
+    if len(prompt) > limit:
+        message = f"the prompt has {len(prompt)} tokens; {why}"
+        raise ApiError(400, message, param=field, code="context_length_exceeded")
+    if max(prompt) >= vocab_size:
+        raise InvalidRequestError(f"there is no token {max(prompt)}; the model has {vocab_size}", field)
+
+
+def check_count(prompts: int, n: int, most: int, field: str, named: str = "n") -> None:
+    """Raise if one request asks for more completions than the engine may hold at all.
+
+    Args:
+        field: where the prompts are; named: what the caller calls n.
+    """
+    if prompts * n > most:
+        asked = f"{prompts} prompts x {named} {n}" if prompts > 1 else f"{named} {n}"
+        raise InvalidRequestError(
+            f"{asked} is more than the {most} completions that are taken at once; send fewer",
+            named if n > 1 else field,
+        )
+
+
+class Writer(Protocol):
+    """How an endpoint writes what the engine gives.
+
+    Attributes:
+        objects: the `object` of an answer, and of a chunk.
+    """
+
+    objects: tuple[str, str]
+
+    def members(self, outputs: list[RequestOutput]) -> dict[str, Any]:
+        """The members of the whole answer after id, object, created and model."""
+        ...
+
+    def chunk(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
+        """The JSON members of a chunk's choice after its index; None: nothing is worth a chunk.
+
+        Args:
+            prompt: its index among the request's.
+            new: what came of one of output's completions; first: it is the first that came.
+        """
+        ...
+
+
+def respond(
+    generation: Generation, body: GenerationRequest, writer: Writer, names: Mapping[str, str]
+) -> Response:
+    """The response that the request wants: a stream of chunks, or the whole answer.
+
+    Args:
+        names: this request's for the engine's fields, where they differ.
+    """
+    headers = {"x-request-id": generation.request_id}
+    if body.stream:
+        return EventStream(chunks(generation, body, writer), headers, OPENAI, names)
+    return Answer(functools.partial(_whole, generation, writer), headers, OPENAI, names)
+
+
+async def _whole(generation: Generation, writer: Writer) -> bytes:
+    members = writer.members(await generation.final())
+    return dumps(_head(generation, writer.objects[0]) | members).encode()
+
+
+def _head(generation: Generation, kind: str) -> dict[str, Any]:
+    model = generation.engine.served_model_name
+    return {"id": generation.request_id, "object": kind, "created": now(), "model": model}
+
+
+@dataclass(slots=True)
+class _PromptState:
+    """Of one prompt's stream: its chunk head, token counts, and which choices began and ended."""
+
+    head: str
+    prompt_tokens: int
+    cached: int
+    generated: int = 0
+    begun: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
+
+
+async def chunks(
+    generation: Generation, body: GenerationRequest, writer: Writer
+) -> AsyncGenerator[bytes, None]:
+    """Chunks as server-sent events: one event a choice with news, those of one step in one piece.
+
+    The parts of a chunk that never change are formatted once. With usage, all chunks carry a `usage`
+    member (null, or continuous: so far), and a last chunk without choices has the total.
+    """
+    prompts: dict[int, _PromptState] = {}
+    head = _head(generation, writer.objects[1])
+    include_usage, continuous = body.include_usage, body.continuous_usage
+    tail = ',"usage":null' if include_usage else ""
+    async with aclosing(generation.outputs()) as stream:
+        async for prompt_index, output in stream:
+            state = prompts.get(prompt_index)
+            if state is None:
+                begin = _chunk_head(head if output.seed is None else head | {"seed": output.seed})
+                state = _PromptState(begin, output.num_prompt_tokens, output.num_cached_tokens)
+                prompts[prompt_index] = state
+            events: list[str] = []
+            for new in output.outputs:
+                index = new.index
+                if index in state.ended:
+                    continue
+                state.generated += len(new.token_ids)
+                fields = writer.chunk(prompt_index, output, new, index not in state.begun)
+                if fields is None:
+                    continue
+                state.begun.add(index)
+                if new.finish_reason is not None:
+                    state.ended.add(index)
+                if continuous:
+                    tail = f',"usage":{dumps(_usage(prompts))}'
+                number = prompt_index * generation.params.n + index
+                events.append(f'{state.head}{{"index":{number},{fields}}}]{tail}}}\n\n')
+            if events:
+                yield "".join(events).encode()
+    if include_usage:
+        yield f'{_chunk_head(head)}],"usage":{dumps(_usage(prompts))}}}\n\n'.encode()
+
+
+def _chunk_head(members: Mapping[str, Any]) -> str:
+    """Up to the list of choices."""
+    return f'data: {dumps(members)[:-1]},"choices":['
+
+
+def more_members(prompt: Sequence[int], new: CompletionOutput, first: bool, token_ids: bool) -> str:
+    """What vLLM adds to a chunk's choice: stop_reason at the end, and token ids where asked for."""
+    more = ""
+    if new.finish_reason is not None:
+        more += f',"stop_reason":{dumps(new.stop_reason)}'
+    if token_ids:
+        more += f',"token_ids":{dumps(new.token_ids)}'
+        if first:
+            more += f',"prompt_token_ids":{dumps(prompt)}'
+    return more
+
+
+def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
+    """OpenAI's usage object for the prompts of one request (final outputs)."""
+    prompt = completion = cached = 0
+    for output in outputs:
+        prompt += output.num_prompt_tokens
+        completion += sum(len(item.token_ids) for item in output.outputs)
+        cached += output.num_cached_tokens
+    return usage_of(prompt, completion, cached)
+
+
+def usage_of(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    """OpenAI's usage object."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def _usage(prompts: Mapping[int, _PromptState]) -> dict[str, Any]:
+    states = prompts.values()
+    return usage_of(
+        sum(state.prompt_tokens for state in states),
+        sum(state.generated for state in states),
+        sum(state.cached for state in states),
+    )

@@ -1,0 +1,125 @@
+"""A request's body: its bytes as a pydantic model, and the types that such models share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol, TypeVar
+
+import pydantic_core
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+
+from octavo.errors import InvalidRequestError
+from octavo.server.errors import ApiError
+from octavo.server.openai.fields import check_unknown, json_type, misfit
+
+T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
+
+LONG_TEXT = 20_000
+"""Characters above which encoding goes to a thread: megabytes take seconds, and streams must not wait."""
+
+
+async def off_loop(size: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call function, in a thread when the text is long."""
+    if size > LONG_TEXT:
+        return await asyncio.to_thread(function, *args, **kwargs)
+    return function(*args, **kwargs)
+
+
+async def read(request: Request, model: type[Model]) -> tuple[Model, int]:
+    """(a request's body, its bytes).
+
+    Raises:
+        ApiError: it does not fit the model; the error names the field as the caller wrote it.
+    """
+    data = await request.body()
+    try:
+        return await off_loop(len(data), parse, model, data), len(data)
+    except InvalidRequestError as error:
+        raise ApiError(400, str(error), param=error.param) from None
+
+
+def body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """openapi_extra of an endpoint that reads its body by hand (see read)."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _integral(value: Any) -> Any:
+    """8.0 is an integer, as in JSON Schema."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _integrals(value: Any) -> Any:
+    """The same for a list, which may be long."""
+    floats = isinstance(value, list) and float in set(map(type, value))
+    return list(map(_integral, value)) if floats else value
+
+
+Int = Annotated[int, BeforeValidator(_integral)]
+Ids = Annotated[list[int], BeforeValidator(_integrals)]
+
+
+_MESSAGES_SCHEMA = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["role"],
+        "properties": {
+            "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]},
+            "name": {"type": "string"},
+        },
+    },
+}
+
+Messages = Annotated[list[Any], Field(json_schema_extra=_MESSAGES_SCHEMA)]
+
+
+class Strict(BaseModel):
+    """No coercion: "5" is no number. Unknown fields were refused before (see parse)."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class ModelRequest(Protocol):
+    """What every request that the model computes may say."""
+
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def cache_salt(self) -> str | None: ...
+
+
+def parse(model: type[Model], body: bytes) -> Model:
+    """A request body as a model of this type.
+
+    Raises:
+        ApiError, InvalidRequestError: not JSON, not an object, or a field that is unknown, not
+            supported, or of the wrong type; the error names it.
+    """
+    try:
+        value = pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, f"the body must be a JSON object, not {json_type(value)}")
+    fields: dict[str, Any] = {}
+    for name, member in value.items():
+        if member is None:  # null and absent are the same
+            continue
+        if name in model.model_fields:
+            fields[name] = member
+        else:
+            check_unknown(name, value, model.model_fields)
+    if isinstance(options := fields.get("stream_options"), dict):
+        fields["stream_options"] = {k: v for k, v in options.items() if v is not None}
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise misfit(error, fields) from None

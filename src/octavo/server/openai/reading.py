@@ -1,0 +1,94 @@
+"""How the answers to a chat are read: reasoning, text, and tool calls, piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.params import SamplingParams
+from octavo.server.engine import ServedEngine
+from octavo.server.openai.tool_use import ToolUse
+from octavo.server.tools import Call, Format, ToolParser
+from octavo.server.tools.base import new_call_id
+from octavo.server.tools.reasoning import Reasoning, ReasoningSplitter
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Makes a reader for each answer to one request."""
+
+    engine: ServedEngine
+    use: ToolUse
+    form: Format
+    reasoning: Reasoning | None
+    params: SamplingParams
+    prompt: list[int]
+
+    def new(self) -> AnswerReader:
+        splitter = None
+        wanted = self.params.structured_outputs
+        if self.reasoning is not None and (wanted is None or wanted.kind == "structural_tag"):
+            end = self.engine.tokenizer.decode(self.prompt[-8:], skip_special_tokens=False)
+            splitter = self.reasoning.splitter(end)
+        parser = self.use.parser(self.form) if self.use.tools else None
+        return AnswerReader(splitter, parser)
+
+    def finish_reason(self, reason: str | None, reader: AnswerReader) -> str | None:
+        """OpenAI's: tool_calls where the model chose to call."""
+        calls = reader.num_calls > 0 and not self.use.named
+        return "tool_calls" if reason == "stop" and calls else reason
+
+
+@dataclass(slots=True)
+class AnswerPart:
+    """What a piece of an answer brought."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[tuple[str, Call]] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.reasoning or self.content or self.calls)
+
+    def members(self, first_call: int) -> dict[str, Any]:
+        """Members of a message, or with calls numbered from first_call, of a delta."""
+        found: dict[str, Any] = {}
+        if self.reasoning:
+            found["reasoning_content"] = self.reasoning
+        if self.content:
+            found["content"] = self.content
+        if self.calls:
+            found["tool_calls"] = [
+                {"index": index, "id": i, "type": "function",
+                 "function": {"name": call.name, "arguments": call.arguments}}
+                for index, (i, call) in enumerate(self.calls, first_call)
+            ]  # fmt: skip
+        return found
+
+
+class AnswerReader:
+    """Reads one completion's text: feed() its pieces, the last one with last=True."""
+
+    def __init__(self, splitter: ReasoningSplitter | None, parser: ToolParser | None) -> None:
+        self._splitter, self._parser = splitter, parser
+        self.num_calls = 0
+
+    def feed(self, text: str, last: bool) -> AnswerPart:
+        part = AnswerPart(content=text)
+        if self._splitter is not None:
+            part.reasoning, part.content = self._splitter.feed(text)
+            if last:
+                reasoning, content = self._splitter.finish()
+                part.reasoning += reasoning
+                part.content += content
+        if self._parser is not None:
+            found = self._parser.feed(part.content)
+            part.content, calls = found.text, found.calls
+            if last:
+                end = self._parser.finish()
+                part.content += end.text
+                calls = calls + end.calls
+            part.calls = [(f"call_{new_call_id()}", call) for call in calls]
+            self.num_calls += len(calls)
+        return part

@@ -1,0 +1,189 @@
+"""What chats and completions ask of the sampler, and the names that they have for an answer's shape."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from octavo.errors import InvalidRequestError
+from octavo.params import (
+    MAX_BEAM_WIDTH,
+    BeamSearchParams,
+    RequestOutputKind,
+    SamplingParams,
+    StructuredOutputsParams,
+)
+from octavo.server.openai.body import Ids, Int, Strict
+from octavo.server.openai.structured import from_response_format
+
+GUIDED = ("json", "regex", "choice", "grammar")
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    raise ValueError("must be a string or a list of strings")
+
+
+_STOP_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+RESPONSE_FORMAT_SCHEMA = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {"type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]}},
+}
+
+Stops = Annotated[Any, BeforeValidator(_strings), Field(json_schema_extra=_STOP_SCHEMA)]
+
+
+class StreamOptions(Strict):
+    """include_usage: a last chunk with the usage; continuous_usage_stats: usage so far in each."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class StructuredOutputs(Strict):
+    """Exactly one of these: see octavo.params.StructuredOutputsParams."""
+
+    json_: dict[str, Any] | str | bool | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: dict[str, Any] | str | None = None
+
+
+class GenerationRequest(Strict):
+    """What chat and completions share. Absent and null are the same."""
+
+    model: str | None = None
+    n: Int = 1
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: Int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[str, float] | None = None
+    seed: Int | None = None
+    stop: Stops = ()
+    stop_token_ids: Ids = Field(default=[])
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: Int = 0
+    max_tokens: Int | None = None
+    skip_special_tokens: bool = True
+    priority: Int = 0
+    cache_salt: str | None = None
+    return_token_ids: bool = False
+    user: str | None = None
+    bad_words: Stops = ()
+    allowed_token_ids: Ids | None = None
+    prompt_logprobs: Int | None = None
+    truncate_prompt_tokens: Int | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    response_format: Annotated[Any, Field(json_schema_extra=RESPONSE_FORMAT_SCHEMA)] = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
+
+    @cached_property
+    def shape(self) -> tuple[str, StructuredOutputsParams | None]:
+        """(the field that asks for a shape of the answer, what for).
+
+        Raises:
+            InvalidRequestError: two fields ask, or one is malformed.
+        """
+        found: list[tuple[str, StructuredOutputsParams]] = []
+        if self.structured_outputs is not None:
+            given = self.structured_outputs.model_dump(by_alias=True)
+            found.append(("structured_outputs", StructuredOutputsParams(**given)))
+        for kind in GUIDED:
+            value = getattr(self, f"guided_{kind}")
+            if value is not None:
+                found.append((f"guided_{kind}", StructuredOutputsParams(**{kind: value})))
+        if self.response_format is not None and (wanted := from_response_format(self.response_format)):
+            found.append(("response_format", wanted))
+        if len(found) > 1:
+            raise InvalidRequestError(f"{found[0][0]} and {found[1][0]} exclude each other", found[1][0])
+        return found[0] if found else ("structured_outputs", None)
+
+    def params(
+        self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None = None
+    ) -> SamplingParams:
+        """SamplingParams of this request; its own checks give the errors for values out of range."""
+        options = self.stream_options
+        if options is not None and not self.stream:
+            raise InvalidRequestError("stream_options needs stream: true", "stream_options")
+        if options is not None and options.continuous_usage_stats and not options.include_usage:
+            raise InvalidRequestError("continuous_usage_stats needs include_usage: true", "stream_options")
+        if self.prompt_logprobs is not None:
+            if self.stream:
+                raise InvalidRequestError("prompt_logprobs needs stream: false", "prompt_logprobs")
+            prompt_logprobs = max(self.prompt_logprobs, prompt_logprobs or 0)
+        same = {name: getattr(self, name) for name in _SAME}
+        return SamplingParams(
+            **same,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            structured_outputs=self.shape[1],
+            output_kind=RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY,
+        )
+
+    def searched(
+        self, params: SamplingParams, beam_width: int | None = None, named: str = "n"
+    ) -> SamplingParams:
+        """The same as a search of beam_width beams (n by default), where one is asked for; n come back."""
+        if not self.use_beam_search:
+            for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
+                if getattr(self, name) != neutral:
+                    raise InvalidRequestError(f"{name} needs use_beam_search: true", name)
+            return params
+        if self.stream:
+            raise InvalidRequestError(
+                "use_beam_search needs stream: false: which beams win is known only at the end",
+                "use_beam_search",
+            )
+        width = self.n if beam_width is None else beam_width
+        if width > MAX_BEAM_WIDTH:
+            raise InvalidRequestError(f"{named} {width} is above {MAX_BEAM_WIDTH} beams", named)
+        beams = BeamSearchParams(
+            width,
+            2**31 - 1 if params.max_tokens is None else params.max_tokens,
+            ignore_eos=params.ignore_eos,
+            length_penalty=self.length_penalty,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            early_stopping=self.early_stopping,
+        )
+        return params.replace(beam_search=beams)
+
+
+_OWN = ("max_tokens", "logprobs", "prompt_logprobs", "structured_outputs")
+_SAME = tuple(
+    each.name
+    for each in dataclasses.fields(SamplingParams)
+    if each.name in GenerationRequest.model_fields and each.name not in _OWN
+)
+"""Fields that mean the same here and in SamplingParams, whose checks give the errors."""
