@@ -33,7 +33,8 @@ class AsyncLLM:
 
     Attributes:
         tokenizer, chat_template: the model's.
-        model: what the user named; served_model_name: what clients call it.
+        model: what the user named; served_model_names: what clients may call it; served_model_name: the first
+            of them, which answers report.
         max_model_len: tokens of a sequence, prompt and answer together.
     """
 
@@ -44,7 +45,8 @@ class AsyncLLM:
         self.tokenizer: Tokenizer = loaded.tokenizer
         self.chat_template: ChatTemplate = loaded.template
         self.model = loaded.user.model
-        self.served_model_name = loaded.user.served_model_name or _short_name(loaded.user.model)
+        self.served_model_names = loaded.user.served_names or (_short_name(loaded.user.model),)
+        self.served_model_name = self.served_model_names[0]
         self.max_model_len = loaded.config.max_model_len
         seed = loaded.user.seed
         core = EngineCore(

@@ -78,6 +78,17 @@ def test_the_model_by_position_or_flag(words: tuple[str, ...]) -> None:
     assert parse(*words)[0].model == "x"
 
 
+def test_a_model_gets_several_names() -> None:
+    engine, _ = parse("m", "--served-model-name", "gpt-4", "--served-model-name", "m/x")
+    assert EngineConfig(engine.model, **engine.options).served_names == ("gpt-4", "m/x")
+    assert EngineConfig("m", served_model_name="one").served_names == ("one",)
+    assert EngineConfig("m").served_names == ()
+    wrong: list[Any] = [["a", ""], [3], [None]]
+    for names in wrong:
+        with pytest.raises(InvalidRequestError, match="served_model_name must hold non-empty names"):
+            EngineConfig("m", served_model_name=names)
+
+
 def test_two_models_are_one_too_many() -> None:
     with pytest.raises(InvalidRequestError, match="give one of them"):
         parse("x", "--model", "y")

@@ -60,6 +60,25 @@ def test_models(app: FastAPI) -> None:
     assert model["object"] == "model"
 
 
+def test_a_model_has_several_names(engine: FakeEngine) -> None:
+    engine.more_names = ("gpt-4", "a/b")
+    app = create_app(engine)
+    listed = get(app, "/v1/models").json()["data"]
+    assert [model.pop("id") for model in listed] == ["fake/model", "gpt-4", "a/b"]
+    assert listed[0] == listed[1] == listed[2]
+    assert get(app, "/v1/models/a/b").json()["id"] == "a/b"
+    for name in ("fake/model", "gpt-4", "a/b", None):
+        answer = post(app, CHAT, BODY | {"model": name})
+        assert (answer.status, answer.json()["model"]) == (200, "fake/model")
+    for path, reply in (
+        (CHAT, post(app, CHAT, BODY | {"model": "gpt-5"})),
+        ("/v1/models/gpt-5", get(app, "/v1/models/gpt-5")),
+        ("/tokenize", post(app, "/tokenize", {"prompt": "a", "model": "gpt-5"})),
+    ):
+        assert (path, reply.status, reply.error["param"]) == (path, 404, "model")
+        assert reply.error["message"].endswith("this server has 'fake/model', 'gpt-4', 'a/b'")
+
+
 def test_tokenize_and_back(app: FastAPI) -> None:
     answer = post(app, "/tokenize", {"prompt": "né", "return_token_strs": True}).json()
     assert answer == {

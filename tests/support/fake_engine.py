@@ -97,6 +97,7 @@ class FakeEngine:
     facts: dict[str, str] = field(default_factory=lambda: {"device": "cpu: a stand-in"})
     embedding_size: int | None = 4
     served_model_name: str = "fake/model"
+    more_names: tuple[str, ...] = ()
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
     calls: list[Call] = field(default_factory=list)
     ended: list[str | None] = field(default_factory=list)
@@ -109,6 +110,10 @@ class FakeEngine:
     most_at_once: int = 0
     counts: FakeStats = field(default_factory=FakeStats)
     compiler: ConstraintCompiler = field(default_factory=lambda: ConstraintCompiler(FakeTokenizer()))
+
+    @property
+    def served_model_names(self) -> tuple[str, ...]:
+        return (self.served_model_name, *self.more_names)
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)

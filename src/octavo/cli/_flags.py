@@ -55,7 +55,7 @@ ENGINE_HELP = {
     "bit_exact": "On a GPU: bits that do not depend on the batch, at a price.",
     "round_activations": "On a GPU: activations meet quantized integers as int8 (W8A8, W4A8), as on a CPU.",
     "enforce_eager": "On a GPU: no CUDA graphs.",
-    "served_model_name": "The model's name in the API.",
+    "served_model_name": "The model's name in the API. May be given several times; answers report the first.",
     "chat_template": "A Jinja template, or a file that holds one.",
 }
 SAMPLING_HELP = {
@@ -78,6 +78,8 @@ MORE_NAMES = {
     "max_tokens": ("-n",),
 }
 """Other names of the same flags: vLLM's, TGI's, llama.cpp's."""
+SEVERAL = ("stop", "served_model_name")
+"""Flags that may be given several times."""
 
 
 def flag_of(name: str) -> str | None:
@@ -236,7 +238,7 @@ def _parameter(name: str, owner: type, text: str, default: str | None = None) ->
         show_default=False,
         metavar="JSON" if name == "speculative_config" else None,
     )
-    annotation = list[str] | None if name == "stop" else kind | None
+    annotation = list[str] | None if name in SEVERAL else kind | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
 
 

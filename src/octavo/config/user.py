@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -61,6 +61,7 @@ class EngineConfig:
             end, wait for later, a restart included. prefix_cache_disk_space: GiB they may take there; None
             is DISK_SPACE.
         scheduling_policy: one of POLICIES.
+        served_model_name: what clients call the model: one name or several, the first of which is reported.
         seed: base of the seeds of requests that bring none; None draws each at random.
         chat_template: a Jinja template, or the path of a file that holds one.
     """
@@ -95,7 +96,7 @@ class EngineConfig:
     bit_exact: bool = False
     round_activations: bool = False
     enforce_eager: bool = False
-    served_model_name: str | None = None
+    served_model_name: str | Sequence[str] | None = None
     chat_template: str | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +104,8 @@ class EngineConfig:
         one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPES))
         one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         one_of("backend", self.backend, ("auto", "cpu", "reference"))
+        if not all(isinstance(name, str) and name for name in self.served_names):
+            raise InvalidRequestError("served_model_name must hold non-empty names", "served_model_name")
         if not 0.0 <= self.swap_space < float("inf"):
             raise InvalidRequestError("swap_space must be 0 or a positive number of GiB", "swap_space")
         self._check_disk()
@@ -135,6 +138,12 @@ class EngineConfig:
                 positive(name, getattr(self, name))
         if not 0.0 <= self.step_target_ms < float("inf"):
             raise InvalidRequestError("step_target_ms must be 0 or a positive number", "step_target_ms")
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """The names in served_model_name; none: the model's own is taken."""
+        given = self.served_model_name or ()
+        return (given,) if isinstance(given, str) else tuple(given)
 
     def _check_disk(self) -> None:
         space = self.prefix_cache_disk_space

@@ -55,8 +55,7 @@ def create_app(engine: ServedEngine | None, settings: ServerSettings | None = No
 def attach(app: FastAPI, engine: ServedEngine) -> None:
     """Begin to serve this engine."""
     state: ServerState = app.state.octavo
-    state.metrics.attach(engine)
-    state.engine = engine
+    state.attach(engine)
 
 
 async def _error(paths: apis.Paths, request: Request, error: Exception) -> Response:

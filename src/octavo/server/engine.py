@@ -52,7 +52,15 @@ class ServedEngine(Protocol):
     @property
     def tokenizer(self) -> ServedTokenizer: ...
     @property
-    def served_model_name(self) -> str: ...
+    def served_model_name(self) -> str:
+        """The name that answers report: the first of served_model_names."""
+        ...
+
+    @property
+    def served_model_names(self) -> Sequence[str]:
+        """Names that requests may give for the model."""
+        ...
+
     @property
     def template(self) -> str | None:
         """The chat template's source: it tells which tool calls and reasoning the model writes."""

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,9 +96,9 @@ OPENAI = Dialect(openai_body, lambda error: b"data: " + openai_body(error) + b"\
 """Also of what belongs to no API: /health, or a path that nobody serves."""
 
 
-def model_not_found(asked: str, served: str) -> ApiError:
+def model_not_found(asked: str, served: Iterable[str]) -> ApiError:
     """404: another model's name."""
-    message = f"the model {asked[:200]!r} does not exist here; this server has {served!r}"
+    message = f"the model {asked[:200]!r} does not exist here; this server has {', '.join(map(repr, served))}"
     return ApiError(404, message, "not_found_error", "model", "model_not_found")
 
 

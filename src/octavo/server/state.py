@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -42,16 +43,27 @@ class ServerSettings:
 
 @dataclass(slots=True)
 class ServerState:
-    """Owned by the event loop's thread; engine is None until the model is loaded."""
+    """Owned by the event loop's thread; engine is None until the model is loaded.
+
+    Attributes:
+        served_names: what serves each name that a request may give as its model; the first one's is reported.
+    """
 
     settings: ServerSettings
     metrics: Metrics
     engine: ServedEngine | None = None
+    served_names: Mapping[str, ServedEngine] = field(default_factory=dict)
     draining: bool = False
     in_flight: int = 0
     started: int = field(default_factory=lambda: int(time.time()))
     responses: ResponseStore = field(default_factory=ResponseStore)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def attach(self, engine: ServedEngine) -> None:
+        """Serve this engine under all of its names from now on."""
+        self.metrics.attach(engine)
+        self.served_names = dict.fromkeys(engine.served_model_names, engine)
+        self.engine = engine
 
     def enter(self) -> None:
         """A request begins.
@@ -94,9 +106,11 @@ class ServerState:
         """
         if self.engine is None:
             raise ApiError(503, "the model is still loading", "service_unavailable", headers=RETRY)
-        if model is not None and model != self.engine.served_model_name:
-            raise model_not_found(model, self.engine.served_model_name)
-        return self.engine
+        if model is None:
+            return self.engine
+        if model not in self.served_names:
+            raise model_not_found(model, self.served_names)
+        return self.served_names[model]
 
     def accepts(self, token: str | None) -> bool:
         """Whether a bearer token opens the door; compared in constant time."""

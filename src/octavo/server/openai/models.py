@@ -15,21 +15,23 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, Any]:
-    """The one model that is served."""
+    """The model that is served, under each of its names."""
     state = state_of(request)
-    return {"object": "list", "data": [_model(state.served(), state.started)]}
+    state.served()
+    data = [_model(name, engine, state.started) for name, engine in state.served_names.items()]
+    return {"object": "list", "data": data}
 
 
 @router.get("/v1/models/{name:path}")
 async def get_model(name: str, request: Request) -> dict[str, Any]:
-    """That model by its name, which may hold slashes."""
+    """That model by one of its names, which may hold slashes."""
     state = state_of(request)
-    return _model(state.served(name), state.started)
+    return _model(name, state.served(name), state.started)
 
 
-def _model(engine: ServedEngine, created: int) -> dict[str, Any]:
+def _model(name: str, engine: ServedEngine, created: int) -> dict[str, Any]:
     return {
-        "id": engine.served_model_name,
+        "id": name,
         "object": "model",
         "created": created,
         "owned_by": "octavo",
