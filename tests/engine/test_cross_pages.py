@@ -43,7 +43,7 @@ def test_the_samples_of_a_request_share_one_encoder_output() -> None:
     h.step()
     assert len(h.scheduler.running) == 3
     assert [e.token_ids for e in encoded(h)] == [tuple(SOURCE)]
-    assert len({r.cross.pages for r in h.scheduler.running if r.cross}) == 1
+    assert len({r.kv.cross.pages for r in h.scheduler.running if r.kv.cross}) == 1
     h.drain_and_check()
     assert len(encoded(h)) == 1
 
@@ -188,8 +188,8 @@ def share_what_is_not_confirmed(patch: pytest.MonkeyPatch) -> None:
 
     def mutant(self: StepBuilder, request: Request) -> None:
         encode(self, request)
-        if request.cross is not None:
-            request.cross.written = True
+        if request.kv.cross is not None:
+            request.kv.cross.written = True
 
     patch.setattr(StepBuilder, "encode", mutant)
 

@@ -160,7 +160,7 @@ def test_whoever_leaves_while_it_is_read_holds_nothing() -> None:
     h.step()
     late = h.add(PROMPT, SHORT)
     h.step()
-    assert h.request(late).fetch is not None
+    assert h.request(late).kv.fetch is not None
     h.abort(late)
     h.drain_and_check()
     assert loads(h) == 0

@@ -30,7 +30,7 @@ def manager(num_pages: int = 8, caching: bool = True) -> KVManager:
 def compute(kv: KVManager, r: Request, until: int) -> None:
     """Compute and confirm the request's tokens up to a position."""
     assert kv.grow(r, until) is not None
-    r.num_computed_tokens = r.num_scheduled_tokens = until
+    r.kv.num_computed_tokens = r.kv.num_scheduled_tokens = until
     kv.publish(r)
 
 
@@ -45,7 +45,7 @@ def test_tables_grow_by_whole_pages_as_needed() -> None:
     assert kv.grow(r, 4) == Growth((0,))
     assert kv.grow(r, 4) == NO_GROWTH
     assert kv.grow(r, 9) == Growth((1, 2))
-    assert r.page_table == [0, 1, 2]
+    assert r.kv.page_table == [0, 1, 2]
     assert kv.usage() == 3 / 8
     kv.check_integrity([r])
 
@@ -56,7 +56,7 @@ def test_an_empty_pool_changes_nothing() -> None:
     assert kv.begin(other, 0)
     assert kv.grow(r, 8) is not None
     assert kv.grow(other, 8) is None
-    assert (other.page_table, kv.num_available) == ([], 1)
+    assert (other.kv.page_table, kv.num_available) == ([], 1)
     kv.check_integrity([r, other])
 
 
@@ -64,13 +64,13 @@ def test_full_computed_pages_stay_when_a_request_leaves() -> None:
     kv, r = manager(), request([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
     kv.begin(r, 0)
     compute(kv, r, 10)
-    table = list(r.page_table)
+    table = list(r.kv.page_table)
     kv.release(r)
     assert (kv.cache.num_pages, kv.num_available, kv.pool.num_free) == (2, 8, 6)
     again = request(r.token_ids)
     kv.begin(again, 0)
-    assert again.page_table == table[:2]
-    assert again.num_computed_tokens == again.num_scheduled_tokens == 8
+    assert again.kv.page_table == table[:2]
+    assert again.kv.num_computed_tokens == again.kv.num_scheduled_tokens == 8
     kv.check_integrity([again])
 
 
@@ -82,9 +82,9 @@ def test_at_least_one_token_is_computed_after_a_full_hit() -> None:
     assert kv.cache.num_pages == 2
     again = request(r.token_ids)
     kv.begin(again, 0)
-    assert again.num_computed_tokens == 4
+    assert again.kv.num_computed_tokens == 4
     compute(kv, again, 8)
-    assert again.num_cached_pages == 1  # the tree has its own copy of the second page
+    assert again.kv.num_cached_pages == 1  # the tree has its own copy of the second page
     kv.check_integrity([again])
     kv.release(again)
     assert (kv.cache.num_pages, kv.num_available) == (2, 8)
@@ -95,21 +95,21 @@ def test_what_was_not_computed_or_not_kept_does_not_enter() -> None:
     kv, r = manager(), request([1, 2, 3, 4, 5, 6, 7, 8, 9])
     kv.begin(r, 0)
     kv.grow(r, 9)
-    r.num_computed_tokens, r.num_scheduled_tokens = 7, 9
+    r.kv.num_computed_tokens, r.kv.num_scheduled_tokens = 7, 9
     kv.release(r)
     assert kv.cache.num_pages == 1
     # Verified drafts beyond a stop token: computed, but cut from the sequence.
     s = request([20, 21, 22])
     kv.begin(s, 0)
     kv.grow(s, 8)
-    s.num_computed_tokens = s.num_scheduled_tokens = 8
+    s.kv.num_computed_tokens = s.kv.num_scheduled_tokens = 8
     s.append([SampledToken(23)])
     kv.release(s)
     assert kv.cache.num_pages == 2
     failed = request([30, 31, 32, 33, 34])
     kv.begin(failed, 0)
     kv.grow(failed, 5)
-    failed.num_computed_tokens = failed.num_scheduled_tokens = 5
+    failed.kv.num_computed_tokens = failed.kv.num_scheduled_tokens = 5
     kv.release(failed, publish=False)
     assert (kv.cache.num_pages, kv.num_available) == (2, 8)
     kv.check_integrity([])
@@ -120,14 +120,14 @@ def test_salts_and_switched_off_caching_share_nothing() -> None:
     for salt, hit in ((None, 0), ("a", 0), ("a", 4), (None, 4)):
         r = request([1, 2, 3, 4, 5], salt)
         kv.begin(r, 0)
-        assert r.num_computed_tokens == hit
+        assert r.kv.num_computed_tokens == hit
         compute(kv, r, 5)
         kv.release(r)
     off = manager(caching=False)
     for _ in range(2):
         r = request([1, 2, 3, 4, 5])
         off.begin(r, 0)
-        assert (r.num_computed_tokens, off.cached_tokens(r)) == (0, 0)
+        assert (r.kv.num_computed_tokens, off.cached_tokens(r)) == (0, 0)
         compute(off, r, 5)
         off.check_integrity([r])
         off.release(r)
@@ -163,7 +163,7 @@ def test_a_wrong_count_or_lock_is_seen() -> None:
     compute(kv, r, 5)
     with pytest.raises(IntegrityError, match="page 0: 2 references, 1 owners"):
         kv.check_integrity([])
-    node = r.cache_node
+    node = r.kv.cache_node
     assert node is not None
     kv.cache.lock(node)
     with pytest.raises(IntegrityError, match="2 locks, 1 users"):
@@ -184,13 +184,13 @@ def test_siblings_share_the_prompt_and_copy_its_partial_page_when_they_write(cac
     one, two = sibling(leader), sibling(leader)
     for r in (one, two):
         assert kv.begin(r, 0)
-        assert r.num_computed_tokens == 10
-        assert r.page_table == leader.page_table
+        assert r.kv.num_computed_tokens == 10
+        assert r.kv.page_table == leader.kv.page_table
         growth = kv.grow(r, 11)
         assert growth is not None
         assert growth.pages == ()
-        assert growth.copy == (leader.page_table[2], r.page_table[2])
-        assert r.page_table[:2] == leader.page_table[:2]
+        assert growth.copy == (leader.kv.page_table[2], r.kv.page_table[2])
+        assert r.kv.page_table[:2] == leader.kv.page_table[:2]
         kv.check_integrity([leader, one, two] if r is two else [leader, one])
     assert kv.pool.num_free == 8 - 5
     kv.release(leader)
@@ -204,8 +204,8 @@ def test_a_prompt_of_whole_pages_is_shared_but_for_a_copy_of_the_last() -> None:
     compute(kv, leader, 8)
     r = sibling(leader)
     assert kv.begin(r, 0)
-    assert (r.num_computed_tokens, r.num_cached_pages) == (7, 1)
-    assert kv.grow(r, 8) == Growth((), (leader.page_table[1], r.page_table[1]))
+    assert (r.kv.num_computed_tokens, r.kv.num_cached_pages) == (7, 1)
+    assert kv.grow(r, 8) == Growth((), (leader.kv.page_table[1], r.kv.page_table[1]))
     kv.check_integrity([leader, r])
 
 
@@ -215,7 +215,7 @@ def test_no_room_for_the_copy_is_no_room() -> None:
     compute(kv, leader, 11)
     r = sibling(leader)
     assert not kv.begin(r, 0)
-    assert not r.page_table
+    assert not r.kv.page_table
     kv.check_integrity([leader])
 
 
@@ -228,12 +228,12 @@ def test_what_siblings_hold_enters_the_tree_with_its_last_holder() -> None:
     compute(kv, leader, 11)  # the tree has the other's first page: the leader keeps its own to itself
     r = sibling(leader)
     assert kv.begin(r, 0)
-    assert r.page_table[:2] == [other.page_table[0], leader.page_table[1]]
+    assert r.kv.page_table[:2] == [other.kv.page_table[0], leader.kv.page_table[1]]
     assert kv.grow(r, 11) is not None
     kv.release(leader)
     kv.check_integrity([other, r])
     assert kv.cache.matched_tokens([1] * 11) == 4
-    r.num_computed_tokens = 11
+    r.kv.num_computed_tokens = 11
     kv.release(r)
     assert kv.cache.matched_tokens([1] * 11) == 8
     kv.check_integrity([other])
@@ -256,10 +256,10 @@ class ManagerMachine(RuleBasedStateMachine):
     def begin(self, tokens: list[int], salt: str | None, reserve: int) -> None:
         r = request(tokens, salt)
         if not self.kv.begin(r, reserve):
-            assert not r.page_table
+            assert not r.kv.page_table
             return
-        assert r.num_computed_tokens < len(tokens)
-        for at, page in enumerate(r.page_table):
+        assert r.kv.num_computed_tokens < len(tokens)
+        for at, page in enumerate(r.kv.page_table):
             assert self.content[page] == tuple(tokens[: (at + 1) * 3]), "a cached page holds another prefix"
         self.running.append(r)
 
@@ -270,11 +270,11 @@ class ManagerMachine(RuleBasedStateMachine):
         r = sibling(leader)
         if not self.kv.begin(r, 0):
             return
-        shared = min(leader.num_computed_tokens, r.num_prompt_tokens - 1)
-        assert r.num_computed_tokens >= shared
+        shared = min(leader.kv.num_computed_tokens, r.num_prompt_tokens - 1)
+        assert r.kv.num_computed_tokens >= shared
         self.running.append(r)
         self._compute(r, count)
-        assert r.num_computed_tokens > shared, "it was let in, so there is room for it"
+        assert r.kv.num_computed_tokens > shared, "it was let in, so there is room for it"
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), count=st.integers(1, 7))
@@ -285,22 +285,22 @@ class ManagerMachine(RuleBasedStateMachine):
             self.kv.publish(r)
 
     def _compute(self, r: Request, count: int) -> None:
-        end = min(r.num_computed_tokens + count, len(r.token_ids))
-        old = list(r.page_table)
+        end = min(r.kv.num_computed_tokens + count, len(r.token_ids))
+        old = list(r.kv.page_table)
         new = self.kv.grow(r, end)
         if new is None:
-            assert r.page_table == old
+            assert r.kv.page_table == old
             return
         if new.copy is not None:
             source, target = new.copy
             old[old.index(source)] = target
             self.content[target] = self.content[source]
-        assert r.page_table == old + list(new.pages)
-        for position in range(r.num_computed_tokens, end):
-            page = r.page_table[position // 3]
+        assert r.kv.page_table == old + list(new.pages)
+        for position in range(r.kv.num_computed_tokens, end):
+            page = r.kv.page_table[position // 3]
             assert self.kv.pool.references(page) == 1, "a shared page is written"
             self.content[page] = tuple(r.token_ids[: position + 1])
-        r.num_computed_tokens = r.num_scheduled_tokens = end
+        r.kv.num_computed_tokens = r.kv.num_scheduled_tokens = end
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), token=st.sampled_from([1, 2]))
@@ -322,8 +322,8 @@ class ManagerMachine(RuleBasedStateMachine):
     def books_agree(self) -> None:
         self.kv.check_integrity(self.running)
         for r in self.running:
-            for position in range(r.num_computed_tokens):
-                page = r.page_table[position // 3]
+            for position in range(r.kv.num_computed_tokens):
+                page = r.kv.page_table[position // 3]
                 known = self.content[page]
                 assert known[: position + 1] == tuple(r.token_ids[: position + 1])
 

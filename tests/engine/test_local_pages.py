@@ -206,7 +206,7 @@ def test_a_hit_that_is_cut_short_begins_where_a_window_is_whole() -> None:
 def test_pages_that_somebody_reads_are_not_replaced() -> None:
     h = harness(9, num_pages=150, num_local_pages=40)
     h.add(PROMPT, LONG.replace(max_tokens=90))
-    while not h.scheduler.running or h.scheduler.running[0].num_computed_tokens < 150:
+    while not h.scheduler.running or h.scheduler.running[0].kv.num_computed_tokens < 150:
         h.step()
     stolen(h, local(h).num_available - len(local(h)._free))
     assert h.kv.cached_tokens(h.scheduler.running[0]) == 0
@@ -257,9 +257,12 @@ def pass_what_drafts_may_come_back_to(patch: pytest.MonkeyPatch) -> None:
     advance = LocalPages.advance
 
     def mutant(self: LocalPages, request: Request) -> None:
-        computed, request.num_computed_tokens = request.num_computed_tokens, request.num_scheduled_tokens
+        computed, request.kv.num_computed_tokens = (
+            request.kv.num_computed_tokens,
+            request.kv.num_scheduled_tokens,
+        )
         advance(self, request)
-        request.num_computed_tokens = computed
+        request.kv.num_computed_tokens = computed
 
     patch.setattr(LocalPages, "advance", mutant)
 
@@ -366,11 +369,11 @@ def test_the_toy_is_not_blind() -> None:
     """What stands in a local page is looked at, not only whose it is."""
     h = harness(9)
     h.add(PROMPT[:30], SHORT)
-    while not h.scheduler.running or h.scheduler.running[0].num_computed_tokens < 30:
+    while not h.scheduler.running or h.scheduler.running[0].kv.num_computed_tokens < 30:
         h.step()
     toy = h.executor.local
     assert isinstance(toy, ToyLocals)
-    page = h.scheduler.running[0].page_table[6]
+    page = h.scheduler.running[0].kv.page_table[6]
     toy.slots[local(h).of[page]][1] = 12345
     with pytest.raises(PlanError, match="lacks position 25"):
         h.run()

@@ -40,7 +40,7 @@ def free_twice(patch: pytest.MonkeyPatch) -> None:
     release = KVManager.release
 
     def mutant(self: KVManager, request: Request, publish: bool = True) -> None:
-        table = request.page_table[-1:]
+        table = request.kv.page_table[-1:]
         release(self, request, publish)
         self.pool.release(table)
 
@@ -52,7 +52,7 @@ def leak_on_abort(patch: pytest.MonkeyPatch) -> None:
 
     def mutant(self: KVManager, request: Request, publish: bool = True) -> None:
         if request.finish_reason == "abort":
-            self.pool.retain(request.page_table[:1])
+            self.pool.retain(request.kv.page_table[:1])
         release(self, request, publish)
 
     patch.setattr(KVManager, "release", mutant)
@@ -68,7 +68,7 @@ def a_page_too_many(patch: pytest.MonkeyPatch) -> None:
 
 def cache_a_partial_page(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: KVManager, request: Request) -> int:
-        full = -(-request.num_computed_tokens // self.page_size)
+        full = -(-request.kv.num_computed_tokens // self.page_size)
         return min(full, len(request.token_ids) // self.page_size)
 
     patch.setattr(KVManager, "_full_pages", mutant)
@@ -78,7 +78,7 @@ def cache_what_is_only_scheduled(patch: pytest.MonkeyPatch) -> None:
     """Tokens in flight and drafts that were not verified."""
 
     def mutant(self: KVManager, request: Request) -> int:
-        return min(request.num_scheduled_tokens, len(request.token_ids)) // self.page_size
+        return min(request.kv.num_scheduled_tokens, len(request.token_ids)) // self.page_size
 
     patch.setattr(KVManager, "_full_pages", mutant)
 
@@ -89,13 +89,13 @@ def count_rejected_drafts(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: Scheduler, request: Request, step: Any, tokens: Any, result: Any) -> None:
         confirm(self, request, step, tokens, result)
         if step.drafts:
-            request.num_computed_tokens = request.num_scheduled_tokens = step.start + step.count
+            request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = step.start + step.count
 
     patch.setattr(Scheduler, "_confirm", mutant)
 
 
 def cache_tokens_beyond_a_stop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KVManager, "_full_pages", lambda self, r: r.num_computed_tokens // self.page_size)
+    patch.setattr(KVManager, "_full_pages", lambda self, r: r.kv.num_computed_tokens // self.page_size)
 
 
 def forget_to_unlock(patch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def keep_the_victims_step(patch: pytest.MonkeyPatch) -> None:
 
 def plan_past_the_end(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: Request) -> int:
-        return len(self.token_ids) + self.num_in_flight - self.num_scheduled_tokens
+        return len(self.token_ids) + self.num_in_flight - self.kv.num_scheduled_tokens
 
     patch.setattr(Request, "num_uncomputed", mutant)
 
@@ -223,9 +223,9 @@ def forget_the_copy(patch: pytest.MonkeyPatch) -> None:
 def share_what_the_leader_has_not_computed(patch: pytest.MonkeyPatch) -> None:
     def mutant(kv: KVManager, request: Request) -> int:
         leader = request.leader
-        if leader is None or not leader.page_table:
+        if leader is None or not leader.kv.page_table:
             return 0
-        return min(leader.num_scheduled_tokens, request.num_prompt_tokens - 1)
+        return min(leader.kv.num_scheduled_tokens, request.num_prompt_tokens - 1)
 
     patch.setattr(find_start, "shared_with_leader", mutant)
     patch.setattr(PrefixesInProgress, "worth_waiting", lambda self, request: False)
@@ -269,7 +269,7 @@ def swap_what_is_only_scheduled(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: KVManager, request: Request) -> Any:
         pairs = swap_out(self, request)
         if pairs and request.num_in_flight == 0:
-            request.num_swapped_tokens = min(request.num_swapped_tokens + 1, len(request.token_ids) - 1)
+            request.kv.num_swapped_tokens = min(request.kv.num_swapped_tokens + 1, len(request.token_ids) - 1)
         return pairs
 
     patch.setattr(KVManager, "swap_out", mutant)
@@ -291,7 +291,7 @@ def keep_the_slots_of_the_aborted(patch: pytest.MonkeyPatch) -> None:
 
     def mutant(self: SwapSpace, request: Request) -> None:
         if request.finish_reason == "abort":
-            request.swapped = []
+            request.kv.swapped = []
         forget(self, request)
 
     patch.setattr(SwapSpace, "forget", mutant)

@@ -490,7 +490,7 @@ def test_pages_are_sent_once() -> None:
     request = h.request(name)
     table: list[int] = []
     while (name, 0) not in h.reasons:
-        table = list(request.page_table)
+        table = list(request.kv.page_table)
         h.step()
     sent = [page for plan in h.executor.plans for step in plan.steps for page in step.pages]
     assert sent[: len(table)] == table

@@ -34,7 +34,7 @@ def harness(window: int | None, page_size: int = 4, **options: Any) -> Harness:
 
 def held(h: Harness) -> int:
     """Pages that running requests hold, each counted once."""
-    return len({page for r in h.scheduler.running for page in r.page_table[r.num_gone_pages :]})
+    return len({page for r in h.scheduler.running for page in r.kv.page_table[r.kv.num_gone_pages :]})
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 8])
@@ -48,7 +48,7 @@ def test_a_long_sequence_holds_what_it_sees(window: int, page_size: int, depth: 
         h.step()
         if h.scheduler.running and len(h.scheduler.running[0].token_ids) > 41:
             most = max(most, held(h))
-            lengths.add(len(h.scheduler.running[0].page_table))
+            lengths.add(len(h.scheduler.running[0].kv.page_table))
     assert most <= -(-window // page_size) + 2 + (depth == 2 and page_size == 1)
     assert max(lengths) >= 188 // page_size  # the table goes on, as if they were there
     h.drain_and_check()
@@ -94,16 +94,16 @@ def test_who_lets_go_leaves_the_tree_whole() -> None:
     h.add(list(range(1, 101)), SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0))
     while h.scheduler.running == [] or not h.scheduler.running[0].num_in_flight:
         h.step()
-        if h.scheduler.running and h.scheduler.running[0].num_computed_tokens >= 100:
+        if h.scheduler.running and h.scheduler.running[0].kv.num_computed_tokens >= 100:
             break
     request = h.scheduler.running[0]
-    assert request.num_gone_pages == 0
-    assert request.num_cached_pages == 25
+    assert request.kv.num_gone_pages == 0
+    assert request.kv.num_cached_pages == 25
     assert h.kv.windows is not None
     h.kv.windows.let_go(request)
     h.scheduler.check_integrity()
-    first = (request.num_computed_tokens - 9 + 1) // 4
-    assert (request.num_gone_pages, request.num_cached_pages) == (first, 0)
+    first = (request.kv.num_computed_tokens - 9 + 1) // 4
+    assert (request.kv.num_gone_pages, request.kv.num_cached_pages) == (first, 0)
     assert h.kv.cache.num_pages == h.kv.cache.num_evictable == first
     assert h.kv.cache.matched_tokens(list(range(1, 101))) == 4 * first
     h.drain_and_check()
@@ -112,14 +112,14 @@ def test_who_lets_go_leaves_the_tree_whole() -> None:
 def test_nobody_lets_go_for_what_cannot_be_had() -> None:
     h = harness(9, num_pages=30)
     h.add(list(range(1, 101)), SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0))
-    while not h.scheduler.running or h.scheduler.running[0].num_computed_tokens < 100:
+    while not h.scheduler.running or h.scheduler.running[0].kv.num_computed_tokens < 100:
         h.step()
     [request], windows = h.scheduler.running, h.kv.windows
     assert windows is not None
     assert not windows.make_room(30)
-    assert (request.num_gone_pages, request.num_cached_pages) == (0, 25)
+    assert (request.kv.num_gone_pages, request.kv.num_cached_pages) == (0, 25)
     assert windows.make_room(20)
-    assert request.num_gone_pages > 0
+    assert request.kv.num_gone_pages > 0
     h.drain_and_check()
 
 
@@ -131,7 +131,7 @@ def test_pages_that_others_use_stay() -> None:
     one = h.scheduler.running[0]
     assert h.kv.windows is not None
     h.kv.windows.let_go(one)
-    assert one.num_gone_pages == 0
+    assert one.kv.num_gone_pages == 0
     h.scheduler.check_integrity()
     h.drain_and_check()
 
@@ -173,9 +173,12 @@ def free_what_drafts_may_come_back_to(patch: pytest.MonkeyPatch) -> None:
     let_go = Windows.let_go
 
     def mutant(self: Windows, request: Request) -> None:
-        computed, request.num_computed_tokens = request.num_computed_tokens, request.num_scheduled_tokens
+        computed, request.kv.num_computed_tokens = (
+            request.kv.num_computed_tokens,
+            request.kv.num_scheduled_tokens,
+        )
         let_go(self, request)
-        request.num_computed_tokens = computed
+        request.kv.num_computed_tokens = computed
 
     patch.setattr(Windows, "let_go", mutant)
 
@@ -205,9 +208,9 @@ def withdraw_what_others_read(patch: pytest.MonkeyPatch) -> None:
 def share_what_the_leader_has_given_back(patch: pytest.MonkeyPatch) -> None:
     def mutant(kv: Any, request: Request) -> int:
         leader = request.leader
-        if leader is None or not leader.page_table or leader.arriving:
+        if leader is None or not leader.kv.page_table or leader.kv.arriving:
             return 0
-        return min(leader.num_computed_tokens, request.num_prompt_tokens - 1)
+        return min(leader.kv.num_computed_tokens, request.num_prompt_tokens - 1)
 
     patch.setattr(find_start, "shared_with_leader", mutant)
 

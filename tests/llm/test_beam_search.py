@@ -131,7 +131,7 @@ def test_beams_share_pages_and_give_all_back(tiny_llama: Path) -> None:
     while engine.has_unfinished():
         engine.step()
         engine.check_integrity()
-        tables = [request.page_table for request in engine.scheduler.running]
+        tables = [request.kv.page_table for request in engine.scheduler.running]
         peak = max(peak, len({page for table in tables for page in table}))
     assert 58 // 4 < peak < 4 * ((58 + 32) // 4) * 0.7  # at least 30 % less than without sharing
     assert engine.scheduler.kv.num_available == engine.config.num_pages

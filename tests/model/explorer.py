@@ -88,19 +88,19 @@ class World:
         return self._compute(request)
 
     def _compute(self, request: Request) -> bool:
-        end, done = len(request.token_ids), request.num_computed_tokens
+        end, done = len(request.token_ids), request.kv.num_computed_tokens
         growth = self.kv.grow(request, end)
         if growth is None:
             return False
         self._copy(growth)
         for position in range(done, end):
-            page = request.page_table[position // self.size.page_size]
+            page = request.kv.page_table[position // self.size.page_size]
             ensure(self.kv.pool.references(page) == 1, f"a write to page {page}, which is shared")
             self.slots[page][position % self.size.page_size] = tuple(request.token_ids[: position + 1])
             if self.kv.locals is not None:
                 mine = self.local[self.kv.locals.of[page]]
                 mine[position % self.size.page_size] = tuple(request.token_ids[: position + 1])
-        request.num_computed_tokens = request.num_scheduled_tokens = end
+        request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = end
         self.kv.publish(request)
         return True
 
@@ -133,18 +133,18 @@ class World:
     def let_go(self, index: int) -> bool:
         """Somebody needs pages: a request gives back what is behind its window."""
         request, windows = self.running[index], self.kv.windows
-        before = request.num_gone_pages
+        before = request.kv.num_gone_pages
         if windows is not None:
             windows.let_go(request)
-        return request.num_gone_pages > before
+        return request.kv.num_gone_pages > before
 
     def advance(self, index: int) -> bool:
         """Somebody needs local pages: a request says which it does not see any more."""
         request, local = self.running[index], self.kv.locals
-        before = request.num_passed_pages
+        before = request.kv.num_passed_pages
         if local is not None:
             local.advance(request)
-        return request.num_passed_pages > before
+        return request.kv.num_passed_pages > before
 
     def steal(self) -> bool:
         """And the page that has been idle longest loses its own."""
@@ -189,12 +189,12 @@ class World:
         """The books agree, and every page holds what its users take it for."""
         self.kv.check_integrity(self.running)
         for request in self.running:
-            computed = request.num_computed_tokens
+            computed = request.kv.num_computed_tokens
             seen = 0 if self.size.window is None else max(computed - self.size.window + 1, 0)
-            self._check_pages(request.token_ids[:computed], request.page_table, seen)
+            self._check_pages(request.token_ids[:computed], request.kv.page_table, seen)
             if self.size.local_window is not None:
                 seen = max(computed - self.size.local_window + 1, 0)
-                self._check_local(request.token_ids[:computed], request.page_table, seen)
+                self._check_local(request.token_ids[:computed], request.kv.page_table, seen)
         for tokens, pages in paths(self.kv):
             self._check_pages(tokens, pages)
             self._check_local(tokens, pages)
@@ -233,7 +233,13 @@ class World:
             return tuple(GONE if page == GONE else names.setdefault(page, len(names)) for page in pages)
 
         requests = tuple(
-            (tuple(r.token_ids), named(r.page_table), r.num_cached_pages, r.shares_tail, r.num_passed_pages)
+            (
+                tuple(r.token_ids),
+                named(r.kv.page_table),
+                r.kv.num_cached_pages,
+                r.kv.shares_tail,
+                r.kv.num_passed_pages,
+            )
             for r in self.running
         )
         nodes = sorted(self.kv.cache.nodes(), key=lambda node: node.last_used)

@@ -149,7 +149,7 @@ def copy_for_one_of_the_two_alone(patch: pytest.MonkeyPatch) -> None:
 
     def mutant(self: KVManager, members: Any, parents: Any, gone: Any) -> None:
         regroup(self, members, parents, gone)
-        members[0].shares_tail = False
+        members[0].kv.shares_tail = False
 
     patch.setattr(KVManager, "regroup", mutant)
 
@@ -166,7 +166,7 @@ def forget_to_copy(patch: pytest.MonkeyPatch) -> None:
 
 def publish_a_partial_page(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: KVManager, request: Request) -> int:
-        return -(-min(request.num_computed_tokens, len(request.token_ids)) // self.page_size)
+        return -(-min(request.kv.num_computed_tokens, len(request.token_ids)) // self.page_size)
 
     patch.setattr(KVManager, "_full_pages", mutant)
 
@@ -187,8 +187,8 @@ def use_the_whole_hit(patch: pytest.MonkeyPatch) -> None:
 
     def mutant(self: KVManager, request: Request, reserve: int) -> bool:
         done = begin(self, request, reserve)
-        if done and request.num_computed_tokens:
-            request.num_computed_tokens += 1
+        if done and request.kv.num_computed_tokens:
+            request.kv.num_computed_tokens += 1
         return done
 
     patch.setattr(KVManager, "begin", mutant)

@@ -146,7 +146,7 @@ class Crowd:
                 swap = self.engine.scheduler.kv.swap.pool
                 self.happened["steps with pages swapped out"] += swap.num_free < swap.num_pages
                 self._count_local()
-                gone = [r.num_gone_pages for r in self.engine.scheduler.running]
+                gone = [r.kv.num_gone_pages for r in self.engine.scheduler.running]
                 self.happened["steps with pages behind a window gone"] += any(gone)
             if self._asked and rng.random() < 0.01:
                 name = rng.choice(list(self._asked))
@@ -165,7 +165,7 @@ class Crowd:
     def _count_local(self) -> None:
         local, running = self.engine.scheduler.kv.locals, self.engine.scheduler.running
         if local is not None:
-            gone = any(local.num_whole(r.page_table) < len(r.page_table) for r in running)
+            gone = any(local.num_whole(r.kv.page_table) < len(r.kv.page_table) for r in running)
             self.happened["steps with local pages gone"] += gone
 
     def _add(self, name: str) -> None:

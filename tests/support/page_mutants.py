@@ -19,7 +19,7 @@ def write_to_a_shared_page(patch: pytest.MonkeyPatch) -> None:
     grow = KVManager.grow
 
     def mutant(self: KVManager, request: Request, num_tokens: int) -> Any:
-        request.shares_tail = False
+        request.kv.shares_tail = False
         return grow(self, request, num_tokens)
 
     patch.setattr(KVManager, "grow", mutant)

@@ -286,7 +286,7 @@ def sharing(
         most = (0, 0)
         while core.has_unfinished():
             core.step()
-            tables = [request.page_table for request in core.scheduler.running]
+            tables = [request.kv.page_table for request in core.scheduler.running]
             most = max(most, (len(set().union(*tables)), sum(map(len, tables))))
         shared.append(most[0])
         copied.append(most[1])

@@ -97,15 +97,15 @@ class ContiguousKV(KVManager):
         return True
 
     def grow(self, request: Request, num_tokens: int) -> Growth | None:
-        have = len(request.page_table)
+        have = len(request.kv.page_table)
         pages = self._slabs[request][have : self.pages_for(num_tokens)]
-        request.page_table += pages
+        request.kv.page_table += pages
         return Growth(tuple(pages))
 
     def release(self, request: Request, publish: bool = True) -> None:
         self._free.append(self._slabs.pop(request))
-        request.page_table = []
-        request.num_computed_tokens = request.num_scheduled_tokens = 0
+        request.kv.page_table = []
+        request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = 0
 
     def check_integrity(self, running: Iterable[Request]) -> None:
         held = [page for slab in self._slabs.values() for page in slab]

@@ -45,12 +45,12 @@ class _Meter:
     def __call__(self, core: EngineCore, seconds: float) -> None:
         running = core.scheduler.running
         pages = (
-            sum(len(request.page_table) for request in running)
+            sum(len(request.kv.page_table) for request in running)
             if self._slab_pages is None
             else len(running) * self._slab_pages
         )
         self.held += seconds * pages * self._page_size
-        self.filled += seconds * sum(request.num_computed_tokens for request in running)
+        self.filled += seconds * sum(request.kv.num_computed_tokens for request in running)
         self.rows += seconds * len(running)
         self.seconds += seconds
 

@@ -19,20 +19,20 @@ def fetched(books: Books, request: Request) -> bool:
         return True
     books.disk.poll()
     first = books.cached_tokens(request) // books.page_size
-    if request.fetch is not None:
-        if first >= request.fetch.first:
-            return request.fetch.ready
+    if request.kv.fetch is not None:
+        if first >= request.kv.fetch.first:
+            return request.kv.fetch.ready
         drop_fetch(books, request)
     keys = page_keys(root_key(request.cache_salt), request.token_ids[:-1], books.page_size)
-    request.fetch = books.disk.look(keys, first)
-    return request.fetch is not None and request.fetch.ready
+    request.kv.fetch = books.disk.look(keys, first)
+    return request.kv.fetch is not None and request.kv.fetch.ready
 
 
 def drop_fetch(books: Books, request: Request) -> None:
     """The request does not need what the disk holds."""
     if books.disk is not None:
-        books.disk.release(request.fetch)
-        request.fetch = None
+        books.disk.release(request.kv.fetch)
+        request.kv.fetch = None
 
 
 def save_evicted(books: Books, keys: Sequence[bytes], pages: Sequence[int]) -> None:

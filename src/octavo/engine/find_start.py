@@ -32,18 +32,18 @@ def _continued(books: Books, request: Request, node: Node | None, pages: list[in
     if books.locals is not None and leader is not None and not _is_seen(books.locals, pages, leader, shared):
         shared = 0
     in_tree = cached * books.page_size
-    slots = request.fetch.slots(cached) if request.fetch is not None else []
-    on_disk, swapped = (cached + len(slots)) * books.page_size, request.num_swapped_tokens
+    slots = request.kv.fetch.slots(cached) if request.kv.fetch is not None else []
+    on_disk, swapped = (cached + len(slots)) * books.page_size, request.kv.num_swapped_tokens
     if leader is not None and max(in_tree, on_disk - 1, swapped - 1) < shared:
-        if leader.num_gone_pages:  # its table is not the tree's, and has all that is needed
+        if leader.kv.num_gone_pages:  # its table is not the tree's, and has all that is needed
             node, pages = find_nothing(books, request)
-        table = leader.page_table[len(pages) : books.pages_for(shared)]
+        table = leader.kv.page_table[len(pages) : books.pages_for(shared)]
         return Start(node, pages + table, len(pages), shared)
     if cached < len(pages):
         node, pages = books.cache.match(request.token_ids[:in_tree], request.cache_salt)
     if swapped > max(in_tree, on_disk):
         return _copied(
-            books, request, Start(node, pages, cached, swapped, request.swapped), books.first_page(swapped)
+            books, request, Start(node, pages, cached, swapped, request.kv.swapped), books.first_page(swapped)
         )
     if on_disk > in_tree:
         return _copied(books, request, Start(node, pages, cached, on_disk, slots, from_disk=True), cached)
@@ -53,7 +53,7 @@ def _continued(books: Books, request: Request, node: Node | None, pages: list[in
 def _is_seen(local: LocalPages, pages: list[int], leader: Request, shared: int) -> bool:
     """Whether a request could begin with what a leader shares beyond these pages of the tree."""
     held = len(pages) * local.window.page_size
-    return shared > held and local.reaches(shared, pages + leader.page_table[len(pages) :])
+    return shared > held and local.reaches(shared, pages + leader.kv.page_table[len(pages) :])
 
 
 def _copied(books: Books, request: Request, start: Start, at: int) -> Start:
@@ -69,7 +69,7 @@ def _copied(books: Books, request: Request, start: Start, at: int) -> Start:
 def shared_with_leader(books: Books, request: Request) -> int:
     """Tokens that a sibling has computed and still holds: at most all of the prompt but one."""
     leader = request.leader
-    if leader is None or not leader.page_table or leader.arriving:
+    if leader is None or not leader.kv.page_table or leader.kv.arriving:
         return 0  # (what is being copied in can be shared with the next step)
-    shared = min(leader.num_computed_tokens, request.num_prompt_tokens - 1)
-    return shared if leader.num_gone_pages <= books.first_page(shared) else 0
+    shared = min(leader.kv.num_computed_tokens, request.num_prompt_tokens - 1)
+    return shared if leader.kv.num_gone_pages <= books.first_page(shared) else 0

@@ -35,18 +35,18 @@ def check_queues(
         ensure(queue == sorted(queue, key=lambda request: request.order), "a queue is out of order")
     for request in running:
         ensure(request.state is RequestState.RUNNING, f"{request.state} among the running")
-        computed, scheduled = request.num_computed_tokens, request.num_scheduled_tokens
+        computed, scheduled = request.kv.num_computed_tokens, request.kv.num_scheduled_tokens
         ensure(0 <= computed <= scheduled, "more is computed than was scheduled")
-        slots = len(request.page_table) * config.page_size
+        slots = len(request.kv.page_table) * config.page_size
         ensure(scheduled <= slots, "a page table does not cover what was scheduled")
         total = len(request.token_ids) + request.num_in_flight
         waits_for_beams = request.group is not None
         ensure(computed < total + waits_for_beams, "a running request has nothing to do")
         ensure(total <= request.max_total_tokens, "a request runs beyond its end")
     for request in waiting:
-        ensure(not request.page_table and request.row == -1, "a waiting request holds pages or a row")
-        ensure(request.cache_node is None, "a waiting request holds a place in the tree")
-        ensure(request.cross is None, "a waiting request holds an encoder output")
+        ensure(not request.kv.page_table and request.row == -1, "a waiting request holds pages or a row")
+        ensure(request.kv.cache_node is None, "a waiting request holds a place in the tree")
+        ensure(request.kv.cross is None, "a waiting request holds an encoder output")
 
 
 def check_tables(books: Books, running: Iterable[Request]) -> None:
@@ -61,28 +61,29 @@ def check_tables(books: Books, running: Iterable[Request]) -> None:
     in_tree = set(owners)
     locks: Counter[Node] = Counter()
     if books.cross is not None:
-        books.cross.check_integrity([request.cross for request in running])
+        books.cross.check_integrity([request.kv.cross for request in running])
         owners.update(page for entry in books.cross.entries() for page in entry.pages)
     if books.windows is not None:
         alone = {request for request in running if request.group is None}
         ensure(set(books.windows.running) == alone, "a request with a window is lost or has ended")
     for request in running:
-        gone = request.num_gone_pages
-        held = request.page_table[gone:]
+        gone = request.kv.num_gone_pages
+        held = request.kv.page_table[gone:]
         ensure(len(set(held)) == len(held), "a table holds a page twice")
-        ensure(GONE not in held and set(request.page_table[:gone]) <= {GONE}, "a page is gone, or is not")
+        ensure(GONE not in held and set(request.kv.page_table[:gone]) <= {GONE}, "a page is gone, or is not")
         ensure(
-            gone <= books.first_page(request.num_computed_tokens), "a page is gone that the next token sees"
+            gone <= books.first_page(request.kv.num_computed_tokens),
+            "a page is gone that the next token sees",
         )
         owners.update(held)
-        walk, path = request.cache_node, list[int]()
+        walk, path = request.kv.cache_node, list[int]()
         ensure((walk is not None) == books.caching, "a running request has no place in the tree")
         while walk is not None:
             locks[walk] += 1
             path = walk.pages + path
             walk = walk.parent
-        ensure(path == request.page_table[: request.num_cached_pages], "locked pages are not in use")
-        beyond = request.page_table[request.num_cached_pages :]
+        ensure(path == request.kv.page_table[: request.kv.num_cached_pages], "locked pages are not in use")
+        beyond = request.kv.page_table[request.kv.num_cached_pages :]
         ensure(in_tree.isdisjoint(beyond), "a page of the tree is in use and not locked")
     for page in range(books.pool.num_pages):
         found, counted = owners[page], books.pool.references(page)

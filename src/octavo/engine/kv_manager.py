@@ -35,9 +35,9 @@ NO_GROWTH = Growth()
 class KVManager(Books):
     """Pool, prefix cache and the page tables of running requests.
 
-        request.page_table   [ p3  p0  p8 | p9  p2 ]
+        request.kv.page_table   [ p3  p0  p8 | p9  p2 ]
                                from cache   its own, or offered to the cache when full
-        request.cross.pages  [ p5  p1 ]   whole from the first step on, the same for equal encoder inputs
+        request.kv.cross.pages  [ p5  p1 ]   whole from the first step on, the same for equal encoder inputs
         references of a page = (1 if in the tree) + tables that hold it
 
     1. A request writes only into pages that nobody else refers to. What it shares with the tree is
@@ -94,24 +94,24 @@ class KVManager(Books):
             if start.node is not None:
                 self.cache.unlock(start.node)
             return False
-        own = self._take(len(start.back), request.num_passed_pages - len(start.pages)) or []
+        own = self._take(len(start.back), request.kv.num_passed_pages - len(start.pages)) or []
         if self.cross is not None:
             count = self.pages_to_encode(request)
             of_encoder = self._take(count, first_local=count) or ()
-            request.cross = self.cross.join(request.cache_salt, of_encoder)
-        request.page_table, request.num_gone_pages = start.pages + own, start.pages.count(GONE)
-        request.cache_node, request.num_cached_pages = start.node, start.cached
-        request.num_computed_tokens = request.num_scheduled_tokens = start.computed
-        request.shares_tail, request.arriving = not start.back, bool(start.back)
+            request.kv.cross = self.cross.join(request.cache_salt, of_encoder)
+        request.kv.page_table, request.kv.num_gone_pages = start.pages + own, start.pages.count(GONE)
+        request.kv.cache_node, request.kv.num_cached_pages = start.node, start.cached
+        request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = start.computed
+        request.kv.shares_tail, request.kv.arriving = not start.back, bool(start.back)
         pairs = tuple(zip(start.back, own, strict=True))
         if start.from_disk:
-            request.load_in = pairs
+            request.kv.load_in = pairs
             self.swap.forget(request)  # (what was fetched is held until the step is made)
         else:
-            request.swap_in = pairs
+            request.kv.swap_in = pairs
             self.forget(request)
         if local is not None:
-            local.write(own[max(request.num_passed_pages - len(start.pages), 0) :])
+            local.write(own[max(request.kv.num_passed_pages - len(start.pages), 0) :])
         if self.windows is not None:
             self.windows.begin(request)
         return True
@@ -136,8 +136,8 @@ class KVManager(Books):
     def record(self, request: Request) -> None:
         """Count what a request that enters for the first time has found, and where."""
         prompt, size = request.num_prompt_tokens, self.page_size
-        found = request.num_cached_pages * size
-        loaded = request.num_computed_tokens - found if request.load_in else 0
+        found = request.kv.num_cached_pages * size
+        loaded = request.kv.num_computed_tokens - found if request.kv.load_in else 0
         request.num_cached_tokens = found + loaded
         self.cache.record(prompt, found)
         if self.disk is not None:
@@ -150,9 +150,9 @@ class KVManager(Books):
         Returns what is new (possibly nothing), or None if the pool cannot give it: then nothing has
         changed.
         """
-        table = request.page_table
-        tail = request.num_scheduled_tokens // self.page_size
-        shared = request.shares_tail and tail < len(table) and self.pool.references(table[tail]) > 1
+        table = request.kv.page_table
+        tail = request.kv.num_scheduled_tokens // self.page_size
+        shared = request.kv.shares_tail and tail < len(table) and self.pool.references(table[tail]) > 1
         missing = max(self.pages_for(num_tokens) - len(table), 0) + shared
         if missing and self.windows is not None:
             self.windows.tidy(request)
@@ -162,7 +162,7 @@ class KVManager(Books):
         self._pin(None)
         if pages is None:
             return None
-        request.shares_tail = False
+        request.kv.shares_tail = False
         if missing == 0:
             return NO_GROWTH
         if shared:
@@ -179,20 +179,20 @@ class KVManager(Books):
 
         Nobody loses anything for them, a cached prefix neither. Returns the new pages.
         """
-        missing = self.pages_for(num_tokens) - len(request.page_table)
+        missing = self.pages_for(num_tokens) - len(request.kv.page_table)
         free = self.pool.num_free if self.locals is None else min(self.pool.num_free, self.locals.num_free)
         pages = self.pool.allocate(max(min(missing, free), 0))
         if self.locals is not None:
             self.locals.take(pages)
-        request.page_table += pages
+        request.kv.page_table += pages
         return tuple(pages)
 
     def trim(self, request: Request) -> None:
         """Take back the pages behind what a request has computed: drafts stood there, and were rejected."""
-        end = self.pages_for(request.num_computed_tokens)
-        surplus = request.page_table[end:]
+        end = self.pages_for(request.kv.num_computed_tokens)
+        surplus = request.kv.page_table[end:]
         if surplus:
-            del request.page_table[end:]
+            del request.kv.page_table[end:]
             if self.locals is not None:
                 self.locals.unsee(surplus)
             self.pool.release(surplus)
@@ -235,17 +235,17 @@ class KVManager(Books):
         """
         if self.windows is not None:
             self.windows.tidy(request)
-        node = request.cache_node
-        if node is None or (full := self._publishable(request)) <= request.num_cached_pages:
+        node = request.kv.cache_node
+        if node is None or (full := self._publishable(request)) <= request.kv.num_cached_pages:
             return
         tokens, pages = self._unpublished(request, full)
         if self.cache.holds_next(node, tokens) and not self._replace(node, tokens, pages):
             return
-        request.cache_node = end = self.cache.insert(node, tokens, pages)
+        request.kv.cache_node = end = self.cache.insert(node, tokens, pages)
         if end is not node:
             self.cache.lock(end)
             self.cache.unlock(node)
-        request.num_cached_pages = full
+        request.kv.num_cached_pages = full
 
     def _replace(self, node: Node, tokens: list[int], pages: list[int]) -> bool:
         """Let the tree hold these pages of a request instead of its own, if more of them have local pages."""
@@ -265,11 +265,11 @@ class KVManager(Books):
         """
         if request.group is not None or request.params.pooling is not None:
             return ()
-        tokens = request.num_computed_tokens
-        pages = request.page_table[self.first_page(tokens) : self.pages_for(tokens)]
+        tokens = request.kv.num_computed_tokens
+        pages = request.kv.page_table[self.first_page(tokens) : self.pages_for(tokens)]
         slots = self.swap.take(tokens, len(pages))
         if slots:
-            request.swapped, request.num_swapped_tokens, request.swapping = slots, tokens, True
+            request.kv.swapped, request.kv.num_swapped_tokens, request.kv.swapping = slots, tokens, True
             if self.locals is not None:
                 self.locals.read(pages[self.locals.window.first_page(tokens) :])
         return tuple(zip(pages, slots, strict=False)) if slots else ()
@@ -281,9 +281,9 @@ class KVManager(Books):
 
         Nothing is copied here: who shares a partial page takes a copy when it grows.
         """
-        tables = [list(parent.page_table) for parent in parents]
-        places = [(p.cache_node, p.num_cached_pages, p.num_computed_tokens) for p in parents]
-        behind_pages = [(parent.num_gone_pages, parent.num_passed_pages) for parent in parents]
+        tables = [list(parent.kv.page_table) for parent in parents]
+        places = [(p.kv.cache_node, p.kv.num_cached_pages, p.kv.num_computed_tokens) for p in parents]
+        behind_pages = [(parent.kv.num_gone_pages, parent.kv.num_passed_pages) for parent in parents]
         for table, (node, _, _), (gone_pages, passed) in zip(tables, places, behind_pages, strict=True):
             self.pool.retain(table[gone_pages:])
             if self.locals is not None:
@@ -294,56 +294,56 @@ class KVManager(Books):
         for request in (*members, *gone):
             self.release(request, publish=False)
         for member, entry, behind in zip(members, entries, behind_pages, strict=True):
-            member.cross, (member.num_gone_pages, member.num_passed_pages) = entry, behind
+            member.kv.cross, (member.kv.num_gone_pages, member.kv.num_passed_pages) = entry, behind
             if self.windows is not None:
                 self.windows.begin(member)
             if self.locals is not None:
                 self.locals.running[member] = None
         for member, table, (node, cached, computed) in zip(members, tables, places, strict=True):
-            member.page_table, member.cache_node, member.num_cached_pages = table, node, cached
-            member.num_computed_tokens = member.num_scheduled_tokens = computed
-            member.shares_tail = True
+            member.kv.page_table, member.kv.cache_node, member.kv.num_cached_pages = table, node, cached
+            member.kv.num_computed_tokens = member.kv.num_scheduled_tokens = computed
+            member.kv.shares_tail = True
 
     def release(self, request: Request, publish: bool = True) -> None:
         """Take back all pages of a request. Full ones stay in the cache unless publish is False."""
-        node = request.cache_node
+        node = request.kv.cache_node
         if node is not None:
-            if publish and (full := self._publishable(request)) > request.num_cached_pages:
+            if publish and (full := self._publishable(request)) > request.kv.num_cached_pages:
                 tokens, pages = self._unpublished(request, full)
                 self._replace(node, tokens, pages)
                 self.cache.insert(node, tokens, pages)
             self.cache.unlock(node)
         if self.locals is not None:
             self.locals.leave(request)
-        self.pool.release(request.page_table[request.num_gone_pages :])
+        self.pool.release(request.kv.page_table[request.kv.num_gone_pages :])
         if self.windows is not None:
             self.windows.running.pop(request, None)
-        if self.cross is not None and request.cross is not None:
-            self.cross.leave(request.cross)
-        request.page_table, request.cache_node, request.cross = [], None, None
-        request.num_cached_pages = request.num_gone_pages = 0
-        request.shares_tail = request.arriving = False
-        request.num_computed_tokens = request.num_scheduled_tokens = 0
+        if self.cross is not None and request.kv.cross is not None:
+            self.cross.leave(request.kv.cross)
+        request.kv.page_table, request.kv.cache_node, request.kv.cross = [], None, None
+        request.kv.num_cached_pages = request.kv.num_gone_pages = 0
+        request.kv.shares_tail = request.kv.arriving = False
+        request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = 0
 
     def _full_pages(self, request: Request) -> int:
         """Pages full of computed tokens. Tokens verified beyond a stop are not part of the sequence."""
-        if request.arriving:
-            return request.num_cached_pages
-        return min(request.num_computed_tokens, len(request.token_ids)) // self.page_size
+        if request.kv.arriving:
+            return request.kv.num_cached_pages
+        return min(request.kv.num_computed_tokens, len(request.token_ids)) // self.page_size
 
     def _publishable(self, request: Request) -> int:
         """Leading pages of the table that are in the tree or may enter it."""
-        if request.num_gone_pages:
+        if request.kv.num_gone_pages:
             return 0
-        full, done = self._full_pages(request), request.num_cached_pages
-        while done < full and self.pool.references(request.page_table[done]) == 1:
+        full, done = self._full_pages(request), request.kv.num_cached_pages
+        while done < full and self.pool.references(request.kv.page_table[done]) == 1:
             done += 1
         return done
 
     def _unpublished(self, request: Request, full: int) -> tuple[list[int], list[int]]:
-        done = request.num_cached_pages
+        done = request.kv.num_cached_pages
         tokens = request.token_ids[done * self.page_size : full * self.page_size]
-        return tokens, request.page_table[done:full]
+        return tokens, request.kv.page_table[done:full]
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes that nobody uses. True: nothing is left."""
@@ -360,7 +360,7 @@ class KVManager(Books):
         """Raise IntegrityError unless slots of swap space and disk are held by these requests and steps."""
         self.swap.check_integrity(waiting)
         if self.disk is not None:
-            self.disk.check_integrity([r.fetch for r in waiting if r.fetch is not None] + [*in_flight])
+            self.disk.check_integrity([r.kv.fetch for r in waiting if r.kv.fetch is not None] + [*in_flight])
 
     def check_integrity(self, running: Iterable[Request]) -> None:
         """Raise IntegrityError unless counts, locks and tables agree. O(pages)."""

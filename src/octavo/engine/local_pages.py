@@ -85,7 +85,7 @@ class LocalPages:
         if not self.make_room(self._wanted(request, own, missing, reserve)):
             self.unsee(seen)
             return False
-        request.num_passed_pages = passed
+        request.kv.num_passed_pages = passed
         self.running[request] = None
         return True
 
@@ -130,15 +130,15 @@ class LocalPages:
 
     def advance(self, request: Request) -> None:
         """The window has passed some of its pages."""
-        first, passed = self.window.first_page(request.num_computed_tokens), request.num_passed_pages
+        first, passed = self.window.first_page(request.kv.num_computed_tokens), request.kv.num_passed_pages
         if first > passed:
-            self.unsee(request.page_table[passed:first])
-            request.num_passed_pages = first
+            self.unsee(request.kv.page_table[passed:first])
+            request.kv.num_passed_pages = first
 
     def leave(self, request: Request) -> None:
         """It is about to release its table."""
-        self.unsee(request.page_table[request.num_passed_pages :])
-        request.num_passed_pages = 0
+        self.unsee(request.kv.page_table[request.kv.num_passed_pages :])
+        request.kv.num_passed_pages = 0
         self.running.pop(request, None)
 
     def _lose(self, page: int) -> None:
@@ -210,10 +210,10 @@ class LocalPages:
         seen, everybody = [0] * pool.num_pages, list(running)
         ensure(set(self.running) == set(everybody), "a request that sees local pages is lost or has ended")
         for request in everybody:
-            passed = request.num_passed_pages
-            first = self.window.first_page(request.num_computed_tokens)
+            passed = request.kv.num_passed_pages
+            first = self.window.first_page(request.kv.num_computed_tokens)
             ensure(passed <= first, "a local page is given up that the next token sees")
-            for page in request.page_table[passed:]:
+            for page in request.kv.page_table[passed:]:
                 seen[page] += 1
         ensure(seen == self._seen_by, "those who see a page are miscounted")
         for page, count in enumerate(seen):

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from octavo.engine.cross_pages import CrossEntry
-from octavo.engine.disk_tier import Fetch
-from octavo.engine.prefix_cache import Node
+from octavo.engine.kv_state import KVState
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
 if TYPE_CHECKING:
@@ -24,8 +22,8 @@ ABSENT = "absent"
 class RequestState(Enum):
     """Where a request is. Only RUNNING ones own a row and pages.
 
-    WAITING -> RUNNING -> FINISHED is the usual way. WAITING_GRAMMAR waits for its grammar to be
-    compiled elsewhere; PREEMPTED gave its row and pages to an older one and waits again.
+    WAITING -> RUNNING -> FINISHED is the usual way. PREEMPTED gave its row and pages to an older one and
+    waits again.
     """
 
     WAITING = 0
@@ -40,8 +38,8 @@ class Request:
     """One sequence: a prompt, what was generated, and how far its KV has come.
 
         token_ids   [ prompt ............... | generated ....... ]  (+ num_in_flight not seen yet)
-        computed    [==================>                          ]  KV written, verified
-        scheduled   [=========================>                   ]  handed to the executor
+        kv: computed [==================>                          ]  written, verified
+            scheduled [========================>                   ]  handed to the executor
 
     Attributes:
         request_id, index: the caller's name, and which of its n completions this is. The index is
@@ -50,28 +48,14 @@ class Request:
         max_total_tokens: the sequence ends when it is this long.
         stop_ids: tokens that end it (end of sequence included unless ignored); eos_ids: those
             that are not the caller's own and give no stop_reason.
-        num_computed_tokens: tokens whose KV is in the pages, confirmed by a result.
-        num_scheduled_tokens: the same, with the steps in flight.
         num_in_flight: sampled tokens that steps in flight will bring.
-        page_table: pages of slots [0, page_size), [page_size, 2 page_size), ...
-        cache_node: deepest node of the prefix cache in use, locked while RUNNING.
-        num_cached_pages: leading pages of the table that the cache has been offered.
-        num_gone_pages: leading pages that were behind the window and are not held any more (engine.windows).
-        num_passed_pages: leading pages that its layers with a window see no more (engine.local_pages).
+        kv: where its keys and values are.
         num_cached_tokens: prompt tokens that came from the cache at first admission.
         encoder_token_ids: what the encoder reads; empty where the model has none.
         cache_salt: of the prefix cache; with an encoder it names its input too.
-        cross: pages of the encoder's keys and values, while RUNNING.
-        swapped, num_swapped_tokens: slots of the swap space that hold its first tokens' KV (as far as the
-            next one sees it), while it waits; swapping: the step that fills them has not been confirmed.
-        swap_in: (slot, page) pairs that its first step copies.
-        fetch: what the disk holds of its prefix, while it waits; load_in: (slot, page) pairs of that,
-            which its first step copies.
-        arriving: it began with such pairs, and the step that copies them has not been confirmed.
         group: the beam search that it belongs to.
         leader: the first of its n siblings; when that one has computed the prompt they share its pages.
         enters: its row begins with its next step.
-        shares_tail: the page that its next token goes to may be somebody else's as well.
         waits_for, waits_until: an older request that is computing a prefix of this prompt, and
             how many computed tokens of it this one can share.
     """
@@ -90,28 +74,13 @@ class Request:
     encoder_token_ids: tuple[int, ...] = ()
     state: RequestState = RequestState.WAITING
     num_prompt_tokens: int = field(init=False)
-    num_computed_tokens: int = 0
-    num_scheduled_tokens: int = 0
     num_in_flight: int = 0
+    kv: KVState = field(default_factory=KVState)
     row: int = -1
-    page_table: list[int] = field(default_factory=list)
-    cache_node: Node | None = None
-    num_cached_pages: int = 0
-    num_gone_pages: int = 0
-    num_passed_pages: int = 0
-    cross: CrossEntry | None = None
     num_cached_tokens: int = 0
-    swapped: list[int] = field(default_factory=list)
-    num_swapped_tokens: int = 0
-    swapping: bool = False
-    swap_in: tuple[tuple[int, int], ...] = ()
-    fetch: Fetch | None = None
-    load_in: tuple[tuple[int, int], ...] = ()
-    arriving: bool = False
     group: BeamGroup | None = None
     leader: Request | None = None
     enters: bool = False
-    shares_tail: bool = False
     waits_for: Request | None = None
     waits_until: int = 0
     finish_reason: str | None = None
@@ -146,7 +115,7 @@ class Request:
             return 0
         if self.num_in_flight and self.group is not None:
             return 0  # which token follows is decided when all beams have theirs
-        return total - self.num_scheduled_tokens
+        return total - self.kv.num_scheduled_tokens
 
     def append(self, tokens: Sequence[SampledToken]) -> Sequence[SampledToken]:
         """Take sampled tokens up to the one that ends the sequence. Returns those taken.

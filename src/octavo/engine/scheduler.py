@@ -167,8 +167,8 @@ class Scheduler:
             if request.state is not RequestState.RUNNING:
                 continue  # it has just given its pages to an older one
             count = min(need, step.left)
-            end = request.num_scheduled_tokens + count
-            if end <= len(request.page_table) * page_size and not request.shares_tail:
+            end = request.kv.num_scheduled_tokens + count
+            if end <= len(request.kv.page_table) * page_size and not request.kv.shares_tail:
                 step.place(request, count)
                 continue
             if (growth := self._grow(request, end, step)) is not None:
@@ -191,9 +191,9 @@ class Scheduler:
         drafted = drafted[first:] + drafted[:first]
         counts = in_turns([len(drafts) for _, drafts in drafted], step.left_for_drafts)
         for (request, drafts), count in zip(drafted, counts, strict=True):
-            known = request.num_scheduled_tokens
+            known = request.kv.num_scheduled_tokens
             pages = self.kv.grow_if_free(request, known + count)
-            fitting = min(count, len(request.page_table) * self.config.page_size - known)
+            fitting = min(count, len(request.kv.page_table) * self.config.page_size - known)
             if fitting > 0:
                 step.verify(request, drafts[:fitting], pages)
 
@@ -220,7 +220,7 @@ class Scheduler:
         for request in self.entry_order.offer(self.waiting, self.running):
             if step.left <= 0 or len(self._free_rows) < request.num_rows:
                 break
-            if request.num_in_flight or request.swapping:
+            if request.num_in_flight or request.kv.swapping:
                 break  # (a preempted one whose last token is on its way must know it first)
             if request.state is RequestState.WAITING_GRAMMAR or in_progress.worth_waiting(request):
                 continue
@@ -257,7 +257,7 @@ class Scheduler:
         request.waits_for = None
         step.encode(request)
         count = min(request.num_uncomputed(), max(step.left, 1))
-        growth = self.kv.grow(request, request.num_scheduled_tokens + count)
+        growth = self.kv.grow(request, request.kv.num_scheduled_tokens + count)
         if growth is None:
             raise IntegrityError("a request was admitted without pages for it")
         step.place(request, count, growth)
@@ -295,11 +295,11 @@ class Scheduler:
                 updates += self._fail(request, error, now)
                 continue
             if same_run:
-                request.arriving = False
+                request.kv.arriving = False
                 if step.drafts:
                     self._confirm(request, step, tokens, result)
                 else:
-                    request.num_computed_tokens = step.start + step.count
+                    request.kv.num_computed_tokens = step.start + step.count
             scores = result.prompt_logprobs.get(step.row) if result.prompt_logprobs else None
             if scores is not None:
                 updates.append(replace(update_of(request), prompt_logprobs=scores))
@@ -323,7 +323,7 @@ class Scheduler:
     ) -> None:
         """The KV of the step's tokens is written; that of rejected drafts does not count."""
         computed = step.start + step.count + len(tokens) - 1 - len(step.drafts)
-        request.num_scheduled_tokens = request.num_computed_tokens = computed
+        request.kv.num_scheduled_tokens = request.kv.num_computed_tokens = computed
         self.kv.trim(request)
 
     def _beam_sampled(
@@ -334,7 +334,7 @@ class Scheduler:
         self._note_token(owner, now)
         if not group.hear(member, token.top):
             return []
-        if owner.num_computed_tokens == owner.num_prompt_tokens:
+        if owner.kv.num_computed_tokens == owner.num_prompt_tokens:
             self.kv.publish(owner)  # while nobody shares it
         beams = group.decide()
         if not beams:

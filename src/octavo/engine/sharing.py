@@ -23,7 +23,7 @@ class PrefixesInProgress:
         self._by_first_page: dict[Key, list[Request]] = {}
         for request in running:
             # (Who has given back what is behind its window publishes no more.)
-            if request.num_computed_tokens < request.num_prompt_tokens and not request.num_gone_pages:
+            if request.kv.num_computed_tokens < request.num_prompt_tokens and not request.kv.num_gone_pages:
                 self.add(request)
 
     def add(self, request: Request) -> None:
@@ -38,10 +38,10 @@ class PrefixesInProgress:
         sibling = request.leader
         if sibling is not None and sibling.state is RequestState.RUNNING:
             # When it has the prompt, everything but the last token comes from its pages.
-            return 1 < sibling.num_prompt_tokens > sibling.num_computed_tokens
+            return 1 < sibling.num_prompt_tokens > sibling.kv.num_computed_tokens
         leader = request.waits_for
         if leader is not None:
-            at_work = leader.state is RequestState.RUNNING and not leader.num_gone_pages
+            at_work = leader.state is RequestState.RUNNING and not leader.kv.num_gone_pages
             if at_work and _ready(leader) < request.waits_until:
                 return True
             request.waits_for = None
@@ -75,4 +75,4 @@ class PrefixesInProgress:
 
 def _ready(leader: Request) -> int:
     """Tokens of its that can be found in the cache; those that are being copied in cannot yet."""
-    return 0 if leader.arriving else leader.num_computed_tokens
+    return 0 if leader.kv.arriving else leader.kv.num_computed_tokens

@@ -32,7 +32,7 @@ class InFlight:
         for entry in self.entries:
             entry.written = True
         for victim in self.swapped:
-            victim.swapping = False
+            victim.kv.swapping = False
         self._release(kv)
 
     def failed(self, kv: KVManager) -> None:
@@ -58,19 +58,20 @@ def decode_step(
     """
     steps: list[RowStep] = []
     for request in running:
-        start = request.num_scheduled_tokens
+        kv = request.kv
+        start = kv.num_scheduled_tokens
         if (
             len(request.token_ids) != start + 1
-            or start >= len(request.page_table) * page_size
+            or start >= len(kv.page_table) * page_size
             or request.num_in_flight
-            or request.shares_tail
+            or kv.shares_tail
             or request.enters
         ):
             return None
         steps.append(RowStep(request.row, start, 1, (), True))
     for request in running:
         request.num_in_flight = 1
-        request.num_scheduled_tokens += 1
+        request.kv.num_scheduled_tokens += 1
     plan = StepPlan(step_id, tuple(freed_rows), (), tuple(steps))
     return InFlight(plan, tuple(running), tuple([r.metrics.num_preemptions for r in running]))
 
@@ -140,14 +141,14 @@ class StepBuilder:
             copied = growth.copy[1]
         if request.enters:
             self._new_rows[request] = self._new_row(request)
-            pages, copied = tuple(request.page_table), None
-        start = request.num_scheduled_tokens
+            pages, copied = tuple(request.kv.page_table), None
+        start = request.kv.num_scheduled_tokens
         end = start + count
         sample = end == len(request.token_ids) + request.num_in_flight
         if sample:
             request.num_in_flight += 1
             self.num_sampled += 1
-        request.num_scheduled_tokens = end
+        request.kv.num_scheduled_tokens = end
         step = RowStep(request.row, start, count, pages, sample, (), copied)
         if self._local_of is not None:
             step.local_pages = tuple([self._local_of[page] for page in pages])
@@ -168,7 +169,7 @@ class StepBuilder:
         step.pages += pages
         if self._local_of is not None:
             step.local_pages += tuple([self._local_of[page] for page in pages])
-        request.num_scheduled_tokens += len(drafts)
+        request.kv.num_scheduled_tokens += len(drafts)
         self.left -= len(drafts)
         self.num_sampled += len(drafts)
 
@@ -185,7 +186,7 @@ class StepBuilder:
 
     def encode(self, request: Request) -> None:
         """Let the encoder compute the request's input in this step, unless it has been or will be."""
-        entry = request.cross
+        entry = request.kv.cross
         if entry is not None and not entry.written and entry not in self.entries:
             self.entries.append(entry)
             self._encoded.add(request)
@@ -200,7 +201,7 @@ class StepBuilder:
             self._new_rows.pop(request, None)
             self._copies.pop(request, None)
             self.left += step.count
-            request.num_scheduled_tokens = step.start
+            request.kv.num_scheduled_tokens = step.start
             if step.sample:
                 request.num_in_flight -= 1
                 self.num_sampled -= 1
@@ -211,12 +212,12 @@ class StepBuilder:
         fetches: list[Fetch] = []
         for request in self._new_rows:
             request.enters = False
-            swaps_in += request.swap_in
-            loads += request.load_in
-            request.swap_in = request.load_in = ()
-            if request.fetch is not None:
-                fetches.append(request.fetch)
-                request.fetch = None
+            swaps_in += request.kv.swap_in
+            loads += request.kv.load_in
+            request.kv.swap_in = request.kv.load_in = ()
+            if request.kv.fetch is not None:
+                fetches.append(request.kv.fetch)
+                request.kv.fetch = None
             if request.group is not None:
                 request.group.started.add(request.row)
         swaps_out = tuple([pair for pairs in self.swapped.values() for pair in pairs])
@@ -238,7 +239,7 @@ class StepBuilder:
         return InFlight(plan, requests, preemptions, entries, swapped, tuple(fetches))
 
     def _new_row(self, request: Request) -> NewRow:
-        encoder, entry = None, request.cross
+        encoder, entry = None, request.kv.cross
         if entry is not None:
             encoder = EncoderInput(request.encoder_token_ids, entry.pages, request in self._encoded)
         return NewRow(

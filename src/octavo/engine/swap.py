@@ -46,10 +46,10 @@ class SwapSpace:
 
     def forget(self, request: Request) -> None:
         """The request needs its slots no more."""
-        self.pool.release(request.swapped)
-        request.swapped, request.num_swapped_tokens, request.swapping = [], 0, False
+        self.pool.release(request.kv.swapped)
+        request.kv.swapped, request.kv.num_swapped_tokens, request.kv.swapping = [], 0, False
 
     def check_integrity(self, waiting: Iterable[Request]) -> None:
         """Raise IntegrityError unless every slot in use is some waiting request's."""
-        held = [slot for request in waiting for slot in request.swapped]
+        held = [slot for request in waiting for slot in request.kv.swapped]
         ensure(len(held) == len(set(held)) == self.pool.num_pages - self.pool.num_free, "a slot is lost")

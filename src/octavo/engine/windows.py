@@ -62,7 +62,7 @@ class Windows:
 
         Nobody leaves the tree for what cannot be had in the end either.
         """
-        behind = sum(self._first_page(r) - r.num_gone_pages for r in self.running)
+        behind = sum(self._first_page(r) - r.kv.num_gone_pages for r in self.running)
         if self._available + behind < count:
             return False
         for request in self.running:
@@ -73,37 +73,37 @@ class Windows:
 
     def tidy(self, request: Request) -> None:
         """Let go at once where waiting brings nothing."""
-        if not self._caching or request.num_gone_pages:
+        if not self._caching or request.kv.num_gone_pages:
             self.let_go(request)
 
     def let_go(self, request: Request) -> None:
         """Give back what is behind the request's window, unless it is part of what others share."""
-        first, gone = self._first_page(request), request.num_gone_pages
+        first, gone = self._first_page(request), request.kv.num_gone_pages
         if first <= gone or request not in self.running or request is self.pinned:
             return
         if not self._leave_tree(request, first):
             return
-        table = request.page_table
+        table = request.kv.page_table
         self._pool.release(table[gone:first])
         table[gone:first] = [GONE] * (first - gone)
-        request.num_gone_pages = first
+        request.kv.num_gone_pages = first
 
     def _leave_tree(self, request: Request, first: int) -> bool:
         """Unlock the request's path; its pages from number `first` on are no longer the tree's."""
-        node, cached = request.cache_node, request.num_cached_pages
+        node, cached = request.kv.cache_node, request.kv.num_cached_pages
         if node is None or cached == 0:
             return True
         if first >= cached:
             self._cache.unlock(node)
         elif not self._cache.withdraw(node, cached - first):
             return False
-        request.cache_node, _ = self._cache.match([], request.cache_salt)
-        self._cache.lock(request.cache_node)
-        request.num_cached_pages = 0
+        request.kv.cache_node, _ = self._cache.match([], request.cache_salt)
+        self._cache.lock(request.kv.cache_node)
+        request.kv.num_cached_pages = 0
         return True
 
     def _first_page(self, request: Request) -> int:
-        return self.window.first_page(request.num_computed_tokens)
+        return self.window.first_page(request.kv.num_computed_tokens)
 
     @property
     def _available(self) -> int:
