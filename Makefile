@@ -34,7 +34,7 @@ EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmak
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	ext lint format docs bench gpu-check env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
+	golden ext lint format docs bench gpu-check env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
 
 help:
 	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
@@ -42,6 +42,7 @@ help:
 	@echo "make env          the runtime environment alone, in .venv (.venv/bin/octavo)"
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
+	@echo "make golden       all of the golden file: what was said at its commit is said today (a minute)"
 	@echo "make sanitize     the kernels under ASan, UBSan and TSan (minutes; KINDS=\"address\" or \"thread\" for one)"
 	@echo "make emulated     the kernels on other CPUs, under qemu: x86 without AVX, arm64 (long; CPUS=\"x86\" or \"arm64\" for one)"
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table (ARGS=--dry: tried on a CPU)"
@@ -130,6 +131,9 @@ test-slow: test-env
 
 test-oracle: oracle-env
 	@$(ORACLE) -m pytest -m oracle $(ARGS)
+
+golden: test-env
+	@PYTHONPATH=tests/support/checkout:src $(TEST) scripts/golden.py compare
 
 sanitize: test-env
 	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" BUILD_PYTHON=$(CURDIR)/$(BUILD) csrc/sanitize.sh $(CURDIR)/$(TEST) $(KINDS)
