@@ -34,7 +34,7 @@ EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmak
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	golden ext lint format docs bench gpu-check env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
+	golden ext lint format docs bench paired gpu-check env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
 
 help:
 	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
@@ -48,6 +48,7 @@ help:
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table (ARGS=--dry: tried on a CPU)"
 	@echo "make test-clients  Instructor, npm's openai and lm-eval, in an environment of their own (needs node)"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
+	@echo "make paired       two commits side by side, within 1 %? A=COMMIT B=COMMIT (some six minutes)"
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
 	@echo "make ext | lint | format | docs | clean"
 
@@ -161,6 +162,9 @@ docs: test-env
 
 bench: env oracle-env
 	@$(RUNTIME) benchmarks/decode.py --peer-python $(ORACLE) $(if $(RESULT),--write)
+
+paired: env
+	@$(RUNTIME) benchmarks/paired.py $(A) $(B) $(ARGS)
 
 env-size:
 	@$(PYTHON) scripts/env_size.py --fresh --limit-mb 200
