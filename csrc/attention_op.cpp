@@ -158,10 +158,24 @@ public:
     void begin(const Step& s) override { plan_->begin(s); }
     void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
         const Seen seen = seen_of(s.batch);
-        const AttentionArgs args{s.at(spec_.q), s.at(spec_.y), kv_, spec_.heads, spec_.scale, spec_.softcap,
-                                 spec_.window, spec_.slopes, spec_.sinks, s.batch.positions, seen.lens, seen.tables,
-                                 seen.width, spec_.sight == Sight::Causal, spec_.bias, spec_.reach,
-                                 s.batch.tree_masks, s.batch.tree_words};
+        const AttentionArgs args{.q = s.at(spec_.q),
+                                 .y = s.at(spec_.y),
+                                 .kv = kv_,
+                                 .heads = spec_.heads,
+                                 .scale = spec_.scale,
+                                 .softcap = spec_.softcap,
+                                 .window = spec_.window,
+                                 .slopes = spec_.slopes,
+                                 .sinks = spec_.sinks,
+                                 .positions = s.batch.positions,
+                                 .context_lens = seen.lens,
+                                 .page_tables = seen.tables,
+                                 .table_width = seen.width,
+                                 .causal = spec_.sight == Sight::Causal,
+                                 .bias = spec_.bias,
+                                 .reach = spec_.reach,
+                                 .tree_masks = s.batch.tree_masks,
+                                 .tree_words = s.batch.tree_words};
         for (int64_t i = begin; i < end; i++) {
             const AttentionItem& item = plan_->item(i);
             s.kernels->attention(args, item, s.scratch_of(thread));

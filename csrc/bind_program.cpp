@@ -1,16 +1,106 @@
 #include "bind_program.h"
 
 namespace octavo {
+namespace {
+
+template <class T> T array(nb::handle batch, const char* name) {
+    T found;
+    if (!nb::try_cast(batch.attr(name), found))
+        throw std::invalid_argument(std::string("the batch's ") + name + " are no array of the right type and shape");
+    return found;
+}
+template <class T> std::optional<T> optional_array(nb::handle batch, const char* name) {
+    return batch.is_none() || batch.attr(name).is_none() ? std::nullopt : std::optional(array<T>(batch, name));
+}
+
+template <class A> int64_t size(const A& a, size_t axis = 0) { return static_cast<int64_t>(a.shape(axis)); }
+template <class A> auto data(const std::optional<A>& a) { return a ? a->data() : nullptr; }
+
+void require(bool condition, const char* what) {
+    if (!condition) throw std::invalid_argument(what);
+}
+
+} // namespace
+
+BatchArrays::BatchArrays(nb::handle batch)
+    : token_ids_(array<Ints>(batch, "token_ids")), positions_(array<Ints>(batch, "positions")),
+      slots_(array<Ints>(batch, "slots")), query_start_(array<Ints>(batch, "query_start")),
+      context_lens_(array<Ints>(batch, "context_lens")), sampled_(array<Ints>(batch, "sampled")),
+      page_tables_(array<IntTable>(batch, "page_tables")), cross_lens_(optional_array<Ints>(batch, "cross_lens")),
+      local_slots_(optional_array<Ints>(batch, "local_slots")),
+      cross_tables_(optional_array<IntTable>(batch, "cross_tables")),
+      local_tables_(optional_array<IntTable>(batch, "local_tables")),
+      tree_masks_(optional_array<Masks>(batch, "tree_masks")) {
+    const nb::object extras = batch.attr("extras");
+    if (!extras.is_none()) {
+        rope_positions_ = optional_array<Ints>(extras, "rope_positions");
+        replaced_ = optional_array<Ints>(extras, "replaced");
+        replaced_rows_ = optional_array<Array<float, 2>>(extras, "rows");
+    }
+    check();
+}
+
+void BatchArrays::check() const {
+    const int64_t tokens = size(token_ids_), sequences = size(context_lens_);
+    require(size(positions_) == tokens && size(slots_) == tokens, "token_ids, positions and slots differ in length");
+    require(size(query_start_) == sequences + 1 && size(page_tables_) == sequences,
+            "query_start, context_lens and page_tables differ in length");
+    if (cross_lens_ && cross_tables_)
+        require(size(*cross_lens_) == sequences && size(*cross_tables_) == sequences,
+                "cross_lens, cross_tables and context_lens differ in length");
+    if (tree_masks_)
+        require(size(*tree_masks_) == tokens && size(*tree_masks_, 1) >= 1, "tree_masks has a row of words for each token");
+    if (local_slots_ && local_tables_)
+        require(size(*local_slots_) == tokens && size(*local_tables_) == sequences &&
+                    size(*local_tables_, 1) == size(page_tables_, 1),
+                "local_slots and local_tables have the shapes of slots and page_tables");
+    if (rope_positions_) require(size(*rope_positions_) == tokens, "rope_positions has a position for each token");
+    require(replaced_.has_value() == replaced_rows_.has_value(), "replaced tokens come with their rows");
+    if (replaced_) require(size(*replaced_) == size(*replaced_rows_), "replaced and rows differ in length");
+}
+
+BatchView BatchArrays::view(int64_t given_rows) const {
+    const bool cross = cross_lens_ && cross_tables_, local = local_slots_ && local_tables_;
+    return {.token_ids = token_ids_.data(),
+            .positions = positions_.data(),
+            .slots = slots_.data(),
+            .query_start = query_start_.data(),
+            .context_lens = context_lens_.data(),
+            .page_tables = page_tables_.data(),
+            .sampled = sampled_.data(),
+            .tokens = size(token_ids_),
+            .sequences = size(context_lens_),
+            .sampled_rows = size(sampled_),
+            .table_width = size(page_tables_, 1),
+            .cross_lens = cross ? cross_lens_->data() : nullptr,
+            .cross_tables = cross ? cross_tables_->data() : nullptr,
+            .cross_width = cross ? size(*cross_tables_, 1) : 0,
+            .tree_masks = data(tree_masks_),
+            .tree_words = tree_masks_ ? size(*tree_masks_, 1) : 0,
+            .local_slots = local ? local_slots_->data() : nullptr,
+            .local_tables = local ? local_tables_->data() : nullptr,
+            .rope_positions = rope_positions_ ? rope_positions_->data() : positions_.data(),
+            .replaced = data(replaced_),
+            .replaced_rows = data(replaced_rows_),
+            .replaced_count = replaced_ ? size(*replaced_) : 0,
+            .replaced_width = replaced_rows_ ? size(*replaced_rows_, 1) : 0,
+            .given_rows = given_rows};
+}
 
 void bind_program(nb::module_& m) {
+    nb::class_<Limits>(m, "Limits")
+        .def("__init__", [](Limits* self, int64_t tokens, int64_t sequences, int64_t sampled, int64_t table_width,
+                            int64_t given) {
+            new (self) Limits{.tokens = tokens, .sequences = sequences, .sampled = sampled, .table_width = table_width,
+                              .given = given};
+        }, nb::kw_only(), "tokens"_a, "sequences"_a, "sampled"_a, "table_width"_a, "given"_a = 0);
     nb::class_<Builder>(m, "Program")
-        .def(nb::init<std::shared_ptr<Pool>, const std::string&, std::tuple<int64_t, int64_t, int64_t, int64_t>, int64_t>())
+        .def(nb::init<std::shared_ptr<Pool>, const std::string&, const Limits&, int64_t>())
         .def("embed", &Builder::embed)
         .def("embed_positions", &Builder::embed_positions)
+        .def("replace", &Builder::replace)
         .def("gather", &Builder::gather)
-        .def("pool", &Builder::pool)
         .def("norm", &Builder::norm)
-        .def("act_mul", &Builder::act_mul)
         .def("add", &Builder::add)
         .def("gate_rows", &Builder::gate_rows)
         .def("linear", &Builder::linear, "x"_a, "y"_a, "column"_a, "weight"_a, "norm"_a, "bias"_a.none(), "activation"_a,
@@ -23,17 +113,12 @@ void bind_program(nb::module_& m) {
         .def("attention", &Builder::attention, "q"_a, "y"_a, "cache"_a, "layer"_a, "heads"_a, "scale"_a, "softcap"_a,
              "window"_a, "slopes"_a.none(), "sinks"_a.none(), "sight"_a, "bias"_a.none())
         .def("set_result", &Builder::set_result)
-        .def("replay", [](nb::handle self, const Ints& token_ids, const Ints& positions, const Ints& slots,
-                          const Ints& query_start, const Ints& context_lens, const IntTable& page_tables,
-                          const Ints& sampled, const std::optional<Ints>& cross_lens,
-                          const std::optional<IntTable>& cross_tables, const std::optional<Masks>& tree_masks,
-                          const std::optional<Ints>& local_slots, const std::optional<IntTable>& local_tables) {
-            return nb::cast<Builder&>(self).replay(token_ids, positions, slots, query_start, context_lens, page_tables,
-                                                   sampled, cross_lens, cross_tables, tree_masks, local_slots,
-                                                   local_tables, self);
-        }, "token_ids"_a, "positions"_a, "slots"_a, "query_start"_a, "context_lens"_a, "page_tables"_a,
-             "sampled"_a, "cross_lens"_a.none(), "cross_tables"_a.none(), "tree_masks"_a.none(),
-             "local_slots"_a.none() = nb::none(), "local_tables"_a.none() = nb::none())
+        .def("replay", [](nb::handle self, nb::handle batch, int64_t given_rows) {
+            return nb::cast<Builder&>(self).replay(batch, given_rows, self);
+        }, "batch"_a, "given_rows"_a = 0)
+        .def("rows", [](nb::handle self, const BufferTuple& buffer) {
+            return nb::cast<Builder&>(self).rows_of(buffer_of(buffer), self);
+        })
         .def("memory", [](nb::handle self, const BufferTuple& buffer, int64_t rows) {
             return nb::cast<Builder&>(self).memory(buffer, rows, self);
         });

@@ -12,13 +12,29 @@ inline Routing routing_of(const RoutingTuple& r) {
     return {std::get<0>(r), data_of(std::get<1>(r)), std::get<2>(r), std::get<3>(r), std::get<4>(r), std::get<5>(r)};
 }
 
+// The arrays of a batch, taken by their names from a kernels/batch.py ForwardBatch, and held as long as this lives.
+class BatchArrays {
+public:
+    // Throws std::invalid_argument where one is no array of its type or their lengths disagree.
+    explicit BatchArrays(nb::handle batch);
+    BatchView view(int64_t given_rows) const;
+
+private:
+    void check() const;
+
+    Ints token_ids_, positions_, slots_, query_start_, context_lens_, sampled_;
+    IntTable page_tables_;
+    std::optional<Ints> cross_lens_, local_slots_, rope_positions_, replaced_;
+    std::optional<IntTable> cross_tables_, local_tables_;
+    std::optional<Masks> tree_masks_;
+    std::optional<Array<float, 2>> replaced_rows_;
+};
+
 // A program and what its ops share while it is built.
 class Builder {
 public:
-    Builder(std::shared_ptr<Pool> pool, const std::string& isa, std::tuple<int64_t, int64_t, int64_t, int64_t> limits,
-            int64_t arena_bytes)
-        : program_(std::move(pool), choose_kernels(isa),
-                   {std::get<0>(limits), std::get<1>(limits), std::get<2>(limits), std::get<3>(limits)}, arena_bytes) {}
+    Builder(std::shared_ptr<Pool> pool, const std::string& isa, const Limits& limits, int64_t arena_bytes)
+        : program_(std::move(pool), choose_kernels(isa), limits, arena_bytes) {}
 
     void embed(const BufferTuple& y, Weights table, float scale) {
         program_.add(make_embed(buffer_of(y), std::move(table), scale));
@@ -27,14 +43,9 @@ public:
         program_.add(make_embed_positions(buffer_of(x), buffer_of(y), std::move(table), offset));
     }
     void gather(const BufferTuple& x, const BufferTuple& y) { program_.add(make_gather(buffer_of(x), buffer_of(y))); }
-    void pool(const BufferTuple& x, const BufferTuple& y, bool mean) {
-        program_.add(make_pool(buffer_of(x), buffer_of(y), mean));
-    }
+    void replace(const BufferTuple& x, const BufferTuple& y) { program_.add(make_replace(buffer_of(x), buffer_of(y))); }
     void norm(const BufferTuple& x, const BufferTuple& y, const NormTuple& norm) {
         program_.add(make_norm(buffer_of(x), buffer_of(y), norm_of(norm)));
-    }
-    void act_mul(const BufferTuple& x, const BufferTuple& y, int activation) {
-        program_.add(make_act_mul(buffer_of(x), buffer_of(y), static_cast<Activation>(activation)));
     }
     void add(const BufferTuple& x, const BufferTuple& y, const BufferTuple& z) {
         program_.add(make_add(buffer_of(x), buffer_of(y), buffer_of(z)));
@@ -104,16 +115,36 @@ public:
     void latent_append(const BufferTuple& q_latent, const BufferTuple& q_rope, const BufferTuple& latent,
                        const BufferTuple& k_rope, const BufferTuple& q, std::shared_ptr<KVCache> cache, size_t layer,
                        int64_t heads, const Floats& cos, const Floats& sin, bool interleaved) {
-        program_.add(make_latent({buffer_of(q_latent), buffer_of(q_rope), buffer_of(latent), buffer_of(k_rope),
-                                  buffer_of(q), std::move(cache), layer, heads, cos.data(), sin.data(),
-                                  2 * static_cast<int64_t>(cos.shape(1)), static_cast<int64_t>(cos.shape(0)),
-                                  interleaved}));
+        program_.add(make_latent({.q_latent = buffer_of(q_latent),
+                                  .q_rope = buffer_of(q_rope),
+                                  .latent = buffer_of(latent),
+                                  .k_rope = buffer_of(k_rope),
+                                  .q = buffer_of(q),
+                                  .cache = std::move(cache),
+                                  .layer = layer,
+                                  .heads = heads,
+                                  .cos = cos.data(),
+                                  .sin = sin.data(),
+                                  .rotary_dim = 2 * static_cast<int64_t>(cos.shape(1)),
+                                  .rotary_positions = static_cast<int64_t>(cos.shape(0)),
+                                  .interleaved = interleaved}));
     }
     void attention(const BufferTuple& q, const BufferTuple& y, std::shared_ptr<KVCache> cache, size_t layer,
                    int64_t heads, float scale, float softcap, int64_t window, std::optional<Floats> slopes,
                    std::optional<Floats> sinks, int sight, std::optional<Floats> bias) {
-        AttentionOpSpec spec{buffer_of(q), buffer_of(y), std::move(cache), layer, heads, scale, softcap, window,
-                             data_of(slopes), data_of(sinks), static_cast<Sight>(sight), data_of(bias), 0};
+        AttentionOpSpec spec{.q = buffer_of(q),
+                             .y = buffer_of(y),
+                             .cache = std::move(cache),
+                             .layer = layer,
+                             .heads = heads,
+                             .scale = scale,
+                             .softcap = softcap,
+                             .window = window,
+                             .slopes = data_of(slopes),
+                             .sinks = data_of(sinks),
+                             .sight = static_cast<Sight>(sight),
+                             .bias = data_of(bias),
+                             .reach = 0};
         if (bias) {
             const auto width = static_cast<int64_t>(bias->shape(1));
             spec.reach = width / 2 - kRescale;
@@ -130,45 +161,13 @@ public:
         if (size != d && size != heads * d) throw std::invalid_argument("a q or k norm has one gain per element of a head, or of all heads");
         return size != d;
     }
-    // The result as an array [rows, width] over the program's own memory.
-    nb::ndarray<nb::numpy, float> replay(const Ints& token_ids, const Ints& positions, const Ints& slots,
-                                         const Ints& query_start, const Ints& context_lens,
-                                         const IntTable& page_tables, const Ints& sampled,
-                                         const std::optional<Ints>& cross_lens,
-                                         const std::optional<IntTable>& cross_tables,
-                                         const std::optional<Masks>& tree_masks, const std::optional<Ints>& local_slots,
-                                         const std::optional<IntTable>& local_tables, nb::handle self) {
-        BatchView b{token_ids.data(), positions.data(), slots.data(), query_start.data(), context_lens.data(),
-                    page_tables.data(), sampled.data(), static_cast<int64_t>(token_ids.shape(0)),
-                    static_cast<int64_t>(context_lens.shape(0)), static_cast<int64_t>(sampled.shape(0)),
-                    static_cast<int64_t>(page_tables.shape(1)), nullptr, nullptr, 0, nullptr, 0, nullptr, nullptr};
-        if (cross_lens && cross_tables) {
-            if (cross_lens->shape(0) != context_lens.shape(0) || cross_tables->shape(0) != context_lens.shape(0))
-                throw std::invalid_argument("cross_lens, cross_tables and context_lens differ in length");
-            b.cross_lens = cross_lens->data();
-            b.cross_tables = cross_tables->data();
-            b.cross_width = static_cast<int64_t>(cross_tables->shape(1));
-        }
-        if (tree_masks) {
-            if (tree_masks->shape(0) != token_ids.shape(0) || tree_masks->shape(1) < 1)
-                throw std::invalid_argument("tree_masks has a row of words for each token");
-            b.tree_masks = tree_masks->data();
-            b.tree_words = static_cast<int64_t>(tree_masks->shape(1));
-        }
-        if (local_slots && local_tables) {
-            if (local_slots->shape(0) != token_ids.shape(0) || local_tables->shape(0) != page_tables.shape(0) ||
-                local_tables->shape(1) != page_tables.shape(1))
-                throw std::invalid_argument("local_slots and local_tables have the shapes of slots and page_tables");
-            b.local_slots = local_slots->data();
-            b.local_tables = local_tables->data();
-        }
-        if (positions.shape(0) != token_ids.shape(0) || slots.shape(0) != token_ids.shape(0))
-            throw std::invalid_argument("token_ids, positions and slots differ in length");
-        if (query_start.shape(0) != context_lens.shape(0) + 1 || page_tables.shape(0) != context_lens.shape(0))
-            throw std::invalid_argument("query_start, context_lens and page_tables differ in length");
+    // The result as an array [rows, width] over the program's own memory. given_rows: of the Rows::Given buffers.
+    nb::ndarray<nb::numpy, float> replay(nb::handle batch, int64_t given_rows, nb::handle self) {
+        const BatchArrays arrays(batch);
+        const BatchView view = arrays.view(given_rows);
         {
             nb::gil_scoped_release release;
-            program_.replay(b);
+            program_.replay(view);
         }
         return rows_of(program_.result(), self);
     }

@@ -59,9 +59,30 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
     }
     if (rows_.local_pages) gather_local(rows, starts, width);
     const auto count = static_cast<int64_t>(n);
-    return {token_ids_.data(), starts.data(), slots_.data(), counting_.data(), context_lens_.data(),
-            page_tables_.data(), counting_.data(), count, count, count, width, nullptr, nullptr, 0, nullptr, 0,
-            rows_.local_pages ? local_slots_.data() : nullptr, rows_.local_pages ? local_tables_.data() : nullptr};
+    return {.token_ids = token_ids_.data(),
+            .positions = starts.data(),
+            .slots = slots_.data(),
+            .query_start = counting_.data(),
+            .context_lens = context_lens_.data(),
+            .page_tables = page_tables_.data(),
+            .sampled = counting_.data(),
+            .tokens = count,
+            .sequences = count,
+            .sampled_rows = count,
+            .table_width = width,
+            .cross_lens = nullptr,
+            .cross_tables = nullptr,
+            .cross_width = 0,
+            .tree_masks = nullptr,
+            .tree_words = 0,
+            .local_slots = rows_.local_pages ? local_slots_.data() : nullptr,
+            .local_tables = rows_.local_pages ? local_tables_.data() : nullptr,
+            .rope_positions = starts.data(),
+            .replaced = nullptr,
+            .replaced_rows = nullptr,
+            .replaced_count = 0,
+            .replaced_width = 0,
+            .given_rows = 0};
 }
 
 void Decoder::gather_local(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width) {

@@ -31,12 +31,10 @@ struct Kernels {
     float (*row_product)(const Matrix&, int64_t row, const int8_t* q, const float* d);
     void (*norm)(const float* x, float* y, int64_t k, NormKind kind, const float* gain, const float* bias,
                  float eps);
-    void (*act_mul)(const float* x, float* y, int64_t half, Activation activation);
     void (*add)(const float* x, const float* y, float* z, int64_t count);
     void (*gate)(const float* x, float gate, float* y, int64_t count);
     // y += factor * x
     void (*axpy)(const float* x, float factor, float* y, int64_t count);
-    void (*scale)(const float* x, float factor, float* y, int64_t count);
     // y = scale * row `row` of the matrix, dequantized; scale 1 changes no bit.
     void (*embed)(const Matrix&, int64_t row, float scale, float* y);
     // p = softmax(x)

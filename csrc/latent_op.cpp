@@ -21,16 +21,23 @@ public:
     int64_t units(const Step& s, int) const override { return s.batch.tokens * (spec_.heads + 1); }
     size_t scratch_bytes(const Kernels&) const override { return static_cast<size_t>(kv_.d) * 12 + 64; }
     void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
-        const LatentArgs args{s.at(spec_.q_latent), s.at(spec_.q_rope), s.at(spec_.latent), s.at(spec_.k_rope),
-                              s.at(spec_.q), s.batch.positions, spec_.cache->slots(s.batch), kv_, spec_.heads, spec_.cos, spec_.sin,
-                              spec_.interleaved};
+        const LatentArgs args{.q_latent = s.at(spec_.q_latent),
+                              .q_rope = s.at(spec_.q_rope),
+                              .latent = s.at(spec_.latent),
+                              .k_rope = s.at(spec_.k_rope),
+                              .q = s.at(spec_.q),
+                              .positions = s.batch.rope_positions,
+                              .slots = spec_.cache->slots(s.batch),
+                              .kv = kv_,
+                              .heads = spec_.heads,
+                              .cos = spec_.cos,
+                              .sin = spec_.sin,
+                              .interleaved = spec_.interleaved};
         s.kernels->latent_append(args, begin, end, s.scratch_of(thread));
     }
     void check(const BatchView& b) const override {
         spec_.cache->check_slots(b, kv_);
-        for (int64_t t = 0; t < b.tokens; t++)
-            if (b.positions[t] >= spec_.rotary_positions)
-                throw std::invalid_argument("a position lies outside the rotary tables");
+        check_rotary(b, spec_.rotary_positions);
     }
 
 private:

@@ -68,31 +68,28 @@ private:
     Buffer x_, y_;
 };
 
-class PoolRows : public Op {
+// y = x, but for the rows of some tokens, which the batch brings.
+class ReplaceRows : public Op {
 public:
-    PoolRows(Buffer x, Buffer y, bool mean) : x_(x), y_(y), mean_(mean) {}
-    int64_t units(const Step& s, int) const override { return s.batch.sequences; }
+    ReplaceRows(Buffer x, Buffer y) : x_(x), y_(y) {}
+    int64_t units(const Step& s, int) const override { return s.batch.tokens; }
     void run(const Step& s, int, int64_t begin, int64_t end, int) override {
-        for (int64_t q = begin; q < end; q++) {
-            const int64_t from = s.batch.query_start[q], to = s.batch.query_start[q + 1];
-            float* y = s.row(y_, q);
-            if (!mean_) {
-                std::memcpy(y, s.row(x_, to - 1), static_cast<size_t>(x_.width) * 4);
-                continue;
-            }
-            std::memset(y, 0, static_cast<size_t>(x_.width) * 4);
-            for (int64_t t = from; t < to; t++) s.kernels->add(y, s.row(x_, t), y, x_.width);
-            s.kernels->scale(y, 1.0f / static_cast<float>(to - from), y, x_.width);
-        }
+        const BatchView& b = s.batch;
+        std::memcpy(s.row(y_, begin), s.row(x_, begin), static_cast<size_t>((end - begin) * x_.width) * 4);
+        const int32_t* last = b.replaced + b.replaced_count;
+        for (const int32_t* t = std::lower_bound(b.replaced, last, begin); t < last && *t < end; t++)
+            std::memcpy(s.row(y_, *t), b.replaced_rows + (t - b.replaced) * x_.width, static_cast<size_t>(x_.width) * 4);
     }
     void check(const BatchView& b) const override {
-        for (int64_t s = 0; s < b.sequences; s++)
-            if (b.query_start[s] == b.query_start[s + 1]) throw std::invalid_argument("pool needs a token per sequence");
+        if (b.replaced_count && b.replaced_width != x_.width)
+            throw std::invalid_argument("replaced rows are as wide as the model's hidden states");
+        for (int64_t i = 0; i < b.replaced_count; i++)
+            if (b.replaced[i] < 0 || b.replaced[i] >= b.tokens || (i && b.replaced[i] <= b.replaced[i - 1]))
+                throw std::invalid_argument("replaced rows are tokens of the batch, ascending");
     }
 
 private:
     Buffer x_, y_;
-    bool mean_;
 };
 
 class Norm : public Op {
@@ -107,19 +104,6 @@ public:
 private:
     Buffer x_, y_;
     NormOf norm_;
-};
-
-class ActMul : public Op {
-public:
-    ActMul(Buffer x, Buffer y, Activation activation) : x_(x), y_(y), activation_(activation) {}
-    int64_t units(const Step& s, int) const override { return s.rows(x_.rows); }
-    void run(const Step& s, int, int64_t begin, int64_t end, int) override {
-        for (int64_t r = begin; r < end; r++) s.kernels->act_mul(s.row(x_, r), s.row(y_, r), y_.width, activation_);
-    }
-
-private:
-    Buffer x_, y_;
-    Activation activation_;
 };
 
 class Add : public Op {
@@ -204,16 +188,26 @@ public:
     int64_t units(const Step& s, int) const override { return s.batch.tokens * (spec_.heads + 2 * kv_.heads); }
     size_t scratch_bytes(const Kernels&) const override { return static_cast<size_t>(kv_.d) * 12 + 64; }
     void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {
-        const RotaryArgs args{s.at(spec_.qkv), s.at(spec_.q), s.batch.positions, spec_.cache->slots(s.batch), kv_, spec_.heads,
-                              spec_.cos, spec_.sin, spec_.rotary_dim, spec_.interleaved, spec_.q_norm, spec_.k_norm,
-                              spec_.q_together, spec_.k_together, spec_.eps};
+        const RotaryArgs args{.qkv = s.at(spec_.qkv),
+                              .q = s.at(spec_.q),
+                              .positions = s.batch.rope_positions,
+                              .slots = spec_.cache->slots(s.batch),
+                              .kv = kv_,
+                              .heads = spec_.heads,
+                              .cos = spec_.cos,
+                              .sin = spec_.sin,
+                              .rotary_dim = spec_.rotary_dim,
+                              .interleaved = spec_.interleaved,
+                              .q_norm = spec_.q_norm,
+                              .k_norm = spec_.k_norm,
+                              .q_together = spec_.q_together,
+                              .k_together = spec_.k_together,
+                              .eps = spec_.eps};
         s.kernels->rotary_append(args, begin, end, s.scratch_of(thread));
     }
     void check(const BatchView& b) const override {
         spec_.cache->check_slots(b, kv_);
-        for (int64_t t = 0; t < b.tokens; t++)
-            if (spec_.cos && b.positions[t] >= spec_.rotary_positions)
-                throw std::invalid_argument("a position lies outside the rotary tables");
+        if (spec_.cos) check_rotary(b, spec_.rotary_positions);
     }
 
 private:
@@ -222,6 +216,12 @@ private:
 };
 
 } // namespace
+
+void check_rotary(const BatchView& b, int64_t positions) {
+    for (int64_t t = 0; t < b.tokens; t++)
+        if (b.rope_positions[t] < 0 || b.rope_positions[t] >= positions)
+            throw std::invalid_argument("a position lies outside the rotary tables");
+}
 
 size_t linear_scratch_bytes(const Kernels& k, const Matrix& w) {
     return static_cast<size_t>(std::max(w.k * 4, k.linear_scratch(w)));
@@ -234,9 +234,8 @@ std::unique_ptr<Op> make_embed_positions(Buffer x, Buffer y, Weights table, int6
     return std::make_unique<EmbedPositions>(x, y, std::move(table), offset);
 }
 std::unique_ptr<Op> make_gather(Buffer x, Buffer y) { return std::make_unique<Gather>(x, y); }
-std::unique_ptr<Op> make_pool(Buffer x, Buffer y, bool mean) { return std::make_unique<PoolRows>(x, y, mean); }
+std::unique_ptr<Op> make_replace(Buffer x, Buffer y) { return std::make_unique<ReplaceRows>(x, y); }
 std::unique_ptr<Op> make_norm(Buffer x, Buffer y, NormOf norm) { return std::make_unique<Norm>(x, y, norm); }
-std::unique_ptr<Op> make_act_mul(Buffer x, Buffer y, Activation a) { return std::make_unique<ActMul>(x, y, a); }
 std::unique_ptr<Op> make_add(Buffer x, Buffer y, Buffer z) { return std::make_unique<Add>(x, y, z); }
 std::unique_ptr<Op> make_gate(Buffer x, Buffer gate, Buffer y) { return std::make_unique<GateRows>(x, gate, y); }
 std::unique_ptr<Op> make_linear(LinearSpec spec) { return std::make_unique<Linear>(std::move(spec)); }

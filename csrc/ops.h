@@ -20,11 +20,13 @@ struct NormOf { // a norm that was folded into the op after it
 std::unique_ptr<Op> make_embed(Buffer y, Weights table, float scale);
 std::unique_ptr<Op> make_embed_positions(Buffer x, Buffer y, Weights table, int64_t offset);
 std::unique_ptr<Op> make_gather(Buffer x, Buffer y);
-std::unique_ptr<Op> make_pool(Buffer x, Buffer y, bool mean);
+std::unique_ptr<Op> make_replace(Buffer x, Buffer y);
 std::unique_ptr<Op> make_norm(Buffer x, Buffer y, NormOf norm);
-std::unique_ptr<Op> make_act_mul(Buffer x, Buffer y, Activation activation);
 std::unique_ptr<Op> make_add(Buffer x, Buffer y, Buffer z);
 std::unique_ptr<Op> make_gate(Buffer x, Buffer gate, Buffer y);
+
+// Throws std::invalid_argument where rotary tables of so many positions lack one of the batch's.
+void check_rotary(const BatchView& b, int64_t positions);
 
 // Scratch that prepare and linear of one weight share.
 size_t linear_scratch_bytes(const Kernels& k, const Matrix& w);

@@ -28,6 +28,7 @@ void Program::check(const BatchView& b) const {
     require(b.sampled_rows <= limits_.sampled, "the batch samples more rows than the program's limit");
     require(b.table_width <= limits_.table_width, "the batch's page tables are wider than the program's limit");
     require(b.cross_width <= limits_.table_width, "the encoder's page tables are wider than the program's limit");
+    require(b.given_rows <= limits_.given, "the batch is given more rows than the program's limit");
     require(b.query_start[0] == 0 && b.query_start[b.sequences] == b.tokens, "query_start does not span the tokens");
     for (int64_t s = 0; s < b.sequences; s++)
         require(b.query_start[s] <= b.query_start[s + 1], "query_start must ascend");
@@ -55,8 +56,15 @@ void Program::replay(const BatchView& batch, int32_t* choices) {
         claim_count_ = phases_.size();
     }
     for (size_t i = 0; i < claim_count_; i++) claims_[i].reset();
-    step_ = Step{kernels_, batch, arena_.data(), scratch_ ? scratch_->data() : nullptr, stride, pool_->size(),
-                 ++serial_, chooses() ? choices : nullptr, upcoming_.data()};
+    step_ = Step{.kernels = kernels_,
+                 .batch = batch,
+                 .arena = arena_.data(),
+                 .scratch = scratch_ ? scratch_->data() : nullptr,
+                 .scratch_stride = stride,
+                 .threads = pool_->size(),
+                 .serial = ++serial_,
+                 .choices = chooses() ? choices : nullptr,
+                 .upcoming = upcoming_.data()};
     for (auto& op : ops_) op->begin(step_);
     if (batch.tokens == 0) return;
     pool_->run([](void* self, int thread) { static_cast<Program*>(self)->work(thread); }, this);

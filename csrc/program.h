@@ -13,10 +13,10 @@
 
 namespace octavo {
 
-enum class Rows : int { Tokens, Sampled, Sequences };
+enum class Rows : int { Tokens, Sampled, Given };
 
 struct Limits {
-    int64_t tokens, sequences, sampled, table_width;
+    int64_t tokens, sequences, sampled, table_width, given;
 };
 
 struct Buffer { // [rows, width] f32 in the arena
@@ -40,7 +40,7 @@ struct Step {
     enum { kLine = 8 };
 
     int64_t rows(Rows kind) const {
-        return kind == Rows::Tokens ? batch.tokens : kind == Rows::Sampled ? batch.sampled_rows : batch.sequences;
+        return kind == Rows::Tokens ? batch.tokens : kind == Rows::Sampled ? batch.sampled_rows : batch.given_rows;
     }
     float* at(const Buffer& b) const { return reinterpret_cast<float*>(arena + b.offset); }
     float* row(const Buffer& b, int64_t r) const { return at(b) + r * b.width; }

@@ -188,6 +188,11 @@ struct BatchView {
     int64_t tree_words;
     const int32_t* local_slots; // slots and page_tables of the layers with a window; null where they share pages
     const int32_t* local_tables; // with the others
+    const int32_t* rope_positions; // what rotation turns by: positions, where the batch brings no others
+    const int32_t* replaced; // tokens whose rows replace_rows takes from replaced_rows; none where replaced_count is 0
+    const float* replaced_rows; // [replaced_count, replaced_width]
+    int64_t replaced_count, replaced_width;
+    int64_t given_rows; // of the arrays of Rows::Given
 };
 
 static inline bool is_tree(const BatchView& b, int64_t s) { // every token of a tree sees itself

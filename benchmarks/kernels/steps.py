@@ -28,10 +28,10 @@ from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.hub import resolve
 from octavo.kernels import _native
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.cpu import CpuBackend, run
-from octavo.kernels.cpu_lower import build, parts, rows_to_native
-from octavo.kernels.ops import Inputs
-from octavo.kernels.program import Call, Recorder, fuse
+from octavo.kernels.cpu import CpuBackend
+from octavo.kernels.cpu_lower import Built, Recorded, build, parts
+from octavo.kernels.ops import Inputs, Rows
+from octavo.kernels.program import Buffer, Call, Recorder, fuse
 from octavo.models.load import load_model
 from support.kernels import batch_of, limits_of
 
@@ -117,27 +117,25 @@ class Step:
                 self._replay([c for c in self.calls if c.name == "rotary_append"], batch)
 
     def _replay(self, calls: Sequence[Call], batch: ForwardBatch) -> None:
-        program, _keep = self.program(calls, batch)
-        run(program, batch)
+        self.program(calls, batch).program.replay(batch)
 
-    def program(self, calls: Sequence[Call], batch: ForwardBatch) -> tuple[_native.Program, Any]:
-        result = calls[-1].output
-        buffers, limits = self.recorder.buffers, limits_of(batch)
-        program, plan, keep = build(calls, buffers, result, limits, self.backend.pool, self.backend.isa)
+    def program(self, calls: Sequence[Call], batch: ForwardBatch) -> Built:
+        recorded = Recorded(calls, self.recorder.buffers, calls[-1].output)
+        built = build(recorded, limits_of(batch), self.backend.pool, self.backend.isa)
         written = {call.output for call in calls}
         rng = np.random.default_rng(1)
         for number in sorted({b for call in calls for b in call.inputs} - written):
-            buffer = buffers[number]
-            kind = rows_to_native(buffer.rows)
-            rows = (batch.num_tokens, batch.num_sampled, batch.num_sequences)[kind]
-            memory = program.memory((kind, buffer.width, plan.offsets[number]), rows)
-            memory[:] = rng.standard_normal((rows, buffer.width), np.float32)
-        return program, keep
+            buffer = self.recorder.buffers[number]
+            rows = rows_of(buffer, batch)
+            built.program.memory(built.place(number), rows)[:] = rng.standard_normal(
+                (rows, buffer.width), np.float32
+            )
+        return built
 
     def seconds(self, calls: Sequence[Call], spend: float) -> float:
-        program, _keep = self.program(calls, self.batch)
+        built = self.program(calls, self.batch)
         clock = time.thread_time if self.backend.threads == 1 else time.perf_counter
-        return best_time(lambda: run(program, self.batch), spend, clock)
+        return best_time(lambda: built.program.replay(self.batch), spend, clock)
 
     def kinds(self) -> Iterator[tuple[str, list[Call]]]:
         found: dict[str, list[Call]] = defaultdict(list)
@@ -146,8 +144,11 @@ class Step:
         yield from found.items()
 
     def rows(self, call: Call) -> int:
-        kind = rows_to_native(self.recorder.buffers[call.output].rows)
-        return (self.batch.num_tokens, self.batch.num_sampled, self.batch.num_sequences)[kind]
+        return rows_of(self.recorder.buffers[call.output], self.batch)
+
+
+def rows_of(buffer: Buffer, batch: ForwardBatch) -> int:
+    return batch.num_tokens if buffer.rows is Rows.TOKENS else batch.num_sampled
 
 
 def of_ops(step: Step, backend: CpuBackend, total: float, spend: float) -> list[dict[str, Any]]:

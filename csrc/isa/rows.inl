@@ -89,13 +89,6 @@ void gate_row(const float* x, float gate, float* y, int64_t count) {
     }
 }
 
-void act_mul_row(const float* x, float* y, int64_t half, Activation activation) {
-    for (int64_t i = 0; i < half; i += 16) {
-        const int64_t n = half - i < 16 ? half - i : 16;
-        store_n(y + i, activate(load_n(x + i, n), activation) * load_n(x + half + i, n), n);
-    }
-}
-
 void add_rows(const float* x, const float* y, float* z, int64_t count) {
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) store(z + i, load(x + i) + load(y + i));

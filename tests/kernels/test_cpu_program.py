@@ -25,6 +25,7 @@ from octavo.kernels.ops import (
     Ops,
     PackedWeight,
     Rotary,
+    Rows,
     Tensor,
 )
 from octavo.kernels.program import Call, Recorder, fuse, plan_arena
@@ -248,7 +249,7 @@ def test_recording_refuses_widths_that_do_not_meet() -> None:
     backend, recorder = BACKENDS[0], Recorder()
     w = backend.pack([random_weight(np.random.default_rng(7), "f32", 4, 6)])
     x = recorder.embed(Inputs(), w)
-    narrow = recorder.act_mul(x, Activation.NONE)
+    narrow = recorder.given(Inputs(), "x", Rows.TOKENS, 3)
     with pytest.raises(ValueError, match="6 columns"):
         recorder.linear(narrow, w)
     with pytest.raises(ValueError, match="residual"):

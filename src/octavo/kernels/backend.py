@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from octavo.errors import CapacityError
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.draws import DeviceSteps
 from octavo.kernels.operations import Ops
@@ -22,6 +23,8 @@ class Limits:
 
     Attributes:
         local: batches have local_slots and local_tables.
+        max_given: rows of the arrays of Rows.GIVEN.
+        extras: names of the optional parts that batches may bring (kernels.batch.Extras).
     """
 
     max_tokens: int
@@ -29,6 +32,30 @@ class Limits:
     max_sampled: int
     max_pages_per_sequence: int
     local: bool = False
+    max_given: int = 0
+    extras: frozenset[str] = frozenset()
+
+    def check(self, batch: ForwardBatch) -> None:
+        """
+        Raises:
+            CapacityError: the batch is larger than what was planned for.
+            ValueError: it brings a part that the program was not captured for.
+        """
+        if (
+            batch.num_tokens > self.max_tokens
+            or batch.num_sequences > self.max_sequences
+            or batch.num_sampled > self.max_sampled
+            or batch.page_tables.shape[1] > self.max_pages_per_sequence
+            or (batch.cross_tables is not None and batch.cross_tables.shape[1] > self.max_pages_per_sequence)
+        ):
+            raise CapacityError(
+                f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences exceeds {self}"
+            )
+        if batch.extras is not None:
+            foreign = batch.extras.names - self.extras
+            if foreign:
+                raise ValueError(f"this program was not captured for {', '.join(sorted(foreign))}")
+            batch.extras.check(batch.num_tokens)
 
 
 class KVCache(Protocol):
@@ -78,8 +105,24 @@ class Forward(Protocol):
 class Program(Protocol):
     """A forward that can be run again and again over the same static buffers."""
 
-    def replay(self, batch: ForwardBatch) -> F32:
-        """Run it. Returns the forward's result, [rows, width]; valid until the next replay."""
+    def replay(self, batch: ForwardBatch, given: Mapping[str, F32] | None = None) -> F32:
+        """Run it. Returns the forward's result, [rows, width]; valid until the next replay.
+
+        Args:
+            given: the arrays that the forward takes (Ops.given), by name.
+
+        Raises:
+            ValueError: the batch brings a part, or given an array, that the forward does not know, or one
+                that it takes is missing or of another shape.
+        """
+        ...
+
+    def kept(self, name: str) -> F32:
+        """What the last replay left under that name (Ops.keep), [rows, width]; valid until the next one.
+
+        Raises:
+            ValueError: the forward keeps nothing of that name.
+        """
         ...
 
 
@@ -194,7 +237,12 @@ class Backend(ABC):
 
     @abstractmethod
     def capture(self, forward: Forward, limits: Limits) -> Program:
-        """Make a Program of model code."""
+        """Make a Program of model code.
+
+        Raises:
+            UnsupportedError: limits name an optional part of batches that no program takes yet, or that this
+                model does not read.
+        """
 
     def facts(self) -> dict[str, str]:
         """What the lines of a start should say of it, by name."""

@@ -10,6 +10,56 @@ import numpy.typing as npt
 from octavo.kernels import trees
 
 I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Extras:
+    """Parts of a batch that few have. A program takes those alone that Limits.extras named at capture.
+
+    Attributes:
+        rope_positions [T]: what rotation turns by in place of positions; attention, windows and noise go
+            on with. [T, 3], of one number for each section of a head, is refused so far.
+        horizons [T]: the last position that each token sees. Refused so far.
+        adapters [T]: whose low-rank weights each token meets; 0: none. Refused so far.
+        replaced [n]: tokens, ascending, whose embeddings are not their ids' but
+        rows [n, width]: f32, as wide as the table of embeddings; they are taken as they are, not scaled.
+    """
+
+    rope_positions: I32 | None = None
+    horizons: I32 | None = None
+    adapters: I32 | None = None
+    replaced: I32 | None = None
+    rows: F32 | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of those that are there; rows belong to replaced."""
+        return frozenset(name for name in EXTRAS if getattr(self, name) is not None)
+
+    def check(self, num_tokens: int) -> None:
+        """
+        Raises:
+            ValueError: a part does not fit a batch of so many tokens.
+        """
+        for name in ("rope_positions", "horizons", "adapters"):
+            array: I32 | None = getattr(self, name)
+            if array is not None and array.shape != (num_tokens,):
+                shape = array.shape
+                raise ValueError(f"{name} has a number for each of {num_tokens} tokens, not shape {shape}")
+        if self.replaced is None or self.rows is None:
+            if (self.replaced is None) != (self.rows is None):
+                raise ValueError("replaced tokens and their rows come together")
+            return
+        if self.rows.ndim != 2 or self.replaced.shape != (len(self.rows),):
+            raise ValueError(f"rows {self.rows.shape} are not one for each of {self.replaced.shape} replaced")
+        ends = np.concatenate([[-1], self.replaced, [num_tokens]])
+        if (np.diff(ends) <= 0).any():
+            raise ValueError(f"replaced tokens ascend, and are of the batch's {num_tokens}")
+
+
+EXTRAS = ("rope_positions", "horizons", "adapters", "replaced")
+"""What Limits.extras may name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +85,7 @@ class ForwardBatch:
         tree_masks [T, W]: uint64 words of which tokens of its sequence's step a token sees
             (kernels/trees.py); None: no sequence is a tree. Token i of a tree is stored where
             position context_lens[s] - query_len + i would be; its position is its parent's + 1.
+        extras: parts that few batches have; None: none of them.
 
     Raises:
         ValueError: tree_masks that are not of trees.
@@ -52,6 +103,7 @@ class ForwardBatch:
     tree_masks: trees.U64 | None = None
     local_slots: I32 | None = None
     local_tables: I32 | None = None
+    extras: Extras | None = None
 
     def __post_init__(self) -> None:
         if self.tree_masks is not None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import CapacityError, InvalidRequestError
+from octavo.errors import InvalidRequestError
 from octavo.kernels import _native
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.cpu_lower import CpuKVLayer, build, rows_to_native
+from octavo.kernels.cpu_lower import Built, CpuKVLayer, Recorded, build
 from octavo.kernels.cpu_weight import CpuWeight, pack
 from octavo.kernels.ops import (
     F32,
@@ -23,10 +23,11 @@ from octavo.kernels.ops import (
     Limits,
     Program,
     RowDecoder,
+    Rows,
     RowSampler,
     Tensor,
 )
-from octavo.kernels.program import Buffer, Call, Recorder, fuse
+from octavo.kernels.program import Buffer, Call, Recorder, fuse, record, signed
 from octavo.kernels.weight import Weight
 
 _KV_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int16": 4}
@@ -69,52 +70,33 @@ class CpuKVCache:
 
 
 class CpuProgram:
-    """A captured forward. replay returns a view of its own memory.
+    """A captured forward. replay and kept return views of its own memory.
 
     Attributes:
         native: the program itself.
         nbytes: of that memory, touched as far as batches reach.
     """
 
-    def __init__(
-        self, native: _native.Program, limits: Limits, keep_alive: Sequence[Any], nbytes: int
-    ) -> None:
-        self.native, self._limits, self._keep_alive = native, limits, keep_alive
-        self.nbytes = nbytes
+    def __init__(self, built: Built, limits: Limits, recorder: Recorder) -> None:
+        self.native, self._limits, self._keep_alive = built.program, limits, built.held
+        self.nbytes = built.plan.nbytes
+        self._signature = signed(recorder, limits)
+        self._given = {name: built.place(number) for name, number in recorder.given_as.items()}
+        self._kept = {name: built.place(number) for name, number in recorder.kept_as.items()}
 
-    def replay(self, batch: ForwardBatch) -> F32:
-        check_limits(batch, self._limits)
-        return run(self.native, batch)
+    def replay(self, batch: ForwardBatch, given: Mapping[str, F32] | None = None) -> F32:
+        self._limits.check(batch)
+        if not given and not self._given:
+            return self.native.replay(batch)
+        arrays = given or {}
+        rows = self._signature.check(batch, self._limits, arrays)
+        for name, array in arrays.items():
+            self.native.memory(self._given[name], len(array))[:] = array
+        return self.native.replay(batch, rows)
 
-
-def check_limits(batch: ForwardBatch, limits: Limits) -> None:
-    if (
-        batch.num_tokens > limits.max_tokens
-        or batch.num_sequences > limits.max_sequences
-        or batch.num_sampled > limits.max_sampled
-        or batch.page_tables.shape[1] > limits.max_pages_per_sequence
-        or (batch.cross_tables is not None and batch.cross_tables.shape[1] > limits.max_pages_per_sequence)
-    ):
-        raise CapacityError(
-            f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences exceeds {limits}"
-        )
-
-
-def run(program: _native.Program, batch: ForwardBatch) -> F32:
-    return program.replay(
-        batch.token_ids,
-        batch.positions,
-        batch.slots,
-        batch.query_start,
-        batch.context_lens,
-        batch.page_tables,
-        batch.sampled,
-        batch.cross_lens,
-        batch.cross_tables,
-        batch.tree_masks,
-        batch.local_slots,
-        batch.local_tables,
-    )
+    def kept(self, name: str) -> F32:
+        self._signature.check_kept(name)
+        return self.native.rows(self._kept[name])
 
 
 class CpuDecoder:
@@ -140,12 +122,18 @@ class EagerOps(Recorder):
     def emit(self, call: Call) -> None:
         super().emit(call)
         backend, limits = self._backend, self._limits
-        program, plan, _keep = build([call], self.buffers, call.output, limits, backend.pool, backend.isa)
+        built = build(Recorded([call], self.buffers, call.output), limits, backend.pool, backend.isa)
+        given = 0
         for number in call.inputs:
-            value, buffer = self._values[number], self.buffers[number]
-            place = (rows_to_native(buffer.rows), buffer.width, plan.offsets[number])
-            program.memory(place, len(value))[:] = value
-        self._values[call.output] = run(program, self._batch).copy()
+            value = self._values[number]
+            built.program.memory(built.place(number), len(value))[:] = value
+            given = len(value) if self.buffers[number].rows is Rows.GIVEN else given
+        self._values[call.output] = built.program.replay(self._batch, given).copy()
+
+    def given(self, inputs: Inputs, name: str, rows: Rows, width: int) -> Tensor:
+        x = super().given(inputs, name, rows, width)
+        self._values[x.ref] = np.ascontiguousarray(inputs.given[name], np.float32)
+        return x
 
     def tensor(self, value: F32, like: Buffer) -> Tensor:
         """A value to start from (tests of single ops)."""
@@ -198,15 +186,15 @@ class CpuBackend(Backend):
         return CpuKVCache(layers, num_pages + swap_pages, page_size, local)
 
     def capture(self, forward: Forward, limits: Limits) -> CpuProgram:
-        recorder = Recorder()
-        result = forward(recorder, Inputs())
-        calls = fuse(recorder.calls, result.ref)
-        program, plan, keep = build(calls, recorder.buffers, result.ref, limits, self.pool, self.isa)
-        return CpuProgram(program, limits, keep, plan.nbytes)
+        recorder, result = record(forward, limits)
+        kept = tuple(recorder.kept_as.values())
+        calls = fuse(recorder.calls, result.ref, kept)
+        ends = Recorded(calls, recorder.buffers, result.ref, tuple(recorder.given_as.values()), kept)
+        return CpuProgram(build(ends, limits, self.pool, self.isa), limits, recorder)
 
     def eager(self, batch: ForwardBatch, limits: Limits) -> EagerOps:
         """Ops that run at once, on one batch."""
-        check_limits(batch, limits)
+        limits.check(batch)
         return EagerOps(self, batch, limits)
 
     def sampler(self, vocab_size: int) -> RowSampler:

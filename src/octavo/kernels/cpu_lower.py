@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from octavo.kernels.ops import (
 )
 from octavo.kernels.program import Buffer, Call, Plan, max_rows, plan_arena
 
-_ROWS = {Rows.TOKENS: 0, Rows.SAMPLED: 1, Rows.SEQUENCES: 2}
+_ROWS = {Rows.TOKENS: 0, Rows.SAMPLED: 1, Rows.GIVEN: 2}
 _ACTIVATIONS = {
     Activation.NONE: 0,
     Activation.SILU: 1,
@@ -49,41 +49,59 @@ class CpuKVLayer:
     spec: KVSpec
 
 
-def rows_to_native(rows: Rows) -> int:
-    return _ROWS[rows]
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Calls over numbered buffers.
 
-
-def build(
-    calls: Sequence[Call],
-    buffers: Sequence[Buffer],
-    result: int,
-    limits: Limits,
-    pool: _native.Pool,
-    isa: str,
-) -> tuple[_native.Program, Plan, list[Any]]:
-    """A native program of these calls, its memory plan, and the arrays that it points into.
-
-    Buffers that are read but never written (eager inputs) get memory too.
+    Attributes:
+        given: buffers that are filled before a replay. kept: those that are read after it, as the result is.
     """
+
+    calls: Sequence[Call]
+    buffers: Sequence[Buffer]
+    result: int
+    given: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A native program, its memory plan, and the arrays that it points into."""
+
+    program: _native.Program
+    plan: Plan
+    held: list[Any]
+    buffers: Sequence[Buffer]
+
+    def place(self, number: int) -> Place:
+        buffer = self.buffers[number]
+        return _ROWS[buffer.rows], buffer.width, self.plan.offsets[number]
+
+
+def build(recorded: Recorded, limits: Limits, pool: _native.Pool, isa: str) -> Built:
+    """Lower calls. Buffers that are read but never written (eager inputs) get memory as given ones do."""
+    calls, buffers = recorded.calls, recorded.buffers
     written = {call.output for call in calls}
-    given = sorted({b for call in calls for b in call.inputs} - written)
+    given = sorted({b for call in calls for b in call.inputs} - written | set(recorded.given))
     sources = [Call("given", (), number) for number in given]
     planned = [*sources, *calls]
     sizes = [max_rows(b.rows, limits) * b.width * 4 for b in buffers]
-    plan = plan_arena(planned, sizes, [_workspace(c, buffers, limits) for c in planned], result)
-    shape = (limits.max_tokens, limits.max_sequences, limits.max_sampled, limits.max_pages_per_sequence)
-    program = _native.Program(pool, isa, shape, plan.nbytes)
-
-    def place(number: int) -> Place:
-        buffer = buffers[number]
-        return rows_to_native(buffer.rows), buffer.width, plan.offsets[number]
-
-    lowering = _Lowering(program, place)
+    workspaces = [_workspace(c, buffers, limits) for c in planned]
+    plan = plan_arena(planned, sizes, workspaces, recorded.result, recorded.kept)
+    shape = _native.Limits(
+        tokens=limits.max_tokens,
+        sequences=limits.max_sequences,
+        sampled=limits.max_sampled,
+        table_width=limits.max_pages_per_sequence,
+        given=limits.max_given,
+    )
+    built = Built(_native.Program(pool, isa, shape, plan.nbytes), plan, [], buffers)
+    lowering = _Lowering(built)
     for call, workspace in zip(planned, plan.workspaces, strict=True):
         if call.name != "given":
             getattr(lowering, call.name)(call, workspace)
-    program.set_result(place(result))
-    return program, plan, lowering.held
+    built.program.set_result(built.place(recorded.result))
+    return built
 
 
 def parts(weight: PackedWeight) -> tuple[_native.Matrix, ...]:
@@ -122,16 +140,15 @@ def _padded(bias: Any) -> Any:
 class _Lowering:
     """One method per op, named as in Ops, with (call, workspace offset)."""
 
-    def __init__(self, program: _native.Program, place: Callable[[int], Place]) -> None:
-        self._program, self._place = program, place
-        self.held: list[Any] = []
+    def __init__(self, built: Built) -> None:
+        self._program, self._place, self._held = built.program, built.place, built.held
 
     def _hold(self, array: Any) -> Any:
         """f32, contiguous, alive as long as the program; None stays None."""
         if array is None:
             return None
         array = np.ascontiguousarray(array, np.float32)
-        self.held.append(array)
+        self._held.append(array)
         return array
 
     def _layer(self, kv: Any) -> tuple[_native.KVCache, int]:
@@ -152,9 +169,8 @@ class _Lowering:
     def gather_rows(self, call: Call, _: int) -> None:
         self._program.gather(self._place(call.inputs[0]), self._place(call.output))
 
-    def pool(self, call: Call, _: int) -> None:
-        mean = call.args["how"] == "mean"
-        self._program.pool(self._place(call.inputs[0]), self._place(call.output), mean)
+    def replace_rows(self, call: Call, _: int) -> None:
+        self._program.replace(self._place(call.inputs[0]), self._place(call.output))
 
     def _norm(self, name: str, gain: Any, bias: Any, eps: float) -> tuple[int, Any, Any, float]:
         return _NORMS[name], self._hold(gain), self._hold(bias), eps
@@ -185,10 +201,6 @@ class _Lowering:
                 workspace,
             )
             column += rows
-
-    def act_mul(self, call: Call, _: int) -> None:
-        activation = _ACTIVATIONS[call.args["activation"]]
-        self._program.act_mul(self._place(call.inputs[0]), self._place(call.output), activation)
 
     def add(self, call: Call, _: int) -> None:
         x, y = call.inputs

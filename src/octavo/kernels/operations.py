@@ -14,6 +14,7 @@ from octavo.kernels.types import (
     PackedWeight,
     Rotary,
     Routing,
+    Rows,
     Tensor,
 )
 
@@ -36,8 +37,29 @@ class Ops(ABC):
         """y[r] = x[sampled[r]]: [R, width], the rows whose logits are wanted."""
 
     @abstractmethod
-    def pool(self, inputs: Inputs, x: Tensor, how: str) -> Tensor:
-        """[S, width]: "last" or "mean" over each sequence's tokens of this batch (embeddings)."""
+    def replace_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
+        """y[t] = x[t], but y[replaced[i]] = rows[i] where the batch brings such (kernels.batch.Extras)."""
+
+    # -- between programs ------------------------------------------------------------------------
+
+    @abstractmethod
+    def keep(self, inputs: Inputs, x: Tensor, name: str) -> None:
+        """Leave x for whoever replays this forward (Program.kept). It changes nothing else.
+
+        A norm that is kept is computed by itself, not within the projection that reads it: keep what
+        comes before norms.
+
+        Raises:
+            ValueError: something of that name is kept already.
+        """
+
+    @abstractmethod
+    def given(self, inputs: Inputs, name: str, rows: Rows, width: int) -> Tensor:
+        """[rows, width], f32: what the replay was given by that name; the same each time it is asked for.
+
+        Raises:
+            ValueError: it was asked for with another shape before.
+        """
 
     # -- rows to rows ----------------------------------------------------------------------------
 
@@ -69,10 +91,6 @@ class Ops(ABC):
         3. z = scale * z; softcap: z = softcap * tanh(z / softcap).
         4. residual: y = residual + z.
         """
-
-    @abstractmethod
-    def act_mul(self, x: Tensor, activation: Activation) -> Tensor:
-        """y = activation(x[:, :w/2]) * x[:, w/2:]: the gating of a fused gate-and-up projection."""
 
     @abstractmethod
     def add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -127,10 +145,11 @@ class Ops(ABC):
         qkv rows are [num_heads * head_dim | num_kv_heads * head_dim | num_kv_heads * v_head_dim].
         q_norm, k_norm: RMS norm before rotation, [head_dim] of each head by itself, or [heads *
         head_dim] over all heads of q or k together. rotary None: no rotation.
-        Rotation of a pair: (a cos - b sin, b cos + a sin) at the token's position, over the first
-        rotary.dim elements of each head. Scales of a token and head: int8 pages max|x| / 127; int16
-        pages max(|k| / 46000, max|k| / 32767) with the Euclidean norm |k|, and max|v| / 16383: then
-        sums of 32 bits hold every score, and every block of 32 weighted values (csrc/isa/round16.inl).
+        Rotation of a pair: (a cos - b sin, b cos + a sin) at the token's position (Extras.rope_positions
+        where the batch brings them), over the first rotary.dim elements of each head.
+        Scales of a token and head: int8 pages max|x| / 127; int16 pages max(|k| / 46000, max|k| / 32767)
+        with the Euclidean norm |k|, and max|v| / 16383: then sums of 32 bits hold every score, and every
+        block of 32 weighted values (csrc/isa/round16.inl).
         """
 
     @abstractmethod

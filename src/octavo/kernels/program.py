@@ -8,14 +8,17 @@ norm into the linear that reads it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from octavo.errors import UnsupportedError
+from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,
     Activation,
     AttentionSpec,
+    Forward,
     Inputs,
     KVLayer,
     Limits,
@@ -53,11 +56,19 @@ class Call:
 
 
 class Recorder(Ops):
-    """Each method notes a Call and returns a handle on its output; Tensor.ref is a buffer's number."""
+    """Each method notes a Call and returns a handle on its output; Tensor.ref is a buffer's number.
+
+    Attributes:
+        given_as, kept_as: names -> buffers that come from, and are left to, whoever replays the forward.
+        reads: the optional parts of batches that the forward takes (kernels.batch.EXTRAS).
+    """
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
         self.calls: list[Call] = []
+        self.given_as: dict[str, int] = {}
+        self.kept_as: dict[str, int] = {}
+        self.reads: set[str] = set()
 
     def emit(self, call: Call) -> None:
         self.calls.append(call)
@@ -77,10 +88,23 @@ class Recorder(Ops):
     def gather_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
         return self._call("gather_rows", (x,), Rows.SAMPLED, x.width)
 
-    def pool(self, inputs: Inputs, x: Tensor, how: str) -> Tensor:
-        if how not in ("last", "mean"):
-            raise ValueError(f'pool is "last" or "mean", not {how!r}')
-        return self._call("pool", (x,), Rows.SEQUENCES, x.width, how=how)
+    def replace_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
+        self.reads.add("replaced")
+        return self._call("replace_rows", (x,), x.rows, x.width)
+
+    def keep(self, inputs: Inputs, x: Tensor, name: str) -> None:
+        if name in self.kept_as:
+            raise ValueError(f"two results are kept as {name!r}")
+        self.kept_as[name] = x.ref
+
+    def given(self, inputs: Inputs, name: str, rows: Rows, width: int) -> Tensor:
+        wanted = Buffer(rows, width)
+        number = self.given_as.setdefault(name, len(self.buffers))
+        if number == len(self.buffers):
+            self.buffers.append(wanted)
+        if self.buffers[number] != wanted:
+            raise ValueError(f"{name!r} was asked for as {self.buffers[number]}, and as {wanted}")
+        return Tensor(rows, width, number)
 
     def rms_norm(self, x: Tensor, gain: F32, eps: float) -> Tensor:
         return self._call("rms_norm", (x,), x.rows, x.width, gain=gain, bias=None, eps=eps)
@@ -116,9 +140,6 @@ class Recorder(Ops):
             softcap=softcap,
             norm=None,
         )
-
-    def act_mul(self, x: Tensor, activation: Activation) -> Tensor:
-        return self._call("act_mul", (x,), x.rows, x.width // 2, activation=activation)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return self._call("add", (x, y), x.rows, x.width)
@@ -171,6 +192,7 @@ class Recorder(Ops):
     ) -> Tensor:
         width = spec.num_heads * spec.head_dim
         parts = (q_latent, q_rope, latent, k_rope)
+        self.reads.add("rope_positions")
         return self._call("latent_append", parts, q_latent.rows, width, kv=kv, spec=spec, rotary=rotary)
 
     def rotary_append(
@@ -186,6 +208,8 @@ class Recorder(Ops):
     ) -> Tensor:
         width = spec.num_heads * spec.head_dim
         norms = {"q_norm": q_norm, "k_norm": k_norm, "eps": eps}
+        if rotary is not None:
+            self.reads.add("rope_positions")
         return self._call("rotary_append", (qkv,), qkv.rows, width, kv=kv, spec=spec, rotary=rotary, **norms)
 
     def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
@@ -199,9 +223,77 @@ class Recorder(Ops):
         return x  # one rank
 
 
-def fuse(calls: Sequence[Call], result: int) -> list[Call]:
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What goes into a forward beside its batch, and what comes out beside its result, by name."""
+
+    given: Mapping[str, Buffer]
+    kept: Mapping[str, Buffer]
+
+    @staticmethod
+    def of(forward: Forward, limits: Limits) -> Signature:
+        """
+        Raises:
+            UnsupportedError: limits name an optional part that no program takes, or not this one.
+        """
+        return signed(record(forward, limits)[0], limits)
+
+    def check(self, batch: ForwardBatch, limits: Limits, given: Mapping[str, Any]) -> int:
+        """How many rows the arrays of Rows.GIVEN have.
+
+        Raises:
+            ValueError: an array is missing, unknown, of another shape or of more rows than planned.
+        """
+        if self.given.keys() != given.keys():
+            raise ValueError(f"this program is given {sorted(self.given)}, not {sorted(given)}")
+        counts = {Rows.TOKENS: batch.num_tokens, Rows.SAMPLED: batch.num_sampled}
+        for name, buffer in self.given.items():
+            array = given[name]
+            rows = counts.setdefault(buffer.rows, len(array))
+            if tuple(array.shape) != (rows, buffer.width):
+                shape = tuple(array.shape)
+                raise ValueError(f"{name!r} is of shape {shape} where [{rows}, {buffer.width}] is meant")
+        rows = counts.get(Rows.GIVEN, 0)
+        if rows > limits.max_given:
+            raise ValueError(f"{rows} given rows exceed the {limits.max_given} that were planned for")
+        return rows
+
+    def check_kept(self, name: str) -> None:
+        """
+        Raises:
+            ValueError: nothing of that name is kept.
+        """
+        if name not in self.kept:
+            raise ValueError(f"this program keeps {sorted(self.kept)}, not {name!r}")
+
+
+IMPLEMENTED = frozenset({"rope_positions", "replaced"})
+"""The optional parts of batches that the backends' ops take."""
+
+
+def record(forward: Forward, limits: Limits) -> tuple[Recorder, Tensor]:
+    """The forward's calls, and a handle on its result."""
+    recorder = Recorder()
+    return recorder, forward(recorder, Inputs(extras=limits.extras))
+
+
+def signed(recorder: Recorder, limits: Limits) -> Signature:
+    """
+    Raises:
+        UnsupportedError: as Signature.of.
+    """
+    if missing := limits.extras - IMPLEMENTED:
+        raise UnsupportedError(f"no program takes {', '.join(sorted(missing))} yet")
+    if unread := limits.extras - recorder.reads:
+        raise UnsupportedError(f"this model does not read {', '.join(sorted(unread))}")
+    buffers = recorder.buffers
+    given = {name: buffers[number] for name, number in recorder.given_as.items()}
+    return Signature(given, {name: buffers[number] for name, number in recorder.kept_as.items()})
+
+
+def fuse(calls: Sequence[Call], result: int, kept: Collection[int] = ()) -> list[Call]:
     """Move each norm that only one linear reads into that linear, where it is quantized anyway."""
-    readers: dict[int, list[int]] = {result: [-1]}
+    readers: dict[int, list[int]] = {number: [-1] for number in (result, *kept)}
     for i, call in enumerate(calls):
         for buffer in call.inputs:
             readers.setdefault(buffer, []).append(i)
@@ -228,8 +320,8 @@ def max_rows(rows: Rows, limits: Limits) -> int:
             return limits.max_tokens
         case Rows.SAMPLED:
             return limits.max_sampled
-        case Rows.SEQUENCES:
-            return limits.max_sequences
+        case Rows.GIVEN:
+            return limits.max_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +333,14 @@ class Plan:
     nbytes: int
 
 
-def plan_arena(calls: Sequence[Call], sizes: Sequence[int], workspaces: Sequence[int], result: int) -> Plan:
-    """Lowest fit in the order of definition.
+def plan_arena(
+    calls: Sequence[Call],
+    sizes: Sequence[int],
+    workspaces: Sequence[int],
+    result: int,
+    kept: Collection[int] = (),
+) -> Plan:
+    """Lowest fit in the order of definition. The result and what is kept stay to the end.
 
     Args:
         sizes: bytes of each buffer.
@@ -252,7 +350,7 @@ def plan_arena(calls: Sequence[Call], sizes: Sequence[int], workspaces: Sequence
     for i, call in enumerate(calls):
         for buffer in call.inputs:
             last_use[buffer] = i
-    last_use[result] = len(calls)
+    last_use |= dict.fromkeys((result, *kept), len(calls))
     live: list[tuple[int, int, int]] = []  # (offset, end, last use), by offset
     offsets: dict[int, int] = {}
     placed: list[int] = []

@@ -7,13 +7,12 @@ part of what ops.linear means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import CapacityError
 from octavo.kernels import trees
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import (
@@ -34,6 +33,7 @@ from octavo.kernels.ops import (
     Sight,
     Tensor,
 )
+from octavo.kernels.program import Signature
 from octavo.kernels.reference_kv import ReferenceKVCache, ReferenceKVLayer
 from octavo.kernels.reference_math import (
     activate,
@@ -87,6 +87,13 @@ def batch_of(inputs: Inputs) -> ForwardBatch:
     return inputs.batch
 
 
+def angles(rotary: Rotary, batch: ForwardBatch) -> tuple[F32, F32]:
+    """Cosines and sines of each token."""
+    own = None if batch.extras is None else batch.extras.rope_positions
+    positions = batch.positions if own is None else own
+    return rotary.cos[positions], rotary.sin[positions]
+
+
 def matrix(weight: PackedWeight) -> F32:
     if not isinstance(weight, ReferenceWeight):
         raise TypeError(f"{type(weight).__name__} was packed by another backend")
@@ -107,15 +114,21 @@ class ReferenceOps(Ops):
     def gather_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
         return Tensor(Rows.SAMPLED, x.width, x.ref[batch_of(inputs).sampled])
 
-    def pool(self, inputs: Inputs, x: Tensor, how: str) -> Tensor:
-        batch = batch_of(inputs)
-        starts, ends = batch.query_start[:-1], batch.query_start[1:]
-        if how == "last":
-            return Tensor(Rows.SEQUENCES, x.width, x.ref[ends - 1])
-        if how != "mean":
-            raise ValueError(f'pool is "last" or "mean", not {how!r}')
-        means = [x.ref[a:b].mean(axis=0) for a, b in zip(starts, ends, strict=True)]
-        return Tensor(Rows.SEQUENCES, x.width, np.array(means, np.float32).reshape(-1, x.width))
+    def replace_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
+        extras = batch_of(inputs).extras
+        if extras is None or extras.replaced is None or extras.rows is None:
+            return x
+        if extras.rows.shape[1] != x.width:
+            raise ValueError(f"replaced rows are of width {extras.rows.shape[1]}, hidden states of {x.width}")
+        y = x.ref.copy()
+        y[extras.replaced] = extras.rows
+        return Tensor(x.rows, x.width, y)
+
+    def keep(self, inputs: Inputs, x: Tensor, name: str) -> None:
+        inputs.kept[name] = x
+
+    def given(self, inputs: Inputs, name: str, rows: Rows, width: int) -> Tensor:
+        return Tensor(rows, width, np.asarray(inputs.given[name], np.float32))
 
     def rms_norm(self, x: Tensor, gain: F32, eps: float) -> Tensor:
         return Tensor(x.rows, x.width, rms_norm(x.ref, gain, eps))
@@ -159,10 +172,6 @@ class ReferenceOps(Ops):
         if residual is not None:
             z = residual.ref + z
         return Tensor(x.rows, z.shape[1], z)
-
-    def act_mul(self, x: Tensor, activation: Activation) -> Tensor:
-        half = x.width // 2
-        return Tensor(x.rows, half, activate(x.ref[:, :half], activation) * x.ref[:, half:])
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return Tensor(x.rows, x.width, x.ref + y.ref)
@@ -223,7 +232,7 @@ class ReferenceOps(Ops):
         if k_norm is not None:
             k = norm_heads(k, k_norm, eps)
         if rotary is not None:
-            cos, sin = rotary.cos[batch.positions], rotary.sin[batch.positions]
+            cos, sin = angles(rotary, batch)
             q, k = (rotate(side, cos, sin, rotary.interleaved) for side in (q, k))
         layer.store(batch.slots_of(layer.local), k, v)
         return Tensor(qkv.rows, q_end, np.ascontiguousarray(q.reshape(tokens, q_end)))
@@ -247,7 +256,7 @@ class ReferenceOps(Ops):
     ) -> Tensor:
         batch, layer = batch_of(inputs), _layer(kv)
         tokens = q_latent.ref.shape[0]
-        cos, sin = rotary.cos[batch.positions], rotary.sin[batch.positions]
+        cos, sin = angles(rotary, batch)
         q_rotated, k_rotated = (
             rotate(side.ref.reshape(tokens, heads, -1), cos, sin, rotary.interleaved)
             for side, heads in ((q_rope, spec.num_heads), (k_rope, 1))
@@ -297,16 +306,22 @@ class ReferenceProgram:
 
     def __init__(self, ops: ReferenceOps, forward: Forward, limits: Limits) -> None:
         self._ops, self._forward, self._limits = ops, forward, limits
+        self._signature = Signature.of(forward, limits)
+        self._kept: dict[str, Tensor] = {}
 
-    def replay(self, batch: ForwardBatch) -> F32:
-        if batch.num_tokens > self._limits.max_tokens or batch.num_sequences > self._limits.max_sequences:
-            raise CapacityError(
-                f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences "
-                f"exceeds {self._limits}"
-            )
+    def replay(self, batch: ForwardBatch, given: Mapping[str, F32] | None = None) -> F32:
+        self._limits.check(batch)
+        inputs = Inputs(batch, self._limits.extras, given or {})
+        self._signature.check(batch, self._limits, inputs.given)
         with np.errstate(invalid="ignore", over="ignore"):
-            result: F32 = self._forward(self._ops, Inputs(batch)).ref
+            result: F32 = self._forward(self._ops, inputs).ref
+        self._kept = inputs.kept
         return result
+
+    def kept(self, name: str) -> F32:
+        self._signature.check_kept(name)
+        array: F32 = self._kept[name].ref
+        return array
 
 
 class ReferenceBackend(Backend):

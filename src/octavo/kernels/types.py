@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NoReturn, Protocol
 
@@ -18,11 +19,14 @@ TokenArrays = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], F32]
 
 
 class Rows(Enum):
-    """What the leading dimension of a Tensor counts; its size is known only at run time."""
+    """What the leading dimension of a Tensor counts; its size is known only at run time.
+
+    GIVEN: the rows of the arrays that a replay is given (Ops.given), which agree in their number.
+    """
 
     TOKENS = "tokens"
     SAMPLED = "sampled"
-    SEQUENCES = "sequences"
+    GIVEN = "given"
 
 
 class Activation(Enum):
@@ -69,9 +73,17 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The batch, as model code sees it: something to hand on to ops. Opaque."""
+    """The batch, as model code sees it: something to hand on to ops. Opaque but for extras.
+
+    Attributes:
+        extras: names of the optional parts that batches may bring (Limits.extras).
+        given: what the replay was given; kept: what the forward leaves. Of backends that run at once.
+    """
 
     batch: ForwardBatch | None = None
+    extras: frozenset[str] = frozenset()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    kept: dict[str, Tensor] = field(default_factory=dict)
 
 
 class PackedWeight(Protocol):

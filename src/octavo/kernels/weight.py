@@ -22,7 +22,7 @@ of a row being what is left, or K where a row has one scale.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -222,25 +222,3 @@ class Weight:
                 )
             dense[part] = numbers
         return Weight.dense(dense, self.release)
-
-
-def concat(weights: Sequence[Weight]) -> Weight:
-    """Stack weights along their output rows. All must share layout, K and the presence of minima."""
-    first = weights[0]
-    if any(w.layout != first.layout or w.shape[1] != first.shape[1] for w in weights):
-        raise CheckpointError("only weights of one layout and one width can be stacked")
-
-    def releases() -> None:
-        for w in weights:
-            if w.release is not None:
-                w.release()
-
-    minima = [w.minimum for w in weights]
-    return Weight(
-        first.layout,
-        (sum(w.shape[0] for w in weights), first.shape[1]),
-        np.concatenate([w.values for w in weights]),
-        None if first.scale is None else np.concatenate([w.scale for w in weights if w.scale is not None]),
-        None if any(m is None for m in minima) else np.concatenate([m for m in minima if m is not None]),
-        releases,
-    )

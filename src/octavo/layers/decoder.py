@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,9 +89,51 @@ class PostNormLayer:
         return self.mlp_norm(ops, self.mlp(ops, x, residual=x))
 
 
+def tap_name(layer: int) -> str:
+    """As what a layer's output is kept (Ops.keep); layers count from 0."""
+    return f"layer {layer}"
+
+
+def run_layers(
+    layers: Sequence[Block],
+    ops: Ops,
+    inputs: Inputs,
+    kv: KVCache,
+    x: Tensor,
+    taps: Collection[int],
+    first: int = 0,
+) -> Tensor:
+    """One layer after another; first: the number of the first of them. taps are kept before any norm.
+
+    Raises:
+        ValueError: a tap is no layer of these.
+    """
+    if wrong := [tap for tap in taps if not first <= tap < first + len(layers)]:
+        raise ValueError(f"taps {wrong} are not among layers {first} to {first + len(layers) - 1}")
+    for number, layer in enumerate(layers, first):
+        x = layer(ops, inputs, kv, x)
+        if number in taps:
+            ops.keep(inputs, x, tap_name(number))
+    return x
+
+
+def cut(count: int, layers: Sequence[Block]) -> int:
+    """count.
+
+    Raises:
+        ValueError: there are not so many layers to cut after.
+    """
+    if not 0 <= count <= len(layers):
+        raise ValueError(f"a forward of {len(layers)} layers cannot be cut after {count}")
+    return count
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DecoderStack:
     """Embedding, layers, final norm and head: token ids in, logits [R, vocab] out.
+
+    first() and rest() are the same forward cut between two layers, each half a program of its own over the
+    same pages and the same batch.
 
     Attributes:
         positions: a learned table of positions, read at position + position_offset; None: none.
@@ -111,21 +153,44 @@ class DecoderStack:
     project_in: Linear | None = None
     project_out: Linear | None = None
 
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
-        return self.head(ops, self.hidden(ops, inputs, kv), softcap=self.logit_softcap)
+    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
+        """Logits [R, vocab]. taps: layers whose outputs [T, width] are kept, each as tap_name(layer)."""
+        return self._logits(ops, self.hidden(ops, inputs, kv, taps))
 
-    def hidden(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+    def hidden(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
         """What the head reads: the last layer's output [R, width], normed."""
-        x = self._embed(ops, inputs)
-        for layer in self.layers:
-            x = layer(ops, inputs, kv, x)
+        return self._ending(ops, inputs, self.first(ops, inputs, kv, len(self.layers), taps))
+
+    def first(self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, taps: Collection[int] = ()) -> Tensor:
+        """The embedding and the first count layers: x [T, width], which rest() goes on from."""
+        layers = self.layers[: cut(count, self.layers)]
+        return run_layers(layers, ops, inputs, kv, self._embed(ops, inputs), taps)
+
+    def rest(
+        self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, x: Tensor, taps: Collection[int] = ()
+    ) -> Tensor:
+        """Logits [R, vocab] by the layers after the first count, from what these gave."""
+        x = run_layers(self.layers[cut(count, self.layers) :], ops, inputs, kv, x, taps, count)
+        return self._logits(ops, self._ending(ops, inputs, x))
+
+    @property
+    def width(self) -> int:
+        """Of what layers read and write."""
+        return self.table.shape[1] if self.project_in is None else self.project_in.weight.shape[0]
+
+    def _ending(self, ops: Ops, inputs: Inputs, x: Tensor) -> Tensor:
         x = ops.gather_rows(inputs, x)
         if self.norm is not None:
             x = self.norm(ops, x)
         return x if self.project_out is None else self.project_out(ops, x)
 
+    def _logits(self, ops: Ops, x: Tensor) -> Tensor:
+        return self.head(ops, x, softcap=self.logit_softcap)
+
     def _embed(self, ops: Ops, inputs: Inputs) -> Tensor:
         x = ops.embed(inputs, self.table, self.embed_scale)
+        if "replaced" in inputs.extras:
+            x = ops.replace_rows(inputs, x)
         if self.project_in is not None:
             x = self.project_in(ops, x)
         if self.positions is not None:

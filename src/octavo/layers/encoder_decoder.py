@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, PackedWeight, Tensor
 from octavo.layers.attention import Attention
-from octavo.layers.decoder import Block
+from octavo.layers.decoder import Block, cut, run_layers
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import MLP
 from octavo.layers.norm import Norm
@@ -96,6 +96,11 @@ class EncoderDecoderStack:
     head: Linear
     head_scale: float = 1.0
 
+    @property
+    def width(self) -> int:
+        """Of what the decoder's layers read and write."""
+        return self.target.table.shape[1]
+
     def encode(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
         """The encoder's output [T, hidden]; every decoder layer's cross keys and values are written."""
         x = self.source(ops, inputs)
@@ -107,11 +112,21 @@ class EncoderDecoderStack:
             decoder.cross.write(ops, inputs, kv, x)
         return x
 
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
-        """Logits [R, vocab] of the decoder's sampled rows."""
-        x = self.target(ops, inputs)
-        for layer in self.decoder:
-            x = layer(ops, inputs, kv, x)
+    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
+        """Logits [R, vocab] of the decoder's sampled rows. taps: of the decoder's layers (DecoderStack)."""
+        x = self.first(ops, inputs, kv, len(self.decoder), taps)
+        return self.rest(ops, inputs, kv, len(self.decoder), x)
+
+    def first(self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, taps: Collection[int] = ()) -> Tensor:
+        """The decoder's embedding and first count layers: x [T, width]. The encoder is not cut."""
+        layers = self.decoder[: cut(count, self.decoder)]
+        return run_layers(layers, ops, inputs, kv, self.target(ops, inputs), taps)
+
+    def rest(
+        self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, x: Tensor, taps: Collection[int] = ()
+    ) -> Tensor:
+        """Logits [R, vocab] by the decoder's layers after the first count."""
+        x = run_layers(self.decoder[cut(count, self.decoder) :], ops, inputs, kv, x, taps, count)
         x = ops.gather_rows(inputs, x)
         if self.decoder_norm is not None:
             x = self.decoder_norm(ops, x)

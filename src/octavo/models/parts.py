@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,8 +53,8 @@ class DecoderModel:
     def hidden_size(self) -> int:
         return self.stack.head.weight.shape[1]
 
-    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
-        return self.stack(ops, inputs, kv)
+    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
+        return self.stack(ops, inputs, kv, taps)
 
     def hidden(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
         return self.stack.hidden(ops, inputs, kv)

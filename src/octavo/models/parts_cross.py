@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,8 +39,8 @@ class EncoderDecoderModel:
     def encode(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
         return self.stack.encode(ops, inputs, kv)
 
-    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
-        return self.stack(ops, inputs, kv)
+    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
+        return self.stack(ops, inputs, kv, taps)
 
 
 def kv_spec(spec: AttentionSpec, dtype: str) -> KVSpec:

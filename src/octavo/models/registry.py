@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -29,8 +29,12 @@ class Model(Protocol):
 
     def kv_specs(self, dtype: str) -> Sequence[KVSpec]: ...
 
-    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
-        """Logits [R, vocab] of the batch's sampled rows."""
+    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
+        """Logits [R, vocab] of the batch's sampled rows.
+
+        Args:
+            taps: layers whose outputs are kept for whoever replays it (layers.decoder.tap_name).
+        """
         ...
 
 

@@ -11,6 +11,7 @@ import pytest
 from models.conftest import save
 from octavo.models.registry import families, family
 from support.cuda import REFERENCE, interpreted
+from support.cuts import FEW, check_cuts
 from support.forward import Sequences, load, logits
 
 # NumPy warns of infinities under the interpreter; a GPU does not.
@@ -40,6 +41,12 @@ def test_logits_equal_the_references(name: str, folder: Callable[[str], Path]) -
     ours = logits(load(path, backend), backend, IDS, [15, 1, 8])
     theirs = logits(load(path, REFERENCE), REFERENCE, IDS, [len(IDS)])
     assert np.abs(ours - theirs).max() <= 3e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_taps_and_cuts_change_no_bit(name: str, folder: Callable[[str], Path]) -> None:
+    backend = interpreted()
+    check_cuts(load(folder(name), backend), backend, FEW)
 
 
 def test_bit_exact_in_a_batch_and_alone(folder: Callable[[str], Path]) -> None:

@@ -10,7 +10,7 @@ from octavo.errors import InvalidRequestError
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.capture import Captures, Recorder
 from octavo.kernels.cuda.device import SHARE
-from octavo.kernels.cuda.eager import EagerOps, EagerProgram, OpsMaker, check_limits
+from octavo.kernels.cuda.eager import EagerOps, EagerProgram, OpsMaker
 from octavo.kernels.cuda.errors import clear_errors
 from octavo.kernels.cuda.gemm import SHARED, Policy
 from octavo.kernels.cuda.kv import CudaKVCache
@@ -122,5 +122,5 @@ class CudaBackend(Backend):
     def eager(self, batch: ForwardBatch, limits: Limits | None = None) -> EagerOps:
         """Ops that run at once, on one batch."""
         if limits is not None:
-            check_limits(batch, limits)
+            limits.check(batch)
         return self.maker.eager(batch)

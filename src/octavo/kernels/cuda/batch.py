@@ -27,18 +27,21 @@ class DeviceBatch:
     """int32 tensors of the batch, named as in ForwardBatch.
 
     Attributes:
+        rope_positions: what rotation turns by; replaced: tokens and the rows of theirs (Extras), or None.
         queries: what attention reads; cross: the same over the encoder's pages; local: over those of layers
             with a window, where these have pages of their own.
     """
 
     token_ids: torch.Tensor
     positions: torch.Tensor
+    rope_positions: torch.Tensor
     slots: torch.Tensor
     sampled: torch.Tensor
     query_start: torch.Tensor
     queries: Queries
     cross: Queries | None = None
     local: Queries | None = None
+    replaced: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def of(self, local: bool) -> Queries:
         """queries, or those over local pages.
@@ -58,7 +61,8 @@ class Staging:
 
     Args:
         shapes: of each of FIELDS, of "trees" [T, 2 W] where sequences may have them, and of "local_slots" and
-            "local_tables" where layers with a window have pages of their own.
+            "local_tables" where layers with a window have pages of their own, and of "rope_positions" where
+            batches may bring them.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
@@ -84,9 +88,15 @@ class Staging:
         if "local_tables" in at:
             local = replace(queries, slots=at["local_slots"], page_tables=at["local_tables"])
         return DeviceBatch(
-            at["token_ids"], at["positions"], at["slots"], at["sampled"], at["query_start"], queries,
+            token_ids=at["token_ids"],
+            positions=at["positions"],
+            rope_positions=at.get("rope_positions", at["positions"]),
+            slots=at["slots"],
+            sampled=at["sampled"],
+            query_start=at["query_start"],
+            queries=queries,
             local=local,
-        )  # fmt: skip
+        )
 
 
 def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
@@ -96,6 +106,9 @@ def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
         arrays["trees"] = words_of(batch.tree_masks)
     if batch.local_slots is not None and batch.local_tables is not None:
         arrays |= {"local_slots": batch.local_slots, "local_tables": batch.local_tables}
+    extras = batch.extras
+    if extras is not None and extras.rope_positions is not None:
+        arrays["rope_positions"] = extras.rope_positions
     staging = Staging({name: array.shape for name, array in arrays.items()}, device)
     host = staging.host
     for name, array in arrays.items():
@@ -103,6 +116,9 @@ def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
     staging.send()
     longest = int(np.diff(batch.query_start).max(initial=1))
     moved = staging.batch(longest, int(batch.context_lens.max(initial=1)))
+    if extras is not None and extras.replaced is not None and extras.rows is not None:
+        there = (torch.tensor(array, device=device) for array in (extras.replaced, extras.rows))
+        moved = replace(moved, replaced=(next(there), next(there)))
     if batch.cross_lens is None or batch.cross_tables is None:
         return moved
     cross = replace(

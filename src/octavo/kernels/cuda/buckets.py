@@ -76,6 +76,8 @@ class Forms:
         rows, tokens = batch.num_sequences, batch.num_tokens
         if batch.cross_lens is not None or tokens != batch.num_sampled or not tokens:
             return None
+        if batch.extras is not None and batch.extras.replaced is not None:  # of prompts, and of any number
+            return None
         if batch.tree_masks is None and tokens == rows:
             size = bucket_of(self._decode, rows)
             return Form(size, size)
@@ -93,6 +95,8 @@ def shapes(form: Form, limits: Limits) -> dict[str, tuple[int, ...]]:
     tables = form.sequences, limits.max_pages_per_sequence
     trees = {"trees": (form.tokens, 2 * form.words)} if form.words else {}
     local = {"local_slots": (form.tokens,), "local_tables": tables} if limits.local else {}
+    if "rope_positions" in limits.extras:
+        of_tokens["rope_positions"] = (form.tokens,)
     return {
         **of_tokens, "context_lens": (form.sequences,), "query_start": (form.sequences + 1,),
         "page_tables": tables, **trees, **local,
@@ -112,6 +116,10 @@ def pad(batch: ForwardBatch | None, host: dict[str, Any], form: Form) -> None:
         host[name][:tokens], host[name][tokens:] = getattr(batch, name), 0
     for name in _slots(host):
         host[name][:tokens], host[name][tokens:] = getattr(batch, name), -1
+    if "rope_positions" in host:
+        own = None if batch.extras is None else batch.extras.rope_positions
+        host["rope_positions"][:tokens] = batch.positions if own is None else own
+        host["rope_positions"][tokens:] = 0
     host["context_lens"][:rows], host["context_lens"][rows:] = batch.context_lens, 0
     host["page_tables"][:rows, : batch.page_tables.shape[1]] = batch.page_tables
     if "local_tables" in host:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from octavo.errors import CapacityError
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.batch import DeviceBatch, move
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.ops import Constants, CudaOps, value
 from octavo.kernels.ops import F32, Forward, Inputs, Limits, Rows, Tensor
+from octavo.kernels.program import Signature
+
+Given = F32 | torch.Tensor
+"""What a replay is given: an array, or what another program has kept on the device."""
 
 
-def check_limits(batch: ForwardBatch, limits: Limits) -> None:
-    """
-    Raises:
-        CapacityError: the batch is larger than what was planned for.
-    """
-    if (
-        batch.num_tokens > limits.max_tokens
-        or batch.num_sequences > limits.max_sequences
-        or batch.num_sampled > limits.max_sampled
-        or batch.page_tables.shape[1] > limits.max_pages_per_sequence
-    ):
-        raise CapacityError(
-            f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences exceeds {limits}"
-        )
+def on_host(x: torch.Tensor) -> F32:
+    """Waits for the device."""
+    return np.asarray(x.float().cpu().numpy())
+
+
+def values(kept: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
+    """What a forward has kept; asked for at its end, when a norm has made the sums that it could."""
+    return {name: value(x) for name, x in kept.items()}
 
 
 class EagerOps(CudaOps):
@@ -59,15 +57,33 @@ class OpsMaker:
         """Ops over arrays that are on the device already."""
         return EagerOps(batch, self.dtype, self.policy, self.constants)
 
+    def there(self, given: Mapping[str, Given]) -> dict[str, torch.Tensor]:
+        """What a replay is given, on the device, in the type of activations."""
+        return {
+            name: torch.as_tensor(array).to(self.device, self.dtype).contiguous()
+            for name, array in given.items()
+        }
+
 
 class EagerProgram:
     """No capture: a replay calls the model code again."""
 
     def __init__(self, maker: OpsMaker, forward: Forward, limits: Limits) -> None:
         self._maker, self._forward, self._limits = maker, forward, limits
+        self._signature = Signature.of(forward, limits)
+        self._kept: dict[str, torch.Tensor] = {}
 
-    def replay(self, batch: ForwardBatch) -> F32:
-        check_limits(batch, self._limits)
+    def replay(self, batch: ForwardBatch, given: Mapping[str, Given] | None = None) -> F32:
+        self._limits.check(batch)
+        arrays = given or {}
+        self._signature.check(batch, self._limits, arrays)
         with step_errors():
-            result = self._forward(self._maker.eager(batch), Inputs(batch))
-            return np.asarray(value(result).float().cpu().numpy())
+            inputs = Inputs(batch, self._limits.extras, self._maker.there(arrays))
+            result = on_host(value(self._forward(self._maker.eager(batch), inputs)))
+            self._kept = values(inputs.kept)
+            return result
+
+    def kept(self, name: str) -> F32:
+        self._signature.check_kept(name)
+        with step_errors():
+            return on_host(self._kept[name])

@@ -135,14 +135,22 @@ class CudaOps(Ops):
     def gather_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
         return Tensor(Rows.SAMPLED, x.width, value(x).index_select(0, self.batch.sampled))
 
-    def pool(self, inputs: Inputs, x: Tensor, how: str) -> Tensor:
-        starts = self.batch.query_start
-        if how == "last":
-            return Tensor(Rows.SEQUENCES, x.width, value(x).index_select(0, starts[1:] - 1))
-        if how != "mean":
-            raise ValueError(f'pool is "last" or "mean", not {how!r}')
-        means = torch.segment_reduce(value(x).float(), "mean", offsets=starts.long(), axis=0)
-        return Tensor(Rows.SEQUENCES, x.width, means.to(self.dtype))
+    def replace_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
+        if self.batch.replaced is None:
+            return x
+        tokens, found = self.batch.replaced
+        if found.shape[1] != x.width:
+            raise ValueError(f"replaced rows are of width {found.shape[1]}, hidden states of {x.width}")
+        v = value(x)
+        return Tensor(x.rows, x.width, v.index_copy(0, tokens.long(), found.to(v.dtype)))
+
+    # -- between programs ------------------------------------------------------------------------
+
+    def keep(self, inputs: Inputs, x: Tensor, name: str) -> None:
+        inputs.kept[name] = x
+
+    def given(self, inputs: Inputs, name: str, rows: Rows, width: int) -> Tensor:
+        return Tensor(rows, width, inputs.given[name])
 
     # -- rows to rows ----------------------------------------------------------------------------
 
@@ -222,11 +230,6 @@ class CudaOps(Ops):
             return torch.mm(x, w.t(), out_dtype=torch.float32)
         return torch.mm(x.float(), w.float().t())
 
-    def act_mul(self, x: Tensor, activation: Activation) -> Tensor:
-        v, half = value(x), x.width // 2
-        y = torch.empty((v.shape[0], half), dtype=v.dtype, device=v.device)
-        return Tensor(x.rows, half, rows.epilogue(v[None], y, activation=activation, gated=True))
-
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return Tensor(x.rows, x.width, Sum(value(x), value(y)))
 
@@ -283,7 +286,7 @@ class CudaOps(Ops):
             raise ValueError("q and k are both normalized, or neither")
         tables = None if rotary_ is None else self._tables(rotary_)
         q = rotary.append(
-            value(qkv), layer_of(kv), spec, self._slots(kv), self.batch.positions, tables,
+            value(qkv), layer_of(kv), spec, self._slots(kv), self.batch.rope_positions, tables,
             rotary_ is not None and rotary_.interleaved, gains, eps,
         )  # fmt: skip
         return Tensor(qkv.rows, q.shape[1], q)
@@ -301,7 +304,7 @@ class CudaOps(Ops):
     ) -> Tensor:
         q = rotary.append_latent(
             value(q_latent).contiguous(), value(q_rope).contiguous(), value(latent), value(k_rope),
-            layer_of(kv), spec, self._slots(kv), self.batch.positions, self._tables(rotary_),
+            layer_of(kv), spec, self._slots(kv), self.batch.rope_positions, self._tables(rotary_),
             rotary_.interleaved,
         )  # fmt: skip
         return Tensor(q_latent.rows, q.shape[1], q)

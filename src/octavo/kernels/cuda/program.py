@@ -8,26 +8,34 @@ The model's memory during a capture comes from one pool that all graphs share.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.buckets import Bucket, Form, Forms
 from octavo.kernels.cuda.capture import Captures
-from octavo.kernels.cuda.eager import OpsMaker, check_limits
+from octavo.kernels.cuda.eager import Given, OpsMaker, on_host, values
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.ops import value
-from octavo.kernels.ops import F32, Forward, Inputs, Limits
+from octavo.kernels.ops import F32, Forward, Inputs, Limits, Rows
+from octavo.kernels.program import Signature
 
 
 @dataclass(slots=True, eq=False)
 class Captured:
-    """A bucket and, once it was recorded, its graph and the logits that it leaves."""
+    """A bucket and, once it was recorded, its graph and what that leaves.
+
+    Attributes:
+        given: at fixed addresses, as the bucket's arrays are.
+        kept: by its latest run; with a graph at fixed addresses too.
+    """
 
     bucket: Bucket
+    given: dict[str, torch.Tensor]
+    kept: dict[str, torch.Tensor]
     graph: Any = None
     logits: torch.Tensor | None = None
 
@@ -47,45 +55,80 @@ class GraphProgram:
         self._captures, self._page_size = captures, page_size
         self._forms = Forms(limits)
         self._captured: dict[Form, Captured] = {}
+        self._signature = Signature.of(forward, limits)
+        # Rows whose number comes with their array have no fixed shape.
+        self._fixed = all(buffer.rows is not Rows.GIVEN for buffer in self._signature.given.values())
+        self._kept: dict[str, torch.Tensor] = {}
         self.replays = 0
 
-    def replay(self, batch: ForwardBatch) -> F32:
+    def replay(self, batch: ForwardBatch, given: Mapping[str, Given] | None = None) -> F32:
         """The logits on the host: the one place where the host waits for the device."""
         with step_errors():
-            return np.asarray(self.launch(batch).float().cpu().numpy())
+            return on_host(self.launch(batch, given))
 
-    def launch(self, batch: ForwardBatch) -> torch.Tensor:
+    def kept(self, name: str) -> F32:
+        with step_errors():
+            return on_host(self.kept_there(name))
+
+    def kept_there(self, name: str) -> torch.Tensor:
+        """kept() on the device, without waiting: another program may be given it."""
+        self._signature.check_kept(name)
+        return self._kept[name]
+
+    def launch(self, batch: ForwardBatch, given: Mapping[str, Given] | None = None) -> torch.Tensor:
         """The same on the device, without waiting; valid until the next launch."""
-        check_limits(batch, self._limits)
-        form = self._forms.of(batch)
+        self._limits.check(batch)
+        arrays = given or {}
+        self._signature.check(batch, self._limits, arrays)
+        form = self._forms.of(batch) if self._fixed else None
         if form is None or not (form.decodes or form.words):  # (plain chunks here are prompts to be scored)
-            return value(self._forward(self._maker.eager(batch), Inputs(batch)))
+            inputs = Inputs(batch, self._limits.extras, self._maker.there(arrays))
+            result = value(self._forward(self._maker.eager(batch), inputs))
+            self._kept = values(inputs.kept)
+            return result
         held, new = self._captured.get(form), False
         if held is None:
-            held, new = Captured(self._bucket(form)), True
+            held, new = self._new(form), True
             self._captured[form] = held
         held.bucket.write(batch)
+        for name, array in arrays.items():
+            held.given[name][: len(array)] = torch.as_tensor(array)
         if held.graph is not None and held.logits is not None:
             held.graph.replay()
             self.replays += 1
-            return held.logits[: batch.num_sampled]
-        result = self._run(held.bucket)
-        if new:
-            self._want(held)
+            result = held.logits
+        else:
+            result = self._run(held, held.kept)
+            if new:
+                self._want(held)
+        # A recorded step samples each of its tokens.
+        self._kept = {name: x[: batch.num_tokens] for name, x in held.kept.items()}
         return result[: batch.num_sampled]
 
     def _want(self, held: Captured) -> None:
+        kept: dict[str, torch.Tensor] = {}
+
         def take(graph: Any, logits: torch.Tensor) -> None:
-            held.logits = logits
+            held.logits, held.kept = logits, kept
             held.graph = graph  # last: whoever sees it finds the rest
 
-        form = held.bucket.form
-        self._captures.want(
-            str(form), lambda: self._run(held.bucket), lambda: self._run(self._bucket(form)), take
-        )
+        def warm() -> torch.Tensor:
+            other = self._new(held.bucket.form)
+            return self._run(other, other.kept)
 
-    def _run(self, bucket: Bucket) -> torch.Tensor:
-        return value(self._forward(self._maker.on(bucket.batch), Inputs()))
+        self._captures.want(str(held.bucket.form), lambda: self._run(held, kept), warm, take)
 
-    def _bucket(self, form: Form) -> Bucket:
-        return Bucket(form, self._limits, self._page_size, self._maker.device)
+    def _run(self, held: Captured, kept: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The forward over a bucket; kept: where what it keeps is put."""
+        inputs = Inputs(None, self._limits.extras, held.given)
+        result = value(self._forward(self._maker.on(held.bucket.batch), inputs))
+        kept |= values(inputs.kept)
+        return result
+
+    def _new(self, form: Form) -> Captured:
+        device, given = self._maker.device, self._signature.given.items()
+        arrays = {
+            name: torch.zeros((form.tokens, buffer.width), dtype=self._maker.dtype, device=device)
+            for name, buffer in given
+        }
+        return Captured(Bucket(form, self._limits, self._page_size, device), arrays, {})

@@ -19,17 +19,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from octavo.errors import UnsupportedError
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.batch import DeviceBatch, move
 from octavo.kernels.cuda.buckets import MAX_QUERY, Bucket, Form, Forms
 from octavo.kernels.cuda.capture import Captures
-from octavo.kernels.cuda.eager import OpsMaker, check_limits
+from octavo.kernels.cuda.eager import OpsMaker
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.lane import Lane
 from octavo.kernels.cuda.ops import value
 from octavo.kernels.cuda.sample import Copied, DeviceSampler, Kind, Slate, feed
 from octavo.kernels.draws import Draws
 from octavo.kernels.ops import F32, Forward, Inputs, Limits
+from octavo.kernels.program import Signature
 
 I32 = npt.NDArray[np.int32]
 
@@ -78,6 +80,9 @@ class Steps:
     ) -> None:
         self._maker, self._forward, self._limits = maker, forward, limits
         self._captures, self._page_size = captures, page_size
+        signature = Signature.of(forward, limits)
+        if signature.given or signature.kept:
+            raise UnsupportedError("steps that draw on the device are given nothing and keep nothing yet")
         self.sampler = DeviceSampler(vocab_size, limits.max_sequences, maker.device)
         self._forms = Forms(limits)
         self._places: dict[tuple[Form, Kind | None], Place] = {}
@@ -99,7 +104,7 @@ class Steps:
     def launch(
         self, batch: ForwardBatch, sources: I32, owners: Sequence[int], draws: Draws | None = None
     ) -> Step:
-        check_limits(batch, self._limits)
+        self._limits.check(batch)
         with step_errors():
             whole = draws is not None and draws.edits is None and draws.numbers.most < 0
             kind = Kind.of(draws.numbers) if draws is not None and whole else None
@@ -161,7 +166,7 @@ class Steps:
         self, batch: DeviceBatch, sources: torch.Tensor, slate: Slate, kind: Kind | None
     ) -> torch.Tensor:
         feed(batch.token_ids, sources, self.sampler.latest)
-        logits = value(self._forward(self._maker.on(batch), Inputs())).float()
+        logits = value(self._forward(self._maker.on(batch), Inputs(None, self._limits.extras))).float()
         return logits if kind is None else self.sampler.tokens(logits, slate, kind, logits)
 
     def _eagerly(self, batch: ForwardBatch, sources: I32, owners: Sequence[int]) -> Step:
@@ -169,7 +174,7 @@ class Steps:
         if (sources >= 0).any():
             there = torch.from_numpy(np.ascontiguousarray(sources)).to(self._maker.device)
             feed(moved.token_ids, there, self.sampler.latest)
-        logits = value(self._forward(self._maker.on(moved), Inputs(batch))).float()
+        logits = value(self._forward(self._maker.on(moved), Inputs(batch, self._limits.extras))).float()
         return Step(self.sampler, owners, logits=logits)
 
 
