@@ -115,9 +115,9 @@ def same(ours: np.ndarray, theirs: np.ndarray, backend: str) -> None:
 
 
 def source_of(name: str) -> str:
-    import octavo.models
+    import octavo.models.families
 
-    return (Path(octavo.models.__path__[0]) / f"{name}.py").read_text()
+    return (Path(octavo.models.families.__path__[0]) / f"{name}.py").read_text()
 
 
 def windows(name: str, variant: str) -> int | None:
@@ -171,13 +171,13 @@ def test_every_file_declares_a_whole_family(name: str) -> None:
 
 def test_a_file_without_a_family_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.importlib, "import_module", lambda name: SimpleNamespace(__path__=[]))
-    with pytest.raises(TypeError, match=r"octavo/models/novel.py declares no FAMILY"):
+    with pytest.raises(TypeError, match=r"octavo/models/families/novel.py declares no FAMILY"):
         family("novel")
 
 
 def test_a_family_is_one_file(tiny_folder: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file put beside the others is known, and what it composes is served: nothing else lists it."""
-    import octavo.models
+    import octavo.models.families
 
     theirs = tiny_folder("qwen3", "plain")
     text = source_of("qwen3").replace('"qwen3"', '"novel"')
@@ -186,13 +186,15 @@ def test_a_family_is_one_file(tiny_folder: Folders, tmp_path: Path, monkeypatch:
     shutil.copytree(theirs, tmp_path / "folder")
     config = tmp_path / "folder" / "config.json"
     config.write_text(config.read_text().replace('"qwen3"', '"novel"'))
-    monkeypatch.setattr(octavo.models, "__path__", [*octavo.models.__path__, str(tmp_path / "models")])
+    monkeypatch.setattr(
+        octavo.models.families, "__path__", [*octavo.models.families.__path__, str(tmp_path / "models")]
+    )
     family_names.cache_clear()
     try:
         assert "novel" in family_names()
         ours = logits(load(tmp_path / "folder", ReferenceBackend()), ReferenceBackend(), IDS, [LENGTH])
     finally:
-        sys.modules.pop("octavo.models.novel", None)
+        sys.modules.pop("octavo.models.families.novel", None)
         family_names.cache_clear()
     np.testing.assert_array_equal(
         ours, logits(loaded(theirs, "reference"), ReferenceBackend(), IDS, [LENGTH])

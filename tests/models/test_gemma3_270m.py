@@ -16,7 +16,7 @@ from octavo.checkpoints.gguf import GGUFCheckpoint, open_gguf
 from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
-from octavo.models.gemma2 import NAMES
+from octavo.models.families.gemma2 import NAMES
 from octavo.tokenizer.gguf import from_gguf
 from support.forward import load, logits
 

@@ -16,7 +16,7 @@ from octavo.kernels.ops import PackedWeight
 from octavo.kernels.reference import ReferenceBackend, ReferenceWeight
 from octavo.layers.linear import Linear, Part, Role, Split, Use
 from octavo.models.config import DecoderConfig
-from octavo.models.deepseek_v2 import DeepSeekConfig
+from octavo.models.families.deepseek_v2 import DeepSeekConfig
 from octavo.models.loader import Loader, parts_of
 from octavo.models.registry import Model, families, family
 

@@ -1,1 +1,1 @@
-"""One file a family. Importing registry.family(...) loads only the file that is needed."""
+"""Architectures: families/ has a file for each, and the rest is what they share."""

@@ -1,4 +1,4 @@
-"""Which file knows which architecture. A family registers itself by declaring FAMILY in its file."""
+"""Which file of families/ knows which architecture: each declares its FAMILY, and nothing else lists it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo.kernels.ops import Inputs, KVCache, KVSpec, Ops, Tensor
 if TYPE_CHECKING:
     from octavo.models.loader import Loader
 
-_NOT_FAMILIES = {"config", "load", "loader", "parts", "parts_cross", "parts_moe", "registry"}
+_PACKAGE = "octavo.models.families"
 
 
 class Model(Protocol):
@@ -97,16 +97,15 @@ class Family:
 
 @cache
 def family_names() -> tuple[str, ...]:
-    """Names of the files beside this one that declare a family."""
-    path = importlib.import_module("octavo.models").__path__
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(path) if m.name not in _NOT_FAMILIES))
+    """Names of the files in families/."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)))
 
 
 def family(name: str) -> Family:
-    """The family that models/<name>.py declares."""
-    found = getattr(importlib.import_module(f"octavo.models.{name}"), "FAMILY", None)
+    """The family that families/<name>.py declares."""
+    found = getattr(importlib.import_module(f"{_PACKAGE}.{name}"), "FAMILY", None)
     if not isinstance(found, Family):
-        raise TypeError(f"octavo/models/{name}.py declares no FAMILY")
+        raise TypeError(f"octavo/models/families/{name}.py declares no FAMILY")
     return found
 
 

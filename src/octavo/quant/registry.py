@@ -1,4 +1,4 @@
-"""The registry of formats: a file `quant/<name>.py` that holds `FORMAT` is a format, imported on use."""
+"""The registry of formats: a file `formats/<name>.py` that holds `FORMAT` is a format, imported on use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo.checkpoints.base import StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.weight import F32Array, Weight
 
-_PACKAGE = "octavo.quant"
+_PACKAGE = "octavo.quant.formats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,7 @@ class Format:
 def _modules() -> dict[str, str]:
     """Format name -> module name, from the files of this package."""
     path = importlib.import_module(_PACKAGE).__path__
-    helpers = ("bits", "registry", "schemes")
-    return {m.name.upper(): m.name for m in pkgutil.iter_modules(path) if m.name not in helpers}
+    return {m.name.upper(): m.name for m in pkgutil.iter_modules(path)}
 
 
 def names() -> list[str]:

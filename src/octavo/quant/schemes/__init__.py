@@ -3,6 +3,6 @@
 config.json's quantization_config names the method; `schemes/<method>.py` holds its `open_scheme`.
 """
 
-from octavo.quant.schemes.base import Scheme, names, scheme_of
+from octavo.quant.scheme import Scheme, names, scheme_of
 
 __all__ = ["Scheme", "names", "scheme_of"]

@@ -21,7 +21,7 @@ from octavo.checkpoints.base import StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.coded import NF4_CODE, NF4_GROUP
 from octavo.kernels.weight import F32Array, Layout, Weight
-from octavo.quant.schemes.base import Scheme, Settings, Take, required, table
+from octavo.quant.scheme import Scheme, Settings, Take, required, table
 
 _STATE = "quant_state.bitsandbytes__"
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from octavo.errors import CheckpointError
 from octavo.kernels.weight import BLOCK, Layout, Weight
-from octavo.quant.schemes.base import (
+from octavo.quant.scheme import (
     Scheme,
     Settings,
     Take,

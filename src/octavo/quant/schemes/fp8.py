@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from octavo.errors import CheckpointError
 from octavo.kernels.weight import Weight
-from octavo.quant.schemes.base import Scheme, Settings, Take, by_rows, check_block, f8, table
+from octavo.quant.scheme import Scheme, Settings, Take, by_rows, check_block, f8, table
 
 
 def open_scheme(settings: Settings) -> Scheme:

@@ -8,8 +8,8 @@ from typing import Any
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Routing
 from octavo.models.config import Reader
-from octavo.models.deepseek_v2 import DeepSeekConfig, build, deepseek_config
-from octavo.models.deepseek_v2 import tiny_config as v2_tiny_config
+from octavo.models.families.deepseek_v2 import DeepSeekConfig, build, deepseek_config
+from octavo.models.families.deepseek_v2 import tiny_config as v2_tiny_config
 from octavo.models.registry import Family
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.families.qwen2 import windows_of
 from octavo.models.loader import Loader
 from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_layer, llama_model
-from octavo.models.qwen2 import windows_of
 from octavo.models.registry import Family
 
 

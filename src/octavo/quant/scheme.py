@@ -40,7 +40,7 @@ class Scheme(Protocol):
 def names() -> list[str]:
     """The methods that can be read, as quantization_config spells them (`-` and `_` are one)."""
     path = importlib.import_module(_PACKAGE).__path__
-    return sorted(m.name for m in pkgutil.iter_modules(path) if m.name != "base")
+    return sorted(m.name for m in pkgutil.iter_modules(path))
 
 
 def scheme_of(config: Mapping[str, Any]) -> Scheme | None:

@@ -9,7 +9,7 @@ from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
 from octavo.layers.decoder import DecoderLayer
 from octavo.models.config import DecoderConfig, Reader
-from octavo.models.gemma import gemma_config
+from octavo.models.families.gemma import gemma_config
 from octavo.models.loader import Loader
 from octavo.models.parts import GGUF_NAMES, DecoderModel, gated_mlp, llama_attention, llama_model
 from octavo.models.registry import Family

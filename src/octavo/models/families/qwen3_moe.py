@@ -8,9 +8,9 @@ from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import Reader, read_gguf, read_hf
+from octavo.models.families.qwen2_moe import build, dense_layers
 from octavo.models.parts import GGUF_NAMES
 from octavo.models.parts_moe import MOE_NAMES, MoEConfig
-from octavo.models.qwen2_moe import build, dense_layers
 from octavo.models.registry import Family
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
-from octavo.models.llama import build
+from octavo.models.families.llama import build
 from octavo.models.parts import GGUF_NAMES
 from octavo.models.registry import Family
 

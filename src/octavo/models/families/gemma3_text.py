@@ -8,8 +8,8 @@ from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import DecoderConfig, Reader, RopeConfig
-from octavo.models.gemma import gemma_config
-from octavo.models.gemma2 import NAMES, gemma_layer, gguf_scale, gguf_windows
+from octavo.models.families.gemma import gemma_config
+from octavo.models.families.gemma2 import NAMES, gemma_layer, gguf_scale, gguf_windows
 from octavo.models.loader import Loader
 from octavo.models.parts import DecoderModel, llama_model
 from octavo.models.registry import Family

@@ -1,0 +1,1 @@
+"""One file a family: models/registry.py finds it, and imports only the one that is needed."""
