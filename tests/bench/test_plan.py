@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from octavo import checkpoints
-from octavo.assembly import Loaded, load
+from octavo.assembly import Loaded, load, planning
+from octavo.assembly.memory import free_after
+from octavo.assembly.words import words_of
 from octavo.bench import plan
 from octavo.bench.plan import plan_model
 from octavo.checkpoints import hub
 from octavo.cli._app import run
 from octavo.config import EngineConfig
-from octavo.errors import CapacityError, UnsupportedError
+from octavo.errors import CapacityError, CheckpointError, UnsupportedError
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.cpu import CpuBackend
+from octavo.kernels.cpu import CpuBackend, instruction_sets
+from octavo.kernels.cuda.device import Choice
 from octavo.kernels.weight import Weight
-from octavo.runtime.memory import free_after
 
 SMALL = {"max_model_len": 512, "max_num_seqs": 4, "num_pages": 512, "threads": 1}
 LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
@@ -52,9 +55,12 @@ def test_the_system_counts_the_same_within_three_percent(monkeypatch: pytest.Mon
     The tokenizer and the file's metadata are part of "process": they are there before.
     """
     user = EngineConfig("smollm2", **SMALL)  # type: ignore[arg-type]
-    words, checkpoint = load(user, planned=True), checkpoints.open_checkpoint(hub.resolve("smollm2"))
-    monkeypatch.setattr("octavo.assembly.words.words_of", lambda *_: (words.tokenizer, words.template))
+    checkpoint = checkpoints.open_checkpoint(path := hub.resolve("smollm2"))
+    words = words_of(user, checkpoint, path)
+    for place in ("words", "planning"):
+        monkeypatch.setattr(f"octavo.assembly.{place}.words_of", lambda *_: words)
     monkeypatch.setattr(checkpoints, "open_checkpoint", lambda path: checkpoint)
+    monkeypatch.setattr(planning, "open_checkpoint", lambda path, headers: checkpoint)
     planned = plan_model(user)
     before = anonymous_bytes()
     loaded = load(user)
@@ -87,8 +93,8 @@ def test_a_planned_model_takes_next_to_nothing() -> None:
     user = EngineConfig("smollm2", **SMALL)  # type: ignore[arg-type]
     plan_model(user)
     before = anonymous_bytes()
-    planned = load(user, planned=True)
-    assert anonymous_bytes() - before < planned.memory.weights / 3
+    planned = planning.plan(user)
+    assert anonymous_bytes() - before < planned.budget.weights / 3
 
 
 def test_planned_weights_are_not_written() -> None:
@@ -96,6 +102,160 @@ def test_planned_weights_are_not_written() -> None:
     real, planned = (CpuBackend(1, planned=p).pack([table]) for p in (False, True))
     assert real.nbytes == planned.nbytes == 64 * 64 * 4
     assert real.shape == planned.shape
+
+
+LLAMA_405B = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 16384,
+    "intermediate_size": 53248,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "nbytes"),
+    [
+        (None, 2),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 2),  # a CPU widens its codes
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "int-quantized",
+                "config_groups": {"all": {"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}},
+                "ignore": ["lm_head"],
+            },
+            36 / 32,
+        ),
+    ],
+)
+def test_a_giant_is_planned_by_its_config_alone(
+    method: dict[str, object] | None, nbytes: float, tmp_path: Path
+) -> None:
+    """405e9 weights, of which nothing is there to be read: what is allocated is no matter of their number."""
+    config = LLAMA_405B | ({} if method is None else {"quantization_config": method})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    user = EngineConfig(str(tmp_path), max_model_len=4096, max_num_seqs=8, threads=1)
+    tracemalloc.start()
+    try:
+        planned = plan_model(user, free=2 << 40)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    tables = 2 * 128256 * 16384
+    assert planned.weights == pytest.approx((405.8e9 - tables) * nbytes + tables * 2, rel=1e-3)
+    assert planned.kv_cache == 8 * 4096 * planned.bytes_per_token
+    assert planned.fits
+    assert peak < 100e6
+    with pytest.raises(CapacityError, match="the weights need"):
+        plan_model(user, free=1 << 30)
+
+
+def test_a_header_is_planned_as_the_whole_file(tmp_path: Path) -> None:
+    whole = hub.resolve("smollm2")
+    header = tmp_path / "header.gguf"
+    with whole.open("rb") as file:
+        header.write_bytes(file.read(16 << 20))
+    assert header.stat().st_size < whole.stat().st_size
+    planned = [plan_model(EngineConfig(str(path), **SMALL)) for path in (whole, header)]  # type: ignore[arg-type]
+    assert planned[0].weights == planned[1].weights
+    assert planned[0].config == planned[1].config
+    with pytest.raises(CheckpointError, match="past the file's end"):
+        load(EngineConfig(str(header), **SMALL))  # type: ignore[arg-type]
+
+
+RECORDED = {
+    # weights, pages, activations, rows, pages of the pool, local ones, slots of the swap space, max_model_len
+    "plain": ({}, 100793856, 724584960, 13910016, 2229504, 1906, 0, 0, 8192),
+    "lengths": (
+        {"max_model_len": 512, "max_num_seqs": 4},
+        100793856,
+        48660480,
+        6684672,
+        8784,
+        128,
+        0,
+        0,
+        512,
+    ),
+    "pages": (
+        {"max_model_len": 512, "num_pages": 100, "page_size": 32},
+        *(100793856, 76032000, 13910016, 136448, 100, 0, 0, 512),
+    ),
+    "swap": (
+        {"max_num_seqs": 8, "swap_space": 0.25},
+        *(100793856, 926069760, 6684672, 278688, 1730, 0, 706, 8192),
+    ),
+    "int8": (
+        {"kv_cache_dtype": "int8", "gpu_memory_utilization": 0.5},
+        *(100793856, 1449411840, 13910016, 2229504, 7401, 0, 0, 8192),
+    ),
+    "float32": (
+        {"dtype": "float32", "max_num_batched_tokens": 64},
+        *(537919488, 614891520, 12877824, 2229504, 834, 0, 0, 8192),
+    ),
+    "tight": ({"gpu_memory_utilization": 0.004}, 100793856, 11404800, 13910016, 131840, 30, 0, 0, 480),
+}
+LOCAL = {
+    "plain": ({}, 277876736, 680525568, 68583424, 9438464, 2858, 2176, 0, 32768),
+    "named": (
+        {"max_model_len": 8192, "num_local_pages": 700},
+        *(277876736, 680525568, 68583424, 2360576, 10238, 700, 0, 8192),
+    ),
+    "tight": ({"gpu_memory_utilization": 0.02}, 277876736, 54440064, 68583424, 2830592, 614, 97, 0, 9824),
+    "float32": (
+        {"dtype": "float32", "num_pages": 2048},
+        *(1072168960, 1207959552, 68583424, 9438464, 2048, 2048, 0, 32768),
+    ),
+}
+KNOWN = {f"smollm2-{name}": ("smollm2", *case) for name, case in RECORDED.items()} | {
+    f"gemma3-{name}": ("gemma3-270m", *case) for name, case in LOCAL.items()
+}
+
+
+@pytest.mark.skipif("avx2" not in instruction_sets(), reason="recorded with AVX2's layouts")
+@pytest.mark.parametrize(
+    "case", KNOWN, ids=[f"smollm2-{n}" for n in RECORDED] + [f"gemma3-{n}" for n in LOCAL]
+)
+def test_the_numbers_are_those_of_the_first_plans(case: tuple[object, ...]) -> None:
+    """Recorded on 3e9 free bytes, before memory was planned in one place and without reading weights."""
+    model, options, *numbers = case
+    user = EngineConfig(model, threads=1, isa="avx2", **options)  # type: ignore[arg-type]
+    found = plan_model(user, free=3 * 10**9)
+    config = found.config
+    assert [found.weights, found.kv_cache, found.activations, found.rows] == numbers[:4]
+    assert [config.num_pages, config.num_local_pages, config.num_swap_pages, config.max_model_len] == numbers[
+        4:
+    ]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:3"])
+def test_a_gpu_is_refused_not_planned_as_a_cpu(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "smollm2", *FLAGS, "--device", device]) == 1
+    error = capsys.readouterr().err
+    assert f"what device {device} would take cannot be planned" in error
+    assert error.count("\n") == 1
+
+
+def test_auto_is_refused_where_it_takes_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "choose", lambda *_, **__: Choice("cuda"))
+    with pytest.raises(UnsupportedError, match="what device cuda would take cannot be planned"):
+        plan_model(EngineConfig("smollm2"))
+
+
+def test_another_machine_is_planned_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "smollm2", *FLAGS, "--memory", "0.25"]) == 0
+    assert "268.4 MB are available" in capsys.readouterr().out
+    assert run(["plan", "smollm2", *FLAGS, "--memory", "0.01"]) == 1
+    assert "the weights need" in capsys.readouterr().err
+    assert run(["plan", "smollm2", "--memory", "-1"]) == 1
+    assert "--memory must be 0 or" in capsys.readouterr().err
 
 
 def test_weights_that_do_not_fit() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from octavo.assembly.memory import Pages, Room, plan_pages
 from octavo.config import EngineConfig
 from octavo.engine.request import RequestState
 from octavo.engine.swap import SwapSpace
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.ops import KVSpec
 from octavo.params import SamplingParams
-from octavo.runtime.memory import plan_memory
 from support.engine_harness import Harness
 
 LONG = SamplingParams(max_tokens=20, ignore_eos=True, temperature=0.0)
@@ -78,11 +78,11 @@ def test_large_steps_say_more() -> None:
 def test_memory_is_shared_with_the_pages() -> None:
     spec = KVSpec(num_kv_heads=2, head_dim=32, v_head_dim=32, dtype="f32")
     gib = 2**30
-    plan = plan_memory([spec], 0, 4096, 1000, 16, None, 0.5, free=2 * gib, swap_gib=1.0)
+    plan = plan_pages(Pages([spec], 4096, 1000, 16, swap_gib=1.0), Room(2 * gib, 0.5))
     assert plan.swap_space == gib
     assert plan.kv_cache <= gib / 2
     with pytest.raises(CapacityError, match="swap_space 4 GiB is more than the 2"):
-        plan_memory([spec], 0, 4096, 1000, 16, None, 0.5, free=2 * gib, swap_gib=4.0)
+        plan_pages(Pages([spec], 4096, 1000, 16, swap_gib=4.0), Room(2 * gib, 0.5))
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])

@@ -14,10 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from octavo.checkpoints import open_checkpoint
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
+from octavo.models.load import load_model, outline_model
 from support.forward import load, logits
 
 IDS = [int(i) for i in np.random.default_rng(8).integers(3, 150, 24)]
@@ -107,3 +109,16 @@ def test_scales_that_nobody_reads_are_not_ignored(folders: tuple[Path, Path], tm
     save_file(tensors, broken / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"q_proj\.g_idx"):
         load(broken, ReferenceBackend(), "auto")
+
+
+@pytest.mark.skipif(not native_available(), reason="the native kernels are not built")
+def test_it_is_planned_by_its_files_and_by_its_config_alone(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    from octavo.kernels.cpu import CpuBackend
+
+    quantized, _ = folders
+    _, nbytes = load_model(open_checkpoint(quantized), CpuBackend())
+    shutil.copy(quantized / "config.json", tmp_path)
+    for folder in (quantized, tmp_path):
+        assert outline_model(open_checkpoint(folder, headers=True), CpuBackend(planned=True))[1] == nbytes

@@ -6,25 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.assembly.memory import local_need
+from octavo.assembly.memory import Budget, LocalNeed, Pages, Room, divide, local_need, plan_pages
 from octavo.config import pages_at_a_time
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.split_kv import SplitKVCache
-from octavo.runtime.division import LocalNeed, divide
-from octavo.runtime.memory import MemoryPlan, plan_memory
 
 WHOLE, LOCAL = KVSpec(1, 8, 8, "f16"), KVSpec(1, 8, 8, "f16", window=64)
 MIXED = [LOCAL, LOCAL, LOCAL, WHOLE]
 PAGE = 16 * 32  # bytes of a page of one layer
 
 
-def planned(free: int, num_pages: int | None = None, num_local: int | None = None) -> MemoryPlan:
+def planned(free: int, num_pages: int | None = None, num_local: int | None = None) -> Budget:
     """For 4 contexts of 1024 tokens, in steps of 32."""
     need = local_need(MIXED, 1024, 4, 16, 32)
     assert need == LocalNeed(64, 9, 24, 3 * 32)
-    return plan_memory(MIXED, 0, 1024, 4, 16, num_pages, 1.0, free, local=need, num_local_pages=num_local)
+    return plan_pages(Pages(MIXED, 1024, 4, 16, num_pages, need, num_local), Room(free, 1.0))
 
 
 def test_only_mixed_models_with_longer_contexts_are_divided() -> None:
@@ -50,7 +48,7 @@ def test_tight_memory_holds_one_long_context_first() -> None:
     free = 36 * 4 * PAGE
     plan = planned(free)
     assert (plan.num_pages, plan.num_local_pages) == (72, 24)
-    assert plan_memory(MIXED, 0, 1024, 4, 16, None, 1.0, free).num_pages == 36
+    assert plan_pages(Pages(MIXED, 1024, 4, 16), Room(free, 1.0)).num_pages == 36
     less = planned(64 * PAGE + 9 * 3 * PAGE)
     assert (less.num_pages, less.num_local_pages) == (64, 9)
     short = planned(64 * PAGE + 9 * 3 * PAGE - 1)
@@ -85,7 +83,7 @@ def test_what_is_divided_fits_and_leaves_nothing_useful(
 ) -> None:
     need = LocalNeed(8, min(most, longest), min(most, longest) + more, 1)
     wanted = longest * sequences
-    pages, local = divide(room, page, local_page, need, longest, wanted)
+    pages, local = divide(room, page, local_page, Pages((), longest, sequences, 1, local=need))
     assert 0 <= local <= pages <= wanted
     assert pages * page + local * local_page <= room
     if pages < wanted:  # another page, with a local one where each has one, would not fit
@@ -101,7 +99,7 @@ def test_what_is_divided_fits_and_leaves_nothing_useful(
 def test_the_plan_is_what_gets_allocated(dtype: str) -> None:
     specs = [KVSpec(2, 8, 8, dtype, window=64 if i % 3 else None) for i in range(7)]
     need = local_need(specs, 1024, 2, 16, 32)
-    plan = plan_memory(specs, 0, 1024, 2, 16, None, None, free=10**9, local=need)
+    plan = plan_pages(Pages(specs, 1024, 2, 16, local=need), Room(10**9))
     kv = SplitKVCache(ReferenceBackend(), specs, plan.num_pages, plan.num_local_pages, 16)
     spare = kv.local.nbytes // (plan.num_local_pages + 1)
     assert kv.nbytes - spare == plan.kv_cache

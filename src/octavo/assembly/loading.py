@@ -4,7 +4,7 @@ resolve   alias or path -> files            checkpoints.hub
 device    a GPU, or why the CPU             kernels
 tokenizer metadata -> Tokenizer, template   tokenizer
 weights   tensors -> packed weights         quant, kernels, models
-memory    what is free -> pages             runtime.memory
+memory    what is free -> pages             assembly.memory
 program   forward -> captured program       runtime.runner
 compile   its kernels, where there is a GPU  runtime.pipeline
 
@@ -26,10 +26,10 @@ from octavo.config import EngineConfig, SchedulerConfig
 from octavo.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from octavo.assembly.memory import Budget
     from octavo.checkpoints.base import Checkpoint
     from octavo.kernels.ops import Backend
     from octavo.models.registry import Model
-    from octavo.runtime.memory import MemoryPlan
     from octavo.runtime.page_file import MappedPages
     from octavo.runtime.runner import ModelRunner
     from octavo.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ class Loaded:
     template: ChatTemplate
     backend: Backend
     model: Model
-    memory: MemoryPlan
+    memory: Budget
     runner: ModelRunner
     phases: dict[str, float]
     decoder_prompt: tuple[int, ...] = ()  # of an encoder-decoder model: what its decoder begins with
@@ -83,17 +83,13 @@ class _Phases:
             self._progress(name, seconds)
 
 
-def load(user: EngineConfig, progress: Progress | None = None, planned: bool = False) -> Loaded:
+def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     """Load the model that the user named.
-
-    Args:
-        planned: weights, pages and buffers get their sizes, but weights are not written: for
-            bench.plan, which weighs what comes back. It must not run.
 
     Raises:
         OctavoError: one line that names what is wrong; nothing keeps running.
     """
-    from octavo.assembly.memory import memory_of
+    from octavo.assembly.memory import Shape, budget_of, page_specs, room_for
     from octavo.assembly.pages import content_hash, kv_cache_of, page_file_of
     from octavo.assembly.words import words_of
     from octavo.checkpoints import open_checkpoint
@@ -101,15 +97,15 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     from octavo.checkpoints.hub import resolve as find
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
-    from octavo.runtime.memory import page_specs, return_freed, seconds_to_copy
+    from octavo.runtime.memory import return_freed, seconds_to_copy
     from octavo.runtime.pipeline import make_runner
 
     phases = _Phases(progress)
     path = find(user.model)
     phases.done("resolve")
     checkpoint = open_checkpoint(path)
-    content = None if planned else content_hash(user, checkpoint)
-    backend, facts = _backend(user, planned, checkpoint)
+    content = content_hash(user, checkpoint)
+    backend, facts = _backend(user, checkpoint)
     backend.report(phases.tell)
     phases.done("device")
     # Before the weights, not beside them: what it takes to make a tokenizer is gone again when they come.
@@ -119,26 +115,23 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     phases.done("tokenizer")
     model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
     phases.done("weights")
-    if tokenizer.vocab_size > model.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the model's vocabulary {model.vocab_size}"
-        )
+    check_vocabulary(tokenizer, model)
     generation = read_generation(path)
     begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
     specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
-    memory, config = memory_of(user, model, backend, specs, weight_bytes, planned)
+    room = room_for(user, model, backend)
+    memory, config = budget_of(user, Shape.of(model, backend, specs), weight_bytes, room)
     first_slot = memory.num_pages + (config.window is not None)
-    kv, spare = kv_cache_of(config, memory, backend, specs, first_slot)
+    kv, spare = kv_cache_of(memory, backend, specs, first_slot)
     if swap := memory.num_swap_pages:
-        page_s = 0.0 if planned else seconds_to_copy(kv, first_slot)
-        config = replace(config, num_swap_pages=swap, swap_page_s=page_s)
+        config = replace(config, num_swap_pages=swap, swap_page_s=seconds_to_copy(kv, first_slot))
     pages = page_file_of(user, backend, kv, specs, content)
     phases.done("memory")
     limits, states, ends = limits_of(config), states_of(config, spare), tokenizer.stop_token_ids
     runner = make_runner(model, backend, kv, limits, states, ends, first_slot, pages)
     return_freed()
     phases.done("program")
-    if not planned and runner.prepare():
+    if runner.prepare():
         phases.done("compile")
     return Loaded(
         user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,
@@ -146,24 +139,34 @@ def load(user: EngineConfig, progress: Progress | None = None, planned: bool = F
     )  # fmt: skip
 
 
-def _backend(user: EngineConfig, planned: bool, checkpoint: Checkpoint) -> tuple[Backend, dict[str, str]]:
-    """Where it runs, and what is to be said of it. Only what a CPU will take can be planned."""
-    from octavo.kernels.cuda.device import SHARE, Choice, choose
-    from octavo.kernels.select import make_backend
+def _backend(user: EngineConfig, checkpoint: Checkpoint) -> tuple[Backend, dict[str, str]]:
+    """Where it runs, and what is to be said of it."""
+    from octavo.kernels.cuda.device import choose
+    from octavo.kernels.select import GpuOptions, make_backend
     from octavo.runtime.hardware import usable_threads
 
-    choice = Choice("cpu")
-    if not planned:
-        share = SHARE if user.gpu_memory_utilization is None else user.gpu_memory_utilization
-        weights = partial(least_bytes, checkpoint, user.dtype)
-        choice = choose(user.device, user.backend, weights=weights, share=share)
+    weights = partial(least_bytes, checkpoint, user.dtype)
+    choice = choose(user.device, user.backend, weights=weights, share=gpu_share(user))
+    on_gpu = GpuOptions(user.bit_exact, user.round_activations, not user.enforce_eager)
     threads = user.threads or usable_threads()
-    backend = make_backend(
-        user.backend, user.isa, threads, planned, choice.device, user.dtype, user.bit_exact,
-        user.round_activations, not user.enforce_eager,
-    )  # fmt: skip
+    backend = make_backend(user.backend, user.isa, threads, choice.device, user.dtype, on_gpu)
     facts = {} if choice.why is None else {"device": f"cpu: {choice.why}"}
     return backend, {**facts, **backend.facts()}
+
+
+def gpu_share(user: EngineConfig) -> float:
+    """Of a GPU's memory, that everything together may take."""
+    from octavo.kernels.cuda.device import SHARE
+
+    return SHARE if user.gpu_memory_utilization is None else user.gpu_memory_utilization
+
+
+def check_vocabulary(tokenizer: Tokenizer, model: Model) -> None:
+    """Raise CheckpointError where the tokenizer has words that the model lacks."""
+    if tokenizer.vocab_size > model.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model's vocabulary {model.vocab_size}"
+        )
 
 
 def least_bytes(checkpoint: Checkpoint, dtype: str) -> int:

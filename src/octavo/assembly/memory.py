@@ -1,47 +1,165 @@
-"""From what is free to pages, and from pages to the engine's numbers: resolve()."""
+"""From what is free to pages, and from pages to the engine's numbers. The code that plans is what allocates.
+
+Shape    what a model is, as far as memory counts: from its layers' KVSpecs and lengths
+Pages    what pages a user wants of it, in tokens, sequences and bytes
+Room     what is free, on the machine or a device
+Budget   what is given to weights, pages and swap space; resolve() makes a SchedulerConfig of it
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from octavo.config import MAX_IN_FLIGHT, EngineConfig, SchedulerConfig, pages_at_a_time
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.ops import Backend, KVSpec
 from octavo.models.registry import EncoderDecoder, Model
-from octavo.runtime.division import LocalNeed
-from octavo.runtime.memory import (
-    MemoryPlan,
-    activation_reserve,
-    available_memory,
-    free_after,
-    plan_memory,
-    window_of,
-)
+from octavo.runtime.memory import available_memory
 
 CPU_BATCHED_TOKENS = 512
 """Tokens of a step on a CPU: enough to amortize the weights, small enough for the buffers."""
 
+CPU_SHARE = 0.25
+"""Share of free memory that pages may take on a CPU when nobody says otherwise."""
 
-def memory_of(
-    user: EngineConfig,
-    model: Model,
-    backend: Backend,
-    specs: Sequence[KVSpec],
-    weight_bytes: int,
-    planned: bool,
-) -> tuple[MemoryPlan, SchedulerConfig]:
-    """The pages that fit, and the engine's numbers with them."""
-    source = model.max_source if isinstance(model, EncoderDecoder) else 0
-    encoder = encoder_length(user, source)
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model as far as memory counts.
+
+    Attributes:
+        specs: what each layer's pages hold.
+        max_position: the longest sequence it was made for. max_source: the longest input of its encoder; 0:
+            it has none.
+        step_tokens: tokens of a step that keep the backend busy; None: CPU_BATCHED_TOKENS.
+    """
+
+    specs: Sequence[KVSpec]
+    max_position: int
+    max_source: int = 0
+    step_tokens: int | None = None
+
+    @staticmethod
+    def of(model: Model, backend: Backend, specs: Sequence[KVSpec]) -> Shape:
+        source = model.max_source if isinstance(model, EncoderDecoder) else 0
+        return Shape(specs, model.max_position, source, backend.step_tokens)
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that the widest of the layers' windows sees; None: one of them sees everything, or there is
+        none."""
+        windows = [spec.window for spec in self.specs if spec.window is not None]
+        return max(windows) if windows and len(windows) == len(self.specs) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNeed:
+    """Local pages of a model (engine.local_pages).
+
+    Attributes:
+        window: tokens that the widest window of its layers sees.
+        most: that one sequence needs at a time. enough: for as many sequences as may run, of any length.
+        bytes_per_token: of the layers with a window.
+    """
+
+    window: int
+    most: int
+    enough: int
+    bytes_per_token: int
+
+    def exactly(self, count: int | None) -> LocalNeed:
+        """The same where somebody has said how many there are to be."""
+        return self if count is None else replace(self, most=count, enough=count)
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The pages that are wanted: for max_num_seqs sequences of max_len tokens.
+
+    Attributes:
+        num_pages, num_local_pages: exactly so many, if given.
+        local: what layers with a window need, where they have pages of their own.
+        swap_gib: GiB of the swap space.
+    """
+
+    specs: Sequence[KVSpec]
+    max_len: int
+    max_num_seqs: int
+    page_size: int
+    num_pages: int | None = None
+    local: LocalNeed | None = None
+    num_local_pages: int | None = None
+    swap_gib: float = 0.0
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of all layers."""
+        return sum(spec.bytes_per_token for spec in self.specs)
+
+    @property
+    def longest(self) -> int:
+        """Pages of the longest sequence."""
+        return -(-self.max_len // self.page_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that are free, weights loaded already.
+
+    Attributes:
+        share: 0..1 of them that pages may take; None is CPU_SHARE.
+        system: free bytes of the system's memory, where pages lie in another one; the swap space is there.
+    """
+
+    free: int
+    share: float | None = None
+    system: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What will be allocated, in bytes, and how many pages that is.
+
+    Attributes:
+        bytes_per_token: of all layers. local: what those with a window need, where they have pages of their
+            own: num_local_pages, of which pages own one each while it is seen.
+    """
+
+    weights: int
+    kv_cache: int
+    free: int
+    num_pages: int
+    page_size: int
+    bytes_per_token: int
+    num_swap_pages: int = 0
+    num_local_pages: int = 0
+    local: LocalNeed | None = None
+
+    @property
+    def swap_space(self) -> int:
+        return self.num_swap_pages * self.page_size * self.bytes_per_token
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_pages * self.page_size
+
+
+def budget_of(user: EngineConfig, shape: Shape, weights: int, room: Room) -> tuple[Budget, SchedulerConfig]:
+    """The pages that fit, and the engine's numbers with them.
+
+    Args:
+        weights: bytes of them.
+
+    Raises:
+        CapacityError: not even one page fits, or not one sequence as long as was asked for.
+        InvalidRequestError: a number contradicts the model.
+    """
+    encoder = encoder_length(user, shape.max_source)
     of_encoder = -(-encoder // user.page_size) * user.page_size
-    length = context_length(user, model.max_position) + of_encoder
-    share, free = user.gpu_memory_utilization, free_after(weight_bytes) if planned else None
-    own = backend.page_budget(share, activation_reserve(user.max_num_seqs, model.vocab_size))
-    system = None
-    if own is not None:
-        share, free, system = 1.0, own, available_memory()
-    tokens = tokens_of_a_step(user, encoder, backend.step_tokens)
-    local = local_need(specs, length, user.max_num_seqs, user.page_size, tokens)
+    length = context_length(user, shape.max_position) + of_encoder
+    tokens = tokens_of_a_step(user, encoder, shape.step_tokens)
+    local = local_need(shape.specs, length, user.max_num_seqs, user.page_size, tokens)
     if local is None and user.num_local_pages is not None:
         raise InvalidRequestError(
             "num_local_pages is for models some of whose layers have a window; here all layers share pages, "
@@ -49,14 +167,130 @@ def memory_of(
             f"max_num_batched_tokens ({tokens})",
             "num_local_pages",
         )
-    memory = plan_memory(
-        specs, weight_bytes, length, user.max_num_seqs, user.page_size, user.num_pages, share, free,
-        user.swap_space, system, local, user.num_local_pages,
+    wanted = Pages(
+        shape.specs, length, user.max_num_seqs, user.page_size,
+        num_pages=user.num_pages, local=local, num_local_pages=user.num_local_pages, swap_gib=user.swap_space,
     )  # fmt: skip
-    return memory, resolve(
-        user, model.max_position, memory.num_pages, source, backend.step_tokens, window_of(specs),
-        None if local is None else local.window, memory.num_local_pages,
-    )  # fmt: skip
+    budget = plan_pages(wanted, room, weights)
+    return budget, resolve(user, shape, budget)
+
+
+def room_for(user: EngineConfig, model: Model, backend: Backend, free: int | None = None) -> Room:
+    """What pages may take: of a device's memory where the backend has one, else of the machine's.
+
+    Args:
+        free: bytes that the machine has left; None asks it.
+    """
+    share = user.gpu_memory_utilization
+    own = backend.page_budget(share, activation_reserve(user.max_num_seqs, model.vocab_size))
+    free = available_memory() if free is None else free
+    return Room(free, share) if own is None else Room(own, 1.0, free)
+
+
+def plan_pages(wanted: Pages, room: Room, weights: int = 0) -> Budget:
+    """Pages for as many sequences as are wanted, if these fit in the share of what is free.
+
+    Raises:
+        CapacityError: not even one page fits.
+    """
+    free, per_token = room.free, wanted.bytes_per_token
+    page = wanted.page_size * per_token
+    swap = _swapped_pages(wanted.swap_gib, page, free if room.system is None else room.system)
+    if room.system is None:
+        free -= swap * page
+    local, local_page, local_pages = wanted.local, 0, 0
+    share = CPU_SHARE if room.share is None else room.share
+    budget = free if wanted.num_pages is not None else int(free * share)
+    if local is None:
+        most = wanted.max_num_seqs * wanted.longest
+        pages = min(most, budget // page) if wanted.num_pages is None else wanted.num_pages
+    else:
+        local_page = wanted.page_size * local.bytes_per_token
+        pages, local_pages = divide(budget, page - local_page, local_page, wanted)
+    size = pages * (page - local_page) + local_pages * local_page
+    if wanted.num_pages is not None and size > free:
+        raise CapacityError(
+            f"num_pages {wanted.num_pages} needs {size} bytes; {free} are free, enough for "
+            f"{free // page} pages"
+        )
+    if pages < 1:
+        raise CapacityError(
+            f"a page of {wanted.page_size} tokens needs {page} bytes; "
+            f"{free} are free: raise --gpu-memory-utilization or free memory"
+        )
+    if wanted.num_local_pages not in (None, local_pages):
+        raise CapacityError(
+            f"num_local_pages {wanted.num_local_pages}: {pages} pages fit beside them, and each owns one at "
+            "most"
+        )
+    local = None if local is None else local.exactly(wanted.num_local_pages)
+    return Budget(weights, size, free, pages, wanted.page_size, per_token, swap, local_pages, local)
+
+
+def divide(room: int, page: int, local_page: int, wanted: Pages) -> tuple[int, int]:
+    """How many pages and how many local ones of what is wanted, some of whose layers have a window.
+
+    Everything, if there is room. Otherwise first one sequence of the greatest length, then local pages for
+    all sequences, and as many pages as room is left for.
+
+    Args:
+        room: bytes. page, local_page: bytes of each.
+    """
+    assert wanted.local is not None
+    need, longest = wanted.local.exactly(wanted.num_local_pages), wanted.longest
+    first = longest if wanted.num_pages is None else wanted.num_pages
+    local = max(min((room - page * first) // local_page, need.enough), need.most)
+    if wanted.num_pages is not None:
+        return wanted.num_pages, min(local, wanted.num_pages)
+    most = wanted.max_num_seqs * longest
+    pages = min((room - local_page * local) // page, most)
+    if pages >= local:
+        return pages, local
+    both = min(room // (page + local_page), most)  # each page has a local one
+    return both, both
+
+
+def _swapped_pages(swap_gib: float, page: int, free: int) -> int:
+    """Pages of so many bytes that the swap space holds. CapacityError where it exceeds what is free."""
+    pages = int(swap_gib * 2**30) // page
+    if pages * page > free:
+        raise CapacityError(
+            f"swap_space {swap_gib:g} GiB is more than the {free / 2**30:.1f} GiB that are free"
+        )
+    return pages
+
+
+def page_specs(model: Model, backend: Backend, dtype: str, asked: bool) -> list[KVSpec]:
+    """What a model's layers store: dtype, or what the backend chooses where nobody asked for it.
+
+    A latent that nobody chose a type for keeps float16 where others keep int16: its one scale is that of a
+    key of several hundred dimensions, by which its values would lose more than float16 does.
+    """
+    if asked or backend.kv_dtype is None:
+        return list(model.kv_specs(dtype))
+    specs = model.kv_specs(backend.kv_dtype)
+    return [replace(s, dtype="f16") if s.latent and s.dtype == "int16" else s for s in specs]
+
+
+def free_after(weights: int, available: int | None = None) -> int:
+    """Bytes that will be free once the weights are loaded.
+
+    Args:
+        available: bytes that are free before; None asks the system.
+
+    Raises:
+        CapacityError: the weights do not fit.
+    """
+    available = available_memory() if available is None else available
+    if weights > available:
+        raise CapacityError(f"the weights need {weights} bytes, {available} are available")
+    return available - weights
+
+
+def activation_reserve(max_num_seqs: int, vocab_size: int) -> int:
+    """Bytes of a device's memory that pages leave: 1 GiB, and the sampled rows' logits four times (as
+    computed, where draws find them, edited, and as weights)."""
+    return 2**30 + 4 * 4 * max_num_seqs * vocab_size
 
 
 def local_need(
@@ -113,44 +347,29 @@ def tokens_of_a_step(user: EngineConfig, encoder: int, step_tokens: int | None) 
     return user.max_num_batched_tokens or max(step_tokens or CPU_BATCHED_TOKENS, encoder)
 
 
-def resolve(
-    user: EngineConfig,
-    max_position: int,
-    num_pages: int,
-    max_source: int = 0,
-    step_tokens: int | None = None,
-    window: int | None = None,
-    local_window: int | None = None,
-    num_local_pages: int = 0,
-) -> SchedulerConfig:
+def resolve(user: EngineConfig, shape: Shape, budget: Budget) -> SchedulerConfig:
     """The engine's numbers from the user's wishes, the model and the pages that fit.
 
     A length the user did not name shrinks to the pool, so that a lone request always ends.
 
-    Args:
-        max_source: the longest input of the model's encoder; 0: it has none.
-        step_tokens: tokens of a step that keep the backend busy; None: CPU_BATCHED_TOKENS.
-        window: of all the model's layers; a sequence then needs no more pages than that at a time.
-        local_window, num_local_pages: of layers that have one, and pages of their own.
-
     Raises:
         CapacityError: the pool cannot hold one sequence of the max_model_len that was asked for.
     """
-    length, size = context_length(user, max_position), user.page_size
-    encoder = encoder_length(user, max_source)
-    tokens = tokens_of_a_step(user, encoder, step_tokens)
-    needed = pages_at_a_time(length, size, window, tokens) + -(-encoder // size)
-    if needed > num_pages:
-        if user.max_model_len is not None or (encoder and num_pages < 2):
+    length, size = context_length(user, shape.max_position), user.page_size
+    encoder = encoder_length(user, shape.max_source)
+    tokens = tokens_of_a_step(user, encoder, shape.step_tokens)
+    needed = pages_at_a_time(length, size, shape.window, tokens) + -(-encoder // size)
+    if needed > budget.num_pages:
+        if user.max_model_len is not None or (encoder and budget.num_pages < 2):
             both = " and an encoder's input of as many tokens" if encoder else ""
             raise CapacityError(
                 f"max_model_len {length}{both} needs {needed} pages of {size} "
-                f"tokens, {num_pages} fit: lower it or raise gpu_memory_utilization"
+                f"tokens, {budget.num_pages} fit: lower it or raise gpu_memory_utilization"
             )
-        encoder = min(encoder, num_pages // 2 * size)
-        length = min(length, (num_pages - -(-encoder // size)) * size)
+        encoder = min(encoder, budget.num_pages // 2 * size)
+        length = min(length, (budget.num_pages - -(-encoder // size)) * size)
     return SchedulerConfig(
-        num_pages=num_pages,
+        num_pages=budget.num_pages,
         page_size=user.page_size,
         max_model_len=length,
         max_num_seqs=user.max_num_seqs,
@@ -160,7 +379,7 @@ def resolve(
         max_waiting=user.max_waiting,
         scheduling_policy=user.scheduling_policy,
         max_encoder_len=encoder,
-        window=window,
-        local_window=local_window,
-        num_local_pages=num_local_pages,
+        window=shape.window,
+        local_window=None if budget.local is None else budget.local.window,
+        num_local_pages=budget.num_local_pages,
     )

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo import __version__
+from octavo.assembly.memory import Budget
 from octavo.checkpoints.base import Checkpoint
 from octavo.checkpoints.content import ContentHash
-from octavo.config import DISK_SPACE, EngineConfig, SchedulerConfig
+from octavo.config import DISK_SPACE, EngineConfig
 from octavo.errors import UnsupportedError
 from octavo.kernels.ops import Backend, KVCache, KVSpec
 from octavo.kernels.select import kernels_hash
 from octavo.kernels.split_kv import SplitKVCache
-from octavo.runtime.memory import MemoryPlan
 from octavo.runtime.page_file import MappedPages, check_folder
 from octavo.runtime.page_moves import page_bytes
 
 
 def kv_cache_of(
-    config: SchedulerConfig, memory: MemoryPlan, backend: Backend, specs: Sequence[KVSpec], first_slot: int
+    budget: Budget, backend: Backend, specs: Sequence[KVSpec], first_slot: int
 ) -> tuple[KVCache, int]:
     """The cache, and its page that stands in for those behind a window. Swap slots begin at first_slot."""
-    size, swap = config.page_size, memory.num_swap_pages
-    if config.local_window is None:
-        return backend.kv_cache(specs, first_slot, size, swap), memory.num_pages
-    kv = SplitKVCache(backend, specs, memory.num_pages, config.num_local_pages, size, swap)
+    size, swap = budget.page_size, budget.num_swap_pages
+    if budget.local is None:
+        return backend.kv_cache(specs, first_slot, size, swap), budget.num_pages
+    kv = SplitKVCache(backend, specs, budget.num_pages, budget.num_local_pages, size, swap)
     return kv, kv.spare
 
 

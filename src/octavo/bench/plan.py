@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from octavo.assembly import load
+from octavo.assembly.planning import plan
 from octavo.bench.memory import resident_bytes
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.runtime.memory import available_memory
@@ -51,19 +51,22 @@ class ModelPlan:
         return dataclasses.asdict(self) | {"fits": self.fits, "num_tokens": self.num_tokens}
 
 
-def plan_model(user: EngineConfig) -> ModelPlan:
-    """Plan what load(user) would allocate. Takes no more memory than the largest tensor and its tables.
+def plan_model(user: EngineConfig, free: int | None = None) -> ModelPlan:
+    """Plan what load(user) would allocate, from config.json or a GGUF header.
+
+    Args:
+        free: bytes that a machine has left, where it is not this one.
 
     Raises:
         CapacityError: the weights or a page do not fit.
         OctavoError: the model or an option is wrong, as in load().
     """
-    available = available_memory()
-    loaded = load(user, planned=True)
-    memory, runner = loaded.memory, loaded.runner
-    parts = (memory.weights, memory.kv_cache + memory.swap_space, runner.activation_bytes, runner.state_bytes)
+    available = available_memory() if free is None else free
+    planned = plan(user, free)
+    memory = planned.budget
+    parts = (memory.weights, memory.kv_cache + memory.swap_space, planned.activations, planned.rows)
     process = resident_bytes()
     return ModelPlan(
-        user.model, *parts, process, sum(parts) + process, available, memory.bytes_per_token, loaded.config,
+        user.model, *parts, process, sum(parts) + process, available, memory.bytes_per_token, planned.config,
         0 if memory.local is None else memory.local.bytes_per_token,
     )  # fmt: skip

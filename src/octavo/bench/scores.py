@@ -37,12 +37,12 @@ class WindowScorer:
     """
 
     def __init__(self, config: EngineConfig, window: int = 512) -> None:
+        from octavo.assembly.memory import page_specs
         from octavo.checkpoints import open_checkpoint
         from octavo.checkpoints.hub import resolve
         from octavo.kernels.select import make_backend
         from octavo.models.load import load_model
         from octavo.runtime.hardware import usable_threads
-        from octavo.runtime.memory import page_specs
 
         checkpoint = open_checkpoint(resolve(config.model))
         threads = config.threads or usable_threads()

@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from octavo.checkpoints.base import Checkpoint
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
+def open_checkpoint(path: str | Path, headers: bool = False) -> Checkpoint:
     """Open what hub.resolve found: a .gguf file, or a folder with config.json.
+
+    Args:
+        headers: what describes the weights is enough: a folder may hold config.json alone, and a GGUF file
+            may end after its list of tensors.
 
     Raises:
         CheckpointError: the path is neither, or what is there is broken.
@@ -25,9 +29,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if path.is_dir():
         from octavo.checkpoints.safetensors import open_folder
 
-        return open_folder(path)
+        return open_folder(path, headers)
     if path.suffix in PICKLES:
         raise CheckpointError(f"{path.name} is {why_no_pickle(str(path.parent))}")
     from octavo.checkpoints.gguf import open_gguf
 
-    return open_gguf(path)
+    return open_gguf(path, headers)

@@ -212,8 +212,11 @@ class GGUFCheckpoint:
         self._file = None
 
 
-def open_gguf(path: Path) -> GGUFCheckpoint:
+def open_gguf(path: Path, headers: bool = False) -> GGUFCheckpoint:
     """Map a GGUF file and read its metadata and tensor list (no tensor data is touched).
+
+    Args:
+        headers: the file may end after its list of tensors, or anywhere among their data.
 
     Raises:
         CheckpointError: not GGUF, truncated, or contradicting itself; says what and where.
@@ -225,7 +228,7 @@ def open_gguf(path: Path) -> GGUFCheckpoint:
     alignment = _alignment(cursor, config)
     listed = [_listed_tensor(cursor, i) for i in range(tensor_count)]
     data_start = -(-cursor.pos // alignment) * alignment
-    entries = [_entry(file, line, alignment, data_start) for line in listed]
+    entries = [_entry(file, line, alignment, data_start, headers) for line in listed]
     _check_names(file, entries)
     _check_overlap(file, entries)
     checkpoint = GGUFCheckpoint(file, config, entries)
@@ -290,14 +293,18 @@ def _listed_tensor(cursor: _Cursor, index: int) -> tuple[str, tuple[int, ...], i
 
 
 def _entry(
-    file: MappedFile, line: tuple[str, tuple[int, ...], int, int], alignment: int, data_start: int
+    file: MappedFile,
+    line: tuple[str, tuple[int, ...], int, int],
+    alignment: int,
+    data_start: int,
+    headers: bool,
 ) -> _Entry:
     name, shape, code, offset = line
     what = f"{file.path.name}: tensor {shorten(name)}"
     if offset % alignment:
         raise CheckpointError(f"{what} starts at offset {offset}, not a multiple of {alignment}")
     start = data_start + offset
-    if start >= file.size:
+    if start >= file.size and not headers:
         raise CheckpointError(f"{what} starts at byte {start}, past the file's end at {file.size}")
     if code not in GGML_TYPES:
         return _Entry(name, shape, code, start, None)
@@ -305,7 +312,7 @@ def _entry(
     if shape[-1] % block:
         raise CheckpointError(f"{what} has rows of {shape[-1]}; {format_} needs a multiple of {block}")
     nbytes = math.prod(shape) // block * block_bytes
-    if start + nbytes > file.size:
+    if start + nbytes > file.size and not headers:
         raise CheckpointError(f"{what} ends at byte {start + nbytes}, past the file's end at {file.size}")
     return _Entry(name, shape, code, start, nbytes)
 

@@ -62,8 +62,11 @@ class FolderCheckpoint:
         self.tensors, self._files = LazyTensors({}), ()
 
 
-def open_folder(path: Path) -> FolderCheckpoint:
+def open_folder(path: Path, headers: bool = False) -> FolderCheckpoint:
     """Map the safetensors of a folder and read their headers (no tensor data is touched).
+
+    Args:
+        headers: config.json alone is enough; the checkpoint then lists no tensors.
 
     Raises:
         CheckpointError: a file is missing, broken, or a pickle; says which.
@@ -73,7 +76,8 @@ def open_folder(path: Path) -> FolderCheckpoint:
         raise CheckpointError(f"{path / 'config.json'} has no model_type")
     makers: dict[str, _Maker] = {}
     files: list[MappedFile] = []
-    for name, wanted in sorted(_shards(path).items()):
+    shards = {} if headers and not _has_weights(path) else _shards(path)
+    for name, wanted in sorted(shards.items()):
         files.append(file := MappedFile(path / name))
         found = _read_header(file)
         for tensor in wanted if wanted is not None else found:
@@ -96,6 +100,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} does not hold a JSON object")
     return value
+
+
+def _has_weights(path: Path) -> bool:
+    return (path / _INDEX).exists() or any(p.suffix in (".safetensors", *PICKLES) for p in path.iterdir())
 
 
 def _shards(path: Path) -> dict[str, list[str] | None]:

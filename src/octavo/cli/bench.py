@@ -95,10 +95,10 @@ def roofline(
     as_json: bool = JSON_FLAG,
 ) -> int:
     """Measured speed beside what this machine's bandwidth and arithmetic allow."""
+    from octavo.assembly.memory import page_specs
     from octavo.bench.calibrate import calibrate
     from octavo.bench.roofline import measure, work_of
     from octavo.checkpoints import open_checkpoint
-    from octavo.runtime.memory import page_specs
 
     sizes, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(prompt_tokens, "--prompt-tokens")
     driver = load(engine, max(sizes), as_json)

@@ -33,6 +33,9 @@ def plan(
     cost_model: str = typer.Option(
         "", "--cost-model", help="A step's cost, as JSON or a file; without it the model is measured."
     ),
+    memory: float = typer.Option(
+        0.0, "--memory", help="GiB that are free, to plan for another machine; 0 asks this one."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:
     """Print the memory that a model will take, and with --trace the waiting times and the throughput."""
@@ -43,26 +46,29 @@ def plan(
 
     if not 0 < speed < float("inf"):
         raise InvalidRequestError(f"--speed must be above 0, not {speed}")
+    if not 0 <= memory < float("inf"):
+        raise InvalidRequestError(f"--memory must be 0 or a positive number of GiB, not {memory}")
     if trace is None and (cost_model or speed != 1.0):
         raise InvalidRequestError("--cost-model and --speed need --trace")
     requests = None if trace is None else read_trace(trace)
     fetch(engine.model, as_json)
-    memory = plan_model(EngineArgs(engine.model, **engine.options).config)
-    found: dict[str, object] = {"memory": memory.summary()}
+    free = int(memory * 2**30) or None
+    planned = plan_model(EngineArgs(engine.model, **engine.options).config, free)
+    found: dict[str, object] = {"memory": planned.summary()}
     if not as_json:
-        print_memory(memory)
+        print_memory(planned)
     if requests is not None:
         from octavo.bench.simulate import simulate
 
         cost = _cost(engine, cost_model)
         arriving = [dataclasses.replace(r, arrival_s=r.arrival_s / speed) for r in requests]
-        result = simulate(memory.config, cost, arriving)
+        result = simulate(planned.config, cost, arriving)
         found |= {"cost_model": dataclasses.asdict(cost), "simulated": dataclasses.asdict(result)}
         if not as_json:
             print_simulated(cost, result)
     if as_json:
         print(json.dumps({"model": engine.model, **found}))
-    return 0 if memory.fits else 1
+    return 0 if planned.fits else 1
 
 
 def _cost(engine: EngineChoice, given: str) -> CostModel:

@@ -170,10 +170,10 @@ class CpuBackend(Backend):
             raise InvalidRequestError(str(error), "isa") from None
         self.threads = threads
         self.pool = _native.Pool(threads)
-        self._arena = _native.WeightArena(self.isa, planned)
+        self._arena, self._planned = _native.WeightArena(self.isa, planned), planned
 
     def pack(self, weights: Sequence[Weight], gated: bool = False, head: bool = False) -> CpuWeight:
-        return pack(self.pool, self._arena, weights, gated, head)
+        return pack(self.pool, self._arena, weights, gated, head, self._planned)
 
     def kv_cache(
         self,

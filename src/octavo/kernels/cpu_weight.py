@@ -10,6 +10,7 @@ import numpy as np
 
 from octavo.errors import CheckpointError
 from octavo.kernels import _native
+from octavo.kernels.outline import Outline, outline_of
 from octavo.kernels.weight import Array, Layout, Weight
 
 _LAYOUTS = {Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4, Layout.U5: 6}
@@ -42,15 +43,30 @@ class CpuWeight:
         return sum(int(p.nbytes) for p in self.parts)
 
 
+def _outlined(weights: Sequence[Weight], planned: bool) -> Sequence[Weight]:
+    """What pack() is given: the weights, or where they are only planned their forms.
+
+    Raises:
+        ValueError: forms are to be packed.
+    """
+    if planned:
+        return [outline_of(w) for w in weights]
+    if any(isinstance(w, Outline) for w in weights):
+        raise ValueError("an outline has no numbers to pack: it can only be planned")
+    return weights
+
+
 def pack(
     pool: _native.Pool,
     arena: _native.WeightArena,
     weights: Sequence[Weight],
     gated: bool = False,
     head: bool = False,
+    planned: bool = False,
 ) -> CpuWeight:
     """Pack in parallel, releasing the sources as it goes. F8 and NF4 become f16 (Weight.expanded).
 
+    planned: the arena writes nothing: of the weights only the form counts.
     head: numbers of 8 bits that share scales by 32 are cut in two, so that bounds need the first part alone.
 
     Raises:
@@ -61,9 +77,9 @@ def pack(
         raise ValueError("a gated weight is made of two weights of one shape, gate and up")
     if len({w.shape[1] for w in weights}) != 1:
         raise CheckpointError("only weights of one width can be stacked")
-    sources = [w.expanded() for w in weights]
+    sources = [w.expanded() for w in _outlined(weights, planned)]
     if gated and _form(sources[0]) != _form(sources[1]):
-        sources = [Weight.dense(w.dequantize()) for w in weights]  # must be interleaved: one form
+        sources = [w.dense_f32() for w in weights]  # must be interleaved: one form
     parts = []
     for _, group in groupby(sources, key=_form):
         parts.append(_pack_part(pool, arena, list(group), gated, head))
@@ -100,6 +116,8 @@ def _release(weights: Sequence[Weight]) -> None:
 
 
 def _source(w: Weight, held: list[Array]) -> tuple[int, int, int, int, _Table, _Table]:
+    if isinstance(w, Outline):
+        return 0, w.shape[0], 0, 0, _ABSENT, _ABSENT
     values = _addressable(w.values, held)
     block_stride = values.strides[1] if w.layout.quantized else 0
     return (

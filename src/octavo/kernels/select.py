@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import warnings
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from octavo.errors import InvalidRequestError, UnsupportedError
@@ -25,42 +26,37 @@ def kernels_hash() -> str:
     return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """What only a GPU can do otherwise: EngineConfig.bit_exact, round_activations and enforce_eager."""
+
+    exact: bool = False
+    rounds: bool = False
+    graphs: bool = True
+
+
 def make_backend(
-    name: str,
-    isa: str,
-    threads: int,
-    planned: bool = False,
-    device: str = "cpu",
-    dtype: str = "auto",
-    exact: bool = False,
-    rounds: bool = False,
-    graphs: bool = True,
+    name: str, isa: str, threads: int, device: str = "cpu", dtype: str = "auto", gpu: GpuOptions | None = None
 ) -> Backend:
     """The backend called name: "auto", "cpu" or "reference".
 
     Args:
-        planned: it will weigh a model, not run it (CpuBackend).
         device: "auto", "cpu", "cuda" or "cuda:N" (cuda.device.choose_device). On a GPU dtype "auto"
-            is bfloat16; exact is its bit-exact mode, rounds and graphs are CudaBackend's.
+            is bfloat16.
 
     Raises:
-        UnsupportedError: planned, and the backend cannot.
         InvalidRequestError: it was not built, or does not know the instruction set.
     """
     if (chosen := choose_device(device, name)) != "cpu":
-        if planned:
-            raise UnsupportedError("planning memory is for a CPU (--device cpu)", "device")
         from octavo.kernels.cuda import make
 
-        options = {"exact": exact, "rounds": rounds, "graphs": graphs}
+        options = asdict(gpu or GpuOptions())
         return make(chosen, dtype="bfloat16" if dtype == "auto" else dtype, **options)
     if name == "reference" or (name == "auto" and not native_available()):
         from octavo.kernels.reference import ReferenceBackend
 
         if isa != "auto":
             raise InvalidRequestError(f"isa {isa!r} needs the native kernels", "isa")
-        if planned:
-            raise UnsupportedError("planning memory needs the native kernels (--backend cpu)", "backend")
         if name == "auto":
             warnings.warn(
                 "the native kernels are not built; running the slow NumPy reference "
@@ -73,7 +69,20 @@ def make_backend(
         raise InvalidRequestError("backend cpu needs the native kernels, which are not built", "backend")
     from octavo.kernels.cpu import CpuBackend
 
-    return _with_pages(CpuBackend(threads=threads, isa=isa, planned=planned), dtype)
+    return _with_pages(CpuBackend(threads=threads, isa=isa), dtype)
+
+
+def make_planner(name: str, isa: str, threads: int, dtype: str = "auto") -> Backend:
+    """The backend that weighs what the native kernels would take, and runs nothing (CpuBackend.planned).
+
+    Raises:
+        UnsupportedError: another backend is asked for, or they are not built.
+    """
+    if name == "reference" or not native_available():
+        raise UnsupportedError("planning memory needs the native kernels (--backend cpu)", "backend")
+    from octavo.kernels.cpu import CpuBackend
+
+    return _with_pages(CpuBackend(threads=threads, isa=isa, planned=True), dtype)
 
 
 def _with_pages(backend: Backend, dtype: str) -> Backend:

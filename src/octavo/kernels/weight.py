@@ -151,6 +151,10 @@ class Weight:
             self.release,
         )
 
+    def dense_f32(self) -> Weight:
+        """The same numbers as f32."""
+        return Weight.dense(self.dequantize())
+
     def transpose(self) -> Weight:
         """[K, N]. Groups of quantized numbers lie along the other axis, so these are widened."""
         return Weight.dense((self.values if self.scale is None else self.dequantize()).T)

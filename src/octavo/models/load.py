@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Backend
 from octavo.models.loader import Loader
-from octavo.models.registry import Model, family_of
+from octavo.models.planned import PlannedLoader
+from octavo.models.registry import Family, Model, family_of
 
 
 def load_model(
@@ -23,8 +24,28 @@ def load_model(
         CheckpointError: an unknown architecture, or config and tensors do not make a whole model.
     """
     family = family_of(checkpoint)
-    names = family.names if checkpoint.kind == "gguf" else {}
-    loader = Loader(checkpoint, backend, names, dtype, progress, context)
+    loader = Loader(checkpoint, backend, _names(family, checkpoint), dtype, progress, context)
+    return _build(family, checkpoint, loader)
+
+
+def outline_model(
+    checkpoint: Checkpoint, backend: Backend, dtype: str = "auto", context: int | None = None
+) -> tuple[Model, int]:
+    """The same of shapes alone (PlannedLoader), on a backend that plans.
+
+    Raises:
+        CheckpointError: as load_model.
+    """
+    family = family_of(checkpoint)
+    loader = PlannedLoader(checkpoint, backend, _names(family, checkpoint), dtype, context)
+    return _build(family, checkpoint, loader)
+
+
+def _names(family: Family, checkpoint: Checkpoint) -> Mapping[str, str]:
+    return family.names if checkpoint.kind == "gguf" else {}
+
+
+def _build(family: Family, checkpoint: Checkpoint, loader: Loader) -> tuple[Model, int]:
     model = family.build(family.config(checkpoint), loader)
     loader.finish(family.ignored)
     return model, loader.nbytes

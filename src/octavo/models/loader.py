@@ -16,7 +16,7 @@ from octavo.checkpoints.base import Checkpoint, StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import F32, Backend, PackedWeight, Rotary
 from octavo.kernels.weight import Array, Weight
-from octavo.layers.linear import HEAD, ROWS, Linear, Part, Role
+from octavo.layers.linear import HEAD, ROWS, Linear, Part, Role, Use
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rotary import rotary_tables
 from octavo.models.config import RopeConfig
@@ -86,12 +86,18 @@ class Loader:
     # -- single tensors --------------------------------------------------------------------------
 
     def weight(
-        self, name: str, shape: tuple[int, int], order: Order | None = None, transposed: bool = False
+        self,
+        name: str,
+        shape: tuple[int, int],
+        order: Order | None = None,
+        transposed: bool = False,
+        use: Use = Use.PROJECTION,
     ) -> Weight:
         """The matrix called name, which must have this shape.
 
         Args:
             order: rearranges its rows. transposed: it is stored as [K, N] (GPT-2).
+            use: what for; a config.json says by it what is quantized (PlannedLoader).
         """
         stored = shape[::-1] if transposed else shape
         weight = None if self._scheme is None else self._scheme(self._find(name)[0], stored, self._part)
@@ -132,7 +138,7 @@ class Loader:
         transposed: bool = False,
     ) -> Linear:
         """The projection name.weight [N, K], with name.bias [N]; order rearranges the rows of both."""
-        packed = self.pack([self.weight(f"{name}.weight", shape, order, transposed)])
+        packed = self.pack([self.weight(f"{name}.weight", shape, order, transposed, role.use)])
         vector = self._bias(name, shape[0], order) if bias else None
         return Linear(packed, vector, parts_of([(name, shape[0], order)], role), role)
 
@@ -183,7 +189,7 @@ class Loader:
     def table(self, name: str, shape: tuple[int, int]) -> PackedWeight:
         """An embedding [vocab, K], which may be the head too."""
         self._embedding = self._embedding or self._take(f"{name}.weight", shape)
-        packed = self.pack([self.weight(f"{name}.weight", shape)], head=True)
+        packed = self.pack([self.weight(f"{name}.weight", shape, use=Use.HEAD)], head=True)
         self._tables[id(packed)] = name
         return packed
 
@@ -197,15 +203,10 @@ class Loader:
         """The head, of the embedding's shape: the embedding itself where tied."""
         parts = parts_of([(self._tables[id(table)] if tied else name, table.shape[0], None)], HEAD)
         if not tied:
-            packed = self.pack([self.weight(f"{name}.weight", table.shape)], head=True)
+            packed = self.pack([self.weight(f"{name}.weight", table.shape, use=Use.HEAD)], head=True)
             return Linear(packed, None, parts, HEAD)
         if self.has(f"{name}.weight"):
-            copy = self._take(f"{name}.weight", table.shape)
-            if self._embedding is None or not np.array_equal(copy.data, self._embedding.data):
-                raise CheckpointError(
-                    f"tie_word_embeddings is true, but tensor {copy.name!r} differs from the embedding: "
-                    "set it to false if the head has its own weights, or remove the tensor"
-                )
+            self._check_copy(self._take(f"{name}.weight", table.shape))
         return Linear(table, None, parts, HEAD)
 
     def rotary(self, rope: RopeConfig | None, max_position: int) -> Rotary | None:
@@ -220,7 +221,7 @@ class Loader:
                 ("rope_factors_short.weight", "short_factor"),
             ):
                 if stored in self._checkpoint.tensors:
-                    scaling[key] = formats.vector(self._take(stored, (half,), stored))
+                    scaling[key] = self._factors(stored, half)
             if "long_factor" in scaling:
                 scaling["rope_type"] = "longrope"  # converters leave it unsaid
         positions = min(max_position, self.context or max_position)
@@ -237,6 +238,17 @@ class Loader:
                     f"tensor {name!r} is in the file, but the model that its config describes has no such "
                     "tensor: config and tensors contradict each other"
                 )
+
+    def _check_copy(self, copy: StoredTensor) -> None:
+        """Raise if the copy of the embedding that stands where a head would is another matrix."""
+        if self._embedding is None or not np.array_equal(copy.data, self._embedding.data):
+            raise CheckpointError(
+                f"tie_word_embeddings is true, but tensor {copy.name!r} differs from the embedding: "
+                "set it to false if the head has its own weights, or remove the tensor"
+            )
+
+    def _factors(self, stored: str, length: int) -> F32:
+        return formats.vector(self._take(stored, (length,), stored))
 
     # -- names -----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from octavo.checkpoints.base import StoredTensor
 from octavo.errors import CheckpointError
+from octavo.kernels.outline import Outline, outline_of
 from octavo.kernels.weight import F32Array, Weight
 
 _PACKAGE = "octavo.quant.formats"
@@ -95,6 +96,24 @@ def weight(tensor: StoredTensor) -> Weight:
     except CheckpointError as error:
         raise CheckpointError(f"tensor {tensor.name}: {error}") from None
     return format_.weight(tensor)
+
+
+def outline(name: str, shape: tuple[int, int]) -> Outline:
+    """What weight() makes of a matrix of that format, without its numbers.
+
+    Raises:
+        CheckpointError: unknown format, or rows that are not of whole blocks.
+    """
+    format_ = get_format(name)
+    if shape[1] % format_.block:
+        raise CheckpointError(f"rows of {shape[1]} are not whole blocks of {format_.block}, as {name} needs")
+    return _one_block(name).resized(shape)
+
+
+@functools.cache
+def _one_block(name: str) -> Outline:
+    format_ = get_format(name)
+    return outline_of(format_.unpack(np.zeros((1, 1), format_.dtype), lambda: None))
 
 
 def vector(tensor: StoredTensor) -> F32Array:

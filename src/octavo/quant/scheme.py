@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -14,6 +16,7 @@ import numpy.typing as npt
 from octavo.checkpoints.base import StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.coded import F8_GROUP
+from octavo.kernels.outline import Outline
 from octavo.kernels.weight import F32Array, Layout, Weight
 from octavo.quant.registry import get_format
 
@@ -52,14 +55,59 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
     settings = config.get("quantization_config")
     if settings is None:
         return None
+    scheme: Scheme = _module_of(settings).open_scheme(settings)
+    return scheme
+
+
+def _module_of(settings: Any) -> Any:
+    """The file of schemes/ that reads this quantization_config."""
     method = settings.get("quant_method") if isinstance(settings, dict) else None
     module = str(method).replace("-", "_")
     if module not in names():
         raise CheckpointError(
             f"quantization_config has the quant_method {method!r}; supported: {', '.join(names())}"
         )
-    scheme: Scheme = importlib.import_module(f"{_PACKAGE}.{module}").open_scheme(settings)
-    return scheme
+    return importlib.import_module(f"{_PACKAGE}.{module}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outlines:
+    """What a config.json says of matrices that are not there to be read.
+
+    Attributes:
+        layout: of every projection but those left_out, which names modules, parts of their names, or patterns
+            after "re:".
+        columns: scales a row, of so many columns.
+    """
+
+    layout: Layout
+    columns: Callable[[int], int]
+    left_out: Sequence[str]
+
+    def __call__(self, module: str, shape: tuple[int, int]) -> Outline | None:
+        """The form of a module's matrix [N, K]; None: it is left out."""
+        if any(_names(pattern, module) for pattern in self.left_out):
+            return None
+        return Outline.coded(self.layout, shape, self.columns(shape[1]))
+
+
+def _names(pattern: str, module: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern.removeprefix("re:"), module) is not None
+    return f".{pattern}." in f".{module}."
+
+
+def outlines_of(config: Mapping[str, Any]) -> Outlines | None:
+    """What a checkpoint's config.json alone says of its quantized matrices; None: it names no method.
+
+    Raises:
+        CheckpointError: as scheme_of.
+    """
+    if scheme_of(config) is None:
+        return None
+    settings = config["quantization_config"]
+    outlines: Outlines = _module_of(settings).outlines(settings)
+    return outlines
 
 
 def required(name: str, take: Take) -> StoredTensor:

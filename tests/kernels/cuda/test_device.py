@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.assembly.memory import resolve
+from octavo.assembly.memory import Budget, Shape, resolve
 from octavo.checkpoints.hub import default_cache_dir
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, InvalidRequestError
@@ -120,11 +120,11 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_step_is_as_large_as_the_backend_likes() -> None:
-    user = EngineConfig("m")
-    assert resolve(user, 100, 100).max_num_batched_tokens == 512
-    assert resolve(user, 100, 100, step_tokens=8192).max_num_batched_tokens == 8192
+    user, pages = EngineConfig("m"), Budget(0, 0, 0, 100, 16, 1)
+    assert resolve(user, Shape((), 100), pages).max_num_batched_tokens == 512
+    assert resolve(user, Shape((), 100, step_tokens=8192), pages).max_num_batched_tokens == 8192
     small = EngineConfig("m", max_num_batched_tokens=64)
-    assert resolve(small, 100, 100, step_tokens=8192).max_num_batched_tokens == 64
+    assert resolve(small, Shape((), 100, step_tokens=8192), pages).max_num_batched_tokens == 64
     assert np.array(interpreted().step_tokens) == 8192
 
 
@@ -225,7 +225,7 @@ def test_flags_reach_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"bit_exact": True, "dtype": "float16"}, {"dtype": "float16", "exact": True}),
         ({"round_activations": True, "enforce_eager": True}, {"rounds": True, "graphs": False}),
     ):
-        _backend(EngineConfig("m", device="cuda:1", **flags), False, checkpoint)  # type: ignore[arg-type]
+        _backend(EngineConfig("m", device="cuda:1", **flags), checkpoint)  # type: ignore[arg-type]
         place, options = asked.pop()
         assert place == "cuda:1"
         assert {name: options[name] for name in want} == want

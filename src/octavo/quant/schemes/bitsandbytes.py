@@ -21,7 +21,7 @@ from octavo.checkpoints.base import StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.coded import NF4_CODE, NF4_GROUP
 from octavo.kernels.weight import F32Array, Layout, Weight
-from octavo.quant.scheme import Scheme, Settings, Take, required, table
+from octavo.quant.scheme import Outlines, Scheme, Settings, Take, required, table
 
 _STATE = "quant_state.bitsandbytes__"
 
@@ -33,6 +33,11 @@ def open_scheme(settings: Settings) -> Scheme:
     if kind != "nf4":
         raise CheckpointError(f"bitsandbytes' {kind} is not supported; nf4 is")
     return _nf4
+
+
+def outlines(settings: Settings) -> Outlines:
+    left_out = settings.get("llm_int8_skip_modules") or ["lm_head"]
+    return Outlines(Layout.NF4, lambda k: k // NF4_GROUP, left_out)
 
 
 def _nf4(name: str, shape: tuple[int, int], take: Take) -> Weight | None:

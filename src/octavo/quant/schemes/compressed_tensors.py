@@ -17,6 +17,7 @@ import numpy as np
 from octavo.errors import CheckpointError
 from octavo.kernels.weight import BLOCK, Layout, Weight
 from octavo.quant.scheme import (
+    Outlines,
     Scheme,
     Settings,
     Take,
@@ -51,6 +52,15 @@ def open_scheme(settings: Settings) -> Scheme:
     if len(blocks) > 1:
         raise CheckpointError("compressed-tensors of several block structures are not supported")
     return _CompressedTensors(check_block([*blocks.pop()]) if blocks else None)
+
+
+def outlines(settings: Settings) -> Outlines:
+    weights = [group.get("weights") or {} for group in (settings.get("config_groups") or {}).values()]
+    blocks = [block for w in weights if (block := w.get("block_structure"))]
+    left_out = settings.get("ignore") or ()
+    if any(w.get("type") == "int" for w in weights):
+        return Outlines(Layout.S8, lambda k: k // BLOCK, left_out)
+    return Outlines(Layout.F8, lambda k: -(-k // blocks[0][1]) if blocks else 1, left_out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.errors import CheckpointError
-from octavo.kernels.weight import Weight
-from octavo.quant.scheme import Scheme, Settings, Take, by_rows, check_block, f8, table
+from octavo.kernels.weight import Layout, Weight
+from octavo.quant.scheme import Outlines, Scheme, Settings, Take, by_rows, check_block, f8, table
 
 
 def open_scheme(settings: Settings) -> Scheme:
     if (fmt := settings.get("fmt", "e4m3")) != "e4m3":
         raise CheckpointError(f"FP8 numbers of format {fmt!r} are not supported; e4m3 is")
     return _Fp8(check_block(settings.get("weight_block_size")))
+
+
+def outlines(settings: Settings) -> Outlines:
+    block = check_block(settings.get("weight_block_size"))
+    left_out = settings.get("modules_to_not_convert") or settings.get("ignored_layers") or ["lm_head"]
+    return Outlines(Layout.F8, lambda k: 1 if block is None else -(-k // block[1]), left_out)
 
 
 @dataclass(frozen=True, slots=True)

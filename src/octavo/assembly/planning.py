@@ -1,0 +1,93 @@
+"""What load() would allocate, without loading: shapes come from config.json or a GGUF header."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from octavo.assembly.engine import limits_of, states_of
+from octavo.assembly.loading import check_vocabulary, gpu_share, least_bytes
+from octavo.assembly.memory import Budget, Shape, budget_of, free_after, page_specs, room_for
+from octavo.assembly.pages import kv_cache_of
+from octavo.assembly.words import words_of
+from octavo.checkpoints import open_checkpoint
+from octavo.checkpoints.base import Checkpoint
+from octavo.checkpoints.hub import resolve as find
+from octavo.config import EngineConfig, SchedulerConfig
+from octavo.errors import UnsupportedError
+from octavo.kernels.cuda.device import choose
+from octavo.kernels.select import make_planner
+from octavo.models.load import outline_model
+from octavo.runtime.hardware import usable_threads
+from octavo.runtime.memory import return_freed
+from octavo.runtime.pipeline import make_runner
+from octavo.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a start would have made.
+
+    Attributes:
+        budget: of weights, pages and swap space. config: the engine's numbers with them.
+        activations: bytes of a step's buffers. rows: of the running requests' tokens and tables.
+        tokenizer: the model's, where its files are there; what the process holds includes it.
+    """
+
+    budget: Budget
+    config: SchedulerConfig
+    activations: int
+    rows: int
+    tokenizer: Tokenizer | None
+
+
+def plan(user: EngineConfig, free: int | None = None) -> Planned:
+    """Plan what load(user) would allocate on a CPU. Nothing that it weighs takes memory of that size.
+
+    Args:
+        free: bytes that a machine without the model has left; None asks this one.
+
+    Raises:
+        UnsupportedError: it would run on a GPU, or without the native kernels.
+        CapacityError: the weights or a page do not fit.
+        OctavoError: the model or an option is wrong, as in load().
+    """
+    path = find(user.model)
+    checkpoint = open_checkpoint(path, headers=True)
+    refuse_gpu(user, lambda: least_bytes(checkpoint, user.dtype))
+    backend = make_planner(user.backend, user.isa, user.threads or usable_threads(), user.dtype)
+    tokenizer = _tokenizer(user, checkpoint, path)
+    model, weights = outline_model(checkpoint, backend, user.dtype, context=user.max_model_len)
+    if tokenizer is not None:
+        check_vocabulary(tokenizer, model)
+    specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
+    room = room_for(user, model, backend, free_after(weights, free))
+    budget, config = budget_of(user, Shape.of(model, backend, specs), weights, room)
+    config = replace(config, num_swap_pages=budget.num_swap_pages)
+    one = replace(budget, num_pages=1, num_swap_pages=0, num_local_pages=min(budget.num_local_pages, 1))
+    kv, spare = kv_cache_of(one, backend, specs, 1)  # programs are as large, however many pages there are
+    runner = make_runner(model, backend, kv, limits_of(config), states_of(config, spare))
+    return Planned(budget, config, runner.activation_bytes, runner.state_bytes, tokenizer)
+
+
+def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:
+    """Raise UnsupportedError where load() would take a GPU, whose memory is divided while it runs."""
+    device = user.device
+    if device == "auto":
+        device = choose("auto", user.backend, weights=weights, share=gpu_share(user)).device
+    if device != "cpu":
+        raise UnsupportedError(
+            f"what device {device} would take cannot be planned; --device cpu plans for the CPU", "device"
+        )
+
+
+def _tokenizer(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> Tokenizer | None:
+    """Where the model's words are there, or somebody has named others."""
+    named = user.tokenizer is not None or user.chat_template is not None
+    if not named and path.is_dir() and not (path / "tokenizer.json").exists():
+        return None
+    tokenizer, _ = words_of(user, checkpoint, path)
+    checkpoint.forget_words()
+    return_freed()
+    return tokenizer
