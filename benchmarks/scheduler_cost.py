@@ -12,10 +12,10 @@ import argparse
 import statistics
 import time
 
-from octavo.bench.cost import CostModel
 from octavo.bench.simulate import simulate
 from octavo.bench.trace import poisson
 from octavo.config import SchedulerConfig
+from octavo.engine.cost import CostModel
 from octavo.engine.plan import StepPlan, StepResult
 from octavo.engine.request import Request
 from octavo.engine.scheduler import Scheduler

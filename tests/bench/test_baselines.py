@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from octavo.bench.baselines import ContiguousKV, StaticScheduler
-from octavo.bench.cost import CostModel
 from octavo.bench.fragmentation import fragmentation
 from octavo.bench.simulate import Simulation
 from octavo.bench.trace import TraceRequest, conversations
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.cost import CostModel
 from octavo.engine.plan import StepPlan, StepResult
 from octavo.engine.scheduler import Scheduler
 from octavo.params import SamplingParams

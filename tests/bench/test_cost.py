@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bench.cost import CostModel, calibrate, features, fit
+from octavo.bench.cost import calibrate, features, fit
 from octavo.bench.driver import Driver
+from octavo.engine.cost import CostModel
 from octavo.engine.plan import RowStep, StepPlan
 from octavo.errors import InvalidRequestError
 

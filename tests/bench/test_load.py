@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.bench.load import Client, LoadResult, Reply, load, summary
+from octavo.bench.load import Client, LoadResult, Reply, Target, load, summary
 from octavo.bench.workload import random_prompts
 from octavo.errors import InvalidRequestError, OctavoError
 
@@ -63,7 +63,7 @@ def run_against(handler: Handler, use: Callable[[str], Awaitable[Any]]) -> Any:
 
 def load_of(handler: Handler, count: int = 6, users: int = 2, **options: Any) -> LoadResult:
     prompts = random_prompts(count, 5, 1000)
-    found = run_against(handler, lambda url: load(url, prompts, users, 3, 2, **options))
+    found = run_against(handler, lambda url: load(Target(url, **options), prompts, users, 3, 2))
     assert isinstance(found, LoadResult)
     return found
 
@@ -150,7 +150,7 @@ def test_the_whole_load_ends_in_time() -> None:
 
 def test_nobody_answers() -> None:
     with pytest.raises(OctavoError, match=r"no answer from 127\.0\.0\.1:1: "):
-        asyncio.run(load("http://127.0.0.1:1", [[1]], 1, 1, 1))
+        asyncio.run(load(Target("http://127.0.0.1:1"), [[1]], 1, 1, 1))
 
 
 def test_a_server_without_models() -> None:
@@ -158,7 +158,7 @@ def test_a_server_without_models() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n{}")
 
     with pytest.raises(OctavoError, match="lists no models"):
-        run_against(empty, lambda url: load(url, [[1]], 1, 1, 1))
+        run_against(empty, lambda url: load(Target(url), [[1]], 1, 1, 1))
 
 
 @pytest.mark.parametrize("url", ["https://x", "ftp://x", "http://", ""])
@@ -169,7 +169,7 @@ def test_addresses_that_are_none(url: str) -> None:
 
 def test_a_load_of_nothing() -> None:
     with pytest.raises(InvalidRequestError, match="at least one user"):
-        asyncio.run(load("http://127.0.0.1:1", [], 1, 1, 1))
+        asyncio.run(load(Target("http://127.0.0.1:1"), [], 1, 1, 1))
 
 
 def test_figures_of_known_replies() -> None:

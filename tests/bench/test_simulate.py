@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from octavo.bench.cost import CostModel
 from octavo.bench.simulate import Simulated, Simulation, Spread, simulate
 from octavo.bench.trace import HASH_TOKENS, TraceRequest, poisson
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.cost import CostModel
 from octavo.engine.entry_order import EntryOrder
 from octavo.engine.scheduler import Scheduler
 

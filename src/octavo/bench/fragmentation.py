@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.bench.baselines import ContiguousKV
-from octavo.bench.cost import CostModel
 from octavo.bench.simulate import Simulated, Simulation
 from octavo.bench.trace import TraceRequest
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.cost import CostModel
 from octavo.engine.scheduler import Scheduler
 
 COST = CostModel(step_s=3e-3, token_s=5e-4, pair_s=2e-8, sample_s=1e-4)

@@ -70,25 +70,31 @@ class LoadResult:
     errors: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server that a load is put on.
+
+    Attributes:
+        url: http://host:port, without /v1.
+        model: None asks the server which one it has.
+        request_timeout_s: for one answer. timeout_s: for all; after it nothing is sent any more and what runs
+            is given up.
+    """
+
+    url: str
+    model: str | None = None
+    api_key: str | None = None
+    request_timeout_s: float = 300.0
+    timeout_s: float = 1800.0
+
+
 async def load(
-    url: str,
-    prompts: Sequence[Sequence[int]],
-    users: int,
-    max_tokens: int,
-    cores: int,
-    *,
-    model: str | None = None,
-    api_key: str | None = None,
-    request_timeout_s: float = 300.0,
-    timeout_s: float = 1800.0,
+    target: Target, prompts: Sequence[Sequence[int]], users: int, max_tokens: int, cores: int
 ) -> LoadResult:
     """Send each prompt once; every user sends its next one when the last has been answered.
 
     Args:
-        url: of the server, http://host:port, without /v1.
         cores: that cpu_share counts against.
-        model: None asks the server which one it has.
-        timeout_s: after this nothing is sent any more and what runs is given up.
 
     Raises:
         InvalidRequestError: the URL is none, or there is nothing to send.
@@ -96,18 +102,18 @@ async def load(
     """
     if users < 1 or not prompts:
         raise InvalidRequestError("a load needs at least one user and one prompt")
-    client = Client(url, api_key)
-    name = model or await client.first_model()
+    client = Client(target.url, target.api_key)
+    name = target.model or await client.first_model()
     waiting = list(reversed(prompts))
     replies: list[Reply] = []
 
     async def user() -> None:
         while waiting:
-            replies.append(await client.complete(name, waiting.pop(), max_tokens, request_timeout_s))
+            replies.append(await client.complete(name, waiting.pop(), max_tokens, target.request_timeout_s))
 
     before, start = _cpu_seconds(), time.perf_counter()
     tasks = [asyncio.create_task(user()) for _ in range(min(users, len(prompts)))]
-    _, late = await asyncio.wait(tasks, timeout=timeout_s)
+    _, late = await asyncio.wait(tasks, timeout=target.timeout_s)
     for task in late:
         task.cancel()
     for answer in await asyncio.gather(*tasks, return_exceptions=True):

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.bench.cost import CostModel
 from octavo.bench.trace import TraceRequest, prompt_ids
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.cost import CostModel
 from octavo.engine.plan import StepPlan, StepResult
 from octavo.engine.request import RequestUpdate
 from octavo.engine.scheduler import Scheduler

@@ -192,6 +192,18 @@ def sampling_flags(
     return _with_flags("sampling", flags, dict)
 
 
+def option_group(name: str, owner: type) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the options that the fields of a dataclass declare; it gets them as `name: owner`."""
+    hints = typing.get_type_hints(owner, include_extras=True)
+    flags = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in dataclasses.fields(owner)
+    ]
+    return _with_flags(name, flags, lambda given: owner(**given))
+
+
 def _with_flags(
     name: str, flags: list[inspect.Parameter], gather: Callable[[dict[str, Any]], Any]
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -204,6 +216,8 @@ def _with_flags(
             for parameter in signature.parameters.values()
             if parameter.name != name
         ]
+        # Those of the sampling come last; others stand where the function has them.
+        place = len(own) if name == "sampling" else list(signature.parameters).index(name)
 
         @functools.wraps(function)
         def command(**values: Any) -> int:
@@ -211,7 +225,7 @@ def _with_flags(
             typed = {key: value for key, value in given.items() if value is not None and value != []}
             return function(**values, **{name: gather(typed)})
 
-        parameters = [*flags, *own] if name == "engine" else [*own, *flags]
+        parameters = [*own[:place], *flags, *own[place:]]
         # Arguments first, as typer shows them in this order.
         # Typer reads the signature; functions have no such attribute until someone sets it.
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

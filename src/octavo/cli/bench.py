@@ -9,12 +9,12 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from octavo.cli._flags import EngineChoice, engine_flags
+from octavo.cli._flags import EngineChoice, engine_flags, option_group
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -135,33 +135,44 @@ def print_roofline(model: str, machine: Machine, work: Work, lines: Sequence[Lin
         print(line(row.work, row.size, *rates, row.limit, f"{row.bandwidth_share:.0%}"))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """What `octavo bench load` asks for, as its options declare it."""
+
+    users: Annotated[
+        int, typer.Option("--users", help="Users who each wait for one answer at a time.", min=1)
+    ] = 32
+    requests: Annotated[int, typer.Option("--requests", help="Requests in all.", min=1)] = 96
+    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="Length of the prompts.", min=1)] = 130
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to ask for.", min=1)] = 64
+    model: Annotated[
+        str, typer.Option("--served-model-name", help="The model's name; the server's first.")
+    ] = ""
+    api_key: Annotated[str, typer.Option("--api-key", help="Sent with every request.")] = ""
+    vocab_size: Annotated[
+        int, typer.Option("--vocab-size", help="Prompts are random ids below this.", min=2)
+    ] = 32_000
+    seed: Annotated[int, typer.Option("--seed", help="Other prompts.")] = 0
+    request_timeout: Annotated[
+        float, typer.Option("--request-timeout", help="Seconds for an answer.", min=0.0)
+    ] = 300.0
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for everything.", min=0.0)] = 1800.0
+
+
 @bench.command(name="load")
+@option_group("load", Load)
 def load_server(
-    url: str = typer.Argument(..., help="The server, http://host:port"),
-    users: int = typer.Option(32, "--users", help="Users who each wait for one answer at a time.", min=1),
-    requests: int = typer.Option(96, "--requests", help="Requests in all.", min=1),
-    prompt_tokens: int = typer.Option(130, "--prompt-tokens", help="Length of the prompts.", min=1),
-    max_tokens: int = typer.Option(64, "--max-tokens", "-n", help="Tokens to ask for.", min=1),
-    model: str = typer.Option("", "--served-model-name", help="The model's name; the server's first."),
-    api_key: str = typer.Option("", "--api-key", help="Sent with every request."),
-    vocab_size: int = typer.Option(32_000, "--vocab-size", help="Prompts are random ids below this.", min=2),
-    seed: int = typer.Option(0, "--seed", help="Other prompts."),
-    request_timeout: float = typer.Option(300.0, "--request-timeout", help="Seconds for an answer.", min=0.0),
-    timeout: float = typer.Option(1800.0, "--timeout", help="Seconds for everything.", min=0.0),
-    as_json: bool = JSON_FLAG,
+    load: Load, url: str = typer.Argument(..., help="The server, http://host:port"), as_json: bool = JSON_FLAG
 ) -> int:
     """Put load on any server of the OpenAI API: streamed completions of random prompts."""
+    from octavo.bench.load import Target
     from octavo.bench.load import load as run
     from octavo.bench.workload import random_prompts
     from octavo.runtime.hardware import usable_threads
 
-    prompts = random_prompts(requests, prompt_tokens, vocab_size, seed)
-    result = asyncio.run(
-        run(
-            url, prompts, users, max_tokens, usable_threads(), model=model or None, api_key=api_key or None,
-            request_timeout_s=request_timeout, timeout_s=timeout,
-        )
-    )  # fmt: skip
+    prompts = random_prompts(load.requests, load.prompt_tokens, load.vocab_size, load.seed)
+    target = Target(url, load.model or None, load.api_key or None, load.request_timeout, load.timeout)
+    result = asyncio.run(run(target, prompts, load.users, load.max_tokens, usable_threads()))
     if as_json:
         print(json.dumps(dataclasses.asdict(result)))
     else:

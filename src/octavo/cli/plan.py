@@ -13,10 +13,10 @@ from octavo.cli._flags import EngineChoice, engine_flags
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from octavo.bench.cost import CostModel
     from octavo.bench.plan import ModelPlan
     from octavo.bench.simulate import Simulated
     from octavo.config import SchedulerConfig
+    from octavo.engine.cost import CostModel
 
 TRACE = typer.Option(
     None, "--trace", help="Requests to plan for: JSON lines (Mooncake's names) or CSV (Azure's)."
@@ -72,8 +72,9 @@ def plan(
 
 
 def _cost(engine: EngineChoice, given: str) -> CostModel:
-    from octavo.bench.cost import CostModel, calibrate
+    from octavo.bench.cost import calibrate
     from octavo.bench.driver import Driver
+    from octavo.engine.cost import CostModel
 
     return CostModel.read(given) if given else calibrate(Driver(engine.model, **engine.options))
 
