@@ -70,7 +70,7 @@ def test_the_system_counts_the_same_within_three_percent(monkeypatch: pytest.Mon
 
 
 def touch(loaded: Loaded) -> None:
-    config, program, kv = loaded.config, loaded.runner._program, loaded.runner._moves._kv
+    config, program, kv = loaded.config, loaded.runner._program, loaded.runner._moves.kv
     count, size = config.max_num_batched_tokens, config.page_size
     line = np.arange(count, dtype=np.int32)
     pages = -(-count // size)
@@ -226,11 +226,9 @@ def test_the_numbers_are_those_of_the_first_plans(case: tuple[object, ...]) -> N
     model, options, *numbers = case
     user = EngineConfig(model, threads=1, isa="avx2", **options)  # type: ignore[arg-type]
     found = plan_model(user, free=3 * 10**9)
-    config = found.config
+    c = found.config
     assert [found.weights, found.kv_cache, found.activations, found.rows] == numbers[:4]
-    assert [config.num_pages, config.num_local_pages, config.num_swap_pages, config.max_model_len] == numbers[
-        4:
-    ]
+    assert [c.num_pages, c.num_local_pages, c.num_swap_pages, c.max_model_len] == numbers[4:]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:3"])

@@ -21,7 +21,7 @@ from octavo.models.load import load_model
 from octavo.models.registry import Model
 from octavo.params import SampledToken, SamplingParams
 from octavo.runtime.page_file import MappedPages
-from octavo.runtime.page_moves import page_bytes
+from octavo.runtime.page_moves import PageMoves, page_bytes
 from octavo.runtime.pipeline import PipelinedRunner
 from octavo.runtime.runner import ModelRunner
 from octavo.sampling.beam import BeamSearch
@@ -138,7 +138,9 @@ def tiny_engine(
         assert size is not None
         page_file = MappedPages.open(str(pages_folder), made_by, size, 2**20)
     if late is None:
-        runner = ModelRunner(model, made, pages, limits, states, (EOS,), config.num_pages, page_file)
+        runner = ModelRunner(
+            model, made, PageMoves(pages, config.num_pages, page_file), limits, states, (EOS,)
+        )
     else:
         program = made.capture(lambda ops, inputs: model.forward(ops, inputs, pages), limits)
         steps = LateSteps(program, VOCAB_SIZE, config.max_num_seqs, late)
@@ -147,7 +149,9 @@ def tiny_engine(
             pages.whole, pages.local = LateKV(pages.whole, late), LateKV(pages.local, late)  # type: ignore[assignment]
             kv = pages
         behind: Any = LateBackend(made, late)
-        runner = PipelinedRunner(model, behind, kv, limits, states, (EOS,), config.num_pages, steps=steps)
+        runner = PipelinedRunner(
+            model, behind, PageMoves(kv, config.num_pages), limits, states, (EOS,), steps=steps
+        )
     return EngineCore(
         config,
         runner,

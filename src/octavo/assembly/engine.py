@@ -17,16 +17,15 @@ def states_of(config: SchedulerConfig, spare_page: int) -> RequestStates:
     Args:
         spare_page: stands in for pages, or local ones, that a window has passed.
     """
-    from octavo.runtime.states import RequestStates
+    from octavo.runtime.states import RequestStates, Window
 
+    local = config.local_window
     return RequestStates(
         config.max_num_seqs,
         config.max_model_len,
         config.page_size,
         config.max_encoder_len,
-        config.window if config.local_window is None else config.local_window,
-        spare_page,
-        local=config.local_window is not None,
+        Window(config.window, spare_page) if local is None else Window(local, spare_page, local=True),
     )
 
 

@@ -98,6 +98,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.memory import return_freed, seconds_to_copy
+    from octavo.runtime.page_moves import PageMoves
     from octavo.runtime.pipeline import make_runner
 
     phases = _Phases(progress)
@@ -128,7 +129,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     pages = page_file_of(user, backend, kv, specs, content)
     phases.done("memory")
     limits, states, ends = limits_of(config), states_of(config, spare), tokenizer.stop_token_ids
-    runner = make_runner(model, backend, kv, limits, states, ends, first_slot, pages)
+    runner = make_runner(model, backend, PageMoves(kv, first_slot, pages), limits, states, ends)
     return_freed()
     phases.done("program")
     if runner.prepare():

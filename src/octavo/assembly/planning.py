@@ -21,6 +21,7 @@ from octavo.kernels.select import make_planner
 from octavo.models.load import outline_model
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.memory import return_freed
+from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.pipeline import make_runner
 from octavo.tokenizer import Tokenizer
 
@@ -67,7 +68,7 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     config = replace(config, num_swap_pages=budget.num_swap_pages)
     one = replace(budget, num_pages=1, num_swap_pages=0, num_local_pages=min(budget.num_local_pages, 1))
     kv, spare = kv_cache_of(one, backend, specs, 1)  # programs are as large, however many pages there are
-    runner = make_runner(model, backend, kv, limits_of(config), states_of(config, spare))
+    runner = make_runner(model, backend, PageMoves(kv), limits_of(config), states_of(config, spare))
     return Planned(budget, config, runner.activation_bytes, runner.state_bytes, tokenizer)
 
 

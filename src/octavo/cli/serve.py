@@ -8,57 +8,83 @@ import os
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli._flags import EngineChoice, ReasoningParser, ToolCallParser, engine_flags, parsers
+from octavo.cli._flags import (
+    EngineChoice,
+    ReasoningParser,
+    ToolCallParser,
+    engine_flags,
+    option_group,
+    parsers,
+)
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.server.engine import ServedEngine
 
 
-@engine_flags()
-def serve(
-    engine: EngineChoice,
-    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on; 0.0.0.0: every one."),
-    port: int = typer.Option(8000, "--port", help="Port to listen on; 0: any free one.", min=0, max=65535),
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What `octavo serve` asks for beside the engine, as its options declare it."""
+
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: every one.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, typer.Option("--port", help="Port to listen on; 0: any free one.", min=0, max=65535)
+    ] = 8000
     api_key: Annotated[
         list[str] | None,
         typer.Option("--api-key", help="Refuse requests without this key. May be given several times."),
-    ] = None,
-    drain_timeout: float = typer.Option(
-        30.0, "--drain-timeout", help="Seconds that running requests get after SIGTERM.", min=0.0
-    ),
-    max_concurrent_requests: int = typer.Option(
-        1024, "--max-concurrent-requests", help="HTTP requests in flight; more are refused.", min=1
-    ),
-    tool_call_parser: ToolCallParser = None,
-    reasoning_parser: ReasoningParser = None,
-    max_body_bytes: int = typer.Option(4 << 20, "--max-body-bytes", help="Largest request body.", min=1),
-    access_log: bool = typer.Option(False, "--access-log", help="Log a line for each HTTP request."),
+    ] = None
+    drain_timeout: Annotated[
+        float,
+        typer.Option("--drain-timeout", help="Seconds that running requests get after SIGTERM.", min=0.0),
+    ] = 30.0
+    max_concurrent_requests: Annotated[
+        int,
+        typer.Option("--max-concurrent-requests", help="HTTP requests in flight; more are refused.", min=1),
+    ] = 1024
+    tool_call_parser: ToolCallParser = None
+    reasoning_parser: ReasoningParser = None
+    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", help="Largest request body.", min=1)] = (
+        4 << 20
+    )
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for each HTTP request.")] = (
+        False
+    )
+
+
+@engine_flags()
+@option_group("serving", Serving)
+def serve(
+    engine: EngineChoice,
+    serving: Serving,
     as_json: bool = typer.Option(False, "--json", help="Print events as JSON lines."),
 ) -> int:
     """Serve a model over HTTP (the OpenAI API) until Ctrl-C or SIGTERM."""
     begin = time.perf_counter()
     say = _Events(as_json)
-    keys = tuple(api_key or ())
+    keys = tuple(serving.api_key or ())
     if not all(keys):
         raise InvalidRequestError("--api-key must not be empty")
-    forms = parsers(tool_call_parser, reasoning_parser)
+    forms = parsers(serving.tool_call_parser, serving.reasoning_parser)
     from octavo.cli._load import fetch
     from octavo.server.listen import bind
     from octavo.server.signals import stop_signals
 
-    listener = bind(host, port)
-    address = f"http://{_url_host(host)}:{listener.getsockname()[1]}"
+    listener = bind(serving.host, serving.port)
+    address = f"http://{_url_host(serving.host)}:{listener.getsockname()[1]}"
     say.event("listening", f"listening on {address}", url=address)
     fetch(engine.model)
     settings: dict[str, Any] = {
         "api_keys": keys,
-        "max_body_bytes": max_body_bytes,
-        "max_concurrent_requests": max_concurrent_requests,
+        "max_body_bytes": serving.max_body_bytes,
+        "max_concurrent_requests": serving.max_concurrent_requests,
         **forms,
     }
 
@@ -79,7 +105,8 @@ def serve(
 
             app = create_app(None, ServerSettings(**settings))
             future = asyncio.wrap_future(loading)
-            return await run(app, listener, future, ready, signals, drain_timeout, access_log)
+            wait, log = serving.drain_timeout, serving.access_log
+            return await run(app, listener, future, ready, signals, wait, log)
 
     finished = asyncio.run(until_signal())
     say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)

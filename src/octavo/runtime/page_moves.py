@@ -19,10 +19,14 @@ class PageMoves:
 
     Args:
         first_slot: the slots of the swap space are the pages from here on.
+        page_file: where the prefix cache outlives the process.
+
+    Attributes:
+        kv: the pages.
     """
 
-    def __init__(self, kv: KVCache, first_slot: int, page_file: MappedPages | None) -> None:
-        self._kv, self._first_slot, self._file = kv, first_slot, page_file
+    def __init__(self, kv: KVCache, first_slot: int = 0, page_file: MappedPages | None = None) -> None:
+        self.kv, self._first_slot, self._file = kv, first_slot, page_file
         self._split = kv if isinstance(kv, SplitKVCache) else None
 
     def run(self, plan: StepPlan) -> None:
@@ -35,7 +39,7 @@ class PageMoves:
             self._copy(plan)
 
     def _copy(self, plan: StepPlan) -> None:
-        self._kv.copy_pages(_pairs(plan, self._first_slot))
+        self.kv.copy_pages(_pairs(plan, self._first_slot))
         if self._split is not None:
             self._split.local.copy_pages(_local_pairs(plan, self._split.first_swap))
 
@@ -43,14 +47,14 @@ class PageMoves:
         assert self._file is not None, "the engine was given the runner's page file"
         sources = plan.local_sources or {}
         for page, slot, key in plan.saves:
-            parts = [_bytes_of(self._kv).read_page(page)]
+            parts = [_bytes_of(self.kv).read_page(page)]
             if self._split is not None:
                 parts.append(_bytes_of(self._split.local).read_page(sources[page]))
             self._file.save(key, slot, parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def _load(self, plan: StepPlan) -> None:
         assert self._file is not None, "the engine was given the runner's page file"
-        whole, targets = _bytes_of(self._kv), plan.local_targets or {}
+        whole, targets = _bytes_of(self.kv), plan.local_targets or {}
         for slot, page in plan.loads:
             data = self._file.page(slot)
             whole.write_page(page, data[: whole.page_bytes])

@@ -24,10 +24,10 @@ import numpy.typing as npt
 from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.draws import DeviceSteps, Pending
-from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Tensor
+from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
 from octavo.models.registry import Model
 from octavo.runtime.batch import gather_batch
-from octavo.runtime.page_file import MappedPages
+from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.runner import Done, ModelRunner, with_vectors
 from octavo.runtime.scores import Scores
 from octavo.runtime.states import RequestStates
@@ -169,18 +169,16 @@ class PipelinedRunner(ModelRunner):
 def make_runner(
     model: Model,
     backend: Backend,
-    kv: KVCache,
+    moves: PageMoves,
     limits: Limits,
     states: RequestStates,
     eos_token_ids: Sequence[int] = (),
-    first_slot: int = 0,
-    page_file: MappedPages | None = None,
 ) -> ModelRunner:
     """A runner whose steps overlap, where the backend draws by itself; else a plain one."""
 
     def forward(ops: Ops, inputs: Inputs) -> Tensor:
-        return model.forward(ops, inputs, kv)
+        return model.forward(ops, inputs, moves.kv)
 
-    arguments = model, backend, kv, limits, states, eos_token_ids, first_slot, page_file
+    arguments = model, backend, moves, limits, states, eos_token_ids
     steps = backend.steps(forward, limits, model.vocab_size)
     return ModelRunner(*arguments) if steps is None else PipelinedRunner(*arguments, steps=steps)

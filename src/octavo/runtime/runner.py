@@ -12,7 +12,6 @@ from octavo.models.registry import Embedder, EncoderDecoder, Model
 from octavo.runtime.batch import encoder_batch, gather_batch
 from octavo.runtime.decoding import Decoding
 from octavo.runtime.hardware import usable_threads
-from octavo.runtime.page_file import MappedPages
 from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.scores import PromptScores
 from octavo.runtime.states import RequestStates
@@ -58,14 +57,13 @@ class ModelRunner:
         self,
         model: Model,
         backend: Backend,
-        kv: KVCache,
+        moves: PageMoves,
         limits: Limits,
         states: RequestStates,
         eos_token_ids: Sequence[int] = (),
-        first_slot: int = 0,
-        page_file: MappedPages | None = None,
     ) -> None:
-        self._states, self._moves = states, PageMoves(kv, first_slot, page_file)
+        self._states, self._moves = states, moves
+        kv: KVCache = moves.kv
         # Masks are computed beside the forward, on half of the threads, if it leaves a core idle. Where it
         # has all of them, whoever works beside it holds it up: masks come before it, on all threads.
         cores = usable_threads()

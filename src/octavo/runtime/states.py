@@ -18,9 +18,28 @@ the engine never sends a token twice.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from octavo.engine.plan import NewRow, RowStep
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What rows forget of the pages that their windows have passed.
+
+    Attributes:
+        tokens: that the widest window sees; None: pages are passed by none.
+        spare_page: stands in for what is forgotten. local: that is pages of `local`.
+    """
+
+    tokens: int | None = None
+    spare_page: int = 0
+    local: bool = False
+
+
+NO_WINDOW = Window()
 
 
 class RequestStates:
@@ -32,18 +51,16 @@ class RequestStates:
         max_model_len: int,
         page_size: int,
         max_encoder_len: int = 0,
-        window: int | None = None,
-        spare_page: int = 0,
-        local: bool = False,
+        window: Window = NO_WINDOW,
     ) -> None:
-        self.page_size, self.window, self._spare = page_size, window, spare_page
+        self.page_size, self.window, self._spare = page_size, window.tokens, window.spare_page
         self._passed = [0] * max_num_seqs  # leading pages of each row's table that are spare_page
         max_pages = -(-max_model_len // page_size)
         # One more than fits: the last sampled token is known, but never computed.
         self.tokens = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self.length = np.zeros(max_num_seqs, np.int64)
         self.pages = np.zeros((max_num_seqs, max_pages), np.int32)
-        self.local_pages = np.zeros((max_num_seqs, max_pages), np.int32) if local else None
+        self.local_pages = np.zeros((max_num_seqs, max_pages), np.int32) if window.local else None
         self._windowed = self.pages if self.local_pages is None else self.local_pages
         self.num_pages = np.zeros(max_num_seqs, np.int64)
         self.has_encoder = max_encoder_len > 0
