@@ -190,16 +190,13 @@ def test_abort_in_every_state() -> None:
         h.step()
     prefilling = h.add([9] * 20, GREEDY, priority=-1)
     waiting = h.add([7] * 20)
-    grammar = h.add([7, 8, 9])
-    h.request(grammar).state = RequestState.WAITING_GRAMMAR
     h.abort(running)
     h.step()
-    states = {name: h.state(name) for name in (young, prefilling, waiting, grammar)}
+    states = {name: h.state(name) for name in (young, prefilling, waiting)}
     assert states == {
         young: RequestState.PREEMPTED,
         prefilling: RequestState.RUNNING,
         waiting: RequestState.WAITING,
-        grammar: RequestState.WAITING_GRAMMAR,
     }
     for name in states:
         (update,) = h.abort(name)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from octavo.config import SchedulerConfig
+from octavo.engine import scheduler
+from octavo.engine.encoder_input import Entry
 from octavo.engine.entry_order import PREFIX_WINDOW
-from octavo.engine.request import RequestState
+from octavo.engine.request import Request
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
 from support.engine_harness import Harness
@@ -121,16 +125,21 @@ def test_only_the_first_are_compared() -> None:
     h.drain_and_check()
 
 
-def test_a_waiter_for_its_grammar_is_passed_over() -> None:
+def test_the_oldest_is_passed_over_while_its_prefix_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     h = harness(fair_share=2)
     patient = h.add(book(0, 3), ONE, priority=9)
-    h.request(patient).state = RequestState.WAITING_GRAMMAR
+    reading, entry_of = [patient], scheduler.entry_of
+
+    def slow(request: Request, *others: Any) -> Entry:
+        return Entry.LATER if request.request_id in reading else entry_of(request, *others)
+
+    monkeypatch.setattr(scheduler, "entry_of", slow)
     for number in range(4):
         h.add(book(10 + number, 3), ONE)
     for _ in range(3):
         h.step()
     assert patient not in entered(h)
-    h.scheduler.grammar_ready(h.request(patient))
+    reading.clear()
     h.step()
     assert entered(h)[3] == patient
     h.drain_and_check()

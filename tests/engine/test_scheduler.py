@@ -167,23 +167,6 @@ def test_a_newcomer_leaves_a_page_for_everybody_who_runs() -> None:
     assert h.scheduler.num_preemptions == 0
 
 
-def test_waiting_for_a_grammar_lets_others_pass() -> None:
-    h = Harness()
-    first, second = h.add(prompt(1, 3)), h.add(prompt(9, 3))
-    request = h.request(first)
-    request.state = RequestState.WAITING_GRAMMAR
-    h.step()
-    assert h.state(second) is RequestState.RUNNING
-    while (second, 0) not in h.reasons:
-        h.step()
-    assert h.step() == []
-    assert not h.core.can_step
-    assert h.core.has_unfinished()
-    h.scheduler.grammar_ready(request)
-    h.drain_and_check()
-    assert h.tokens[first, 0] == h.expected(first)
-
-
 # --- 5: sharing -------------------------------------------------------------------------------------
 
 

@@ -211,7 +211,7 @@ class EngineCore:
 
     @property
     def can_step(self) -> bool:
-        """Whether step() would do anything now (not so if all that is left waits for grammars)."""
+        """Whether step() would do anything now."""
         return bool(self._flights) or self.scheduler.has_work
 
     # --- steps --------------------------------------------------------------------------------------

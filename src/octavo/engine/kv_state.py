@@ -18,7 +18,7 @@ class KVState:
         num_scheduled_tokens: the same, with the steps in flight.
         page_table: pages of slots [0, page_size), [page_size, 2 page_size), ...
         shares_tail: the page that its next token goes to may be somebody else's as well.
-        arriving: it began with pages that are copied in, and the step that copies them has not been confirmed.
+        arriving: it began with pages that are copied in, by a step that has not been confirmed.
         cache_node: deepest node of the prefix cache in use, locked while it runs.
         num_cached_pages: leading pages of the table that the cache has been offered.
         num_gone_pages: leading pages that were behind the window and are not held any more (engine.windows).

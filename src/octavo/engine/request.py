@@ -27,10 +27,9 @@ class RequestState(Enum):
     """
 
     WAITING = 0
-    WAITING_GRAMMAR = 1
-    RUNNING = 2
-    PREEMPTED = 3
-    FINISHED = 4
+    RUNNING = 1
+    PREEMPTED = 2
+    FINISHED = 3
 
 
 @dataclass(slots=True, eq=False)

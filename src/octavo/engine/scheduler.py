@@ -36,10 +36,9 @@ class Scheduler:
     4.  *Admission.* A request enters when a row is free (there are max_num_seqs), budget is left,
         nobody was preempted in this step, and all its known tokens fit beside two pages of growth for
         each running request (prompts in progress have used up the budget before it is looked at).
-        It is not overtaken by one behind it that would fit. A request that waits for its grammar, or
-        whose prefix is being read from disk (DiskTier), is passed over. EntryOrder may change the order,
-        fairly: by scheduling_policy the longest cached prefix goes first, and the oldest has one of any
-        fair_share entries in a row.
+        It is not overtaken by one behind it that would fit. A request whose prefix is being read from
+        disk (DiskTier) is passed over. EntryOrder may change the order, fairly: by scheduling_policy the
+        longest cached prefix goes first, and the oldest has one of any fair_share entries in a row.
     5.  *Sharing.* A request waits while an older one computes a prefix that it could share: the
         samples of n > 1 and equal prompts that arrive together cost one prefill. Passed over
         likewise. It waits only for running ones, which make progress. Siblings share the whole prompt
@@ -96,13 +95,8 @@ class Scheduler:
     # --- requests come and go ---------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Queue a request in state WAITING or WAITING_GRAMMAR."""
+        """Queue a request in state WAITING."""
         insort(self.waiting, request, key=ORDER)
-
-    def grammar_ready(self, request: Request) -> None:
-        """The grammar it waited for is compiled."""
-        if request.state is RequestState.WAITING_GRAMMAR:
-            request.state = RequestState.WAITING
 
     def abort(self, request: Request, now: float = 0.0) -> None:
         """End a request in any state; ended ones stay as they are."""
@@ -113,9 +107,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether schedule() could find something to compute (now or after a result)."""
-        return bool(self.running) or any(
-            request.state is not RequestState.WAITING_GRAMMAR for request in self.waiting
-        )
+        return bool(self.running or self.waiting)
 
     # --- planning ---------------------------------------------------------------------------------
 
@@ -222,7 +214,7 @@ class Scheduler:
                 break
             if request.num_in_flight or request.kv.swapping:
                 break  # (a preempted one whose last token is on its way must know it first)
-            if request.state is RequestState.WAITING_GRAMMAR or in_progress.worth_waiting(request):
+            if in_progress.worth_waiting(request):
                 continue
             entry = entry_of(request, self.kv, step)
             if entry is not Entry.NOW:
