@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
-from octavo.engine import core, scheduler
+from octavo.engine import core
 from octavo.engine.cross_pages import CrossEntry, CrossPages
-from octavo.engine.encoder_input import Entry
 from octavo.engine.kv_manager import KVManager
+from octavo.engine.page_group import Entry
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import EncoderInput, NewRow
 from octavo.engine.request import Request
@@ -21,6 +21,7 @@ from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
 from support.engine_harness import Harness
 from support.mutants import must_be_noticed
+from support.page_parts import the
 from support.random_driver import drive
 from support.toy_executor import PlanError
 
@@ -147,10 +148,9 @@ def test_an_abort_frees_the_output_with_the_last_reader() -> None:
     name = h.add([1], SamplingParams(n=2, max_tokens=20, ignore_eos=True), encoder=SOURCE)
     h.step()
     h.abort(name, 0)
-    assert h.kv.cross is not None
-    assert [entry.users for entry in h.kv.cross.entries()] == [1]
+    assert [entry.users for entry in the(h.kv, CrossPages).entries()] == [1]
     h.abort(name)
-    assert h.kv.cross.entries() == ()
+    assert the(h.kv, CrossPages).entries() == ()
     h.drain_and_check()
 
 
@@ -186,26 +186,25 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def share_what_is_not_confirmed(patch: pytest.MonkeyPatch) -> None:
     encode = StepBuilder.encode
 
-    def mutant(self: StepBuilder, request: Request) -> None:
-        encode(self, request)
-        if request.kv.cross is not None:
-            request.kv.cross.written = True
+    def mutant(self: StepBuilder, request: Request, entry: CrossEntry) -> None:
+        encode(self, request, entry)
+        entry.written = True
 
     patch.setattr(StepBuilder, "encode", mutant)
 
 
 def encode_again_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
-    entry_of = scheduler.entry_of
+    entry_of = KVManager.entry
 
-    def mutant(request: Request, kv: KVManager, step: StepBuilder) -> Entry:
-        found = entry_of(request, kv, step)
+    def mutant(self: KVManager, request: Request, step: StepBuilder) -> Entry:
+        found = entry_of(self, request, step)
         return Entry.NOW if found is Entry.LATER else found
 
-    patch.setattr(scheduler, "entry_of", mutant)
+    patch.setattr(KVManager, "entry", mutant)
 
 
 def never_free(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CrossPages, "leave", lambda self, entry: None)
+    patch.setattr(CrossPages, "quit", lambda self, entry: None)
 
 
 def free_with_the_first_reader(patch: pytest.MonkeyPatch) -> None:
@@ -213,7 +212,7 @@ def free_with_the_first_reader(patch: pytest.MonkeyPatch) -> None:
         if self._entries.pop(entry.key, None) is not None:
             self._pool.release(entry.pages)
 
-    patch.setattr(CrossPages, "leave", mutant)
+    patch.setattr(CrossPages, "quit", mutant)
 
 
 def _say_of_every_row(patch: pytest.MonkeyPatch, compute: bool) -> None:
@@ -239,7 +238,7 @@ def one_key_for_all_inputs(patch: pytest.MonkeyPatch) -> None:
 
 
 def admit_without_pages_for_the_encoder(patch: pytest.MonkeyPatch) -> None:
-    begin, needed = KVManager.begin, KVManager.pages_to_encode
+    begin, needed = KVManager.begin, KVManager.needed_beside
 
     def mutant(self: KVManager, request: Request, reserve: int) -> bool:
         return begin(self, request, reserve - needed(self, request))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from octavo.engine import disk_prefixes, disk_tier, encoder_input, page_keys, prefix_cache
+from octavo.engine import disk_prefixes, disk_tier, page_keys, prefix_cache
+from octavo.engine.disk_prefixes import DiskPrefixes
 from octavo.engine.disk_tier import DiskTier
-from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import Request
 from octavo.engine.step_builder import InFlight
@@ -338,15 +338,14 @@ def ignore_the_salt(patch: pytest.MonkeyPatch) -> None:
 
 def wait_alone(patch: pytest.MonkeyPatch) -> None:
     """The engine stops for the disk."""
-    fetched = disk_prefixes.fetched
+    ready = DiskPrefixes.ready
 
-    def mutant(self: KVManager, request: Request) -> bool:
-        if not fetched(self, request):
-            assert self.disk is not None
-            self.disk.settle()
-        return fetched(self, request)
+    def mutant(self: DiskPrefixes, request: Request) -> bool:
+        if not ready(self, request):
+            self.settle()
+        return ready(self, request)
 
-    patch.setattr(encoder_input, "fetched", mutant)
+    patch.setattr(DiskPrefixes, "ready", mutant)
 
 
 def keep_after_a_reset(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
-from octavo.engine.page_groups import PageGroup
+from octavo.engine.page_groups import SELF, GroupSpec
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import Request
 from octavo.errors import UnsupportedError
@@ -24,7 +24,7 @@ def request(tokens: list[int], salt: str | None = None) -> Request:
 
 
 def manager(num_pages: int = 8, caching: bool = True) -> KVManager:
-    return KVManager((PageGroup(),), num_pages, 4, caching)
+    return KVManager((SELF,), num_pages, 4, caching)
 
 
 def compute(kv: KVManager, r: Request, until: int) -> None:
@@ -36,7 +36,7 @@ def compute(kv: KVManager, r: Request, until: int) -> None:
 
 def test_other_page_groups_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="page group 'window' is not supported yet"):
-        KVManager((PageGroup(), PageGroup("window")), 8, 4)
+        KVManager((SELF, GroupSpec("window")), 8, 4)
 
 
 def test_tables_grow_by_whole_pages_as_needed() -> None:
@@ -244,7 +244,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kv = KVManager((PageGroup(),), 10, 3)
+        self.kv = KVManager((SELF,), 10, 3)
         self.running: list[Request] = []
         self.content: dict[int, tuple[int, ...]] = {}  # page -> the prefix whose KV it holds
 

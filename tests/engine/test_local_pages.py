@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from octavo.config import SchedulerConfig, pages_at_a_time
 from octavo.engine.local_pages import LocalPages
+from octavo.engine.page_group import GONE
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
-from octavo.engine.windows import GONE, Window
+from octavo.engine.windows import Window
 from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, SamplingParams
 from support.engine_harness import Harness
+from support.page_parts import the
 from support.random_driver import drive, drive_with_restarts
 from support.toy_executor import PlanError
 from support.toy_locals import ToyLocals
@@ -39,8 +41,7 @@ def harness(window: int, page_size: int = 4, spare: int = 0, **options: Any) -> 
 
 
 def local(h: Harness) -> LocalPages:
-    assert h.kv.locals is not None
-    return h.kv.locals
+    return the(h.kv, LocalPages)
 
 
 def stolen(h: Harness, number: int) -> None:
@@ -228,7 +229,7 @@ def test_random_operations() -> None:
     assert sum(h.kv.cache.hit_tokens for h in engines) > 1000
     assert sum(h.executor.num_swaps for h in engines) > 5
     assert sum(h.executor.num_copies for h in engines) > 100
-    assert sum(h.kv.disk.hit_tokens for h in engines if h.kv.disk is not None) > 0
+    assert sum(h.kv.disk.hit_tokens for h in engines) > 0
 
 
 @pytest.mark.slow
@@ -265,6 +266,7 @@ def pass_what_drafts_may_come_back_to(patch: pytest.MonkeyPatch) -> None:
         request.kv.num_computed_tokens = computed
 
     patch.setattr(LocalPages, "advance", mutant)
+    patch.setattr(LocalPages, "grow", mutant)
 
 
 def use_the_whole_hit(patch: pytest.MonkeyPatch) -> None:
@@ -315,7 +317,7 @@ def give_away_what_is_seen(patch: pytest.MonkeyPatch) -> None:
 
 def bring_back_the_pages_alone(patch: pytest.MonkeyPatch) -> None:
     """From the swap space or from the disk, without their local pages."""
-    patch.setattr(LocalPages, "write", lambda self, pages: None)
+    patch.setattr(LocalPages, "arrive", lambda self, pages: None)
 
 
 def keep_on_disk_what_is_gone(patch: pytest.MonkeyPatch) -> None:

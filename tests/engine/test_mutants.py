@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine import test_entry_order, test_kv_manager, test_prefix_cache, test_scheduler
-from octavo.engine import entry_order, find_start, kv_manager, scheduler
+from octavo.engine import entry_order, kv_manager, scheduler, start
 from octavo.engine.beams import BeamGroup
 from octavo.engine.entry_order import EntryOrder
 from octavo.engine.kv_manager import KVManager
@@ -129,8 +129,8 @@ def match_a_page_too_many(patch: pytest.MonkeyPatch) -> None:
 def recompute_nothing_after_a_full_hit(patch: pytest.MonkeyPatch) -> None:
     def mutant(kv: KVManager, request: Request) -> Start:
         if not kv.caching:
-            return find_start.start_without_tree(kv, request)
-        return find_start._continued(kv, request, *kv.cache.match(request.token_ids, request.cache_salt))
+            return start.start_without_tree(kv, request)
+        return start._continued(kv, request, *kv.cache.match(request.token_ids, request.cache_salt))
 
     patch.setattr(kv_manager, "find_start", mutant)
 
@@ -165,7 +165,9 @@ def give_a_row_twice(patch: pytest.MonkeyPatch) -> None:
 
 def do_not_tell_freed_rows(patch: pytest.MonkeyPatch) -> None:
     build = StepBuilder.build
-    patch.setattr(StepBuilder, "build", lambda self, step_id, freed: build(self, step_id, freed[1:]))
+    patch.setattr(
+        StepBuilder, "build", lambda self, step_id, freed, saves: build(self, step_id, freed[1:], saves)
+    )
 
 
 def keep_the_victims_step(patch: pytest.MonkeyPatch) -> None:
@@ -213,21 +215,21 @@ def pool_shares_free_pages(patch: pytest.MonkeyPatch) -> None:
 def forget_the_copy(patch: pytest.MonkeyPatch) -> None:
     build = StepBuilder.build
 
-    def mutant(self: StepBuilder, step_id: int, freed: Any) -> Any:
+    def mutant(self: StepBuilder, step_id: int, freed: Any, saves: Any) -> Any:
         self._copies.clear()
-        return build(self, step_id, freed)
+        return build(self, step_id, freed, saves)
 
     patch.setattr(StepBuilder, "build", mutant)
 
 
 def share_what_the_leader_has_not_computed(patch: pytest.MonkeyPatch) -> None:
-    def mutant(kv: KVManager, request: Request) -> int:
+    def mutant(kv: KVManager, request: Request, pages: list[int]) -> int:
         leader = request.leader
         if leader is None or not leader.kv.page_table:
             return 0
         return min(leader.kv.num_scheduled_tokens, request.num_prompt_tokens - 1)
 
-    patch.setattr(find_start, "shared_with_leader", mutant)
+    patch.setattr(start, "shared_with_leader", mutant)
     patch.setattr(PrefixesInProgress, "worth_waiting", lambda self, request: False)
 
 

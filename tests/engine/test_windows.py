@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig, pages_at_a_time
-from octavo.engine import find_start
+from octavo.engine import start
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
@@ -18,6 +18,7 @@ from octavo.engine.windows import Window, Windows
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
 from support.engine_harness import Harness
+from support.page_parts import the
 from support.random_driver import drive, drive_with_restarts
 from support.toy_executor import PlanError
 
@@ -99,8 +100,7 @@ def test_who_lets_go_leaves_the_tree_whole() -> None:
     request = h.scheduler.running[0]
     assert request.kv.num_gone_pages == 0
     assert request.kv.num_cached_pages == 25
-    assert h.kv.windows is not None
-    h.kv.windows.let_go(request)
+    the(h.kv, Windows).let_go(request)
     h.scheduler.check_integrity()
     first = (request.kv.num_computed_tokens - 9 + 1) // 4
     assert (request.kv.num_gone_pages, request.kv.num_cached_pages) == (first, 0)
@@ -114,8 +114,7 @@ def test_nobody_lets_go_for_what_cannot_be_had() -> None:
     h.add(list(range(1, 101)), SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0))
     while not h.scheduler.running or h.scheduler.running[0].kv.num_computed_tokens < 100:
         h.step()
-    [request], windows = h.scheduler.running, h.kv.windows
-    assert windows is not None
+    [request], windows = h.scheduler.running, the(h.kv, Windows)
     assert not windows.make_room(30)
     assert (request.kv.num_gone_pages, request.kv.num_cached_pages) == (0, 25)
     assert windows.make_room(20)
@@ -129,8 +128,7 @@ def test_pages_that_others_use_stay() -> None:
     while len(h.scheduler.running) < 2:
         h.step()
     one = h.scheduler.running[0]
-    assert h.kv.windows is not None
-    h.kv.windows.let_go(one)
+    the(h.kv, Windows).let_go(one)
     assert one.kv.num_gone_pages == 0
     h.scheduler.check_integrity()
     h.drain_and_check()
@@ -206,13 +204,13 @@ def withdraw_what_others_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def share_what_the_leader_has_given_back(patch: pytest.MonkeyPatch) -> None:
-    def mutant(kv: Any, request: Request) -> int:
+    def mutant(kv: Any, request: Request, pages: list[int]) -> int:
         leader = request.leader
         if leader is None or not leader.kv.page_table or leader.kv.arriving:
             return 0
         return min(leader.kv.num_computed_tokens, request.num_prompt_tokens - 1)
 
-    patch.setattr(find_start, "shared_with_leader", mutant)
+    patch.setattr(start, "shared_with_leader", mutant)
 
 
 MUTANTS: tuple[Patch, ...] = (

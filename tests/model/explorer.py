@@ -15,12 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.engine.kv_manager import Growth, KVManager
-from octavo.engine.page_groups import LOCAL, SELF, PageGroup
+from octavo.engine.local_pages import LocalPages
+from octavo.engine.page_group import GONE
+from octavo.engine.page_groups import LOCAL, SELF, GroupSpec
 from octavo.engine.page_pool import ensure
+from octavo.engine.plan import StepPlan
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request, RequestState
-from octavo.engine.windows import GONE
+from octavo.engine.windows import Windows
 from octavo.params import RequestMetrics, SamplingParams
+from support.page_parts import part
 
 NOTHING: frozenset[int] = frozenset()
 PARAMS = SamplingParams(seed=0)
@@ -56,10 +60,10 @@ class World:
     @staticmethod
     def empty(size: Size) -> World:
         most = -(-size.max_len // size.page_size)
-        group = PageGroup(SELF.name, size.window, most)
+        group = GroupSpec(SELF.name, size.window or 0, most)
         groups = [group]
         if size.local_window is not None:
-            groups.append(PageGroup(LOCAL, size.local_window, most, size.num_local))
+            groups.append(GroupSpec(LOCAL, size.local_window, most, size.num_local))
         kv = KVManager(groups, size.num_pages, size.page_size, size.caching)
         slots, local = (
             [[None] * size.page_size for _ in range(count)] for count in (size.num_pages, size.num_local)
@@ -97,8 +101,8 @@ class World:
             page = request.kv.page_table[position // self.size.page_size]
             ensure(self.kv.pool.references(page) == 1, f"a write to page {page}, which is shared")
             self.slots[page][position % self.size.page_size] = tuple(request.token_ids[: position + 1])
-            if self.kv.locals is not None:
-                mine = self.local[self.kv.locals.of[page]]
+            if (local := part(self.kv, LocalPages)) is not None:
+                mine = self.local[local.of[page]]
                 mine[position % self.size.page_size] = tuple(request.token_ids[: position + 1])
         request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = end
         self.kv.publish(request)
@@ -109,7 +113,10 @@ class World:
         if growth.copy is not None:
             source, destination = growth.copy
             self.slots[destination] = list(self.slots[source])
-            sources, targets = self.kv.local_moves()
+            plan = StepPlan(0, (), (), ())
+            for group in self.kv.groups:
+                group.moves(plan)
+            sources, targets = plan.local_sources, plan.local_targets
             if sources is not None and targets is not None:
                 self.local[targets[destination]] = list(self.local[sources[source]])
 
@@ -132,7 +139,7 @@ class World:
 
     def let_go(self, index: int) -> bool:
         """Somebody needs pages: a request gives back what is behind its window."""
-        request, windows = self.running[index], self.kv.windows
+        request, windows = self.running[index], part(self.kv, Windows)
         before = request.kv.num_gone_pages
         if windows is not None:
             windows.let_go(request)
@@ -140,7 +147,7 @@ class World:
 
     def advance(self, index: int) -> bool:
         """Somebody needs local pages: a request says which it does not see any more."""
-        request, local = self.running[index], self.kv.locals
+        request, local = self.running[index], part(self.kv, LocalPages)
         before = request.kv.num_passed_pages
         if local is not None:
             local.advance(request)
@@ -148,7 +155,7 @@ class World:
 
     def steal(self) -> bool:
         """And the page that has been idle longest loses its own."""
-        local = self.kv.locals
+        local = part(self.kv, LocalPages)
         if local is None or not local._idle:
             return False
         local._lose(local._idle.popitem(last=False)[0])
@@ -207,7 +214,7 @@ class World:
 
     def _check_local(self, tokens: list[int], pages: list[int], first: int | None = None) -> None:
         """Local pages hold the same, from a position on; None: those that are there."""
-        local = self.kv.locals
+        local = part(self.kv, LocalPages)
         for position in range(first or 0, len(tokens)) if local is not None else ():
             own = local.of[pages[position // self.size.page_size]]
             if own == GONE and first is None:
@@ -222,7 +229,7 @@ class World:
             self.check()
         ensure(self.kv.reset_prefix_cache(), "the cache cannot be emptied")
         ensure(self.kv.pool.num_free == self.size.num_pages, "pages have leaked")
-        local = self.kv.locals
+        local = part(self.kv, LocalPages)
         ensure(local is None or local.num_available == self.size.num_local, "local pages have leaked")
 
     def key(self) -> Any:
@@ -248,7 +255,7 @@ class World:
             (tuple(tokens), named(pages), node.locks, ranks[node.last_used])
             for node, tokens, pages in sorted(_walk(self.kv), key=lambda entry: entry[1])
         )
-        local = self.kv.locals
+        local = part(self.kv, LocalPages)
         if local is None:
             return requests, tree
         gone = tuple(sorted(name for page, name in names.items() if page != GONE and local.of[page] == GONE))

@@ -11,11 +11,13 @@ from typing import Any
 
 from octavo.config import pages_at_a_time
 from octavo.engine.core import EngineCore
+from octavo.engine.local_pages import LocalPages
 from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, SamplingParams, StructuredOutputsParams
 from octavo.sampling import ConstraintCompiler
 from support.grammars import WordTokenizer
 from support.late_device import Queue
+from support.page_parts import part
 from support.tiny_engine import VOCAB_SIZE, Answer, Answers, run, tiny_engine
 
 MAX_LENGTH = 96
@@ -163,7 +165,7 @@ class Crowd:
         return self
 
     def _count_local(self) -> None:
-        local, running = self.engine.scheduler.kv.locals, self.engine.scheduler.running
+        local, running = part(self.engine.scheduler.kv, LocalPages), self.engine.scheduler.running
         if local is not None:
             gone = any(local.num_whole(r.kv.page_table) < len(r.kv.page_table) for r in running)
             self.happened["steps with local pages gone"] += gone

@@ -8,9 +8,11 @@ from typing import Any
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.local_pages import LocalPages
 from octavo.engine.request import Request, RequestState, RequestUpdate
 from octavo.params import SamplingParams
 from octavo.sampling.beam import BeamSearch
+from support.page_parts import part
 from support.toy_executor import EOS, Toy, ToyExecutor, alone, search
 from support.toy_locals import ToyLocals
 from support.toy_pages import ToyPages
@@ -160,7 +162,7 @@ class Harness:
         """Run to the end; then nothing may be held by anybody."""
         self.run()
         assert self.kv.num_available == self.config.num_pages
-        local = self.kv.locals
+        local = part(self.kv, LocalPages)
         assert local is None or local.num_available == self.config.num_local_pages
         assert self.core.reset_prefix_cache()
         assert self.kv.pool.num_free == self.config.num_pages

@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from octavo.engine.page_group import GONE
 from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
-from octavo.engine.windows import GONE
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling.beam import BeamSearch
 from support.toy_locals import ToyLocals

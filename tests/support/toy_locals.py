@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.engine.page_group import GONE
 from octavo.engine.plan import RowStep, StepPlan
-from octavo.engine.windows import GONE
 
 Content = list[int | None]
 

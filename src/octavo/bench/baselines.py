@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from octavo.config import SchedulerConfig
 from octavo.engine.kv_manager import Growth, KVManager
-from octavo.engine.page_groups import PageGroup
+from octavo.engine.page_groups import SELF
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import StepResult
 from octavo.engine.request import Request, RequestUpdate
@@ -73,7 +73,7 @@ class ContiguousKV(KVManager):
     def __init__(self, config: SchedulerConfig) -> None:
         if config.local_window is not None:
             raise UnsupportedError("slabs are for models whose layers share pages", "model")
-        super().__init__((PageGroup(),), config.num_pages, config.page_size, enable_prefix_caching=False)
+        super().__init__((SELF,), config.num_pages, config.page_size, enable_prefix_caching=False)
         self.slab_pages = -(-config.max_model_len // config.page_size)
         count = config.num_pages // self.slab_pages
         self._every = self.pool.allocate(config.num_pages)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
 from octavo.engine.admission import Admission, check_priority
 from octavo.engine.beams import SearchMaker, begin_group, updates_of
-from octavo.engine.disk_prefixes import plans_to_keep
 from octavo.engine.disk_tier import PageFile
 from octavo.engine.encoder_input import salt_of
 from octavo.engine.page_pool import ensure
@@ -234,7 +233,7 @@ class EngineCore:
             now = self._clock()
             plan = self.scheduler.schedule(now)
             if plan is None:
-                if not self._flights and self.scheduler.kv.wait_for_disk():
+                if not self._flights and self.scheduler.kv.disk.wait():
                     continue  # somebody may be able to begin
                 idle = bool(self._flights) or not self.scheduler.has_work
                 ensure(idle, "there is work and nothing in flight, but nothing can be scheduled")
@@ -302,8 +301,8 @@ class EngineCore:
             prompt_tokens=scheduler.num_prompt_tokens,
             generated_tokens=scheduler.num_generated_tokens,
             steps=self._steps,
-            external_prefix_queries=0 if disk is None else disk.query_tokens,
-            external_prefix_hits=0 if disk is None else disk.hit_tokens,
+            external_prefix_queries=disk.query_tokens,
+            external_prefix_hits=disk.hit_tokens,
         )
 
     def close(self) -> None:
@@ -312,9 +311,9 @@ class EngineCore:
         Waits for the disk.
         """
         kv, closed, self._closed = self.scheduler.kv, self._closed, True
-        if kv.disk is None or closed:
+        if closed:
             return
-        for plan in plans_to_keep(kv):
+        for plan in kv.disk.plans_to_keep():
             self._executor.submit(plan).result()
         kv.disk.close()
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from octavo.engine.page_group import Entry, PageGroup
 from octavo.engine.page_pool import PagePool, ensure
+
+if TYPE_CHECKING:
+    from octavo.engine.request import Request
+    from octavo.engine.step_builder import StepBuilder
 
 
 @dataclass(slots=True, eq=False)
@@ -26,15 +32,15 @@ class CrossEntry:
     written: bool = False
 
 
-class CrossPages:
+class CrossPages(PageGroup):
     """Encoder inputs in use, by key. An entry lives from its first user to its last one.
 
     What the n samples of a request and equal inputs that run together need is computed once. The
     pages of an entry have one reference, the entry's; nobody writes to them after its first step.
     """
 
-    def __init__(self, pool: PagePool) -> None:
-        self._pool = pool
+    def __init__(self, pool: PagePool, page_size: int) -> None:
+        self._pool, self._page_size = pool, page_size
         self._entries: dict[str | None, CrossEntry] = {}
 
     def find(self, key: str | None) -> CrossEntry | None:
@@ -43,7 +49,7 @@ class CrossPages:
     def entries(self) -> Sequence[CrossEntry]:
         return tuple(self._entries.values())
 
-    def join(self, key: str | None, pages: Sequence[int]) -> CrossEntry:
+    def join_entry(self, key: str | None, pages: Sequence[int]) -> CrossEntry:
         """One user more of the entry with this key, which is made of these pages if there is none."""
         entry = self._entries.get(key)
         if entry is None:
@@ -51,16 +57,49 @@ class CrossPages:
         entry.users += 1
         return entry
 
-    def leave(self, entry: CrossEntry) -> None:
+    def quit(self, entry: CrossEntry) -> None:
         """One user less; the last one frees the pages."""
         entry.users -= 1
         if entry.users == 0:
             del self._entries[entry.key]
             self._pool.release(entry.pages)
 
-    def check_integrity(self, used: Iterable[CrossEntry | None]) -> None:
-        """Raise IntegrityError unless users and entries agree."""
-        counted = Counter(used)
+    # --- of the group -----------------------------------------------------------------------------
+
+    def entry(self, request: Request, step: StepBuilder) -> Entry:
+        """By the input, which is new, in use, or being written by a step in flight."""
+        shared = self.find(request.cache_salt)
+        if shared is None:
+            return Entry.NOW if step.can_encode(len(request.encoder_token_ids)) else Entry.NO_ROOM
+        return Entry.NOW if shared.written or shared in step.entries else Entry.LATER
+
+    def need(self, request: Request) -> int:
+        """Pages of the encoder's output, unless an equal input is in use."""
+        if self.find(request.cache_salt) is not None:
+            return 0
+        return -(-len(request.encoder_token_ids) // self._page_size)
+
+    def begin(self, request: Request, pages: Sequence[int] = ()) -> None:
+        request.kv.cross = self.join_entry(request.cache_salt, pages)
+
+    def enter(self, request: Request, step: StepBuilder) -> None:
+        """The encoder computes the input in this step, unless it has been or will be."""
+        entry = self._entries[request.cache_salt]
+        if not entry.written and entry not in step.entries:
+            step.encode(request, entry)
+
+    def fork(self, parent: Request) -> None:
+        self.join_entry(parent.cache_salt, ())
+
+    def leave(self, request: Request) -> None:
+        if request.kv.cross is not None:  # (a new beam has not joined)
+            self.quit(request.kv.cross)
+
+    def owned(self) -> Mapping[int, int]:
+        return {page: 1 for entry in self._entries.values() for page in entry.pages}
+
+    def check(self, running: Sequence[Request]) -> None:
+        counted = Counter(request.kv.cross for request in running)
         ensure(counted[None] == 0, "a running request reads no encoder output")
         ensure(set(counted) == set(self._entries.values()), "an encoder output is lost or nobody's")
         for key, entry in self._entries.items():

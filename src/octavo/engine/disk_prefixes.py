@@ -3,51 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from octavo.engine.books import Books
+from octavo.engine.disk_tier import DiskTier, PageFile
 from octavo.engine.page_keys import page_keys, root_key
 from octavo.engine.plan import StepPlan
 from octavo.engine.request import Request
 
-
-def fetched(books: Books, request: Request) -> bool:
-    """Whether what the disk holds of the request's prefix, beyond the tree's, is at hand or is nothing.
-
-    The first call begins to read it, and so does one that finds the tree holding less than before.
-    """
-    if books.disk is None or request.scores_prompt:
-        return True
-    books.disk.poll()
-    first = books.cached_tokens(request) // books.page_size
-    if request.kv.fetch is not None:
-        if first >= request.kv.fetch.first:
-            return request.kv.fetch.ready
-        drop_fetch(books, request)
-    keys = page_keys(root_key(request.cache_salt), request.token_ids[:-1], books.page_size)
-    request.kv.fetch = books.disk.look(keys, first)
-    return request.kv.fetch is not None and request.kv.fetch.ready
+if TYPE_CHECKING:
+    from octavo.engine.kv_manager import KVManager
 
 
-def drop_fetch(books: Books, request: Request) -> None:
-    """The request does not need what the disk holds."""
-    if books.disk is not None:
-        books.disk.release(request.kv.fetch)
+class DiskPrefixes(DiskTier):
+    """The file below a manager's tree: it fills with what that evicts, and gives it to who waits for it."""
+
+    def __init__(self, file: PageFile, kv: KVManager) -> None:
+        super().__init__(file)
+        self._kv = kv
+        kv.cache.spill = self._evicted
+
+    def ready(self, request: Request) -> bool:
+        """The first call begins to read, and so does one that finds the tree holding less than before."""
+        if request.scores_prompt:
+            return True
+        self.poll()
+        first = self._kv.cached_tokens(request) // self._kv.page_size
+        fetch = request.kv.fetch
+        if fetch is not None:
+            if first >= fetch.first:
+                return fetch.ready
+            self.forget(request)
+        keys = page_keys(root_key(request.cache_salt), request.token_ids[:-1], self._kv.page_size)
+        request.kv.fetch = found = self.look(keys, first)
+        return found is not None and found.ready
+
+    def find(self, request: Request, cached: int) -> Sequence[int]:
+        return () if request.kv.fetch is None else request.kv.fetch.slots(cached)
+
+    def forget(self, request: Request) -> None:
+        self.release(request.kv.fetch)
         request.kv.fetch = None
 
+    def plans_to_keep(self) -> Iterator[StepPlan]:
+        for saves in self.keep(self._kv.cache.contents(self._kv.whole)):
+            plan = StepPlan(-1, (), (), (), saves=saves)
+            for group in self._kv.groups:
+                group.read([page for page, _, _ in saves])
+                group.moves(plan)
+            yield plan
 
-def save_evicted(books: Books, keys: Sequence[bytes], pages: Sequence[int]) -> None:
-    """The tree evicts these. Nobody would find what follows a page whose local page is gone."""
-    assert books.disk is not None
-    if books.locals is not None:
-        pages = books.locals.whole(pages)
-        books.locals.read(pages)
-    books.disk.save(keys[: len(pages)], pages)
-
-
-def plans_to_keep(books: Books) -> Iterator[StepPlan]:
-    """See DiskTier.keep: plans that save all that is cached."""
-    whole = None if books.locals is None else books.locals.whole
-    for saves in () if books.disk is None else books.disk.keep(books.cache.contents(whole)):
-        if books.locals is not None:
-            books.locals.read([page for page, _, _ in saves])
-        yield StepPlan(-1, (), (), (), saves=saves, local_sources=books.local_moves()[0])
+    def _evicted(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
+        """The tree evicts these. Nobody would find what follows a page that is not worth keeping."""
+        pages = self._kv.whole(pages)
+        for group in self._kv.groups:
+            group.read(pages)
+        self.save(keys[: len(pages)], pages)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from octavo.engine.page_pool import ensure
-from octavo.engine.plan import PageSave
+from octavo.engine.plan import PageSave, StepPlan
+
+if TYPE_CHECKING:
+    from octavo.engine.request import Request
 
 MAX_FETCHES = 4
 """So many requests' pages are read and checked at a time; who comes next is passed over until one is."""
@@ -93,7 +96,54 @@ class Fetch:
         return found[first - self.first :]
 
 
-class DiskTier:
+class Tier:
+    """What is below the tree: nothing, which is what these answers say."""
+
+    query_tokens = hit_tokens = 0
+
+    def ready(self, request: Request) -> bool:
+        """Whether what is here of a waiting request's prefix, beyond the tree's, is at hand or is nothing."""
+        return True
+
+    def find(self, request: Request, cached: int) -> Sequence[int]:
+        """Slots of its next pages, where so many are the tree's."""
+        return ()
+
+    def record(self, queried: int, hit: int) -> None:
+        """Count a request's first look-up, in tokens."""
+
+    def forget(self, request: Request) -> None:
+        """A request does not need what is here."""
+
+    def release(self, fetch: Fetch | None) -> None:
+        """Nobody reads these slots for that request any more."""
+
+    def plan(self) -> tuple[PageSave, ...]:
+        """What the next plan has to save."""
+        return ()
+
+    def abandon(self, saves: Sequence[PageSave]) -> None:
+        """The step with these saves failed."""
+
+    def wait(self) -> bool:
+        """Wait for pages that waiting requests begin with. False: none is being read."""
+        return False
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+    def plans_to_keep(self) -> Iterator[StepPlan]:
+        """Plans that save all that is cached; whoever takes one executes it before the next."""
+        return iter(())
+
+    def close(self) -> None:
+        """Let go of what outlives the engine."""
+
+    def check_integrity(self, held: Sequence[Fetch]) -> None:
+        """Raise IntegrityError unless exactly these fetches are held."""
+
+
+class DiskTier(Tier):
     """Which pages the file holds, and which of them go when it is full. Specification:
 
         tree evicts page 7 -> slot 3     StepPlan.saves, in the step that gives the page to somebody else

@@ -1,15 +1,10 @@
-"""Inputs of an encoder: which ones are taken, under what name they are shared, when they may enter a step."""
+"""Inputs of an encoder: which ones are taken, and under what name they are shared."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from enum import Enum
 
-from octavo.engine.disk_prefixes import fetched
-from octavo.engine.kv_manager import KVManager
-from octavo.engine.request import Request
-from octavo.engine.step_builder import StepBuilder
 from octavo.errors import InvalidRequestError
 
 
@@ -35,24 +30,3 @@ def salt_of(cache_salt: str | None, encoder_token_ids: tuple[int, ...]) -> str:
     """What a decoder computes depends on the encoder's input too: equal prefixes are shared under both."""
     digest = hashlib.sha256(",".join(map(str, encoder_token_ids)).encode()).hexdigest()
     return f"{cache_salt!r}/{digest}"
-
-
-class Entry(Enum):
-    """Whether a waiting request may enter a step. LATER: pass it over; NO_ROOM: nor may those behind it."""
-
-    NOW = 0
-    LATER = 1
-    NO_ROOM = 2
-
-
-def entry_of(request: Request, kv: KVManager, step: StepBuilder) -> Entry:
-    """By its prefix, which may have to be read from disk, and by its encoder input, which is new, in use,
-    or being written by a step in flight."""
-    if not fetched(kv, request):
-        return Entry.LATER
-    if kv.cross is None:
-        return Entry.NOW
-    shared = kv.cross.find(request.cache_salt)
-    if shared is None:
-        return Entry.NOW if step.can_encode(len(request.encoder_token_ids)) else Entry.NO_ROOM
-    return Entry.NOW if shared.written or shared in step.entries else Entry.LATER

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from octavo.config import SchedulerConfig
-from octavo.engine.books import Books
+from octavo.engine.page_group import GONE
 from octavo.engine.page_pool import ensure
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request, RequestState
-from octavo.engine.windows import GONE
+
+if TYPE_CHECKING:
+    from octavo.engine.kv_manager import KVManager
 
 
 def check_queues(
@@ -49,35 +52,28 @@ def check_queues(
         ensure(request.kv.cross is None, "a waiting request holds an encoder output")
 
 
-def check_tables(books: Books, running: Iterable[Request]) -> None:
+def check_tables(kv: KVManager, running: Iterable[Request]) -> None:
     """Raise IntegrityError unless references of pages, locks of the tree and tables agree. O(pages)."""
     running = list(running)
-    books.pool.check_integrity()
-    books.cache.check_integrity()
-    nodes = books.cache.nodes()
-    if books.locals is not None:
-        books.locals.check_integrity(books.pool, running)
+    kv.pool.check_integrity()
+    kv.cache.check_integrity()
+    nodes = kv.cache.nodes()
     owners = Counter(page for node in nodes for page in node.pages)
     in_tree = set(owners)
     locks: Counter[Node] = Counter()
-    if books.cross is not None:
-        books.cross.check_integrity([request.kv.cross for request in running])
-        owners.update(page for entry in books.cross.entries() for page in entry.pages)
-    if books.windows is not None:
-        alone = {request for request in running if request.group is None}
-        ensure(set(books.windows.running) == alone, "a request with a window is lost or has ended")
+    for group in kv.groups:
+        group.check(running)
+        owners.update(group.owned())
     for request in running:
         gone = request.kv.num_gone_pages
         held = request.kv.page_table[gone:]
         ensure(len(set(held)) == len(held), "a table holds a page twice")
         ensure(GONE not in held and set(request.kv.page_table[:gone]) <= {GONE}, "a page is gone, or is not")
-        ensure(
-            gone <= books.first_page(request.kv.num_computed_tokens),
-            "a page is gone that the next token sees",
-        )
+        first = kv.first_held(request.kv.num_computed_tokens)
+        ensure(gone <= first, "a page is gone that the next token sees")
         owners.update(held)
         walk, path = request.kv.cache_node, list[int]()
-        ensure((walk is not None) == books.caching, "a running request has no place in the tree")
+        ensure((walk is not None) == kv.caching, "a running request has no place in the tree")
         while walk is not None:
             locks[walk] += 1
             path = walk.pages + path
@@ -85,8 +81,8 @@ def check_tables(books: Books, running: Iterable[Request]) -> None:
         ensure(path == request.kv.page_table[: request.kv.num_cached_pages], "locked pages are not in use")
         beyond = request.kv.page_table[request.kv.num_cached_pages :]
         ensure(in_tree.isdisjoint(beyond), "a page of the tree is in use and not locked")
-    for page in range(books.pool.num_pages):
-        found, counted = owners[page], books.pool.references(page)
+    for page in range(kv.pool.num_pages):
+        found, counted = owners[page], kv.pool.references(page)
         ensure(found == counted, f"page {page}: {counted} references, {found} owners")
     for node in nodes:
         ensure(node.locks == locks[node], f"a node has {node.locks} locks, {locks[node]} users")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from octavo.config import SchedulerConfig
-from octavo.engine.books import Books
-from octavo.engine.disk_prefixes import drop_fetch, save_evicted
-from octavo.engine.disk_tier import Fetch, PageFile
-from octavo.engine.find_start import find_start, start_without_tree
+from octavo.engine.disk_prefixes import DiskPrefixes
+from octavo.engine.disk_tier import Fetch, PageFile, Tier
 from octavo.engine.integrity import check_tables
-from octavo.engine.page_groups import PageGroup, groups_of
-from octavo.engine.prefix_cache import Node
+from octavo.engine.kv_state import KVState
+from octavo.engine.page_group import GONE, Entry
+from octavo.engine.page_groups import GroupSpec, make_groups, specs_of
+from octavo.engine.page_pool import PagePool
+from octavo.engine.prefix_cache import Node, PrefixCache
 from octavo.engine.request import Request
-from octavo.engine.start import Start
+from octavo.engine.start import Start, find_start, start_without_tree
 from octavo.engine.swap import SwapSpace
-from octavo.engine.windows import GONE
+
+if TYPE_CHECKING:
+    from octavo.engine.step_builder import StepBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,12 @@ class Growth:
 NO_GROWTH = Growth()
 
 
-class KVManager(Books):
+class KVManager:
     """Pool, prefix cache and the page tables of running requests.
 
         request.kv.page_table   [ p3  p0  p8 | p9  p2 ]
-                               from cache   its own, or offered to the cache when full
-        request.kv.cross.pages  [ p5  p1 ]   whole from the first step on, the same for equal encoder inputs
-        references of a page = (1 if in the tree) + tables that hold it
+                                  from cache   its own, or offered to the cache when full
+        references of a page = (1 if in the tree) + tables that hold it + those of groups (PageGroup.owned)
 
     1. A request writes only into pages that nobody else refers to. What it shares with the tree is
        full, so it never writes there; what it shares with a sibling may end in a partial page, and
@@ -47,22 +49,85 @@ class KVManager(Books):
        that holds them: any other table with a page of the tree has locked it.
     3. After a full hit at least one token is computed anew, because its logits are needed.
     4. When the pool is empty, pages that only the tree holds are evicted, least recently used first. With a
-       file they go to disk (DiskTier), and requests find them there beyond what the tree holds.
-    5. With a window, pages behind it are given back (Windows): page_table[:num_gone_pages] are GONE. Where
-       some layers have one, the others' pages stay, and those of these layers are LocalPages.
+       file they go to disk (DiskPrefixes), and requests find them there beyond what the tree holds.
+    5. What some layers ask for beyond that, their groups say, which are told of all that happens to pages:
+       windows that let pages go (then page_table[:num_gone_pages] are GONE), local pages, encoder outputs.
+
+    Attributes:
+        groups: nobody for layers that see everything.
+        disk: below the tree; Tier itself where nothing is.
     """
 
     def __init__(
         self,
-        groups: Sequence[PageGroup],
+        specs: Sequence[GroupSpec],
         num_pages: int,
         page_size: int,
         enable_prefix_caching: bool = True,
         swap: SwapSpace | None = None,
         page_file: PageFile | None = None,
     ) -> None:
-        super().__init__(groups, num_pages, page_size, enable_prefix_caching, swap, page_file)
-        self.cache.spill = None if self.disk is None else partial(save_evicted, self)
+        self.page_size = page_size
+        self.pool = PagePool(num_pages)
+        self.cache = PrefixCache(self.pool, page_size)
+        self.caching = enable_prefix_caching
+        self.groups = make_groups(specs, self.pool, self.cache, self.caching)
+        self.swap = swap or SwapSpace(0, 0.0)
+        self.disk: Tier = Tier()
+        if page_file is not None and enable_prefix_caching:
+            self.disk = DiskPrefixes(page_file, self)
+
+    # --- views ------------------------------------------------------------------------------------
+
+    @property
+    def num_available(self) -> int:
+        """Pages that could be taken now: free, or evictable."""
+        return self.pool.num_free + self.cache.num_evictable
+
+    def usage(self) -> float:
+        """Share of the pool held by running requests, 0..1, pages that they could let go of included; of a
+        group's own pages, if that is more."""
+        return max([1.0 - self.num_available / self.pool.num_pages, *(g.usage() for g in self.groups)])
+
+    def pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def usable(self, pages: Sequence[int]) -> int:
+        """After how many of a cached prefix's pages a request can begin."""
+        count = len(pages)
+        for group in self.groups:
+            count = group.usable(pages[:count])
+        return count
+
+    def whole(self, pages: Sequence[int]) -> Sequence[int]:
+        """The first of consecutive pages, as far as they are worth keeping on disk."""
+        for group in self.groups:
+            pages = group.whole(pages)
+        return pages
+
+    def first_held(self, num_computed: int) -> int:
+        """The first page that a request holds of so many computed tokens, at least."""
+        return max([0, *(group.first_held(num_computed) for group in self.groups)])
+
+    def cached_tokens(self, request: Request) -> int:
+        """How many tokens of the request begin() would find in the cache."""
+        if not self.caching or request.scores_prompt:
+            return 0
+        return (
+            self.usable(self.cache.matched_pages(request.token_ids[:-1], request.cache_salt)) * self.page_size
+        )
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def entry(self, request: Request, step: StepBuilder) -> Entry:
+        """Whether a waiting request may enter a step: by its prefix, which may have to be read from disk, and
+        by what the groups say."""
+        if not self.disk.ready(request):
+            return Entry.LATER
+        for group in self.groups:
+            if (entry := group.entry(request, step)) is not Entry.NOW:
+                return entry
+        return Entry.NOW
 
     def begin(self, request: Request, reserve: int) -> bool:
         """Give a request the pages of its prefix that the cache or its leader holds. False: not now.
@@ -73,36 +138,42 @@ class KVManager(Books):
         """
         if self._begin(request, find_start(self, request), reserve):
             return True
-        # What lies behind the window of a cached prefix must not stand in the way of a lone request.
-        alone = self.windows is not None and not self.windows.running
+        alone = any(group.alone() for group in self.groups)
         return alone and self._begin(request, start_without_tree(self, request), reserve)
 
     def _begin(self, request: Request, start: Start, reserve: int) -> bool:
         held, have = start.held, len(start.pages) if start.back else start.computed // self.page_size
         self.pool.retain(held)
-        missing = self._missing(request, have)
-        needed = missing + self.pages_to_encode(request) + reserve
+        missing = self.pages_for(len(request.token_ids)) - have
+        for group in self.groups:
+            missing = group.at_most(request, missing)
+        needed = missing + self.needed_beside(request) + reserve
         self._pin(request.leader)
         if start.node is not None:
             self.cache.lock(start.node)
-        local = self.locals
-        if not self._make_room(needed) or not (
-            local is None or local.begin(request, start, missing, reserve)
-        ):
+        room = self._make_room(needed, 0)
+        if not room or not all(g.admit(request, start, missing, reserve) for g in self.groups):
             self._pin(None)
             self.pool.release(held)
             if start.node is not None:
                 self.cache.unlock(start.node)
             return False
-        own = self._take(len(start.back), request.kv.num_passed_pages - len(start.pages)) or []
-        if self.cross is not None:
-            count = self.pages_to_encode(request)
-            of_encoder = self._take(count, first_local=count) or ()
-            request.kv.cross = self.cross.join(request.cache_salt, of_encoder)
-        request.kv.page_table, request.kv.num_gone_pages = start.pages + own, start.pages.count(GONE)
-        request.kv.cache_node, request.kv.num_cached_pages = start.node, start.cached
-        request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = start.computed
-        request.kv.shares_tail, request.kv.arriving = not start.back, bool(start.back)
+        kv = request.kv
+        unseen = max(kv.num_passed_pages - len(start.pages), 0)
+        own = self._take(len(start.back), unseen) or []
+        kv.page_table, kv.num_gone_pages = start.pages + own, start.pages.count(GONE)
+        kv.cache_node, kv.num_cached_pages = start.node, start.cached
+        kv.num_computed_tokens = kv.num_scheduled_tokens = start.computed
+        kv.shares_tail, kv.arriving = not start.back, bool(start.back)
+        self._arrive(request, start, own)
+        for group in self.groups:
+            count = group.need(request)
+            group.begin(request, self._take(count, count) or ())
+            group.arrive(own[unseen:])
+        return True
+
+    def _arrive(self, request: Request, start: Start, own: list[int]) -> None:
+        """Have the first step copy what begins on disk or in the swap space into the request's own pages."""
         pairs = tuple(zip(start.back, own, strict=True))
         if start.from_disk:
             request.kv.load_in = pairs
@@ -110,28 +181,20 @@ class KVManager(Books):
         else:
             request.kv.swap_in = pairs
             self.forget(request)
-        if local is not None:
-            local.write(own[max(request.kv.num_passed_pages - len(start.pages), 0) :])
-        if self.windows is not None:
-            self.windows.begin(request)
-        return True
+
+    def needed_beside(self, request: Request) -> int:
+        """Pages that it takes when it begins, beside those of its table."""
+        return sum(group.need(request) for group in self.groups)
 
     def _pin(self, leader: Request | None) -> None:
         """Whose tail a sibling takes, from begin() to grow(), which copies it."""
-        if self.windows is not None:
-            self.windows.pinned = leader
-
-    def _missing(self, request: Request, have: int) -> int:
-        """Pages that its known tokens need beyond these. With a window, no more than it needs at a time."""
-        missing = self.pages_for(len(request.token_ids)) - have
-        if self.windows is None or request.group is not None:
-            return missing
-        return min(missing, self.windows.window.most_pages)
+        for group in self.groups:
+            group.pin(leader)
 
     def forget(self, request: Request) -> None:
         """What the swap space and the disk hold for a waiting request is not needed (any more)."""
         self.swap.forget(request)
-        drop_fetch(self, request)
+        self.disk.forget(request)
 
     def record(self, request: Request) -> None:
         """Count what a request that enters for the first time has found, and where."""
@@ -140,8 +203,7 @@ class KVManager(Books):
         loaded = request.kv.num_computed_tokens - found if request.kv.load_in else 0
         request.num_cached_tokens = found + loaded
         self.cache.record(prompt, found)
-        if self.disk is not None:
-            self.disk.record(prompt - found, loaded)
+        self.disk.record(prompt - found, loaded)
 
     def grow(self, request: Request, num_tokens: int) -> Growth | None:
         """Append pages to the table until it covers num_tokens slots, and make those not scheduled
@@ -150,26 +212,24 @@ class KVManager(Books):
         Returns what is new (possibly nothing), or None if the pool cannot give it: then nothing has
         changed.
         """
-        table = request.kv.page_table
-        tail = request.kv.num_scheduled_tokens // self.page_size
-        shared = request.kv.shares_tail and tail < len(table) and self.pool.references(table[tail]) > 1
+        kv = request.kv
+        table, tail = kv.page_table, kv.num_scheduled_tokens // self.page_size
+        shared = kv.shares_tail and tail < len(table) and self.pool.references(table[tail]) > 1
         missing = max(self.pages_for(num_tokens) - len(table), 0) + shared
-        if missing and self.windows is not None:
-            self.windows.tidy(request)
-        if missing and self.locals is not None:
-            self.locals.advance(request)
+        for group in self.groups if missing else ():
+            group.grow(request)
         pages, copy = self._take(missing), None
         self._pin(None)
         if pages is None:
             return None
-        request.kv.shares_tail = False
+        kv.shares_tail = False
         if missing == 0:
             return NO_GROWTH
         if shared:
             copy = table[tail], pages.pop()
             table[tail] = copy[1]
-            if self.locals is not None:
-                self.locals.copy(*copy)
+            for group in self.groups:
+                group.copy(*copy)
             self.pool.release(copy[:1])
         table += pages
         return Growth(tuple(pages), copy)
@@ -180,10 +240,12 @@ class KVManager(Books):
         Nobody loses anything for them, a cached prefix neither. Returns the new pages.
         """
         missing = self.pages_for(num_tokens) - len(request.kv.page_table)
-        free = self.pool.num_free if self.locals is None else min(self.pool.num_free, self.locals.num_free)
-        pages = self.pool.allocate(max(min(missing, free), 0))
-        if self.locals is not None:
-            self.locals.take(pages)
+        count = max(min(missing, self.pool.num_free), 0)
+        for group in self.groups:
+            count = group.without_cost(count)
+        pages = self.pool.allocate(count)
+        for group in self.groups:
+            group.take(pages)
         request.kv.page_table += pages
         return tuple(pages)
 
@@ -193,37 +255,29 @@ class KVManager(Books):
         surplus = request.kv.page_table[end:]
         if surplus:
             del request.kv.page_table[end:]
-            if self.locals is not None:
-                self.locals.unsee(surplus)
+            for group in self.groups:
+                group.drop(surplus)
             self.pool.release(surplus)
 
-    def _take(self, count: int, first_local: int = 0) -> list[int] | None:
+    def _take(self, count: int, unseen: int = 0) -> list[int] | None:
         """Free pages, evicting what only the cache holds; None: there are not so many.
 
         Args:
-            first_local: those from here on own local pages, where the model has some.
+            unseen: so many of them, the first, no window sees.
         """
-        first_local = max(first_local, 0)
-        if self.locals is not None and not self.locals.make_room(count - first_local):
-            return None
-        if not self._make_room(count):
+        if not self._make_room(count, count - unseen):
             return None
         if (short := count - self.pool.num_free) > 0:
             self.cache.evict(short)
         pages = self.pool.allocate(count)
-        if self.locals is not None:
-            self.locals.take(pages[first_local:])
+        for group in self.groups:
+            group.take(pages[unseen:])
         return pages
 
-    def _make_room(self, count: int) -> bool:
-        """Whether so many pages are available; those behind windows are, if need be."""
-        return self.num_available >= count or (self.windows is not None and self.windows.make_room(count))
-
-    def pages_to_encode(self, request: Request) -> int:
-        """Pages that the encoder's output needs, unless an equal input is in use."""
-        if self.cross is None or self.cross.find(request.cache_salt) is not None:
-            return 0
-        return self.pages_for(len(request.encoder_token_ids))
+    def _make_room(self, count: int, seen: int) -> bool:
+        """Whether so many pages are available, and to the groups those that are seen; what can be let go of
+        is, if need be."""
+        return all(group.make_room(count, seen) for group in self.groups) and self.num_available >= count
 
     def publish(self, request: Request) -> None:
         """Offer the pages of a running request that have become full to the cache, to be shared.
@@ -233,8 +287,8 @@ class KVManager(Books):
         copy to itself: what it locks is always what it uses, so that a lone request can have the
         whole pool.
         """
-        if self.windows is not None:
-            self.windows.tidy(request)
+        for group in self.groups:
+            group.publish(request)
         node = request.kv.cache_node
         if node is None or (full := self._publishable(request)) <= request.kv.num_cached_pages:
             return
@@ -248,11 +302,11 @@ class KVManager(Books):
         request.kv.num_cached_pages = full
 
     def _replace(self, node: Node, tokens: list[int], pages: list[int]) -> bool:
-        """Let the tree hold these pages of a request instead of its own, if more of them have local pages."""
-        if self.locals is None:
+        """Let the tree hold these pages of a request instead of its own, if a group prefers them."""
+        if not self.groups:
             return False
         old = self.cache.unused_pages(node, tokens)
-        if self.locals.num_whole(pages[: len(old)]) <= self.locals.num_whole(old):
+        if not any(group.prefers(pages[: len(old)], old) for group in self.groups):
             return False
         self.cache.replace(node, tokens, pages)
         return True
@@ -266,12 +320,12 @@ class KVManager(Books):
         if request.group is not None or request.params.pooling is not None:
             return ()
         tokens = request.kv.num_computed_tokens
-        pages = request.kv.page_table[self.first_page(tokens) : self.pages_for(tokens)]
+        pages = request.kv.page_table[self.first_held(tokens) : self.pages_for(tokens)]
         slots = self.swap.take(tokens, len(pages))
         if slots:
             request.kv.swapped, request.kv.num_swapped_tokens, request.kv.swapping = slots, tokens, True
-            if self.locals is not None:
-                self.locals.read(pages[self.locals.window.first_page(tokens) :])
+            for group in self.groups:
+                group.save(request, pages, tokens)
         return tuple(zip(pages, slots, strict=False)) if slots else ()
 
     def regroup(
@@ -281,28 +335,19 @@ class KVManager(Books):
 
         Nothing is copied here: who shares a partial page takes a copy when it grows.
         """
-        tables = [list(parent.kv.page_table) for parent in parents]
-        places = [(p.kv.cache_node, p.kv.num_cached_pages, p.kv.num_computed_tokens) for p in parents]
-        behind_pages = [(parent.kv.num_gone_pages, parent.kv.num_passed_pages) for parent in parents]
-        for table, (node, _, _), (gone_pages, passed) in zip(tables, places, behind_pages, strict=True):
-            self.pool.retain(table[gone_pages:])
-            if self.locals is not None:
-                self.locals.see(table[passed:])
-            if node is not None:
-                self.cache.lock(node)
-        entries = [None if self.cross is None else self.cross.join(p.cache_salt, ()) for p in parents]
+        states = [_copy(parent.kv) for parent in parents]
+        for parent, state in zip(parents, states, strict=True):
+            self.pool.retain(state.page_table[state.num_gone_pages :])
+            for group in self.groups:
+                group.fork(parent)
+            if state.cache_node is not None:
+                self.cache.lock(state.cache_node)
         for request in (*members, *gone):
             self.release(request, publish=False)
-        for member, entry, behind in zip(members, entries, behind_pages, strict=True):
-            member.kv.cross, (member.kv.num_gone_pages, member.kv.num_passed_pages) = entry, behind
-            if self.windows is not None:
-                self.windows.begin(member)
-            if self.locals is not None:
-                self.locals.running[member] = None
-        for member, table, (node, cached, computed) in zip(members, tables, places, strict=True):
-            member.kv.page_table, member.kv.cache_node, member.kv.num_cached_pages = table, node, cached
-            member.kv.num_computed_tokens = member.kv.num_scheduled_tokens = computed
-            member.kv.shares_tail = True
+        for member, state in zip(members, states, strict=True):
+            member.kv = state
+            for group in self.groups:
+                group.join(member)
 
     def release(self, request: Request, publish: bool = True) -> None:
         """Take back all pages of a request. Full ones stay in the cache unless publish is False."""
@@ -313,17 +358,11 @@ class KVManager(Books):
                 self._replace(node, tokens, pages)
                 self.cache.insert(node, tokens, pages)
             self.cache.unlock(node)
-        if self.locals is not None:
-            self.locals.leave(request)
-        self.pool.release(request.kv.page_table[request.kv.num_gone_pages :])
-        if self.windows is not None:
-            self.windows.running.pop(request, None)
-        if self.cross is not None and request.kv.cross is not None:
-            self.cross.leave(request.kv.cross)
-        request.kv.page_table, request.kv.cache_node, request.kv.cross = [], None, None
-        request.kv.num_cached_pages = request.kv.num_gone_pages = 0
-        request.kv.shares_tail = request.kv.arriving = False
-        request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = 0
+        kv = request.kv
+        for group in self.groups:
+            group.leave(request)
+        self.pool.release(kv.page_table[kv.num_gone_pages :])
+        kv.leave()
 
     def _full_pages(self, request: Request) -> int:
         """Pages full of computed tokens. Tokens verified beyond a stop are not part of the sequence."""
@@ -348,19 +387,13 @@ class KVManager(Books):
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes that nobody uses. True: nothing is left."""
         self.cache.evict(self.cache.num_evictable, forget=True)
-        if self.disk is not None:
-            self.disk.clear()
+        self.disk.clear()
         return self.cache.num_pages == 0
-
-    def wait_for_disk(self) -> bool:
-        """Wait for pages that waiting requests begin with. False: none is being read."""
-        return self.disk is not None and self.disk.wait()
 
     def check_waiting(self, waiting: Sequence[Request], in_flight: Iterable[Fetch]) -> None:
         """Raise IntegrityError unless slots of swap space and disk are held by these requests and steps."""
         self.swap.check_integrity(waiting)
-        if self.disk is not None:
-            self.disk.check_integrity([r.kv.fetch for r in waiting if r.kv.fetch is not None] + [*in_flight])
+        self.disk.check_integrity([r.kv.fetch for r in waiting if r.kv.fetch is not None] + [*in_flight])
 
     def check_integrity(self, running: Iterable[Request]) -> None:
         """Raise IntegrityError unless counts, locks and tables agree. O(pages)."""
@@ -371,4 +404,9 @@ def manager_of(config: SchedulerConfig, page_file: PageFile | None = None) -> KV
     """The manager of a model with these numbers."""
     swap = SwapSpace(config.num_swap_pages, config.swap_page_s)
     caching = config.enable_prefix_caching
-    return KVManager(groups_of(config), config.num_pages, config.page_size, caching, swap, page_file)
+    return KVManager(specs_of(config), config.num_pages, config.page_size, caching, swap, page_file)
+
+
+def _copy(kv: KVState) -> KVState:
+    """Of one who goes on from there: its next token's page may be somebody else's as well."""
+    return replace(kv, page_table=list(kv.page_table), shares_tail=True, arriving=False)

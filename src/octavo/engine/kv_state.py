@@ -47,3 +47,10 @@ class KVState:
     swap_in: tuple[tuple[int, int], ...] = ()
     fetch: Fetch | None = None
     load_in: tuple[tuple[int, int], ...] = ()
+
+    def leave(self) -> None:
+        """Its pages are given back; what waits for it elsewhere stays."""
+        self.page_table, self.cache_node, self.cross = [], None, None
+        self.num_cached_pages = self.num_gone_pages = self.num_passed_pages = 0
+        self.shares_tail = self.arriving = False
+        self.num_computed_tokens = self.num_scheduled_tokens = 0

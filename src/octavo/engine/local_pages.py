@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from octavo.engine.page_group import GONE, PageGroup
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.request import Request
-from octavo.engine.windows import GONE, Window
+from octavo.engine.windows import Window
 
 if TYPE_CHECKING:
+    from octavo.engine.plan import RowStep, StepPlan
     from octavo.engine.start import Start
 
 
-class LocalPages:
+class LocalPages(PageGroup):
     """Which local page belongs to a page, while anybody sees it, and as long as nobody needs it after that.
 
         table of a request   [ p4   p2   p9 | p7   p1 ]      W = 8 tokens, pages of 4, 19 tokens computed
@@ -40,7 +42,7 @@ class LocalPages:
         self.window, self.num_pages = window, num_pages
         self.of = [GONE] * pool.num_pages
         self.running: dict[Request, None] = {}
-        self._caching = caching
+        self._pool, self._caching = pool, caching
         self._free = list(range(num_pages - 1, -1, -1))
         self._seen_by = [0] * pool.num_pages
         self._idle: OrderedDict[int, None] = OrderedDict()  # pages whose own nobody sees, longest ago first
@@ -50,9 +52,8 @@ class LocalPages:
 
     # --- how many ---------------------------------------------------------------------------------
 
-    @property
-    def num_free(self) -> int:
-        return len(self._free)
+    def without_cost(self, count: int) -> int:
+        return min(count, len(self._free))
 
     @property
     def num_available(self) -> int:
@@ -63,26 +64,22 @@ class LocalPages:
         """Share that running requests see, 0..1, as far as is known."""
         return 1.0 - self.num_available / self.num_pages
 
-    def make_room(self, count: int) -> bool:
-        """Whether so many can be taken, now that those who run have passed what they see no more."""
-        if self.num_available < count:
+    def make_room(self, count: int, seen: int) -> bool:
+        """Those who run have passed what they see no more."""
+        if self.num_available < seen:
             for request in self.running:
                 self.advance(request)
-        return self.num_available >= count
+        return self.num_available >= seen
 
-    def begin(self, request: Request, start: Start, missing: int, reserve: int) -> bool:
-        """See what a request begins with. False, and nothing has changed: what it needs is not available.
-
-        Args:
-            missing: pages that its known tokens need beyond those; reserve: to be left after that.
-        """
+    def admit(self, request: Request, start: Start, missing: int, reserve: int) -> bool:
+        """See what a request begins with. False, and nothing has changed: what it needs is not available."""
         passed = self.window.first_page(start.computed)
         seen = start.pages[passed:]
         self.see(seen)
         own = len(seen) - bool(
             not start.back and start.computed % self.window.page_size
         )  # the last is copied
-        if not self.make_room(self._wanted(request, own, missing, reserve)):
+        if not self.make_room(missing, self._wanted(request, own, missing, reserve)):
             self.unsee(seen)
             return False
         request.kv.num_passed_pages = passed
@@ -135,10 +132,17 @@ class LocalPages:
             self.unsee(request.kv.page_table[passed:first])
             request.kv.num_passed_pages = first
 
+    grow = advance
+    drop = unsee
+
+    def fork(self, parent: Request) -> None:
+        self.see(parent.kv.page_table[parent.kv.num_passed_pages :])
+
+    def join(self, member: Request) -> None:
+        self.running[member] = None
+
     def leave(self, request: Request) -> None:
-        """It is about to release its table."""
         self.unsee(request.kv.page_table[request.kv.num_passed_pages :])
-        request.kv.num_passed_pages = 0
         self.running.pop(request, None)
 
     def _lose(self, page: int) -> None:
@@ -171,6 +175,9 @@ class LocalPages:
         first, end = self.window.first_page(computed), -(-computed // self.window.page_size)
         return all(self.of[page] != GONE for page in table[first:end])
 
+    def can_share(self, computed: int, pages: Sequence[int], table: Sequence[int]) -> bool:
+        return computed > len(pages) * self.window.page_size and self.reaches(computed, [*pages, *table])
+
     def whole(self, pages: Sequence[int]) -> Sequence[int]:
         """The first of consecutive pages, as far as they have local ones."""
         gone = next((i for i, page in enumerate(pages) if self.of[page] == GONE), len(pages))
@@ -179,6 +186,9 @@ class LocalPages:
     def num_whole(self, pages: Sequence[int]) -> int:
         """How many of these have local pages."""
         return sum(self.of[page] != GONE for page in pages)
+
+    def prefers(self, new: Sequence[int], old: Sequence[int]) -> bool:
+        return self.num_whole(new) > self.num_whole(old)
 
     # --- what the next plan moves -----------------------------------------------------------------
 
@@ -191,25 +201,30 @@ class LocalPages:
         """The next plan reads the local pages of these."""
         self._sources.update((page, self.of[page]) for page in pages)
 
-    def write(self, pages: Iterable[int]) -> None:
+    def save(self, request: Request, pages: Sequence[int], tokens: int) -> None:
+        self.read(pages[self.window.first_page(tokens) :])
+
+    def arrive(self, pages: Iterable[int]) -> None:
         """The next plan writes the local pages of these."""
         self._targets.update((page, self.of[page]) for page in pages)
 
-    def moves(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
-        """(StepPlan.local_sources, local_targets) of what has been asked for since the last call."""
-        moves = self._sources, self._targets
-        self._sources, self._targets = {}, {}
-        return moves
+    def number(self, step: RowStep) -> None:
+        step.local_pages = tuple([self.of[page] for page in step.pages])
+        step.copied_local_page = None if step.copied_page is None else self.of[step.copied_page]
 
-    def check_integrity(self, pool: PagePool, running: Iterable[Request]) -> None:
-        """Raise IntegrityError unless owners, users and tables agree. O(pages)."""
+    def moves(self, plan: StepPlan) -> None:
+        """What has been asked for since the last call."""
+        plan.local_sources, plan.local_targets = self._sources, self._targets
+        self._sources, self._targets = {}, {}
+
+    def check(self, running: Sequence[Request]) -> None:
         owned = [page for page in self.of if page != GONE]
         ensure(
             sorted(owned + self._free) == list(range(self.num_pages)), "a local page is lost or owned twice"
         )
-        seen, everybody = [0] * pool.num_pages, list(running)
-        ensure(set(self.running) == set(everybody), "a request that sees local pages is lost or has ended")
-        for request in everybody:
+        seen = [0] * len(self.of)
+        ensure(set(self.running) == set(running), "a request that sees local pages is lost or has ended")
+        for request in running:
             passed = request.kv.num_passed_pages
             first = self.window.first_page(request.kv.num_computed_tokens)
             ensure(passed <= first, "a local page is given up that the next token sees")
@@ -220,7 +235,7 @@ class LocalPages:
             has = self.of[page] != GONE
             ensure(has or not count, f"page {page} is seen, and its local page is gone")
             ensure((has and not count) == (page in self._idle), f"page {page} is idle, or is not")
-            ensure(not has or pool.references(page) > 0, f"page {page} is free, and has a local page")
+            ensure(not has or self._pool.references(page) > 0, f"page {page} is free, and has a local page")
 
 
 def _pages(request: Request, window: Window) -> int:

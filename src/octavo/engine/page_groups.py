@@ -1,14 +1,22 @@
-"""PageGroup: layers that share page tables."""
+"""Which groups of layers a model has, and who keeps their pages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
+from octavo.engine.cross_pages import CrossPages
+from octavo.engine.local_pages import LocalPages
+from octavo.engine.page_group import PageGroup
+from octavo.engine.page_pool import PagePool, ensure
+from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.windows import Window, Windows
+from octavo.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
-class PageGroup:
+class GroupSpec:
     """Layers that share page tables.
 
     "self" is causal self-attention over everything before, "cross" attention over an encoder's output. These
@@ -16,34 +24,54 @@ class PageGroup:
     beside such that see everything: each page of "self" may own one of theirs (engine.local_pages).
 
     Attributes:
-        window: tokens that the widest window of these layers sees; None: some layer sees everything.
+        window: tokens that the widest window of these layers sees; 0: some layer sees everything.
         most_pages: that a sequence of any length needs at a time then (SchedulerConfig.pages_at_a_time).
         num_pages: of "local": how many there are.
     """
 
     name: str = "self"
-    window: int | None = None
+    window: int = 0
     most_pages: int = 0
     num_pages: int = 0
 
 
-SELF, CROSS = PageGroup("self"), PageGroup("cross")
+SELF, CROSS = GroupSpec("self"), GroupSpec("cross")
 LOCAL = "local"
 
 
-def groups_of(config: SchedulerConfig) -> tuple[PageGroup, ...]:
+def specs_of(config: SchedulerConfig) -> tuple[GroupSpec, ...]:
     """Those of a model with these numbers."""
-    own = SELF if config.window is None else PageGroup(SELF.name, config.window, config.pages_at_a_time)
-    groups = (own, CROSS) if config.max_encoder_len else (own,)
-    if config.local_window is None:
-        return groups
-    return *groups, PageGroup(
-        LOCAL, config.local_window, config.local_pages_at_a_time, config.num_local_pages
-    )
+    specs = [GroupSpec(SELF.name, config.window or 0, config.pages_at_a_time)]
+    if config.max_encoder_len:
+        specs.append(CROSS)
+    if config.local_window:
+        most = config.local_pages_at_a_time
+        specs.append(GroupSpec(LOCAL, config.local_window, most, config.num_local_pages))
+    return tuple(specs)
 
 
-def is_known(group: PageGroup) -> bool:
-    """Whether KVManager knows how to hold its pages."""
-    if group.name == LOCAL:
-        return group.window is not None and group.num_pages > 0
-    return group.name == SELF.name or (group.name == CROSS.name and group.window is None)
+def make_groups(
+    specs: Sequence[GroupSpec], pool: PagePool, cache: PrefixCache, caching: bool
+) -> tuple[PageGroup, ...]:
+    """Who keeps what these layers need beyond tables, tree and pool; nobody for those that see everything.
+
+    Raises:
+        UnsupportedError: there is no such group.
+    """
+    names = [spec.name for spec in specs]
+    found: list[PageGroup] = []
+    for spec in specs:
+        window = Window(spec.window, cache.page_size, spec.most_pages)
+        match spec:
+            case GroupSpec("self", window=0):
+                pass
+            case GroupSpec("self"):
+                found.append(Windows(window, pool, cache, caching))
+            case GroupSpec("cross", window=0):
+                found.append(CrossPages(pool, cache.page_size))
+            case GroupSpec("local", num_pages=count) if spec.window and count:
+                found.append(LocalPages(window, pool, count, caching))
+            case _:
+                raise UnsupportedError(f"page group {spec.name!r} is not supported yet", "groups")
+    ensure(SELF.name in names and len(set(names)) == len(names), "one page group 'self' is needed")
+    return tuple(found)

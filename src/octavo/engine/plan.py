@@ -21,10 +21,6 @@ PageSave = tuple[int, int, bytes]
 """(page, slot of the file on disk, key): what the prefix cache has evicted."""
 
 
-LocalMoves = tuple[Mapping[int, int] | None, Mapping[int, int] | None]
-"""StepPlan.local_sources and local_targets."""
-
-
 @dataclass(frozen=True, slots=True)
 class EncoderInput:
     """What a row's cross attention reads: the encoder's input and the pages of its keys and values.

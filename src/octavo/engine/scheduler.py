@@ -10,10 +10,10 @@ from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
 from octavo.engine.beams import ORDER, BeamGroup, deal, together, updates_of
 from octavo.engine.budget import TokenBudget
 from octavo.engine.disk_tier import PageFile
-from octavo.engine.encoder_input import Entry, entry_of
 from octavo.engine.entry_order import EntryOrder, without
 from octavo.engine.integrity import check_queues
 from octavo.engine.kv_manager import Growth, KVManager, manager_of
+from octavo.engine.page_group import Entry
 from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.plan import RowStep, StepPlan, StepResult
 from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
@@ -135,8 +135,7 @@ class Scheduler:
             need = request.num_uncomputed()
             if need > 0:
                 (decodes if need == 1 else prefills).append((request, need))
-        local_of = None if self.kv.locals is None else self.kv.locals.of
-        step = StepBuilder(self.budget.tokens(len(decodes)), local_of, self.config.max_sampled_rows)
+        step = StepBuilder(self.budget.tokens(len(decodes)), self.kv.groups, self.config.max_sampled_rows)
         self._continue(decodes, step)
         self._continue(prefills, step)
         if self.waiting and self._free_rows and step.left > 0 and not step.preempted:
@@ -147,8 +146,7 @@ class Scheduler:
             for victim in step.swapped:
                 self.kv.swap.forget(victim)  # nothing is executed, so nothing is saved
             return None
-        step.saves, step.local_moves = self.kv.saves(), self.kv.local_moves()
-        return step.build(self._next_step, tuple(self._freed))
+        return step.build(self._next_step, tuple(self._freed), self.kv.disk.plan())
 
     def _continue(self, requests: list[tuple[Request, int]], step: StepBuilder) -> None:
         """Place running requests while budget is left."""
@@ -216,7 +214,7 @@ class Scheduler:
                 break  # (a preempted one whose last token is on its way must know it first)
             if in_progress.worth_waiting(request):
                 continue
-            entry = entry_of(request, self.kv, step)
+            entry = self.kv.entry(request, step)
             if entry is not Entry.NOW:
                 if entry is Entry.LATER:
                     continue
@@ -247,7 +245,8 @@ class Scheduler:
             request.group.rows = [request.row, *(self._free_rows.pop() for _ in range(1, request.num_rows))]
         request.enters = True
         request.waits_for = None
-        step.encode(request)
+        for group in self.kv.groups:
+            group.enter(request, step)
         count = min(request.num_uncomputed(), max(step.left, 1))
         growth = self.kv.grow(request, request.kv.num_scheduled_tokens + count)
         if growth is None:

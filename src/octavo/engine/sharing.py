@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.engine.books import Books
+from octavo.engine.kv_manager import KVManager
 from octavo.engine.request import Request, RequestState
 
 Key = tuple[str | None, tuple[int, ...]]
@@ -17,9 +17,9 @@ class PrefixesInProgress:
     costs O(1) a step.
     """
 
-    def __init__(self, books: Books, running: Iterable[Request]) -> None:
-        self._books = books
-        self._size = books.page_size
+    def __init__(self, kv: KVManager, running: Iterable[Request]) -> None:
+        self._kv = kv
+        self._size = kv.page_size
         self._by_first_page: dict[Key, list[Request]] = {}
         for request in running:
             # (Who has given back what is behind its window publishes no more.)
@@ -28,7 +28,7 @@ class PrefixesInProgress:
 
     def add(self, request: Request) -> None:
         """A request begins to compute its prompt."""
-        if self._books.caching and len(request.token_ids) >= self._size:
+        if self._kv.caching and len(request.token_ids) >= self._size:
             self._by_first_page.setdefault(self._key(request), []).append(request)
 
     def worth_waiting(self, request: Request) -> bool:
@@ -53,7 +53,7 @@ class PrefixesInProgress:
         shared, leader = max(
             ((self._shared_tokens(request, other), other) for other in candidates), key=lambda pair: pair[0]
         )
-        if shared <= max(_ready(leader), self._books.cached_tokens(request)):
+        if shared <= max(_ready(leader), self._kv.cached_tokens(request)):
             return False
         request.waits_for, request.waits_until = leader, shared
         return True

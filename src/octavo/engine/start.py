@@ -1,12 +1,17 @@
-"""Start: with which pages a request begins, and how far its tokens are computed then."""
+"""Where a waiting request can begin: in the tree, or beyond with a leader, in the swap space or on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from octavo.engine.page_group import GONE
 from octavo.engine.prefix_cache import Node
-from octavo.engine.windows import GONE
+from octavo.engine.request import Request
+
+if TYPE_CHECKING:
+    from octavo.engine.kv_manager import KVManager
 
 
 @dataclass(slots=True)
@@ -33,3 +38,68 @@ class Start:
     def held(self) -> list[int]:
         """The pages that others hold too."""
         return self.pages[self.pages.count(GONE) :]
+
+
+def find_start(kv: KVManager, request: Request) -> Start:
+    """The farthest start of all that there are."""
+    if not kv.caching or request.scores_prompt:
+        return start_without_tree(kv, request)
+    return _continued(kv, request, *kv.cache.match(request.token_ids[:-1], request.cache_salt))
+
+
+def start_without_tree(kv: KVManager, request: Request) -> Start:
+    return _continued(kv, request, *find_nothing(kv, request))
+
+
+def find_nothing(kv: KVManager, request: Request) -> tuple[Node | None, list[int]]:
+    """The root, and no page."""
+    return kv.cache.match([], request.cache_salt) if kv.caching else (None, [])
+
+
+def _continued(kv: KVManager, request: Request, node: Node | None, pages: list[int]) -> Start:
+    cached, shared = kv.usable(pages), shared_with_leader(kv, request, pages)
+    in_tree = cached * kv.page_size
+    on_disk_slots = kv.disk.find(request, cached)
+    on_disk, swapped = (cached + len(on_disk_slots)) * kv.page_size, request.kv.num_swapped_tokens
+    if max(in_tree, on_disk - 1, swapped - 1) < shared:
+        assert request.leader is not None
+        leader = request.leader.kv
+        if leader.num_gone_pages:  # its table is not the tree's, and has all that is needed
+            node, pages = find_nothing(kv, request)
+        table = leader.page_table[len(pages) : kv.pages_for(shared)]
+        return Start(node, pages + table, len(pages), shared)
+    if cached < len(pages):
+        node, pages = kv.cache.match(request.token_ids[:in_tree], request.cache_salt)
+    start = Start(node, pages, cached, in_tree)
+    if swapped > max(in_tree, on_disk):
+        start.computed, start.back = swapped, request.kv.swapped
+        return _copied(kv, request, start, kv.first_held(swapped))
+    if on_disk > in_tree:
+        start.computed, start.back, start.from_disk = on_disk, on_disk_slots, True
+        return _copied(kv, request, start, cached)
+    return start
+
+
+def _copied(kv: KVManager, request: Request, start: Start, at: int) -> Start:
+    """A start whose slots hold page number `at` and later ones."""
+    first = kv.first_held(start.computed)
+    if first > start.cached:  # what the tree holds is all behind the window
+        start.node, _ = find_nothing(kv, request)
+        start.pages, start.cached = [GONE] * first, 0
+    start.back = start.back[len(start.pages) - at :]
+    return start
+
+
+def shared_with_leader(kv: KVManager, request: Request, pages: list[int]) -> int:
+    """Tokens that a sibling has computed and still holds, at most all of the prompt but one; 0 where a
+    request could not begin after them, with these pages of the tree and then the sibling's."""
+    if request.leader is None:
+        return 0
+    leader = request.leader.kv
+    if not leader.page_table or leader.arriving:
+        return 0  # (what is being copied in can be shared with the next step)
+    shared = min(leader.num_computed_tokens, request.num_prompt_tokens - 1)
+    if leader.num_gone_pages > kv.first_held(shared):
+        return 0
+    table = leader.page_table[len(pages) :]
+    return shared if all(group.can_share(shared, pages, table) for group in kv.groups) else 0

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from octavo.engine.cross_pages import CrossEntry
 from octavo.engine.disk_tier import Fetch
 from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
+from octavo.engine.page_group import PageGroup
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.plan import EncoderInput, LocalMoves, NewRow, PageSave, RowStep, StepPlan
+from octavo.engine.plan import EncoderInput, NewRow, PageSave, RowStep, StepPlan
 from octavo.engine.request import Request
 
 
@@ -40,13 +41,11 @@ class InFlight:
         for victim in self.swapped:
             kv.swap.forget(victim)
         self._release(kv)
-        if kv.disk is not None:
-            kv.disk.abandon(self.plan.saves)
+        kv.disk.abandon(self.plan.saves)
 
     def _release(self, kv: KVManager) -> None:
         for fetch in self.fetches:
-            if kv.disk is not None:
-                kv.disk.release(fetch)
+            kv.disk.release(fetch)
 
 
 def decode_step(
@@ -108,19 +107,17 @@ class StepBuilder:
     """Collects the rows of one step and keeps count of the token budget.
 
     Args:
-        local_of: local page of each page, where layers with a window have some (LocalPages.of).
+        groups: whose numbers of pages stand beside a row's pages (PageGroup.number).
         max_sampled: rows of logits that the executor can draw from in a step; 0: as many as there are tokens.
     """
 
-    def __init__(self, budget: int, local_of: Sequence[int] | None = None, max_sampled: int = 0) -> None:
+    def __init__(self, budget: int, groups: Sequence[PageGroup] = (), max_sampled: int = 0) -> None:
         self.left = budget
         self.max_sampled = max_sampled or budget
         self.num_sampled = 0
-        self._local_of = local_of
-        self.local_moves: LocalMoves = (None, None)
+        self._groups = groups
         self.preempted = False
         self.entries: list[CrossEntry] = []
-        self.saves: tuple[PageSave, ...] = ()
         self._encoded: set[Request] = set()
         self._steps: dict[Request, RowStep] = {}
         self._new_rows: dict[Request, NewRow] = {}
@@ -150,9 +147,8 @@ class StepBuilder:
             self.num_sampled += 1
         request.kv.num_scheduled_tokens = end
         step = RowStep(request.row, start, count, pages, sample, (), copied)
-        if self._local_of is not None:
-            step.local_pages = tuple([self._local_of[page] for page in pages])
-            step.copied_local_page = None if copied is None else self._local_of[copied]
+        for group in self._groups:
+            group.number(step)
         self._steps[request] = step
         self.left -= count
 
@@ -167,8 +163,8 @@ class StepBuilder:
         step.count += len(drafts)
         step.drafts = drafts
         step.pages += pages
-        if self._local_of is not None:
-            step.local_pages += tuple([self._local_of[page] for page in pages])
+        for group in self._groups:
+            group.number(step)
         request.kv.num_scheduled_tokens += len(drafts)
         self.left -= len(drafts)
         self.num_sampled += len(drafts)
@@ -184,13 +180,11 @@ class StepBuilder:
         """
         return count < self.left or not self.entries
 
-    def encode(self, request: Request) -> None:
-        """Let the encoder compute the request's input in this step, unless it has been or will be."""
-        entry = request.kv.cross
-        if entry is not None and not entry.written and entry not in self.entries:
-            self.entries.append(entry)
-            self._encoded.add(request)
-            self.left -= len(request.encoder_token_ids)
+    def encode(self, request: Request, entry: CrossEntry) -> None:
+        """Let the encoder compute the request's input in this step."""
+        self.entries.append(entry)
+        self._encoded.add(request)
+        self.left -= len(request.encoder_token_ids)
 
     def withdraw(self, requests: Iterable[Request]) -> None:
         """Undo place() of those for whom there was one."""
@@ -206,7 +200,7 @@ class StepBuilder:
                 request.num_in_flight -= 1
                 self.num_sampled -= 1
 
-    def build(self, step_id: int, freed_rows: tuple[int, ...]) -> InFlight:
+    def build(self, step_id: int, freed_rows: tuple[int, ...], saves: tuple[PageSave, ...] = ()) -> InFlight:
         swaps_in: list[tuple[int, int]] = []
         loads: list[tuple[int, int]] = []
         fetches: list[Fetch] = []
@@ -229,10 +223,11 @@ class StepBuilder:
             tuple(self._copies.values()),
             swaps_out,
             tuple(swaps_in),
-            self.saves,
+            saves,
             tuple(loads),
-            *self.local_moves,
         )
+        for group in self._groups:
+            group.moves(plan)
         requests = tuple(self._steps)
         preemptions = tuple([r.metrics.num_preemptions for r in requests])
         entries, swapped = tuple(self.entries), tuple(self.swapped)

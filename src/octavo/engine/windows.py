@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.engine.page_pool import PagePool
+from octavo.engine.page_group import GONE, PageGroup
+from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
-
-GONE = -1
-"""In a page table: this page was behind the window, and the request holds it no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Window:
         return max(num_computed - self.size + 1, 0) // self.page_size
 
 
-class Windows:
+class Windows(PageGroup):
     """Lets running requests go on without the pages behind their windows. Specification:
 
         table      [ gone gone | p4 p7 p1 ]      W = 8 tokens, pages of 4, 19 tokens computed
@@ -52,16 +51,34 @@ class Windows:
         self.pinned: Request | None = None  # lets nothing go: a sibling takes a page of its without a lock
         self._pool, self._cache, self._caching = pool, cache, caching
 
-    def begin(self, request: Request) -> None:
-        """It has a table from now on. Those who are running hold theirs until they are taken out of it."""
+    def begin(self, request: Request, pages: Sequence[int] = ()) -> None:
+        """It has a table from now on, of which it lets go what it sees no more. Not so a beam."""
         if request.group is None:
             self.running[request] = None
 
-    def make_room(self, count: int) -> bool:
-        """Whether so many pages can be taken, now that requests have let go of what it needs.
+    def join(self, member: Request) -> None:
+        self.begin(member)
 
-        Nobody leaves the tree for what cannot be had in the end either.
-        """
+    def leave(self, request: Request) -> None:
+        self.running.pop(request, None)
+
+    def pin(self, leader: Request | None) -> None:
+        self.pinned = leader
+
+    def alone(self) -> bool:
+        """What lies behind the window of a cached prefix must not stand in the way of a lone request."""
+        return not self.running
+
+    def at_most(self, request: Request, missing: int) -> int:
+        return missing if request.group is not None else min(missing, self.window.most_pages)
+
+    def first_held(self, num_computed: int) -> int:
+        return self.window.first_page(num_computed)
+
+    def make_room(self, count: int, seen: int = 0) -> bool:
+        """Nobody leaves the tree for what cannot be had in the end either."""
+        if self._available >= count:
+            return True
         behind = sum(self._first_page(r) - r.kv.num_gone_pages for r in self.running)
         if self._available + behind < count:
             return False
@@ -71,10 +88,12 @@ class Windows:
             self.let_go(request)
         return self._available >= count
 
-    def tidy(self, request: Request) -> None:
+    def grow(self, request: Request) -> None:
         """Let go at once where waiting brings nothing."""
         if not self._caching or request.kv.num_gone_pages:
             self.let_go(request)
+
+    publish = grow
 
     def let_go(self, request: Request) -> None:
         """Give back what is behind the request's window, unless it is part of what others share."""
@@ -108,3 +127,7 @@ class Windows:
     @property
     def _available(self) -> int:
         return self._pool.num_free + self._cache.num_evictable
+
+    def check(self, running: Sequence[Request]) -> None:
+        alone = {request for request in running if request.group is None}
+        ensure(set(self.running) == alone, "a request with a window is lost or has ended")
