@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from engine import test_entry_order, test_kv_manager, test_prefix_cache, test_scheduler
-from octavo.engine import entry_order, kv_manager, scheduler, start
+from octavo.engine import entry_order, kv_manager, start
 from octavo.engine.beams import BeamGroup
 from octavo.engine.entry_order import EntryOrder
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
-from octavo.engine.request import Request
+from octavo.engine.request import ALONE, Request
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.start import Start
@@ -247,7 +247,7 @@ def plan_a_beam_past_its_choice(patch: pytest.MonkeyPatch) -> None:
     num_uncomputed = Request.num_uncomputed
 
     def mutant(self: Request) -> int:
-        group, self.group = self.group, None
+        group, self.group = self.group, ALONE
         try:
             return num_uncomputed(self)
         finally:
@@ -300,7 +300,7 @@ def keep_the_slots_of_the_aborted(patch: pytest.MonkeyPatch) -> None:
 
 
 def preempt_a_single_beam(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduler, "together", lambda request: (request,))
+    patch.setattr(BeamGroup, "together", lambda self, request: (request,))
 
 
 MUTANTS: tuple[Patch, ...] = (

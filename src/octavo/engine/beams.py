@@ -17,7 +17,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Protocol
 
-from octavo.engine.request import ABSENT, ERROR, STOP, Request, RequestState, RequestUpdate, update_of
+from octavo.engine.plan import RowStep
+from octavo.engine.request import ABSENT, ERROR, STOP, Cohort, Request, RequestState, RequestUpdate
 from octavo.errors import NO_TOKEN_ALLOWED
 from octavo.params import BeamSearchParams, SampledToken, SamplingParams
 
@@ -82,7 +83,7 @@ def pages_needed(num_prompt: int, num_tokens: int, width: int, page_size: int) -
     return shared + width * (-(-num_tokens // page_size) - shared)
 
 
-class BeamGroup:
+class BeamGroup(Cohort):
     """Who belongs to a beam search, and what they have reported of the step in progress.
 
     1.  Members run like any request, but each waits after its token until all have theirs: then the
@@ -96,6 +97,8 @@ class BeamGroup:
         rows: all rows of the group while it runs; started: those that the executor knows of.
     """
 
+    forks = True
+
     def __init__(self, owner: Request, width: int, num_results: int, search: Search) -> None:
         self.owner, self.width = owner, width
         self.num_results = num_results
@@ -106,8 +109,33 @@ class BeamGroup:
         self._suspended: list[list[int]] = []
         self._heard: dict[Request, Likeliest] = {}
 
-    def pages_to_enter(self, page_size: int) -> int:
-        """Pages that the group needs at once, a next token of every beam included."""
+    def owner_of(self, request: Request) -> Request:
+        return self.owner
+
+    def together(self, request: Request) -> tuple[Request, ...]:
+        return tuple(self.members)
+
+    def take_rows(self, request: Request, free: list[int]) -> None:
+        self.rows = [free.pop() for _ in range(self.width)]
+        request.row = self.rows[0]
+
+    def rows_of(self, request: Request) -> Sequence[int]:
+        """All rows of the group are its owner's."""
+        return self.rows if request is self.owner else ()
+
+    def start(self, row: int) -> None:
+        self.started.add(row)
+
+    def leave(self, request: Request) -> Sequence[int]:
+        known = [row for row in self.rows if row in self.started]
+        self.suspend()
+        return known
+
+    def take_back(self, request: Request, step: RowStep) -> None:
+        """The search begins anew."""
+
+    def pages_to_enter(self, request: Request, page_size: int) -> int:
+        """A next token of every beam included."""
         longest = max(map(len, self._suspended), default=self.owner.num_prompt_tokens + 1)
         return pages_needed(self.owner.num_prompt_tokens, longest, self.width, page_size)
 
@@ -133,27 +161,9 @@ class BeamGroup:
         gone = self.members[count:]
         del self.members[count:]
         while len(self.members) < count:
-            self.members.append(self._member(len(self.members)))
+            index = len(self.members)
+            self.members.append(self.owner.spawn(index, self.rows[index]))
         return gone
-
-    def _member(self, index: int) -> Request:
-        owner = self.owner
-        member = Request(
-            owner.request_id,
-            owner.token_ids[: owner.num_prompt_tokens],
-            owner.params,
-            owner.seed,
-            index,
-            owner.order,
-            owner.max_total_tokens,
-            owner.stop_ids,
-            owner.eos_ids,
-            replace(owner.metrics),
-            owner.cache_salt,
-        )
-        member.encoder_token_ids, member.group = owner.encoder_token_ids, self
-        member.row = self.rows[index]
-        return member
 
     def suspend(self) -> None:
         """The members have given up their pages; the owner will begin with the prompt again."""
@@ -175,7 +185,7 @@ class BeamGroup:
         owner.finish_reason = STOP if self._search.hypotheses() else ERROR
         owner.stop_reason = None if owner.finish_reason == STOP else NOTHING_FOUND
 
-    def updates(self) -> list[RequestUpdate]:
+    def updates(self, request: Request) -> list[RequestUpdate]:
         """The end of each completion that the caller asked for; ABSENT are those that do not exist."""
         owner = self.owner
         ends: list[tuple[tuple[SampledToken, ...], str | None, int | str | None]]
@@ -203,11 +213,6 @@ class BeamGroup:
         return None if hypothesis.finish_reason != STOP or last in self.owner.eos_ids else last
 
 
-def updates_of(request: Request) -> list[RequestUpdate]:
-    """The news that a request has ended: of a beam search, of each of its completions."""
-    return [update_of(request)] if request.group is None else request.group.updates()
-
-
 def begin_group(owner: Request, params: BeamSearchParams, make: SearchMaker) -> None:
     """Make a request a beam search; its rows report as many candidates as that needs."""
     asked = owner.params
@@ -220,11 +225,6 @@ def begin_group(owner: Request, params: BeamSearchParams, make: SearchMaker) -> 
 def row_params(params: SamplingParams, candidates: int) -> SamplingParams:
     """Of each beam: it draws nothing, and reports so many candidates."""
     return params.replace(temperature=0.0, n=1, logprobs=candidates)
-
-
-def together(request: Request) -> tuple[Request, ...]:
-    """The request and, of a beam search, all of its beams."""
-    return (request,) if request.group is None else tuple(request.group.members)
 
 
 def deal(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
 from octavo.engine.admission import Admission, check_priority
-from octavo.engine.beams import SearchMaker, begin_group, updates_of
+from octavo.engine.beams import SearchMaker, begin_group
 from octavo.engine.disk_tier import PageFile
 from octavo.engine.encoder_input import salt_of
 from octavo.engine.page_pool import ensure
@@ -198,9 +198,9 @@ class EngineCore:
         """
         now, updates = self._clock(), list[RequestUpdate]()
         for request in tuple(self._requests.get(request_id, ())):
-            if index is None or request.index == index or request.group is not None:
+            if index is None or request.index == index or request.group.forks:
                 self.scheduler.abort(request, now)
-                updates += updates_of(request)
+                updates += request.group.updates(request)
         self._forget(updates)
         return updates
 

@@ -28,9 +28,7 @@ def check_queues(
     Args:
         freed: free rows that the executor has not been told of.
     """
-    rows = [request.row for request in running if request.group is None]
-    groups = [r.group for r in running if r.group is not None and r.group.owner is r]
-    rows += [row for group in groups for row in group.rows]
+    rows = [row for request in running for row in request.group.rows_of(request)]
     every = sorted(rows + free_rows)
     ensure(every == list(range(config.max_num_seqs)), "rows are lost or given twice")
     ensure(set(freed) <= set(free_rows), "a row in use counts as freed")
@@ -43,8 +41,7 @@ def check_queues(
         slots = len(request.kv.page_table) * config.page_size
         ensure(scheduled <= slots, "a page table does not cover what was scheduled")
         total = len(request.token_ids) + request.num_in_flight
-        waits_for_beams = request.group is not None
-        ensure(computed < total + waits_for_beams, "a running request has nothing to do")
+        ensure(computed < total + request.group.forks, "a running request has nothing to do")
         ensure(total <= request.max_total_tokens, "a request runs beyond its end")
     for request in waiting:
         ensure(not request.kv.page_table and request.row == -1, "a waiting request holds pages or a row")

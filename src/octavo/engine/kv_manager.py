@@ -317,7 +317,7 @@ class KVManager:
         None: it is not worth it, or there is no room. (Beams come back by way of their prompt, and what
         is pooled needs every token's vector again.)
         """
-        if request.group is not None or request.params.pooling is not None:
+        if request.group.forks or request.params.pooling is not None:
             return ()
         tokens = request.kv.num_computed_tokens
         pages = request.kv.page_table[self.first_held(tokens) : self.pages_for(tokens)]

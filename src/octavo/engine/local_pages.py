@@ -89,9 +89,9 @@ class LocalPages(PageGroup):
     def _wanted(self, request: Request, own: int, missing: int, reserve: int) -> int:
         """How many must be available: no more than a sequence needs at a time, and each of its beams."""
         wanted = min(missing, self.window.most_pages - own)
-        if request.group is not None:
-            beams = request.group.pages_to_enter(self.window.page_size) - _pages(request, self.window)
-            reserve += min(beams, (request.group.width - 1) * self.window.most_pages) - beams
+        group, size = request.group, self.window.page_size
+        beams = group.pages_to_enter(request, size) - -(-request.num_prompt_tokens // size)
+        reserve += min(beams, (group.width - 1) * self.window.most_pages) - beams
         return wanted + reserve
 
     # --- whose they are ---------------------------------------------------------------------------
@@ -236,7 +236,3 @@ class LocalPages(PageGroup):
             ensure(has or not count, f"page {page} is seen, and its local page is gone")
             ensure((has and not count) == (page in self._idle), f"page {page} is idle, or is not")
             ensure(not has or self._pool.references(page) > 0, f"page {page} is free, and has a local page")
-
-
-def _pages(request: Request, window: Window) -> int:
-    return -(-request.num_prompt_tokens // window.page_size)

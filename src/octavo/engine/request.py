@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.engine.kv_state import KVState
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
 if TYPE_CHECKING:
-    from octavo.engine.beams import BeamGroup
+    from octavo.engine.plan import RowStep
 
 STOP, LENGTH, ABORT, ERROR = "stop", "length", "abort", "error"
 """Finish reasons: a stop token or string, a limit of length, the caller, a failure (see stop_reason)."""
@@ -30,6 +30,64 @@ class RequestState(Enum):
     RUNNING = 1
     PREEMPTED = 2
     FINISHED = 3
+
+
+class Cohort:
+    """Who goes on together with a request: nobody else. A beam search is another one (beams.BeamGroup).
+
+    Attributes:
+        width: rows that it needs to enter.
+        forks: after a token tables are dealt anew, so nobody is planned past it, and pages are kept whole.
+    """
+
+    width = 1
+    forks = False
+
+    def owner_of(self, request: Request) -> Request:
+        """Whom the caller knows."""
+        return request
+
+    def together(self, request: Request) -> tuple[Request, ...]:
+        """Those who enter and leave at once."""
+        return (request,)
+
+    def pages_to_enter(self, request: Request, page_size: int) -> int:
+        """Pages that they need at once."""
+        return -(-request.num_prompt_tokens // page_size)
+
+    def take_rows(self, request: Request, free: list[int]) -> None:
+        """It enters, and takes its rows from these."""
+        request.row = free.pop()
+
+    def rows_of(self, request: Request) -> Sequence[int]:
+        """The rows that stand for this request."""
+        return (request.row,)
+
+    def start(self, row: int) -> None:
+        """The executor is told of a row."""
+
+    def leave(self, request: Request) -> Sequence[int]:
+        """It gives up its rows. Returns those that the executor knows of."""
+        known, request.row = (request.row,), -1
+        return known
+
+    def take_back(self, request: Request, step: RowStep) -> None:
+        """A step of its was not executed, and is tried again."""
+        request.num_in_flight -= step.sample
+
+    def updates(self, request: Request) -> list[RequestUpdate]:
+        """The news that it has ended."""
+        return [update_of(request)]
+
+
+ALONE = Cohort()
+
+
+class Wait(NamedTuple):
+    """For an older request that is computing a prefix of this prompt: how many tokens can be shared."""
+
+    leader: Request
+    until: int
 
 
 @dataclass(slots=True, eq=False)
@@ -52,11 +110,10 @@ class Request:
         num_cached_tokens: prompt tokens that came from the cache at first admission.
         encoder_token_ids: what the encoder reads; empty where the model has none.
         cache_salt: of the prefix cache; with an encoder it names its input too.
-        group: the beam search that it belongs to.
+        group: who goes on together with it.
         leader: the first of its n siblings; when that one has computed the prompt they share its pages.
         enters: its row begins with its next step.
-        waits_for, waits_until: an older request that is computing a prefix of this prompt, and
-            how many computed tokens of it this one can share.
+        waits_for: whose prefix it waits for.
     """
 
     request_id: str
@@ -77,11 +134,10 @@ class Request:
     kv: KVState = field(default_factory=KVState)
     row: int = -1
     num_cached_tokens: int = 0
-    group: BeamGroup | None = None
+    group: Cohort = ALONE
     leader: Request | None = None
     enters: bool = False
-    waits_for: Request | None = None
-    waits_until: int = 0
+    waits_for: Wait | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -99,11 +155,6 @@ class Request:
         return self.index == 0 and wanted
 
     @property
-    def num_rows(self) -> int:
-        """Rows that it needs to enter."""
-        return 1 if self.group is None else self.group.width
-
-    @property
     def priority(self) -> int:
         return self.order[0]
 
@@ -112,9 +163,24 @@ class Request:
         total = len(self.token_ids) + self.num_in_flight
         if total >= self.max_total_tokens:
             return 0
-        if self.num_in_flight and self.group is not None:
+        if self.num_in_flight and self.group.forks:
             return 0  # which token follows is decided when all beams have theirs
         return total - self.kv.num_scheduled_tokens
+
+    def spawn(self, index: int, row: int) -> Request:
+        """Another sequence of the same request, with its prompt and nothing else yet: one of its beams."""
+        return replace(
+            self,
+            token_ids=self.token_ids[: self.num_prompt_tokens],
+            index=index,
+            row=row,
+            state=RequestState.WAITING,
+            metrics=replace(self.metrics),
+            kv=KVState(),
+            num_in_flight=0,
+            num_cached_tokens=0,
+            enters=False,
+        )
 
     def append(self, tokens: Sequence[SampledToken]) -> Sequence[SampledToken]:
         """Take sampled tokens up to the one that ends the sequence. Returns those taken.

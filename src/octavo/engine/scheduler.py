@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import replace
 
 from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
-from octavo.engine.beams import ORDER, BeamGroup, deal, together, updates_of
+from octavo.engine.beams import ORDER, BeamGroup, deal
 from octavo.engine.budget import TokenBudget
 from octavo.engine.disk_tier import PageFile
 from octavo.engine.entry_order import EntryOrder, without
@@ -188,10 +188,9 @@ class Scheduler:
                 step.verify(request, drafts[:fitting], pages)
 
     def _preempt(self, victim: Request, step: StepBuilder) -> None:
-        if victim.group is not None:
-            victim = victim.group.owner
+        victim = victim.group.owner_of(victim)
         copying = step.copies_for(victim)
-        step.withdraw(together(victim))
+        step.withdraw(victim.group.together(victim))
         if not copying and (pairs := self.kv.swap_out(victim)):
             step.swapped[victim] = pairs
         self._put_back(victim)
@@ -208,7 +207,7 @@ class Scheduler:
         in_progress = PrefixesInProgress(self.kv, self.running)
         admitted: list[Request] = []
         for request in self.entry_order.offer(self.waiting, self.running):
-            if step.left <= 0 or len(self._free_rows) < request.num_rows:
+            if step.left <= 0 or len(self._free_rows) < request.group.width:
                 break
             if request.num_in_flight or request.kv.swapping:
                 break  # (a preempted one whose last token is on its way must know it first)
@@ -220,9 +219,8 @@ class Scheduler:
                     continue
                 break
             reserve = self.growth_pages * (len(self.running) + len(admitted))
-            if request.group is not None:
-                needed = request.group.pages_to_enter(self.config.page_size)
-                reserve += needed - self.kv.pages_for(request.num_prompt_tokens)
+            needed = request.group.pages_to_enter(request, self.config.page_size)
+            reserve += needed - self.kv.pages_for(request.num_prompt_tokens)
             if not self.kv.begin(request, reserve):
                 ensure(bool(self.running or admitted), "a lone request does not fit into the pool")
                 break
@@ -240,9 +238,7 @@ class Scheduler:
             request.metrics.first_scheduled_time = now
             self.kv.record(request)
         request.state = RequestState.RUNNING
-        request.row = self._free_rows.pop()
-        if request.group is not None:
-            request.group.rows = [request.row, *(self._free_rows.pop() for _ in range(1, request.num_rows))]
+        request.group.take_rows(request, self._free_rows)
         request.enters = True
         request.waits_for = None
         for group in self.kv.groups:
@@ -276,7 +272,7 @@ class Scheduler:
             if request.state is RequestState.FINISHED:
                 continue
             same_run = request.metrics.num_preemptions == preemptions
-            if request.group is not None and not same_run:
+            if not same_run and request.group.forks:
                 continue  # it has begun anew meanwhile
             tokens = drawn.get(step.row, ())
             error = errors.get(step.row) if errors else None
@@ -296,7 +292,7 @@ class Scheduler:
                 updates.append(replace(update_of(request), prompt_logprobs=scores))
             if step.sample:
                 request.num_in_flight -= 1
-                if request.group is not None:
+                if isinstance(request.group, BeamGroup):
                     updates += self._beam_sampled(request.group, request, tokens[0], now)
                     continue
                 drafts = result.drafts.get(step.row, ()) if result.drafts else ()
@@ -331,7 +327,7 @@ class Scheduler:
         if not beams:
             group.conclude()
             self._finish(owner, now)
-            updates = group.updates()
+            updates = group.updates(owner)
             self.num_generated_tokens += sum(len(update.tokens) for update in updates)
             return updates
         deal(group, beams, self.kv, self.running)
@@ -368,18 +364,16 @@ class Scheduler:
         if not (again and last and self.budget.shrink(flight.plan.num_tokens)):
             return [u for r in flight.requests if not r.finished for u in self._fail(r, message, now)]
         for request, step in zip(flight.requests, flight.plan.steps, strict=True):
-            if request.group is None:  # (a search begins anew)
-                request.num_in_flight -= step.sample
+            request.group.take_back(request, step)
             if request.state is RequestState.RUNNING:
-                self._put_back(request if request.group is None else request.group.owner)
+                self._put_back(request.group.owner_of(request))
         return []
 
     def _fail(self, request: Request, message: str, now: float) -> list[RequestUpdate]:
-        if request.group is not None:
-            request = request.group.owner
+        request = request.group.owner_of(request)
         request.finish_reason, request.stop_reason = ERROR, message
         self._finish(request, now, publish=False)
-        return updates_of(request)
+        return request.group.updates(request)
 
     def _finish(self, request: Request, now: float, publish: bool = True) -> None:
         if request.state is RequestState.RUNNING:
@@ -393,18 +387,12 @@ class Scheduler:
 
     def _leave(self, request: Request, publish: bool = True) -> None:
         """A running request, with all of its beams, gives back its pages and its row."""
-        for member in together(request):
+        for member in request.group.together(request):
             self.running.remove(member)
             self.kv.release(member, publish)
         self._drafts.pop(request, None)
-        if request.group is None:
-            self._free_rows.append(request.row)
-            self._freed.append(request.row)
-        else:
-            self._free_rows += request.group.rows
-            self._freed += [row for row in request.group.rows if row in request.group.started]
-            request.group.suspend()
-        request.row = -1
+        self._free_rows += request.group.rows_of(request)
+        self._freed += request.group.leave(request)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless rows, queues and pages agree. O(pages + requests)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from octavo.engine.kv_manager import KVManager
-from octavo.engine.request import Request, RequestState
+from octavo.engine.request import Request, RequestState, Wait
 
 Key = tuple[str | None, tuple[int, ...]]
 
@@ -39,10 +39,10 @@ class PrefixesInProgress:
         if sibling is not None and sibling.state is RequestState.RUNNING:
             # When it has the prompt, everything but the last token comes from its pages.
             return 1 < sibling.num_prompt_tokens > sibling.kv.num_computed_tokens
-        leader = request.waits_for
-        if leader is not None:
+        if request.waits_for is not None:
+            leader, until = request.waits_for
             at_work = leader.state is RequestState.RUNNING and not leader.kv.num_gone_pages
-            if at_work and _ready(leader) < request.waits_until:
+            if at_work and _ready(leader) < until:
                 return True
             request.waits_for = None
         if not self._by_first_page or len(request.token_ids) <= self._size:
@@ -55,7 +55,7 @@ class PrefixesInProgress:
         )
         if shared <= max(_ready(leader), self._kv.cached_tokens(request)):
             return False
-        request.waits_for, request.waits_until = leader, shared
+        request.waits_for = Wait(leader, shared)
         return True
 
     def _key(self, request: Request) -> Key:

@@ -212,8 +212,7 @@ class StepBuilder:
             if request.kv.fetch is not None:
                 fetches.append(request.kv.fetch)
                 request.kv.fetch = None
-            if request.group is not None:
-                request.group.started.add(request.row)
+            request.group.start(request.row)
         swaps_out = tuple([pair for pairs in self.swapped.values() for pair in pairs])
         plan = StepPlan(
             step_id,

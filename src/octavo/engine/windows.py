@@ -53,7 +53,7 @@ class Windows(PageGroup):
 
     def begin(self, request: Request, pages: Sequence[int] = ()) -> None:
         """It has a table from now on, of which it lets go what it sees no more. Not so a beam."""
-        if request.group is None:
+        if not request.group.forks:
             self.running[request] = None
 
     def join(self, member: Request) -> None:
@@ -70,7 +70,7 @@ class Windows(PageGroup):
         return not self.running
 
     def at_most(self, request: Request, missing: int) -> int:
-        return missing if request.group is not None else min(missing, self.window.most_pages)
+        return missing if request.group.forks else min(missing, self.window.most_pages)
 
     def first_held(self, num_computed: int) -> int:
         return self.window.first_page(num_computed)
@@ -129,5 +129,5 @@ class Windows(PageGroup):
         return self._pool.num_free + self._cache.num_evictable
 
     def check(self, running: Sequence[Request]) -> None:
-        alone = {request for request in running if request.group is None}
+        alone = {request for request in running if not request.group.forks}
         ensure(set(self.running) == alone, "a request with a window is lost or has ended")
