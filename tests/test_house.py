@@ -17,10 +17,10 @@ SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 # Nothing may rise above its number; who lowers one lowers it here.
 AT_MOST = {
-    "features": 79,  # None and truth tests of optional features of pages and scheduler
-    "beside": 45,  # the same of every other optional part
+    "features": 2,  # None and truth tests of optional features of pages and scheduler
+    "beside": 40,  # the same of every other optional part
     "functions_with_8_parameters": 88,
-    "request_fields": 42,
+    "request_fields": 24,
 }
 
 
