@@ -19,6 +19,7 @@ from harness import report, write
 
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
+from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.plan import Executor, StepPlan, StepResult
 from octavo.params import SamplingParams
@@ -56,7 +57,9 @@ def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
     driver = Driver(options.model, max_num_seqs=streams, enable_prefix_caching=False)
     loaded = driver.loaded
     executors: tuple[Executor, ...] = (loaded.runner, Threaded(loaded.runner))
-    cores = [EngineCore(loaded.config, each, steps_in_flight=n) for n, each in enumerate(executors, 1)]
+    cores = [
+        EngineCore(Admission(loaded.config), each, steps_in_flight=n) for n, each in enumerate(executors, 1)
+    ]
     times: list[list[float]] = [[], []]
     for repetition in range(options.repeat):
         prompts = random_prompts(streams, PROMPT, driver.vocab_size, repetition)

@@ -23,6 +23,7 @@ import harness
 from octavo.bench.driver import Driver
 from octavo.bench.memory import resident_bytes
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.errors import OverloadedError
 from octavo.params import SamplingParams
@@ -98,7 +99,7 @@ def main() -> int:
         args.model, max_num_seqs=32, max_model_len=512, max_waiting=args.max_waiting, num_pages=768
     )
     config: SchedulerConfig = driver.loaded.config
-    core = EngineCore(config, driver.loaded.runner)
+    core = EngineCore(Admission(config), driver.loaded.runner)
     offer(core, driver.vocab_size, float("inf"), args.seconds / 20)  # warms up
     peak = offer(core, driver.vocab_size, float("inf"), args.seconds / 4)
     over = offer(core, driver.vocab_size, 1.5 * peak.served / peak.seconds, args.seconds)

@@ -17,7 +17,7 @@ from octavo.bench.trace import poisson
 from octavo.config import SchedulerConfig
 from octavo.engine.cost import CostModel
 from octavo.engine.plan import StepPlan, StepResult
-from octavo.engine.request import Request
+from octavo.engine.request import EngineRequest, Request
 from octavo.engine.scheduler import Scheduler
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
@@ -29,7 +29,8 @@ PARAMS = SamplingParams(max_tokens=None)
 
 def request(number: int, prompt: list[int]) -> Request:
     order = (0, number)
-    return Request(f"r{number}", prompt, PARAMS, 0, 0, order, CONTEXT, NO_STOP, NO_STOP, RequestMetrics(0.0))
+    asked = EngineRequest(f"r{number}", prompt, PARAMS)
+    return Request(asked, 0, 0, order, CONTEXT, NO_STOP, RequestMetrics(0.0))
 
 
 def result_of(plan: StepPlan) -> StepResult:

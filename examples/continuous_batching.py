@@ -9,6 +9,7 @@ import argparse
 
 from octavo.assembly import load
 from octavo.config import EngineConfig
+from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.plan import Executor, Handle, StepPlan
 from octavo.params import SamplingParams
@@ -48,7 +49,9 @@ def main() -> None:
     options = parser.parse_args()
 
     loaded = load(EngineConfig(model=options.model, max_num_seqs=ROWS))
-    core = EngineCore(loaded.config, Printer(loaded.runner), loaded.tokenizer.stop_token_ids)
+    core = EngineCore(
+        Admission(loaded.config, frozenset(loaded.tokenizer.stop_token_ids)), Printer(loaded.runner)
+    )
     for name, (prompt, share) in REQUESTS.items():
         params = SamplingParams(temperature=0.0, max_tokens=max(1, int(share * options.max_tokens)))
         core.add_request(name, loaded.tokenizer.encode(prompt), params)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -10,15 +9,24 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.assembly import Loaded, Progress, load
+from octavo.assembly import Loaded, Progress, core_of, load
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.core import EngineCore
-from octavo.engine.stats import EngineStats
+from octavo.engine.output import Outputs
+from octavo.engine.request import EngineRequest
+from octavo.engine.stats import EngineStats, Snapshot
 from octavo.engine_args import EngineArgs
 from octavo.params import RequestOutput, SamplingParams
-from octavo.prompts import Prompt, chat_ids, check_length, output_processor, read_prompt, refuse_chat
-from octavo.sampling.beam import BeamSearch
+from octavo.prompts import (
+    Prompt,
+    PromptReader,
+    chat_ids,
+    check_length,
+    compiled,
+    output_processor,
+    refuse_chat,
+)
 from octavo.sampling.compiler import ConstraintCompiler
 
 if TYPE_CHECKING:
@@ -48,18 +56,9 @@ class AsyncLLM:
         self.served_model_names = loaded.user.served_names or (_short_name(loaded.user.model),)
         self.served_model_name = self.served_model_names[0]
         self.max_model_len = loaded.config.max_model_len
-        seed = loaded.user.seed
-        core = EngineCore(
-            loaded.config,
-            loaded.runner,
-            loaded.tokenizer.stop_token_ids,
-            vocab_size=loaded.model.vocab_size,
-            rng=None if seed is None else random.Random(seed),
-            beam_search=BeamSearch,
-            steps_in_flight=loaded.runner.steps_in_flight,
-            page_file=loaded.page_file,
-        )
-        self._engine = AsyncEngine(core, output_processor(loaded.tokenizer, loaded.decoder_prompt))
+        self._prompts = PromptReader(loaded.tokenizer, loaded.decoder_prompt)
+        self._texts = output_processor(loaded.tokenizer, loaded.decoder_prompt)
+        self._engine = AsyncEngine(core_of(loaded))
         self._compiler = ConstraintCompiler(loaded.tokenizer)
         self._preparing: threading.Thread | None = None
         self._stopped = threading.Event()
@@ -95,28 +94,44 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one prompt until one is finished; closing the generator aborts the request.
 
+        A prompt object may hold generated_token_ids, and index: see LLM.generate.
+
         Raises (at the first output):
             InvalidRequestError: the prompt or a parameter is wrong.
             OverloadedError: too many requests are waiting.
         """
+        request = self.request(prompt, sampling_params, request_id, priority=priority, cache_salt=cache_salt)
+        async with aclosing(await self.outputs(request)) as stream:
+            async for output in stream:
+                yield output
+
+    def request(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> EngineRequest:
+        """A prompt as the engine takes it, for outputs().
+
+        Raises:
+            InvalidRequestError: the prompt is neither text nor token ids, or longer than any context.
+        """
         if isinstance(prompt, str):
             check_length(prompt, self.tokenizer, self.max_encoder_len or self.max_model_len)
-        given = read_prompt(prompt, self.tokenizer, self._loaded.decoder_prompt)
-        params = await self._compiler.compile_async(sampling_params or SamplingParams())
-        given = given.truncated(params)
-        stream = self._engine.generate(
-            request_id or uuid.uuid4().hex,
-            given.ids,
-            params,
-            prompt=given.text,
-            priority=priority,
-            cache_salt=given.cache_salt if cache_salt is None else cache_salt,
-            encoder_token_ids=given.encoder_ids,
-        )
-        async with aclosing(stream):
-            async for output in stream:
-                given.mark(output)
-                yield output
+        name, params = request_id or uuid.uuid4().hex, sampling_params or SamplingParams()
+        return self._prompts.request(name, prompt, params, priority=priority, cache_salt=cache_salt)
+
+    async def outputs(self, request: EngineRequest) -> Outputs:
+        """Begin to serve a request; its outputs until one is finished. Closing the stream aborts it.
+
+        Raises:
+            InvalidRequestError, OverloadedError: as generate().
+        """
+        params = await self._compiler.compile_async(request.params)
+        return Outputs(self._engine, self._texts.open(compiled(request, params)))
 
     async def abort(self, request_id: str) -> None:
         """End a request within one step."""
@@ -167,6 +182,10 @@ class AsyncLLM:
         """Counters since start and the state of now."""
         return self._engine.stats()
 
+    async def snapshot(self) -> Snapshot:
+        """What pages and rows hold between two steps; looked up on the engine's thread, O(pages)."""
+        return await self._engine.call(EngineCore.snapshot)
+
     @property
     def embedding_size(self) -> int | None:
         """Members of an embedding; None: the model gives none."""
@@ -194,7 +213,7 @@ class AsyncLLM:
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes that no running request uses. True: none is left."""
-        return await self._engine.reset_prefix_cache()
+        return await self._engine.call(EngineCore.reset_prefix_cache)
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let the running ones end for at most timeout_s, then stop."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import sys
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from octavo.assembly import Loaded, Progress, load
+from octavo.assembly import Loaded, Progress, core_of, load
 from octavo.async_llm import AsyncLLM, AsyncLLMEngine
 from octavo.beam_search import BeamSearchOutput, output_of
 from octavo.beam_search import sampling_params as beam_sampling_params
-from octavo.engine.admission import check_priority
-from octavo.engine.core import EngineCore
-from octavo.engine.output import OutputProcessor
+from octavo.engine.output import OutputProcessor, TextStream
+from octavo.engine.request import EngineRequest
 from octavo.engine.stats import EngineStats
 from octavo.engine_args import AsyncEngineArgs, EngineArgs
 from octavo.errors import InvalidRequestError, OctavoError
@@ -24,8 +23,7 @@ from octavo.params import (
     SamplingParams,
 )
 from octavo.pooling import EmbeddingOutput, EmbeddingRequestOutput, PoolingParams
-from octavo.prompts import Prompt, TokenPrompt, as_list, chat_ids, output_processor, read_prompt, refuse_chat
-from octavo.sampling.beam import BeamSearch
+from octavo.prompts import Prompt, PromptReader, as_list, chat_ids, compiled, output_processor, refuse_chat
 from octavo.sampling.compiler import ConstraintCompiler
 
 if TYPE_CHECKING:
@@ -51,20 +49,11 @@ class LLM:
     def __init__(self, model: str, *, progress: Progress | None = None, **options: Any) -> None:
         self._loaded: Loaded = load(EngineArgs(model, **options).config, progress)
         loaded = self._loaded
-        seed = loaded.user.seed
-        self._core = EngineCore(
-            loaded.config,
-            loaded.runner,
-            loaded.tokenizer.stop_token_ids,
-            vocab_size=loaded.model.vocab_size,
-            rng=None if seed is None else random.Random(seed),
-            beam_search=BeamSearch,
-            steps_in_flight=loaded.runner.steps_in_flight,
-            page_file=loaded.page_file,
-        )
+        self._core = core_of(loaded)
         # What is cached goes to disk, if there is a place for it, when nobody has the LLM any more.
         self._close = weakref.finalize(self, self._core.close)
-        self._outputs: OutputProcessor = output_processor(loaded.tokenizer, loaded.decoder_prompt)
+        self._prompts = PromptReader(loaded.tokenizer, loaded.decoder_prompt)
+        self._texts: OutputProcessor = output_processor(loaded.tokenizer, loaded.decoder_prompt)
         self._compiler = ConstraintCompiler(loaded.tokenizer)
         self._next_id = 0
 
@@ -80,7 +69,9 @@ class LLM:
 
         Args:
             prompts: text, token ids, {"prompt_token_ids": ids}, or a list of these. An object may hold a
-                "cache_salt": cached prefixes are shared only under the same one. For an
+                "cache_salt": cached prefixes are shared only under the same one; "generated_token_ids":
+                the answer has begun with these and goes on as if never cut, with its "seed" in
+                sampling_params and, of n completions, its "index". For an
                 encoder-decoder model these are the encoder's; {"encoder_prompt": prompt,
                 "decoder_prompt": prompt} says also how the answer begins.
             sampling_params: for all, or one for each.
@@ -90,9 +81,7 @@ class LLM:
         Raises:
             InvalidRequestError: a prompt or parameter is wrong; nothing was generated.
         """
-        begin = self._loaded.decoder_prompt
-        every = [read_prompt(prompt, self._loaded.tokenizer, begin) for prompt in as_list(prompts)]
-        return self._run(every, sampling_params, use_tqdm, priority)
+        return self._run(as_list(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
         self,
@@ -121,7 +110,8 @@ class LLM:
             "continue_final_message": continue_final_message,
         }
         extra = options | dict(chat_template_kwargs or {})
-        every = [TokenPrompt(*self._chat_ids(c, extra)) for c in conversations]
+        rendered = [self._chat_ids(c, extra) for c in conversations]
+        every = [{"prompt": text, "prompt_token_ids": ids} for text, ids in rendered]
         return self._run(every, sampling_params, use_tqdm)
 
     def beam_search(
@@ -144,9 +134,7 @@ class LLM:
             InvalidRequestError: a prompt is wrong, so many beams need more rows or pages than there are, or
                 sampling_params asks for what a search cannot do.
         """
-        begin = self._loaded.decoder_prompt
-        every = [read_prompt(prompt, self._loaded.tokenizer, begin) for prompt in as_list(prompts)]
-        outputs = self._run(every, beam_sampling_params(params, sampling_params), use_tqdm)
+        outputs = self._run(as_list(prompts), beam_sampling_params(params, sampling_params), use_tqdm)
         return [output_of(output, params) for output in outputs]
 
     def embed(
@@ -163,8 +151,7 @@ class LLM:
         """
         wanted = pooling_params or PoolingParams()
         wanted.check(self._loaded.embedding_size)
-        every = [read_prompt(prompt, self._loaded.tokenizer) for prompt in as_list(prompts)]
-        outputs = self._run(every, wanted.sampling(), use_tqdm)
+        outputs = self._run(as_list(prompts), wanted.sampling(), use_tqdm)
         return [
             EmbeddingRequestOutput(
                 output.request_id,
@@ -184,7 +171,7 @@ class LLM:
 
     def _run(
         self,
-        prompts: list[TokenPrompt],
+        prompts: Sequence[Prompt],
         given: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
         priority: Sequence[int] | None = None,
@@ -204,62 +191,57 @@ class LLM:
                 f"{len(prompts)} prompts came with {len(params)} sampling_params", "sampling_params"
             )
         priorities = _priorities(priority, len(prompts))
-        params = [self._compiler.compile(wish) for wish in params]
-        prompts = [prompt.truncated(wish) for prompt, wish in zip(prompts, params, strict=True)]
-        for prompt, wish in zip(prompts, params, strict=True):
-            self._core.check(prompt.ids, wish, prompt.encoder_ids)
-        pairs = enumerate(zip(prompts, params, strict=True))
-        queue = [(str(self._next_id + i), priorities[i], p, w) for i, (p, w) in pairs]
-        self._next_id += len(queue)
+        requests: list[EngineRequest] = []
+        for prompt, wish, urgency in zip(prompts, params, priorities, strict=True):
+            name = str(self._next_id + len(requests))
+            request = self._prompts.request(name, prompt, wish, priority=urgency)
+            requests.append(compiled(request, self._compiler.compile(wish)))
+        for request in requests:
+            self._core.check(request)
+            if request.generated:
+                self._texts.open(request)  # which sees whether its text has ended
+        self._next_id += len(requests)
         try:
-            with _Bar(len(queue) if use_tqdm else 0) as bar:
-                done = self._drain(queue, bar)
+            with _Bar(len(requests) if use_tqdm else 0) as bar:
+                done = self._drain(requests, bar)
         except BaseException:
-            for request_id, *_ in queue:
-                self._core.abort(request_id)
-                self._outputs.discard(request_id)
+            for request in requests:
+                self._core.abort(request.request_id)
             raise
-        return [done[request_id] for request_id, *_ in queue]
+        return [done[request.request_id] for request in requests]
 
-    def _drain(
-        self, queue: Iterable[tuple[str, int, TokenPrompt, SamplingParams]], bar: _Bar
-    ) -> dict[str, RequestOutput]:
+    def _drain(self, requests: Iterable[EngineRequest], bar: _Bar) -> dict[str, RequestOutput]:
         """Feed the engine as it has room, step it until all have ended."""
         done: dict[str, RequestOutput] = {}
-        given = {request_id: prompt for request_id, _, prompt, _ in queue}
+        texts: dict[str, TextStream] = {}
         # The engine holds only a few of them, so those that are served first must come first.
-        waiting = sorted(queue, key=lambda item: item[1])
+        waiting = sorted(requests, key=lambda request: request.priority)
         waiting.reverse()
         while waiting or self._core.has_unfinished():
-            while waiting and self._wants(waiting[-1][-1]):
-                request_id, priority, prompt, params = waiting.pop()
-                seed = self._core.add_request(
-                    request_id,
-                    prompt.ids,
-                    params,
-                    priority=priority,
-                    cache_salt=prompt.cache_salt,
-                    encoder_token_ids=prompt.encoder_ids,
-                )
-                self._outputs.add(request_id, prompt.text, prompt.ids, params, seed)
+            while waiting and self._wants(waiting[-1]):
+                request = waiting.pop()
+                seed = self._core.add(request, time.monotonic())
+                text = texts[request.request_id] = self._texts.open(request)
+                text.begin(seed)
             updates = self._core.step()
             failed = next((u for u in updates if u.finish_reason == "error"), None)
             if failed is not None:
                 raise OctavoError(f"request {failed.request_id} failed: {failed.stop_reason}")
-            for stopped in self._outputs.process(updates):
-                self._core.abort(stopped.request_id, stopped.index)
+            for update in updates:
+                if texts[update.request_id].take(update):
+                    self._core.abort(update.request_id, update.index)
             for request_id in dict.fromkeys(u.request_id for u in updates if u.tokens or u.finish_reason):
-                output = self._outputs.take(request_id)
+                output = texts[request_id].output()
                 if output is not None and output.finished:
-                    given[request_id].mark(output)
+                    del texts[request_id]
                     done[request_id] = output
                     bar.advance()
         return done
 
-    def _wants(self, params: SamplingParams) -> bool:
+    def _wants(self, request: EngineRequest) -> bool:
         """Whether the engine should get another request now: it has something waiting, but little."""
         core = self._core
-        return core.num_waiting < core.config.max_num_seqs and core.has_room(params.n)
+        return core.num_waiting < core.config.max_num_seqs and core.has_room(request.num_sequences)
 
     @property
     def max_encoder_len(self) -> int:
@@ -301,8 +283,6 @@ def _priorities(given: Sequence[int] | None, count: int) -> Sequence[int]:
         return [0] * count
     if not isinstance(given, Sequence) or len(given) != count:
         raise InvalidRequestError(f"priority must be a list of {count} integers, one a prompt", "priority")
-    for value in given:
-        check_priority(value)
     return given
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
 from octavo.engine.output import OutputProcessor
+from octavo.engine.request import EngineRequest, Namespace
 from octavo.errors import InvalidRequestError
-from octavo.params import RequestOutput, SamplingParams
+from octavo.params import SampledToken, SamplingParams
+from octavo.sampling.constraints import ConstraintError
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
 from octavo.tokenizer.control import Marker
@@ -20,33 +22,10 @@ from octavo.tokenizer.stop import StopMatcher
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or vLLM's {"prompt": text} or {"prompt_token_ids": ids}; for an encoder-decoder model
-also vLLM's {"encoder_prompt": prompt, "decoder_prompt": prompt}. An object may hold a cache_salt, too."""
+also vLLM's {"encoder_prompt": prompt, "decoder_prompt": prompt}. An object may hold a cache_salt, too, and
+generated_token_ids: the answer's first tokens, if it was begun before, and index: which of n it is."""
 
-
-@dataclass(frozen=True, slots=True)
-class TokenPrompt:
-    """A prompt as the engine takes it: what is gone on from, and what an encoder reads."""
-
-    text: str | None
-    ids: list[int]
-    encoder_text: str | None = None
-    encoder_ids: tuple[int, ...] = ()
-    cache_salt: str | None = None
-
-    def truncated(self, params: SamplingParams) -> TokenPrompt:
-        """With the last tokens of what the caller wrote, where params keep only so many."""
-        keep = params.truncate_prompt_tokens
-        if keep is None:
-            return self
-        if self.encoder_ids:
-            return replace(self, encoder_ids=self.encoder_ids[-keep:])
-        return replace(self, ids=self.ids[-keep:])
-
-    def mark(self, output: RequestOutput) -> None:
-        """Say in an output what the encoder has read."""
-        if self.encoder_ids:
-            output.encoder_prompt = self.encoder_text
-            output.encoder_prompt_token_ids = list(self.encoder_ids)
+_BESIDE = ("cache_salt", "generated_token_ids", "index")
 
 
 def refuse_chat(max_encoder_len: int) -> None:
@@ -59,44 +38,129 @@ def refuse_chat(max_encoder_len: int) -> None:
         )
 
 
-def read_prompt(prompt: Prompt, tokenizer: Tokenizer, decoder_start: Sequence[int] = ()) -> TokenPrompt:
-    """One prompt as token ids.
+class PromptReader:
+    """Makes engine requests of what callers give.
 
     Args:
+        tokenizer: the model's.
         decoder_start: what the decoder of an encoder-decoder model begins with: then a plain prompt is
             the encoder's. A decoder_prompt follows the first of these tokens, unless it has it already.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, decoder_start: Sequence[int] = ()) -> None:
+        self._tokenizer, self._start = tokenizer, decoder_start
+
+    def request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> EngineRequest:
+        """One prompt with its params as the engine takes them.
+
+        Args:
+            cache_salt: for a prompt that names none itself.
+
+        Raises:
+            InvalidRequestError: the prompt is neither text nor token ids.
+        """
+        given, beside = _apart(prompt) if isinstance(prompt, Mapping) else (prompt, {})
+        own = beside.get("cache_salt")
+        if not isinstance(own, (str, type(None))):
+            raise InvalidRequestError(f"cache_salt must be text, not {type(own).__name__}", "cache_salt")
+        (text, ids), (encoder_text, encoder_ids) = self._read(given)
+        if (keep := params.truncate_prompt_tokens) is not None:  # of what the caller wrote, the last tokens
+            ids, encoder_ids = (ids, encoder_ids[-keep:]) if encoder_ids else (ids[-keep:], encoder_ids)
+        return EngineRequest(
+            request_id,
+            ids,
+            params,
+            priority,
+            text,
+            encoder_text,
+            tuple(encoder_ids),
+            Namespace(own if cache_salt is None else cache_salt, tuple(encoder_ids)),
+            generated=_generated(beside.get("generated_token_ids")),
+            index=beside.get("index"),
+        )
+
+    def _read(self, prompt: Any) -> tuple[tuple[str | None, list[int]], tuple[str | None, list[int]]]:
+        """(text, ids) of what is gone on from, and of what an encoder reads."""
+        tokenizer = self._tokenizer
+        explicit = isinstance(prompt, Mapping) and bool({"encoder_prompt", "decoder_prompt"} & set(prompt))
+        if not self._start:
+            if explicit:
+                raise InvalidRequestError("the model has no encoder: give a plain prompt", "encoder_prompt")
+            return prompt_ids(prompt, tokenizer), (None, [])
+        source, target = prompt, None
+        if explicit:
+            unknown = sorted(set(prompt) - {"encoder_prompt", "decoder_prompt"})
+            if unknown or prompt.get("encoder_prompt") is None:
+                wrong = f"not {unknown[0]!r}" if unknown else "and encoder_prompt must not be missing"
+                raise InvalidRequestError(
+                    f"a prompt object holds encoder_prompt and decoder_prompt, {wrong}", "encoder_prompt"
+                )
+            source, target = prompt["encoder_prompt"], prompt.get("decoder_prompt")
+        of_encoder = prompt_ids(source, tokenizer)
+        text, ids = (None, []) if target is None else prompt_ids(target, tokenizer, add_special_tokens=False)
+        if not ids:
+            ids = list(self._start)
+        elif ids[0] != self._start[0]:
+            ids = [self._start[0], *ids]
+        return (text, ids), of_encoder
+
+
+def _apart(prompt: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what names the tokens, what is said beside them) of a prompt object."""
+    beside = {name: value for name, value in prompt.items() if name in _BESIDE}
+    return {name: value for name, value in prompt.items() if name not in _BESIDE}, beside
+
+
+def _generated(given: Any) -> tuple[SampledToken, ...]:
+    """Ids of tokens that were generated before; tokens, if their log-probabilities are known."""
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+        if given is None:
+            return ()
+        raise InvalidRequestError("generated_token_ids must be a list of token ids", "generated_token_ids")
+    tokens = [token if isinstance(token, SampledToken) else _sampled(token) for token in given]
+    return tuple(tokens)
+
+
+def _sampled(token_id: object) -> SampledToken:
+    if isinstance(token_id, bool) or not isinstance(token_id, Integral):
+        kind = type(token_id).__name__
+        raise InvalidRequestError(
+            f"generated_token_ids must hold token ids, not {kind}", "generated_token_ids"
+        )
+    return SampledToken(int(token_id))
+
+
+def compiled(request: EngineRequest, params: SamplingParams) -> EngineRequest:
+    """The request with params that bring their constraints, its generated tokens held against them.
 
     Raises:
-        InvalidRequestError: it is neither text nor token ids.
+        InvalidRequestError: one of the tokens that were generated before is forbidden where it stands.
     """
-    if isinstance(prompt, Mapping) and "cache_salt" in prompt:
-        salt = prompt["cache_salt"]
-        if not isinstance(salt, (str, type(None))):
-            raise InvalidRequestError(f"cache_salt must be text, not {type(salt).__name__}", "cache_salt")
-        rest = {name: value for name, value in prompt.items() if name != "cache_salt"}
-        return replace(read_prompt(rest, tokenizer, decoder_start), cache_salt=salt)
-    explicit = isinstance(prompt, Mapping) and bool({"encoder_prompt", "decoder_prompt"} & set(prompt))
-    if not decoder_start:
-        if explicit:
-            raise InvalidRequestError("the model has no encoder: give a plain prompt", "encoder_prompt")
-        return TokenPrompt(*prompt_ids(prompt, tokenizer))
-    source: Any = prompt
-    target: Any = None
-    if explicit and isinstance(prompt, Mapping):
-        unknown = sorted(set(prompt) - {"encoder_prompt", "decoder_prompt"})
-        if unknown or prompt.get("encoder_prompt") is None:
-            wrong = f"not {unknown[0]!r}" if unknown else "and encoder_prompt must not be missing"
-            raise InvalidRequestError(
-                f"a prompt object holds encoder_prompt and decoder_prompt, {wrong}", "encoder_prompt"
-            )
-        source, target = prompt["encoder_prompt"], prompt.get("decoder_prompt")
-    encoder_text, encoder_ids = prompt_ids(source, tokenizer)
-    text, ids = (None, []) if target is None else prompt_ids(target, tokenizer, add_special_tokens=False)
-    if not ids:
-        ids = list(decoder_start)
-    elif ids[0] != decoder_start[0]:
-        ids = [decoder_start[0], *ids]
-    return TokenPrompt(text, ids, encoder_text, tuple(encoder_ids))
+    if params is request.params:
+        return request
+    for constraint in params.constraints if request.generated else ():
+        matcher = constraint.start(())
+        for place, token in enumerate(request.generated):
+            try:
+                allowed = matcher.allows(token.token_id)
+            except ConstraintError:
+                allowed = False
+            if not allowed:
+                raise InvalidRequestError(
+                    f"generated_token_ids[{place}], token {token.token_id}, is not allowed there by "
+                    "structured_outputs or bad_words",
+                    "generated_token_ids",
+                )
+            matcher.append((token.token_id,))
+    return replace(request, params=params)
 
 
 def prompt_ids(
@@ -122,9 +186,12 @@ def prompt_ids(
     if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
         raise _wrong(given)
     ids = list(given)
-    for wrong in (i for i in ids if type(i) is not int and (type(i) is bool or not isinstance(i, Integral))):
+    kinds = set(map(type, ids))
+    if kinds <= {int}:
+        return text, ids
+    for wrong in (i for i in ids if type(i) is bool or not isinstance(i, Integral)):
         raise _wrong(wrong)
-    return text, [int(i) for i in ids]
+    return text, [int(i) for i in ids]  # NumPy's, say
 
 
 def _wrong(given: object) -> InvalidRequestError:
@@ -182,8 +249,9 @@ def chat_ids(
         messages, tools = _tools_as_text(messages, tools), None
     messages = plain_messages(messages, template.source or "")  # no escapes of JSON are left in there
     marker = Marker(tokenizer, messages, tools, kwargs)
-    given = marker.marked(kwargs)
-    text = template.render(marker.marked(messages), tools=marker.marked(tools), **given)
+    given = dict(marker.marked(kwargs))
+    add, go_on = given.pop("add_generation_prompt", True), given.pop("continue_final_message", False)
+    text = template.render_plain(marker.marked(messages), marker.marked(tools), add, go_on, given)
     if max_tokens is not None:
         check_length(text, tokenizer, max_tokens)
     return marker.encode(text)

@@ -12,6 +12,7 @@ from octavo.bench.fragmentation import fragmentation
 from octavo.bench.simulate import Simulation
 from octavo.bench.trace import TraceRequest, conversations
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
 from octavo.engine.plan import StepPlan, StepResult
@@ -42,7 +43,7 @@ def test_tokens_are_those_of_each_request_alone(kind: str) -> None:
     kv = None if kind == "static" else ContiguousKV(small)
     scheduler = Scheduler(small, kv) if kind == "contiguous" else StaticScheduler(small, kv)
     toy, draw = Toy(), random.Random(4)
-    core = EngineCore(small, Padding(small.num_pages, small.page_size, toy), scheduler=scheduler)
+    core = EngineCore(Admission(small), Padding(small.num_pages, small.page_size, toy), scheduler=scheduler)
     wanted, got = {}, {}
     for number in range(30):
         prompt = [draw.randrange(50) for _ in range(draw.randint(1, 30))]

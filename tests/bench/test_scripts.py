@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from octavo.bench.driver import Driver
+from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.params import CompletionOutput, RequestOutput
 
@@ -248,7 +249,7 @@ def test_results_do_not_overwrite_each_other(tmp_path: Path, monkeypatch: pytest
 def test_overload_counts_everybody(driver: Driver, rate: float) -> None:
     overload = script("overload")
     config = dataclasses.replace(driver.loaded.config, max_waiting=3)
-    core = EngineCore(config, driver.loaded.runner)
+    core = EngineCore(Admission(config), driver.loaded.runner)
     found = overload.offer(core, driver.vocab_size, rate, 0.5)
     assert found.ended + found.refused == found.arrived > 0
     assert found.most_waiting <= 3

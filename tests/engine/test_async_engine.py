@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import Admission
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
-from octavo.engine.output import OutputProcessor
+from octavo.engine.output import OutputProcessor, Outputs, TextStream
 from octavo.engine.plan import NewRow, StepPlan
+from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
 from octavo.params import RequestOutput, RequestOutputKind, SamplingParams
 from octavo.tokenizer.stop import StopMatcher
@@ -81,15 +83,19 @@ class House:
             max_waiting=4,
         )
         self.executor = GatedExecutor(gated=gated)
-        self.core = EngineCore(config, self.executor, (EOS,), steps_in_flight=depth, vocab_size=64)
+        self.core = EngineCore(Admission(config, frozenset({EOS}), 64), self.executor, steps_in_flight=depth)
         self.executor.references = self.core.scheduler.kv.pool.references
-        self.outputs = OutputProcessor(Letters, lambda params: StopMatcher(params.stop))
-        self.engine = AsyncEngine(self.core, self.outputs, **engine)
+        self.texts = OutputProcessor(Letters, lambda params: StopMatcher(params.stop))
+        self.engine = AsyncEngine(self.core, **engine)
 
     async def collect(
         self, name: str, tokens: list[int], params: SamplingParams = FREE
     ) -> list[RequestOutput]:
-        return [output async for output in self.engine.generate(name, tokens, params)]
+        async with aclosing(self.stream(name, tokens, params)) as stream:
+            return [output async for output in stream]
+
+    def stream(self, name: str, tokens: list[int], params: SamplingParams = FREE) -> Outputs:
+        return Outputs(self.engine, self.texts.open(EngineRequest(name, tokens, params)))
 
     def begin(
         self, name: str, tokens: list[int], params: SamplingParams = FREE
@@ -107,8 +113,8 @@ async def house(**changes: Any) -> AsyncIterator[House]:
     finally:
         h.executor.open()
         await h.engine.drain(30.0)
-        assert not h.engine._streams
-        assert len(h.outputs) == 0
+        assert not h.engine._open
+        assert not h.engine._readers
         h.core.check_integrity()
 
 
@@ -156,7 +162,7 @@ def test_many_callers_each_get_their_own(depth: int) -> None:
 def test_tokens_stream_step_by_step() -> None:
     async def scenario() -> None:
         async with house(gated=True) as h:
-            stream = h.engine.generate("r", [1, 2], FREE)
+            stream = h.stream("r", [1, 2], FREE)
             first = asyncio.ensure_future(anext(stream))
             await h.executor.begun()
             assert not first.done()
@@ -178,7 +184,7 @@ def test_who_leaves_is_aborted_within_a_step(how: str) -> None:
             outputs: list[RequestOutput] = []
 
             async def call() -> None:
-                async with aclosing(h.engine.generate("r", [1, 2], FREE)) as stream:
+                async with aclosing(h.stream("r", [1, 2], FREE)) as stream:
                     async for output in stream:
                         outputs.append(output)
                         ready.set()
@@ -216,7 +222,7 @@ def test_who_leaves_is_aborted_within_a_step(how: str) -> None:
 def test_a_slow_reader_gets_merged_outputs() -> None:
     async def scenario() -> None:
         async with house(gated=True) as h:
-            stream = h.engine.generate("slow", [1, 2], FREE.replace(output_kind=RequestOutputKind.DELTA))
+            stream = h.stream("slow", [1, 2], FREE.replace(output_kind=RequestOutputKind.DELTA))
             begun = asyncio.ensure_future(anext(stream))
             await h.executor.begun()
             await h.executor.go()
@@ -310,7 +316,7 @@ def test_what_only_the_core_can_refuse_reaches_the_caller() -> None:
             def refuse(*args: Any, **kwargs: Any) -> int:
                 raise OverloadedError("no")
 
-            h.core.add_request = refuse  # type: ignore[method-assign]
+            h.core.add = refuse  # type: ignore[method-assign]
             with pytest.raises(OverloadedError, match="no"):
                 await h.collect("r", [1])
 
@@ -354,7 +360,7 @@ def test_if_the_thread_dies_everybody_hears_of_it() -> None:
             with pytest.raises(EngineDeadError, match="out of luck"):
                 await h.collect("late", [1])
             with pytest.raises(EngineDeadError):
-                await h.engine.reset_prefix_cache()
+                await h.engine.call(EngineCore.reset_prefix_cache)
             h.core.scheduler.update = lambda *args: []  # type: ignore[method-assign]
 
     run(scenario)
@@ -494,9 +500,44 @@ def test_the_prefix_cache_can_be_reset_from_outside() -> None:
             hits = []
             for name in "ab":
                 hits.append((await h.collect(name, prompt))[-1].num_cached_tokens)
-            assert await h.engine.reset_prefix_cache()
+            assert await h.engine.call(EngineCore.reset_prefix_cache)
             hits.append((await h.collect("c", prompt))[-1].num_cached_tokens)
             assert hits == [0, 8, 0]
+
+    run(scenario)
+
+
+def test_any_call_is_made_on_the_engine_thread_between_two_steps() -> None:
+    async def scenario() -> None:
+        async with house() as h:
+            running = h.begin("r", [1, 2])
+            names = [await h.engine.call(lambda core: threading.current_thread().name) for _ in range(3)]
+            assert names == ["octavo-engine"] * 3
+            assert (await h.engine.call(EngineCore.snapshot)).free <= 64
+
+            def wrong(core: EngineCore) -> None:
+                raise KeyError("x")
+
+            with pytest.raises(KeyError):
+                await h.engine.call(wrong)
+            assert (await running)[-1].finished
+
+    run(scenario)
+
+
+def test_a_reader_that_fails_takes_nobody_with_it() -> None:
+    class Failing(TextStream):
+        def take(self, update: RequestUpdate) -> bool:
+            raise KeyError("a reader's own")
+
+    async def scenario() -> None:
+        async with house() as h:
+            bad = Outputs(h.engine, Failing(EngineRequest("bad", [3], FREE), {}, lambda token: None))
+            good = h.begin("good", [1, 2])
+            with pytest.raises(KeyError, match="a reader's own"):
+                await anext(bad)
+            await bad.aclose()
+            assert (await good)[-1].outputs[0].token_ids == expected([1, 2])
 
     run(scenario)
 
@@ -519,7 +560,7 @@ def test_a_second_event_loop_may_follow_the_first() -> None:
 
     async def again() -> None:
         assert (await h.collect("r", [1, 2]))[-1].outputs[0].token_ids == expected([1, 2])
-        while h.engine._streams:
+        while h.engine._open:
             await asyncio.sleep(0)
         assert (await h.collect("left", [1, 2]))[-1].finished
         await h.engine.drain(30.0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import Admission
 from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
 from octavo.engine.plan import NewRow, StepPlan
 from octavo.engine.request import RequestState
@@ -21,7 +22,8 @@ GREEDY = SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0)
 
 def core(**changes: Any) -> EngineCore:
     config = SchedulerConfig(num_pages=16, page_size=4, max_model_len=40, max_num_seqs=4)
-    return EngineCore(config, ToyExecutor(16, 4), (EOS,), **changes)
+    vocab = changes.pop("vocab_size", None)
+    return EngineCore(Admission(config, frozenset({EOS}), vocab), ToyExecutor(16, 4), **changes)
 
 
 # --- what is refused --------------------------------------------------------------------------------
@@ -309,3 +311,32 @@ def test_a_priority_out_of_range_is_refused_and_harms_nobody(priority: int) -> N
     assert caught.value.param == "priority"
     h.drain_and_check()
     assert h.reasons[other, 0] == "length"
+
+
+def test_a_snapshot_counts_each_page_once() -> None:
+    h = Harness(num_pages=16, page_size=4)
+    snapshot = h.core.snapshot()
+    assert (snapshot.free, snapshot.cached, snapshot.used, snapshot.shared, snapshot.rows) == (
+        16,
+        0,
+        0,
+        0,
+        (),
+    )
+    h.add([1, 2, 3, 4, 5, 6, 7, 8, 9], SamplingParams(max_tokens=6, n=2, ignore_eos=True, seed=1))
+    h.step()
+    h.step()
+    snapshot = h.core.snapshot()
+    tables = [page for request in h.scheduler.running for page in request.kv.page_table]
+    assert snapshot.shared == len(tables) - len(set(tables)) > 0
+    assert snapshot.used == len(set(tables)) - snapshot.shared > 0
+    assert snapshot.free + snapshot.cached == 16 - len(set(tables))
+    rows = [(row.request_id, row.index, row.num_tokens, row.num_computed) for row in snapshot.rows]
+    assert rows == [
+        (r.request_id, r.index, len(r.token_ids), r.kv.num_computed_tokens) for r in h.scheduler.running
+    ]
+    assert sum(row.in_last_step for row in snapshot.rows) == h.executor.plans[-1].num_tokens
+    h.run()
+    snapshot = h.core.snapshot()
+    assert snapshot.cached == h.kv.num_available - snapshot.free > 0
+    assert (snapshot.used, snapshot.shared, snapshot.rows) == (0, 0, ())

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
-from octavo.engine import core
 from octavo.engine.cross_pages import CrossEntry, CrossPages
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_group import Entry
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import EncoderInput, NewRow
-from octavo.engine.request import Request
+from octavo.engine.request import Namespace, Request
 from octavo.engine.step_builder import StepBuilder
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
@@ -166,7 +165,7 @@ def test_an_abort_frees_the_output_with_the_last_reader() -> None:
 def test_what_cannot_be_encoded_is_refused(source: list[int], longest: int, message: str) -> None:
     h = harness(max_encoder_len=longest)
     with pytest.raises(InvalidRequestError, match=message):
-        h.core.add_request("r", [1], encoder_token_ids=source)
+        h.add([1], encoder=source)
 
 
 def test_an_input_that_no_step_or_pool_holds_is_refused_at_the_start() -> None:
@@ -234,7 +233,7 @@ def encode_never(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_key_for_all_inputs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core, "salt_of", lambda salt, ids: f"{salt!r}")
+    patch.setattr(Namespace, "__post_init__", lambda self: object.__setattr__(self, "key", self.salt))
 
 
 def admit_without_pages_for_the_encoder(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
 from octavo.engine.page_groups import SELF, GroupSpec
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.request import Request
+from octavo.engine.request import EngineRequest, Namespace, Request
 from octavo.errors import UnsupportedError
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
@@ -18,9 +18,8 @@ NONE: frozenset[int] = frozenset()
 
 
 def request(tokens: list[int], salt: str | None = None) -> Request:
-    return Request(
-        "r", list(tokens), SamplingParams(), 0, 0, (0, 0), 999, NONE, NONE, RequestMetrics(0.0), salt
-    )
+    asked = EngineRequest("r", list(tokens), SamplingParams(), namespace=Namespace(salt))
+    return Request(asked, 0, 0, (0, 0), 999, NONE, RequestMetrics(0.0))
 
 
 def manager(num_pages: int = 8, caching: bool = True) -> KVManager:
@@ -171,7 +170,7 @@ def test_a_wrong_count_or_lock_is_seen() -> None:
 
 
 def sibling(leader: Request) -> Request:
-    r = request(leader.token_ids[: leader.num_prompt_tokens], leader.cache_salt)
+    r = request(leader.token_ids[: leader.num_prompt_tokens], leader.cache_key)
     r.leader = leader
     return r
 

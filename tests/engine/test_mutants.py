@@ -130,7 +130,7 @@ def recompute_nothing_after_a_full_hit(patch: pytest.MonkeyPatch) -> None:
     def mutant(kv: KVManager, request: Request) -> Start:
         if not kv.caching:
             return start.start_without_tree(kv, request)
-        return start._continued(kv, request, *kv.cache.match(request.token_ids, request.cache_salt))
+        return start._continued(kv, request, *kv.cache.match(request.token_ids, request.cache_key))
 
     patch.setattr(kv_manager, "find_start", mutant)
 

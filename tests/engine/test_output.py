@@ -1,15 +1,16 @@
-"""OutputProcessor: text, stop strings, logprobs, n completions, three kinds of output."""
+"""TextStream: text, stop strings, logprobs, n completions, three kinds of output."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.engine.output import OutputProcessor, Stopped
-from octavo.engine.request import RequestUpdate
+from octavo.engine.output import Completion, OutputProcessor, TextStream
+from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.params import (
     Logprob,
     RequestMetrics,
@@ -48,6 +49,10 @@ def processor() -> OutputProcessor:
     )
 
 
+def stream(params: SamplingParams) -> TextStream:
+    return processor().open(EngineRequest("r", [1], params))
+
+
 def letters(text: str) -> list[SampledToken]:
     return [SampledToken(ord(char) - 97) for char in text]
 
@@ -64,17 +69,18 @@ def news(
     return RequestUpdate("r", index, tokens, finish, stop_reason, cached, metrics or RequestMetrics(0.0))
 
 
-def outputs_of(
-    updates: Sequence[RequestUpdate], **changes: object
-) -> tuple[list[RequestOutput], list[Stopped]]:
-    """All outputs when they are taken after each update, and what was to be aborted."""
-    p, found, stopped = processor(), list[RequestOutput](), list[Stopped]()
-    p.add("r", "text", [1, 2], SamplingParams(max_tokens=99, **changes), seed=7)  # type: ignore[arg-type]
+def outputs_of(updates: Sequence[RequestUpdate], **changes: object) -> tuple[list[RequestOutput], list[int]]:
+    """All outputs when they are taken after each update, and the completions that were to be aborted."""
+    found, stopped = list[RequestOutput](), list[int]()
+    params = SamplingParams(max_tokens=99, **changes)  # type: ignore[arg-type]
+    text = processor().open(EngineRequest("r", [1, 2], params, prompt="text"))
+    text.begin(7)
     for update in updates:
-        stopped += p.process([update])
-        if (output := p.take("r")) is not None:
+        if text.take(update):
+            stopped.append(update.index)
+        if (output := text.output()) is not None:
             found.append(output)
-    assert ("r" in p) is not found[-1].finished
+    assert text.finished is found[-1].finished
     return found, stopped
 
 
@@ -91,15 +97,14 @@ def test_cumulative_delta_and_final() -> None:
 
 
 def test_news_that_nobody_takes_merge() -> None:
-    p = processor()
-    p.add("r", None, [1], SamplingParams(output_kind=RequestOutputKind.DELTA))
-    assert p.take("r") is None
+    text = stream(SamplingParams(output_kind=RequestOutputKind.DELTA))
+    assert text.output() is None
     for char in "abc":
-        p.process([news(letters(char))])
-    output = p.take("r")
+        text.take(news(letters(char)))
+    output = text.output()
     assert output is not None
     assert (output.outputs[0].text, output.outputs[0].token_ids) == ("abc", [0, 1, 2])
-    assert p.take("r") is None
+    assert text.output() is None
 
 
 def test_n_completions_come_under_one_id() -> None:
@@ -137,7 +142,7 @@ def test_a_stop_string_ends_at_the_token_that_completed_it() -> None:
     completion = found[-1].outputs[0]
     assert (completion.finish_reason, completion.stop_reason) == ("stop", "xyz")
     assert len(completion.token_ids) == 5, "q came after it"
-    assert stopped == [Stopped("r", 0)]
+    assert stopped == [0]
     found, _ = outputs_of(updates, stop=["xyz"], include_stop_str_in_output=True)
     assert found[-1].outputs[0].text == "abxyz"
 
@@ -165,12 +170,6 @@ def test_stop_strings_wait_for_min_tokens() -> None:
 def test_without_detokenizing_there_is_no_text() -> None:
     (output,), _ = outputs_of([news(letters("ab"), "length")], detokenize=False)
     assert (output.outputs[0].text, output.outputs[0].token_ids) == ("", [0, 1])
-    bare = OutputProcessor()
-    bare.add("r", None, [1], SamplingParams())
-    bare.process([news(letters("ab"), "length")])
-    taken = bare.take("r")
-    assert taken is not None
-    assert taken.outputs[0].text == ""
 
 
 def test_logprobs_and_their_sum() -> None:
@@ -201,28 +200,21 @@ def test_metrics_are_those_of_the_whole_request() -> None:
     assert found[-1].num_cached_tokens == 4, "what was cached before, not what the first sample left"
 
 
-def test_unknown_and_ended_requests_are_ignored() -> None:
-    p = processor()
-    assert p.process([news(letters("a"))]) == []
-    assert p.take("r") is None
-    p.add("r", None, [1], SamplingParams(stop=["a"]))
-    assert p.process([news(letters("a")), news(letters("b"), "abort")]) == [Stopped("r", 0)]
-    output = p.take("r")
+def test_what_comes_after_the_end_is_ignored() -> None:
+    text = stream(SamplingParams(stop=["a"]))
+    assert text.take(news(letters("a")))
+    assert not text.take(news(letters("b"), "abort"))
+    output = text.output()
     assert output is not None
     assert (output.outputs[0].finish_reason, output.outputs[0].token_ids) == ("stop", [0])
-    assert len(p) == 0
-    p.add("r", None, [1], SamplingParams())
-    p.discard("r")
-    p.abort("r")
-    assert p.take("r") is None
+    assert output.finished
 
 
 def test_abort_gives_a_last_output() -> None:
-    p = processor()
-    p.add("r", None, [1], SamplingParams(n=2))
-    p.process([news(letters("a"), "length")])
-    p.abort("r")
-    output = p.take("r")
+    text = stream(SamplingParams(n=2))
+    text.take(news(letters("a"), "length"))
+    text.take(news((), "abort", index=1))
+    output = text.output()
     assert output is not None
     assert [c.finish_reason for c in output.outputs] == ["length", "abort"]
     assert output.finished
@@ -243,13 +235,12 @@ def test_the_text_does_not_depend_on_how_it_came(
     stop: tuple[str, ...],
     kind: RequestOutputKind,
 ) -> None:
-    p = processor()
-    p.add("r", None, [1], SamplingParams(stop=stop, output_kind=kind, max_tokens=99))
+    reader = stream(SamplingParams(stop=stop, output_kind=kind, max_tokens=99))
     outputs, rest = list[RequestOutput](), [SampledToken(t) for t in tokens]
     for cut, take in zip(cuts, takes, strict=True):
         piece, rest = rest[:cut], rest[cut:]
-        p.process([news(piece, None if rest else "length")])
-        if (take or not rest) and (output := p.take("r")) is not None:
+        reader.take(news(piece, None if rest else "length"))
+        if (take or not rest) and (output := reader.output()) is not None:
             outputs.append(output)
         if not rest:
             break
@@ -273,13 +264,75 @@ def test_the_text_does_not_depend_on_how_it_came(
     assert outputs[-1].finished
 
 
-@pytest.mark.parametrize("seed", [None, 0, 12345])
-def test_the_seed_is_told(seed: int | None) -> None:
-    p = processor()
-    p.add("r", None, [1], SamplingParams(), seed)
-    p.set_seed("r", 99)
-    p.process([news(letters("a"))])
-    output = p.take("r")
+def cut_in_two(
+    tokens: list[int], cut: int, stop: tuple[str, ...], kind: RequestOutputKind
+) -> tuple[str, list[int]]:
+    """(text, ids) of an answer that one stream begins and another one, which gets its tokens, ends."""
+    params = SamplingParams(stop=stop, output_kind=kind, max_tokens=99)
+    whole = [SampledToken(token) for token in tokens]
+    first = stream(params)
+    first.take(news(whole[:cut]))
+    begun = first.output()
+    second = processor().open(EngineRequest("r", [1], params, generated=tuple(whole[:cut])))
+    assert second.output() is None, "nothing is new"
+    second.take(news(whole[cut:], "length"))
+    ended = second.output()
+    assert ended is not None
+    assert ended.finished
+    parts = [begun, ended] if kind is RequestOutputKind.DELTA else [ended]
+    done = [output.outputs[0] for output in parts if output is not None]
+    return "".join(part.text for part in done), [token for part in done for token in part.token_ids]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    tokens=st.lists(st.sampled_from([0, 1, 2, 30]), min_size=2, max_size=12),
+    place=st.integers(0, 11),
+    stop=st.sampled_from([(), ("ab",), ("aba", "c"), ("é",), ("cab", "bb")]),
+    kind=st.sampled_from(KINDS),
+)
+def test_a_text_may_be_cut_anywhere(
+    tokens: list[int], place: int, stop: tuple[str, ...], kind: RequestOutputKind
+) -> None:
+    whole = stream(SamplingParams(stop=stop, max_tokens=99))
+    whole.take(news([SampledToken(token) for token in tokens], "length"))
+    output = whole.output()
     assert output is not None
-    assert output.seed == 99
-    p.set_seed("nobody", 1)
+    (wanted,) = output.outputs
+    cut = min(place, len(wanted.token_ids) - 1)  # an answer that has ended is not gone on with
+    assert cut_in_two(tokens, cut, stop, kind) == (wanted.text, wanted.token_ids)
+
+
+def forget_what_was_held(patch: pytest.MonkeyPatch) -> None:
+    resume = Completion.resume
+
+    def mutant(self: Completion, *given: Any) -> None:
+        resume(self, *given)
+        if self.matcher is not None:
+            self.matcher.flush()
+
+    patch.setattr(Completion, "resume", mutant)
+
+
+def say_it_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Completion, "_size", lambda self: (0, 0, 0))
+
+
+@pytest.mark.parametrize("mutant", [forget_what_was_held, say_it_again])
+def test_mutants_of_cut_texts_are_seen(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_b_a_c = [0, 1, 0, 2]
+    assert cut_in_two(a_b_a_c, 2, ("aba",), RequestOutputKind.DELTA) == ("", [0, 1, 0])
+    mutant(monkeypatch)
+    assert cut_in_two(a_b_a_c, 2, ("aba",), RequestOutputKind.DELTA) != ("", [0, 1, 0])
+
+
+@pytest.mark.parametrize("seed", [0, 12345])
+def test_the_seed_is_told(seed: int) -> None:
+    text = stream(SamplingParams())
+    text.begin(seed)
+    text.take(news(letters("a")))
+    output = text.output()
+    assert output is not None
+    assert output.seed == seed

@@ -8,7 +8,7 @@ from octavo.config import SchedulerConfig
 from octavo.engine.budget import MARGIN
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import StepPlan, StepResult
-from octavo.engine.request import Request, RequestState
+from octavo.engine.request import EngineRequest, Request, RequestState
 from octavo.engine.scheduler import Scheduler
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 from support.engine_harness import Harness
@@ -349,9 +349,14 @@ def test_a_stop_is_found_one_step_late_and_the_surplus_token_dropped() -> None:
     assert h.computed_tokens() - before == 5 + 2 + 1
 
 
+def sequence(name: str, arrival: int) -> Request:
+    asked = EngineRequest(name, [1], FREE)
+    return Request(asked, 0, 0, (0, arrival), 32, frozenset(), RequestMetrics(0.0))
+
+
 def test_three_steps_in_flight_are_refused() -> None:
     scheduler = Scheduler(SchedulerConfig(num_pages=8, page_size=4, max_model_len=32))
-    scheduler.add(Request("r", [1], FREE, 0, 0, (0, 0), 32, frozenset(), frozenset(), RequestMetrics(0.0)))
+    scheduler.add(sequence("r", 0))
     assert scheduler.schedule() is not None
     assert scheduler.schedule() is not None
     with pytest.raises(IntegrityError, match="too many steps"):
@@ -360,14 +365,14 @@ def test_three_steps_in_flight_are_refused() -> None:
 
 def test_results_of_another_step_and_missing_tokens_are_refused() -> None:
     scheduler = Scheduler(SchedulerConfig(num_pages=8, page_size=4, max_model_len=32))
-    request = Request("r", [1], FREE, 0, 0, (0, 0), 32, frozenset(), frozenset(), RequestMetrics(0.0))
+    request = sequence("r", 0)
     scheduler.add(request)
     plan = scheduler.schedule()
     assert plan is not None
     updates = scheduler.update(StepResult(plan.step_id, {}, {}))
     assert (updates[0].finish_reason, request.finished) == ("error", True)
     assert "did not return the tokens" in str(updates[0].stop_reason)
-    again = Request("s", [1], FREE, 0, 0, (0, 1), 32, frozenset(), frozenset(), RequestMetrics(0.0))
+    again = sequence("s", 1)
     scheduler.add(again)
     assert scheduler.schedule() is not None
     with pytest.raises(IntegrityError, match="result 7 came for step 1"):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from octavo import LLM, EngineCore, SamplingParams
-from octavo.assembly import load
+from octavo import LLM, SamplingParams
+from octavo.assembly import core_of, load
 from octavo.config import EngineConfig
 from octavo.engine.swap import SwapSpace
 from octavo.params import CompletionOutput
@@ -127,7 +127,7 @@ def test_preempted_requests_say_the_same(
 
 def test_a_late_request_starts_before_the_first_ends(fastest: str) -> None:
     loaded = load(EngineConfig("smollm2", backend=fastest, max_model_len=256, max_num_seqs=4))
-    core = EngineCore(loaded.config, loaded.runner, loaded.tokenizer.stop_token_ids)
+    core = core_of(loaded)
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     core.add_request("early", loaded.tokenizer.encode(STORY), params)
     order: list[tuple[str, bool]] = []

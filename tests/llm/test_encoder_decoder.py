@@ -14,7 +14,7 @@ from octavo import LLM, SamplingParams
 from octavo.async_llm import AsyncLLM
 from octavo.engine_args import EngineArgs
 from octavo.errors import CheckpointError, InvalidRequestError
-from octavo.prompts import read_prompt
+from octavo.prompts import PromptReader
 from octavo.server.app import create_app
 from octavo.tokenizer.folder import from_folder
 from support.seq2seq import make_folder
@@ -123,7 +123,7 @@ def test_conversations_are_refused(llm: LLM) -> None:
 
 def test_a_model_without_an_encoder_takes_none(folder: Path) -> None:
     with pytest.raises(InvalidRequestError, match="has no encoder"):
-        read_prompt({"encoder_prompt": "a", "decoder_prompt": "b"}, from_folder(folder))
+        PromptReader(from_folder(folder)).request("r", {"encoder_prompt": "a", "decoder_prompt": "b"}, GREEDY)
 
 
 def test_what_the_folder_lacks_is_named(tmp_path: Path) -> None:

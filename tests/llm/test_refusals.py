@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncEngineArgs, AsyncLLM, SamplingParams
+from octavo.engine.request import EngineRequest
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.params import BeamSearchParams
 from octavo.server.app import create_app
@@ -167,14 +168,14 @@ def test_a_prompts_own_priority_and_salt(llm: LLM, monkeypatch: pytest.MonkeyPat
     """Of more prompts than the engine holds at a time, those of the lowest number are given to it first."""
     one = SamplingParams(max_tokens=1)
     order: list[int] = []
-    real = llm._core.add_request
+    real = llm._core.add
 
-    def add(*args: Any, priority: int, **options: Any) -> int:
-        order.append(priority)
-        return real(*args, priority=priority, **options)
+    def add(request: EngineRequest, arrival: float) -> int:
+        order.append(request.priority)
+        return real(request, arrival)
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm._core, "add_request", add)
+        patch.setattr(llm._core, "add", add)
         prompts = [[i + 3, 7] for i in range(20)]
         outputs = llm.generate(prompts, one, priority=[-i for i in range(20)])
     assert order == sorted(order)

@@ -21,7 +21,7 @@ from octavo.engine.page_groups import LOCAL, SELF, GroupSpec
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import StepPlan
 from octavo.engine.prefix_cache import Node
-from octavo.engine.request import Request, RequestState
+from octavo.engine.request import EngineRequest, Request, RequestState
 from octavo.engine.windows import Windows
 from octavo.params import RequestMetrics, SamplingParams
 from support.page_parts import part
@@ -267,7 +267,7 @@ def _each(world: World) -> range:
 
 
 def new_request(tokens: list[int]) -> Request:
-    request = Request("r", tokens, PARAMS, 0, 0, (0, 0), 99, NOTHING, NOTHING, RequestMetrics(0.0))
+    request = Request(EngineRequest("r", tokens, PARAMS), 0, 0, (0, 0), 99, NOTHING, RequestMetrics(0.0))
     request.state = RequestState.RUNNING
     return request
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.local_pages import LocalPages
-from octavo.engine.request import Request, RequestState, RequestUpdate
+from octavo.engine.request import EngineRequest, Namespace, Request, RequestState, RequestUpdate
+from octavo.engine.scheduler import Scheduler
 from octavo.params import SamplingParams
 from octavo.sampling.beam import BeamSearch
 from support.page_parts import part
@@ -80,15 +82,12 @@ class Harness:
             num_pages, page_size, self.toy, propose=propose, page_file=page_file, window=window, local=local
         )
         self.core = EngineCore(
-            config,
+            Admission(config, frozenset({EOS}), beam_search=BeamSearch),
             self.executor,
-            (EOS,),
-            vocab_size=None,
             rng=random.Random(7),
             clock=clock,
             steps_in_flight=depth,
-            beam_search=BeamSearch,
-            page_file=page_file,
+            scheduler=Scheduler(config, page_file=page_file),
         )
         self.scheduler = self.core.scheduler
         self.kv = self.scheduler.kv
@@ -102,6 +101,7 @@ class Harness:
         self.options: dict[str, Any] = {}  # what it was made of, where another is to be made like it
         self._expected: dict[tuple[str, int], tuple[list[int], str]] = {}
         self._count = 0
+        self._clock = clock
 
     # --- operations ---------------------------------------------------------------------------------
 
@@ -117,9 +117,11 @@ class Harness:
         params = params or SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0)
         name = f"r{self._count}"
         self._count += 1
-        seed = self.core.add_request(
-            name, prompt, params, priority=priority, cache_salt=salt, encoder_token_ids=encoder
+        request = EngineRequest(
+            name, list(prompt), params, priority, encoder_token_ids=tuple(encoder), namespace=Namespace(salt)
         )
+        self.core.check(request)
+        seed = self.core.add(request, self._clock())
         limit = self.config.max_model_len
         if params.beam_search is not None:
             wanted = search(prompt, params, limit, self.toy, encoder)

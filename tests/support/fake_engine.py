@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.engine.request import EngineRequest, Namespace
 from octavo.errors import InvalidRequestError
 from octavo.params import (
     CompletionOutput,
@@ -60,7 +61,7 @@ class FakeStats:
 
 @dataclass
 class Call:
-    """One generate() as it arrived."""
+    """One request as it arrived."""
 
     request_id: str | None
     prompt: list[int]
@@ -155,17 +156,24 @@ class FakeEngine:
     def shutdown(self) -> None:
         self.shut = True
 
-    async def generate(
+    def request(
         self,
         prompt: Any,
         sampling_params: SamplingParams,
-        request_id: str | None = None,
+        request_id: str,
         *,
         priority: int = 0,
         cache_salt: str | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt["prompt_token_ids"])
-        self.calls.append(Call(request_id, ids, sampling_params, priority, cache_salt))
+    ) -> EngineRequest:
+        return EngineRequest(request_id, prompt, sampling_params, priority, namespace=Namespace(cache_salt))
+
+    async def outputs(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
+        return self._answer(request)
+
+    async def _answer(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
+        ids, sampling_params, request_id = request.prompt_token_ids, request.params, request.request_id
+        salt = request.namespace.salt
+        self.calls.append(Call(request_id, ids, sampling_params, request.priority, salt))
         if self.refuse is not None:
             raise self.refuse
         await self.compiler.compile_async(sampling_params)

@@ -11,8 +11,10 @@ from typing import Any
 from octavo.assembly import limits_of, states_of
 from octavo.checkpoints import open_checkpoint
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.request import RequestUpdate
+from octavo.engine.scheduler import Scheduler
 from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
@@ -153,14 +155,11 @@ def tiny_engine(
             model, behind, PageMoves(kv, config.num_pages), limits, states, (EOS,), steps=steps
         )
     return EngineCore(
-        config,
+        Admission(config, frozenset({EOS}), VOCAB_SIZE, BeamSearch),
         runner,
-        (EOS,),
-        vocab_size=VOCAB_SIZE,
         rng=random.Random(0),
-        beam_search=BeamSearch,
         steps_in_flight=depth,
-        page_file=page_file,
+        scheduler=Scheduler(config, page_file=page_file),
     )
 
 

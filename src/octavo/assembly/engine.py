@@ -1,4 +1,4 @@
-"""From the engine's numbers to the sizes of what computes its steps."""
+"""The engine of what was loaded, and the sizes of what computes its steps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,30 @@ from typing import TYPE_CHECKING
 from octavo.config import SchedulerConfig
 
 if TYPE_CHECKING:
+    from octavo.assembly.loading import Loaded
+    from octavo.engine.core import EngineCore
     from octavo.kernels.ops import Limits
     from octavo.runtime.states import RequestStates
+
+
+def core_of(loaded: Loaded) -> EngineCore:
+    """The engine of what was loaded: the one place that puts its parts together."""
+    import random
+
+    from octavo.engine.admission import Admission
+    from octavo.engine.core import EngineCore
+    from octavo.engine.scheduler import Scheduler
+    from octavo.sampling.beam import BeamSearch
+
+    config, runner, seed = loaded.config, loaded.runner, loaded.user.seed
+    ends = frozenset(loaded.tokenizer.stop_token_ids)
+    return EngineCore(
+        Admission(config, ends, loaded.model.vocab_size, BeamSearch),
+        runner,
+        rng=None if seed is None else random.Random(seed),
+        steps_in_flight=runner.steps_in_flight,
+        scheduler=Scheduler(config, page_file=loaded.page_file),
+    )
 
 
 def states_of(config: SchedulerConfig, spare_page: int) -> RequestStates:

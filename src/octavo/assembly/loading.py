@@ -41,7 +41,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    """Everything that answers. The engine itself is made by whoever drives it (llm.py)."""
+    """Everything that answers. Whoever drives it makes an engine of it: core_of()."""
 
     user: EngineConfig
     config: SchedulerConfig

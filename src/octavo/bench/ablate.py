@@ -18,6 +18,7 @@ from octavo.bench.baselines import ContiguousKV, StaticScheduler
 from octavo.bench.stats import percentile
 from octavo.bench.workload import random_prompts
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import OctavoError
@@ -62,7 +63,7 @@ def drive(loaded: Loaded, scheduler: Scheduler, jobs: Sequence[Job]) -> Seen:
     Raises:
         OctavoError: a request failed.
     """
-    core = EngineCore(scheduler.config, loaded.runner, scheduler=scheduler)
+    core = EngineCore(Admission(scheduler.config), loaded.runner, scheduler=scheduler)
     first, last = [0.0] * len(jobs), [0.0] * len(jobs)
     gaps: list[list[float]] = [[] for _ in jobs]
     queue = sorted(range(len(jobs)), key=lambda number: jobs[number].arrival_s)
@@ -281,7 +282,7 @@ def sharing(
     wish = sampling_params(BeamSearchParams(beam_width=beams, max_tokens=new_tokens, ignore_eos=True))
     shared, copied = [], []
     for prompt in random_prompts(rounds, prompt_tokens, loaded.model.vocab_size, seed=3):
-        core = EngineCore(config, loaded.runner, beam_search=BeamSearch)
+        core = EngineCore(Admission(config, beam_search=BeamSearch), loaded.runner)
         core.add_request("beams", prompt, wish)
         most = (0, 0)
         while core.has_unfinished():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.assembly import Loaded
+from octavo.engine.request import EngineRequest
 from octavo.errors import OctavoError
 from octavo.llm import LLM
 from octavo.params import SamplingParams
@@ -95,11 +96,14 @@ class Driver(LLM):
         params = self._compiler.compile(SamplingParams(**{"temperature": 0.0, **sampling, **always}))
         names = [f"run-{self._next_id + i}" for i in range(len(prompts))]
         self._next_id += len(names)
-        for prompt in prompts:
-            self._core.check(prompt, params)
+        requests = [
+            EngineRequest(name, list(prompt), params) for name, prompt in zip(names, prompts, strict=True)
+        ]
+        for request in requests:
+            self._core.check(request)
         try:
-            for name, prompt in zip(names, prompts, strict=True):
-                self._core.add_request(name, prompt, params)
+            for request in requests:
+                self._core.add(request, time.monotonic())
             return self._drive(names, sum(map(len, prompts)))
         except BaseException:
             for name in names:

@@ -17,10 +17,11 @@ import numpy as np
 
 from octavo.bench.trace import TraceRequest, prompt_ids
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
 from octavo.engine.plan import StepPlan, StepResult
-from octavo.engine.request import RequestUpdate
+from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
@@ -151,7 +152,7 @@ class Simulation:
         self.clock = Clock()
         self.executor = SimulatedExecutor(cost, self.clock)
         self.core = EngineCore(
-            config,
+            Admission(config),
             self.executor,
             clock=self.clock,
             steps_in_flight=steps_in_flight,
@@ -194,13 +195,10 @@ class Simulation:
             )
             self._params[request.output_tokens] = params
         try:
-            self.core.add_request(
-                str(number),
-                prompt_ids(request, number),
-                params,
-                priority=request.priority,
-                arrival_time=request.arrival_s,
-            )
+            prompt = list(prompt_ids(request, number))
+            asked = EngineRequest(str(number), prompt, params, request.priority)
+            self.core.check(asked)
+            self.core.add(asked, request.arrival_s)
         except (OverloadedError, InvalidRequestError):
             self.metrics.append(None)
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
 from octavo.engine.beams import SearchMaker, pages_needed
-from octavo.engine.encoder_input import check_encoder_input
+from octavo.engine.request import EngineRequest
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import MAX_LOGPROBS, BeamSearchParams, SamplingParams
 
@@ -22,6 +22,24 @@ def check_priority(priority: int) -> None:
         )
 
 
+def check_encoder_input(token_ids: Sequence[int], limit: int, vocab_size: int | None) -> None:
+    """Raise InvalidRequestError unless an encoder that reads up to limit tokens (0: none) takes these."""
+    if bool(token_ids) is not (limit > 0):
+        wrong = "needs at least one token for its encoder" if limit else "has no encoder"
+        raise InvalidRequestError(f"the model {wrong}", "encoder_prompt")
+    if len(token_ids) > limit:
+        raise InvalidRequestError(
+            f"the encoder's input has {len(token_ids)} tokens; at most {limit} are computed in one step: "
+            "shorten it, or raise max_model_len and max_num_batched_tokens as far as the model allows",
+            "encoder_prompt",
+        )
+    for token in token_ids:
+        if token < 0 or (vocab_size is not None and token >= vocab_size):
+            raise InvalidRequestError(
+                f"token id {token} of the encoder's input is not in the vocabulary", "encoder_prompt"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The bounds that a request must keep. Immutable, so any thread may ask.
@@ -33,20 +51,22 @@ class Admission:
     """
 
     config: SchedulerConfig
-    eos_ids: frozenset[int]
-    vocab_size: int | None
-    beam_search: SearchMaker | None
+    eos_ids: frozenset[int] = frozenset()
+    vocab_size: int | None = None
+    beam_search: SearchMaker | None = None
 
-    def check(
-        self, token_ids: Sequence[int], params: SamplingParams, encoder_token_ids: Sequence[int] = ()
-    ) -> None:
+    def check(self, request: EngineRequest) -> None:
         """Whether a request could be served.
 
         Raises:
-            InvalidRequestError: the prompt is empty or too long, a token id is out of range, or n is more
-                than could run and wait together.
+            InvalidRequestError: the prompt is empty or too long, a token id is out of range, n is more
+                than could run and wait together, or what was generated already cannot be gone on from.
         """
-        check_encoder_input(encoder_token_ids, self.config.max_encoder_len, self.vocab_size)
+        check_priority(request.priority)
+        if request.index is not None or request.generated:
+            self._check_continuation(request)
+        token_ids, params = request.prompt_token_ids, request.params
+        check_encoder_input(request.encoder_token_ids, self.config.max_encoder_len, self.vocab_size)
         length, limit = len(token_ids), self.config.max_model_len
         if length == 0:
             raise InvalidRequestError("the prompt is empty: it must hold at least one token", "prompt")
@@ -56,7 +76,7 @@ class Admission:
                 f"the prompt has {length} tokens; max_model_len {limit} leaves room for at most {most}",
                 "prompt",
             )
-        if params.n > self.config.max_sequences:
+        if request.num_sequences > self.config.max_sequences:
             most = self.config.max_sequences
             raise InvalidRequestError(
                 f"n {params.n} is above the {most} sequences that may run and wait", "n"
@@ -66,7 +86,8 @@ class Admission:
                 "bad_words and structured_outputs need a tokenizer: use LLM or AsyncLLM", "structured_outputs"
             )
         if params.beam_search is not None:
-            self._check_beams(length, len(encoder_token_ids), params, params.beam_search)
+            _ = self.searches
+            self._check_beams(request, params.beam_search)
         vocab = self.vocab_size
         if vocab is None:
             if min(token_ids) < 0:
@@ -80,12 +101,43 @@ class Admission:
             if highest >= vocab:
                 raise InvalidRequestError(f"{name} names token {highest}, the vocabulary has {vocab}", name)
 
-    def _check_beams(
-        self, length: int, encoder_length: int, params: SamplingParams, beams: BeamSearchParams
-    ) -> None:
-        config, width = self.config, beams.beam_width
-        if self.beam_search is None:
-            raise UnsupportedError("this engine was made without a beam search", "beam_search")
+    def _check_continuation(self, request: EngineRequest) -> None:
+        """Whether an answer can be gone on with, or one of n be asked for alone."""
+        params, index, field = request.params, request.index, "generated_token_ids"
+        for name in ("beam_search", "pooling", "prompt_logprobs"):
+            if getattr(params, name) is not None:
+                raise InvalidRequestError(f"{name} is for a request that begins: it cannot go on", name)
+        if index is None and params.n > 1:
+            raise InvalidRequestError(f"{params.n} completions go on one at a time: give index", "index")
+        if index is not None and (type(index) is not int or not 0 <= index < params.n):
+            raise InvalidRequestError(f"index must be from 0 to {params.n - 1}, not {index!r}", "index")
+        ids = [token.token_id for token in request.generated]
+        if not ids:
+            return
+        if params.seed is None and not params.greedy:
+            raise InvalidRequestError("an answer goes on with the seed that it began with: give seed", "seed")
+        highest = max(ids) if self.vocab_size is None else self.vocab_size - 1
+        for token in ids:
+            if not 0 <= token <= highest:
+                raise InvalidRequestError(f"token id {token} of {field} is not in the vocabulary", field)
+        if params.allowed_token_ids is not None:
+            for token in set(ids).difference(params.allowed_token_ids):
+                raise InvalidRequestError(f"{field} hold {token}, allowed_token_ids do not", field)
+        start = len(request.prompt_token_ids)
+        most = self.limit(start, params) - start
+        if len(ids) >= most:
+            raise InvalidRequestError(
+                f"{field} has {len(ids)} tokens, and the answer ends with {most} (max_tokens, max_model_len)",
+                field,
+            )
+        ends = self.end_ids(params)
+        for token in ids[params.min_tokens :]:
+            if token in ends:
+                raise InvalidRequestError(f"{field} hold {token}, which ends an answer", field)
+
+    def _check_beams(self, request: EngineRequest, beams: BeamSearchParams) -> None:
+        config, width, params = self.config, beams.beam_width, request.params
+        length, encoder_length = len(request.prompt_token_ids), len(request.encoder_token_ids)
         if width > config.max_num_seqs:
             raise InvalidRequestError(
                 f"beam_width {width} needs {width} sequences at once; max_num_seqs is {config.max_num_seqs}",
@@ -96,7 +148,7 @@ class Admission:
                 f"beam_width {width} needs a vocabulary of {2 * width}; it has {self.vocab_size}",
                 "beam_width",
             )
-        ends = len(self.end_ids(params)[0])
+        ends = len(self.end_ids(params))
         if width + ends > MAX_LOGPROBS:
             raise InvalidRequestError(
                 f"beam_width {width} with {ends} end tokens is above {MAX_LOGPROBS}", "beam_width"
@@ -119,13 +171,23 @@ class Admission:
                 "beam_width",
             )
 
+    @property
+    def searches(self) -> SearchMaker:
+        """Who starts beam searches.
+
+        Raises:
+            UnsupportedError: nobody does.
+        """
+        if self.beam_search is None:
+            raise UnsupportedError("this engine was made without a beam search", "beam_search")
+        return self.beam_search
+
     def limit(self, length: int, params: SamplingParams) -> int:
         """How long a sequence may become whose prompt has this length."""
         limit = self.config.max_model_len + params.only_prompt  # with the token that is drawn at its end
         return limit if params.max_tokens is None else min(limit, length + params.max_tokens)
 
-    def end_ids(self, params: SamplingParams) -> tuple[frozenset[int], frozenset[int]]:
-        """(tokens that end a sequence, those of them that are not the caller's own)."""
+    def end_ids(self, params: SamplingParams) -> frozenset[int]:
+        """Tokens that end a sequence."""
         own = frozenset(params.stop_token_ids)
-        eos = frozenset[int]() if params.ignore_eos else self.eos_ids
-        return eos | own, eos - own
+        return own if params.ignore_eos else self.eos_ids | own

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from octavo.engine.core import EngineCore
-from octavo.engine.output import OutputProcessor
-from octavo.engine.request import ERROR, RequestUpdate
+from octavo.engine.output import Reader
+from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.engine.stats import EngineStats
-from octavo.errors import EngineDeadError, InvalidRequestError, RequestFailedError, ShuttingDownError
-from octavo.params import RequestOutput, SamplingParams
+from octavo.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
+
+T = TypeVar("T")
 
 ABORT_GRACE_S = 5.0
 """How long drain() waits for the last step once it has aborted what was left."""
@@ -22,13 +24,8 @@ ABORT_GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Add:
-    request_id: str
-    token_ids: Sequence[int]
-    params: SamplingParams
-    priority: int
-    cache_salt: str | None
-    arrival_time: float
-    encoder_token_ids: Sequence[int] = ()
+    request: EngineRequest
+    arrival: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,47 +36,38 @@ class _Abort:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    function: Callable[[], bool]
-    future: Future[bool]
+    function: Callable[[], Any]
+    future: Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """The core's answer to _Add: the seed, or why not."""
+    """The core's answer to a request: the seed that it uses, or why not."""
 
     request_id: str
     seed: int
     error: Exception | None = None
 
 
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """A caller's side of a request. num_open: sequences whose end the core has not reported."""
-
-    num_open: int
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    error: Exception | None = None
-
-
 class AsyncEngine:
-    """Serves asyncio callers from one thread that runs EngineCore. Specification:
+    """Serves asyncio callers from one thread that runs EngineCore: a TokenSource. Specification:
 
         event loop                                    engine thread
-        generate() --- inbox (adds, aborts) -------->  core.add_request / abort
-           ^                                           core.step
-           `-- OutputProcessor <-- outbox, one wake-up a step <--
+        submit() ----- inbox (requests, aborts) ---->  core.add / abort
+                                                       core.step
+        Reader.take() <-- outbox, one wake-up a step <--
 
-    1.  The core belongs to the engine thread; streams and the OutputProcessor to the event loop.
-        They meet only in inbox and outbox, under one lock.
+    1.  The core belongs to the engine thread; readers belong to the event loop. They meet only in inbox
+        and outbox, under one lock.
     2.  The thread sleeps while there is nothing to do; whatever enters the inbox wakes it. Before
         each step it takes the whole inbox, so an abort takes effect within one step.
     3.  The outbox wakes the loop at most once a step, and not again before the loop has read it.
-    4.  A caller takes its output when it comes for it; what happened meanwhile is merged, so slow
-        callers cost no queue. All queues are bounded by the requests in the house, and these by
+    4.  A reader hears of a step at once, and merges what its caller has not fetched, so slow callers
+        cost no queue. All queues are bounded by the requests in the house, and these by
         max_waiting + max_num_seqs.
-    5.  A caller that leaves (closes the generator, or its task is cancelled) aborts its request.
+    5.  A reader that leaves aborts its request.
         The id stays in use until the core has confirmed the end.
-    6.  If the thread dies, every caller gets EngineDeadError, now and later.
+    6.  If the thread dies, every reader fails with EngineDeadError, now and later.
     7.  One event loop at a time; another one may follow when the first is closed.
 
     *The switch interval.* Both threads share the GIL. A step releases it while the kernels run; to
@@ -95,13 +83,11 @@ class AsyncEngine:
     def __init__(
         self,
         core: EngineCore,
-        outputs: OutputProcessor,
         *,
         stall_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
-        self._outputs = outputs
         self._stall_s = stall_s
         self._clock = clock
         self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
@@ -114,7 +100,8 @@ class AsyncEngine:
         self._waking = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # The loop's own.
-        self._streams: dict[str, _Stream] = {}
+        self._readers: dict[str, Reader] = {}
+        self._open: dict[str, int] = {}  # sequences whose end the core has not reported
         self._draining = False
         self._idle = asyncio.Event()
         # Written by the engine thread, read by `healthy`.
@@ -127,56 +114,51 @@ class AsyncEngine:
         """Start the engine thread. Once."""
         self._thread.start()
 
-    async def generate(
-        self,
-        request_id: str,
-        token_ids: Sequence[int],
-        params: SamplingParams,
-        *,
-        prompt: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        encoder_token_ids: Sequence[int] = (),
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one prompt, as params.output_kind wants them, until one is finished.
+    def submit(self, request: EngineRequest, reader: Reader) -> None:
+        """Serve a request; on the event loop, where the reader will hear of it.
 
         Raises:
-            InvalidRequestError: see EngineCore.add_request. Before the first output, like
+            InvalidRequestError: see EngineCore.check; or the id is in use.
             OverloadedError: too many are waiting. ShuttingDownError: the engine is draining.
-            RequestFailedError: the engine failed at this request, at any of its n completions.
             EngineDeadError: the engine thread is not running (any more).
         """
-        now = self._clock()
-        add = _Add(request_id, token_ids, params, priority, cache_salt, now, encoder_token_ids)
-        stream = self._open(add, prompt)
-        finished = False
-        try:
-            while not finished:
-                if (output := self._outputs.take(request_id)) is not None:
-                    _raise_failure(output)
-                    finished = output.finished
-                    yield output
-                elif stream.error is not None:
-                    raise stream.error
-                else:
-                    await stream.news.wait()
-                    stream.news.clear()
-        finally:
-            self._outputs.discard(request_id)
-            if not finished and stream.num_open:
+        self._bind(asyncio.get_running_loop())
+        if self._draining:
+            raise ShuttingDownError("the engine is shutting down and takes no new requests")
+        if self._dead is not None or not self._thread.is_alive():
+            raise self._why_dead()
+        self._core.check(request)
+        request_id, count = request.request_id, request.num_sequences
+        if request_id in self._open:
+            raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
+        self._core.check_room(count, self._num_pending())
+        if not self._send(_Add(request, self._clock())):
+            raise self._why_dead()
+        self._readers[request_id], self._open[request_id] = reader, count
+        self._idle.clear()
+
+    def leave(self, request_id: str, reader: Reader) -> None:
+        """Say nothing more to the reader; what still runs of its request ends within a step."""
+        if self._readers.get(request_id) is reader:
+            del self._readers[request_id]
+            if request_id in self._open:
                 self._send(_Abort(request_id))
 
     async def abort(self, request_id: str) -> None:
-        """End a request within a step; its generator gives a last output with finish_reason "abort"."""
-        if request_id in self._streams:
+        """End a request within a step; its reader hears of an end with finish_reason "abort"."""
+        if request_id in self._open:
             self._send(_Abort(request_id))
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget cached prefixes that no running request uses. True: none is left."""
-        call = _Call(self._core.reset_prefix_cache, Future())
-        if not self._send(call):
+    async def call(self, function: Callable[[EngineCore], T]) -> T:
+        """What a function makes of the core, on the engine thread, between two steps.
+
+        Raises:
+            EngineDeadError: the engine thread is not running (any more). What the function raises, too.
+        """
+        future: Future[T] = Future()
+        if not self._send(_Call(lambda: function(self._core), future)):
             raise self._why_dead()
-        return await asyncio.wrap_future(call.future)
+        return await asyncio.wrap_future(future)
 
     def stats(self) -> EngineStats:
         """A snapshot; requests that the engine thread has not taken yet count as waiting."""
@@ -199,7 +181,7 @@ class AsyncEngine:
         """Refuse new requests, let the others end for at most timeout_s, abort the rest, and stop."""
         self._draining = True
         if not await self._until_idle(timeout_s):
-            for request_id in tuple(self._streams):
+            for request_id in tuple(self._open):
                 self._send(_Abort(request_id))
             await self._until_idle(ABORT_GRACE_S)
         await asyncio.to_thread(self.stop)
@@ -214,37 +196,17 @@ class AsyncEngine:
 
     # --- the loop's side ----------------------------------------------------------------------------
 
-    def _open(self, add: _Add, prompt: str | None) -> _Stream:
-        self._bind(asyncio.get_running_loop())
-        if self._draining:
-            raise ShuttingDownError("the engine is shutting down and takes no new requests")
-        if self._dead is not None or not self._thread.is_alive():
-            raise self._why_dead()
-        self._core.check(add.token_ids, add.params, add.encoder_token_ids)
-        if add.request_id in self._streams:
-            raise InvalidRequestError(f"request_id {add.request_id!r} is in use", "request_id")
-        self._core.check_room(add.params.n, self._num_pending())
-        stream = _Stream(num_open=add.params.n)
-        self._outputs.add(add.request_id, prompt, add.token_ids, add.params)
-        if not self._send(add):
-            self._outputs.discard(add.request_id)
-            raise self._why_dead()
-        self._streams[add.request_id] = stream
-        self._idle.clear()
-        return stream
-
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Serve this loop. Requests of one that was closed are aborted."""
         if self._loop is loop:
             return
-        if self._loop is not None and self._streams and not self._loop.is_closed():
+        if self._loop is not None and self._open and not self._loop.is_closed():
             raise RuntimeError("an AsyncEngine serves one event loop at a time")
         self._idle = asyncio.Event()
         with self._wake:
             self._loop, self._waking = loop, False
-        for request_id, stream in self._streams.items():
-            stream.news = asyncio.Event()  # nobody waits any more; the old one belongs to the old loop
-            self._outputs.discard(request_id)
+        self._readers.clear()  # nobody waits any more
+        for request_id in self._open:
             self._send(_Abort(request_id))
         self._wake_loop()
 
@@ -260,7 +222,7 @@ class AsyncEngine:
     def _num_pending(self) -> int:
         """Sequences on their way to the engine thread."""
         with self._wake:
-            return sum(command.params.n for command in self._inbox if isinstance(command, _Add))
+            return sum(c.request.num_sequences for c in self._inbox if isinstance(c, _Add))
 
     def _why_dead(self) -> EngineDeadError:
         return self._dead or EngineDeadError("the engine is not running")
@@ -270,41 +232,44 @@ class AsyncEngine:
         with self._wake:
             news, self._outbox, self._waking = self._outbox, [], False
             dead = self._dead
-        updates: list[RequestUpdate] = []
         for item in news:
             if isinstance(item, _Added):
                 self._added(item)
-            else:
-                updates.append(item)
-        for stopped in self._outputs.process(updates):
-            self._send(_Abort(stopped.request_id, stopped.index))
-        for update in updates:
-            stream = self._streams.get(update.request_id)
-            if stream is not None:
-                stream.news.set()
-                if update.finish_reason is not None:
-                    stream.num_open -= 1
-                    if stream.num_open == 0:
-                        del self._streams[update.request_id]
+                continue
+            reader = self._readers.get(item.request_id)
+            if reader is not None and _heard(reader, item):
+                self._send(_Abort(item.request_id, item.index))
+            if item.finish_reason is not None:
+                self._ended(item.request_id)
         if dead is not None:
-            for stream in self._streams.values():
-                stream.error = dead
-                stream.news.set()
-            self._streams.clear()
-        if not self._streams:
+            for reader in self._readers.values():
+                reader.fail(dead)
+            self._readers.clear()
+            self._open.clear()
+        if not self._open:
             self._idle.set()
 
     def _added(self, answer: _Added) -> None:
-        if answer.error is None:
-            self._outputs.set_seed(answer.request_id, answer.seed)
-            return
-        stream = self._streams.pop(answer.request_id, None)
-        if stream is not None:
-            stream.num_open, stream.error = 0, answer.error
-            stream.news.set()
+        reader = self._readers.get(answer.request_id)
+        if answer.error is not None:
+            self._open.pop(answer.request_id, None)
+            self._readers.pop(answer.request_id, None)
+        if reader is not None and answer.error is None:
+            reader.begin(answer.seed)
+        elif reader is not None and answer.error is not None:
+            reader.fail(answer.error)
+
+    def _ended(self, request_id: str) -> None:
+        """One of the request's sequences has."""
+        left = self._open.get(request_id, 1) - 1
+        if left:
+            self._open[request_id] = left
+        else:
+            self._open.pop(request_id, None)
+            self._readers.pop(request_id, None)
 
     async def _until_idle(self, timeout_s: float) -> bool:
-        if self._streams:
+        if self._open:
             try:
                 await asyncio.wait_for(self._idle.wait(), timeout_s)
             except TimeoutError:
@@ -365,19 +330,11 @@ class AsyncEngine:
                 command.future.set_exception(error)
         else:
             try:
-                seed = self._core.add_request(
-                    command.request_id,
-                    command.token_ids,
-                    command.params,
-                    priority=command.priority,
-                    cache_salt=command.cache_salt,
-                    arrival_time=command.arrival_time,
-                    encoder_token_ids=command.encoder_token_ids,
-                )
+                seed = self._core.add(command.request, command.arrival)
             except Exception as error:  # the caller's, not ours
-                news.append(_Added(command.request_id, 0, error))
+                news.append(_Added(command.request.request_id, 0, error))
             else:
-                news.append(_Added(command.request_id, seed))
+                news.append(_Added(command.request.request_id, seed))
 
     def _wake_loop(self) -> None:
         """Ask the loop to read the outbox, unless it has been asked."""
@@ -393,7 +350,10 @@ class AsyncEngine:
                 self._waking = False
 
 
-def _raise_failure(output: RequestOutput) -> None:
-    for completion in output.outputs:
-        if completion.finish_reason == ERROR:
-            raise RequestFailedError(str(completion.stop_reason))
+def _heard(reader: Reader, update: RequestUpdate) -> bool:
+    """Whether the reader ends the completion here. One that fails does, and others still hear of theirs."""
+    try:
+        return reader.take(update)
+    except Exception as error:
+        reader.fail(error)
+        return True

@@ -209,8 +209,8 @@ class BeamGroup(Cohort):
         ]
 
     def _stop_reason(self, hypothesis: Hypothesis) -> int | None:
-        last = hypothesis.tokens[-1].token_id
-        return None if hypothesis.finish_reason != STOP or last in self.owner.eos_ids else last
+        last, own = hypothesis.tokens[-1].token_id, self.owner.params.stop_token_ids
+        return last if hypothesis.finish_reason == STOP and last in own else None
 
 
 def begin_group(owner: Request, params: BeamSearchParams, make: SearchMaker) -> None:
@@ -218,7 +218,8 @@ def begin_group(owner: Request, params: BeamSearchParams, make: SearchMaker) -> 
     asked = owner.params
     limit = owner.max_total_tokens - owner.num_prompt_tokens
     search = make(params, owner.stop_ids, limit, asked.logprobs or 0)
-    owner.params = make.following(row_params(asked, make.candidates(params, owner.stop_ids)))
+    following = make.following(row_params(asked, make.candidates(params, owner.stop_ids)))
+    owner.source = replace(owner.source, params=following)
     owner.group = BeamGroup(owner, params.beam_width, asked.n, search)
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
-from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
-from octavo.engine.admission import Admission, check_priority
-from octavo.engine.beams import SearchMaker, begin_group
-from octavo.engine.disk_tier import PageFile
-from octavo.engine.encoder_input import salt_of
+from octavo.config import MAX_IN_FLIGHT
+from octavo.engine.admission import Admission
+from octavo.engine.beams import begin_group
 from octavo.engine.page_pool import ensure
-from octavo.engine.plan import Executor, Handle, StepPlan
-from octavo.engine.request import Request, RequestUpdate
+from octavo.engine.plan import Executor, Handle, RowStep, StepPlan
+from octavo.engine.request import EngineRequest, Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
-from octavo.engine.stats import EngineStats
+from octavo.engine.stats import EngineStats, RowState, Snapshot
 from octavo.errors import (
     DeviceLostError,
     EngineDeadError,
@@ -34,7 +32,7 @@ MAX_FAILED_STEPS = 3
 
 
 class EngineCore:
-    """The engine without threads, text or model: add_request(), step(), abort().
+    """The engine without threads, text or model: check(), add(), step(), abort().
 
     One bad request ends alone: a row that failed ends its request, a step that failed ends the
     requests of that step, and only MAX_FAILED_STEPS failing steps in a row end the engine, or a device
@@ -43,15 +41,12 @@ class EngineCore:
     Not thread safe, but for stats() and check(): AsyncEngine gives it a thread of its own.
 
     Args:
+        admission: the engine's numbers, and which requests it takes.
         executor: who computes (runtime.runner.ModelRunner).
-        eos_token_ids: end a sequence unless it ignores them.
-        vocab_size: token ids at or above it are refused; None: not checked.
         rng: draws seeds for requests that bring none; the system's randomness by default.
         clock: seconds, monotonic.
-        beam_search: starts beam searches (sampling.beam.BeamSearch); None: they are refused.
         steps_in_flight: 2 plans the next step while the executor works on one.
-        scheduler: another one than Scheduler(config), to compare with.
-        page_file: where evicted pages of the prefix cache go (runtime.page_file); None: they are gone.
+        scheduler: another one than Scheduler(config): with a page file, or to compare with.
 
     Attributes:
         failed_steps: how many steps have failed since the last one that did not.
@@ -59,33 +54,29 @@ class EngineCore:
 
     def __init__(
         self,
-        config: SchedulerConfig,
+        admission: Admission,
         executor: Executor,
-        eos_token_ids: Iterable[int] = (),
         *,
-        vocab_size: int | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
-        beam_search: SearchMaker | None = None,
         steps_in_flight: int = 1,
         scheduler: Scheduler | None = None,
-        page_file: PageFile | None = None,
     ) -> None:
         if not 1 <= steps_in_flight <= MAX_IN_FLIGHT:
             raise InvalidRequestError(
                 f"steps_in_flight must be 1 or 2, not {steps_in_flight}", "steps_in_flight"
             )
-        self.config = config
+        self.config = admission.config
         self._executor = executor
         self._rng = rng or random.SystemRandom()
         self._clock = clock
-        self._beam_search = beam_search
-        self._admission = Admission(config, frozenset(eos_token_ids), vocab_size, beam_search)
+        self._admission = admission
         self._depth = steps_in_flight
-        self.scheduler = scheduler or Scheduler(config, page_file=page_file)
+        self.scheduler = scheduler or Scheduler(admission.config)
         self._requests: dict[str, list[Request]] = {}  # unfinished ones by the caller's name
         self._flights: deque[tuple[StepPlan, Handle, float]] = deque()
         self._last_result_time = 0.0
+        self._last_steps: Sequence[RowStep] = ()
         self._arrivals = 0
         self.failed_steps = 0
         self._closed = False
@@ -93,11 +84,9 @@ class EngineCore:
 
     # --- requests -----------------------------------------------------------------------------------
 
-    def check(
-        self, token_ids: Sequence[int], params: SamplingParams, encoder_token_ids: Sequence[int] = ()
-    ) -> None:
+    def check(self, request: EngineRequest) -> None:
         """Admission.check(): whether a request could be served at all. Any thread may ask."""
-        self._admission.check(token_ids, params, encoder_token_ids)
+        self._admission.check(request)
 
     def has_room(self, n: int, pending: int = 0) -> bool:
         """Whether n more sequences may wait beside those that do, and pending ones. Any thread may ask."""
@@ -117,76 +106,57 @@ class EngineCore:
         params: SamplingParams | None = None,
         *,
         priority: int = 0,
-        cache_salt: str | None = None,
-        arrival_time: float | None = None,
-        encoder_token_ids: Sequence[int] = (),
     ) -> int:
-        """Queue a prompt for params.n completions. Returns the seed that they use, given or drawn.
-
-        Args:
-            priority: lower is served first; equal ones in order of arrival. 32 bits, signed.
-            cache_salt: cached prefixes are shared only under the same salt.
-            arrival_time: in seconds of the clock; None is now.
-            encoder_token_ids: what the encoder of an encoder-decoder model reads; token_ids is what its
-                decoder goes on from.
+        """Make a request of a prompt, check and add it: for those who have nothing more to say.
 
         Raises:
-            InvalidRequestError: see check(), or the id is in use.
+            As check() and add().
+        """
+        request = EngineRequest(request_id, list(token_ids), params or SamplingParams(), priority)
+        self.check(request)
+        return self.add(request, self._clock())
+
+    def add(self, request: EngineRequest, arrival: float) -> int:
+        """Queue a request that check() has let pass. Returns the seed that it uses, given or drawn.
+
+        Args:
+            arrival: when it came, in seconds of the clock.
+
+        Raises:
+            InvalidRequestError: the id is in use.
             OverloadedError: see has_room().
             EngineDeadError: close() was called.
         """
         if self._closed:
             raise EngineDeadError("the engine was shut down: make another one")
-        params = params or SamplingParams()
-        self.check(token_ids, params, encoder_token_ids)
-        check_priority(priority)
+        params, request_id = request.params, request.request_id
         if request_id in self._requests:
             raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
-        self.check_room(params.n)
+        self.check_room(request.num_sequences)
         seed = self._rng.getrandbits(SEED_BITS) if params.seed is None else params.seed
-        arrival = self._clock() if arrival_time is None else arrival_time
-        encoder = tuple(encoder_token_ids)
-        salt = salt_of(cache_salt, encoder) if encoder else cache_salt
-        requests = [
-            self._new(request_id, token_ids, params, seed, index, priority, salt, arrival, encoder)
-            for index in range(params.n if params.beam_search is None else 1)
-        ]
-        if params.beam_search is not None and self._beam_search is not None:
-            begin_group(requests[0], params.beam_search, self._beam_search)
-        for sibling in requests[1:]:
-            sibling.leader = requests[0]
-        self._requests[request_id] = requests
-        for request in requests:
-            self.scheduler.add(request)
+        beams = params.beam_search
+        indexes = request.indexes if beams is None else (0,)
+        sequences = [self._new(request, index, seed, arrival) for index in indexes]
+        first = sequences[0]
+        if beams is not None:
+            begin_group(first, beams, self._admission.searches)
+        for sibling in sequences[1:]:
+            sibling.leader = first
+        self._requests[request_id] = sequences
+        for sequence in sequences:
+            self.scheduler.add(sequence)
         return seed
 
-    def _new(
-        self,
-        request_id: str,
-        token_ids: Sequence[int],
-        params: SamplingParams,
-        seed: int,
-        index: int,
-        priority: int,
-        cache_salt: str | None,
-        arrival: float,
-        encoder_token_ids: tuple[int, ...],
-    ) -> Request:
+    def _new(self, request: EngineRequest, index: int, seed: int, arrival: float) -> Request:
         self._arrivals += 1
-        ends, unnamed = self._admission.end_ids(params)
         return Request(
-            request_id,
-            list(token_ids),
-            params,
-            seed,
+            request,
             index,
-            (priority, self._arrivals),
-            self._admission.limit(len(token_ids), params),
-            ends,
-            unnamed,
+            seed,
+            (request.priority, self._arrivals),
+            self._admission.limit(len(request.prompt_token_ids), request.params),
+            self._admission.end_ids(request.params),
             RequestMetrics(arrival),
-            cache_salt,
-            encoder_token_ids,
         )
 
     def abort(self, request_id: str, index: int | None = None) -> list[RequestUpdate]:
@@ -255,6 +225,7 @@ class EngineCore:
         # With two steps in flight this one began when the one before it ended.
         duration = now - max(submitted, self._last_result_time)
         self._last_result_time = now
+        self._last_steps = plan.steps
         self.failed_steps = 0
         self._steps += 1
         return self.scheduler.update(result, now, duration)
@@ -304,6 +275,22 @@ class EngineCore:
             external_prefix_queries=disk.query_tokens,
             external_prefix_hits=disk.hit_tokens,
         )
+
+    def snapshot(self) -> Snapshot:
+        """What pages and rows hold. O(pages), so on request only; not while a step is being planned."""
+        kv, last = self.scheduler.kv, {step.row: step.count for step in self._last_steps}
+        in_tree = {page for node in kv.cache.nodes() for page in node.pages}
+        pages = Counter(
+            min(references - (page in in_tree), 2) if references else -1
+            for page, references in enumerate(map(kv.pool.references, range(kv.pool.num_pages)))
+        )
+        rows = [
+            RowState(
+                r.row, r.request_id, r.index, len(r.token_ids), r.kv.num_computed_tokens, last.get(r.row, 0)
+            )
+            for r in self.scheduler.running
+        ]
+        return Snapshot(pages[-1], pages[0], pages[1], pages[2], tuple(rows))
 
     def close(self) -> None:
         """Save what is cached to disk, where there is a file for it, and let go of it. Nothing may follow.

@@ -68,28 +68,28 @@ class CrossPages(PageGroup):
 
     def entry(self, request: Request, step: StepBuilder) -> Entry:
         """By the input, which is new, in use, or being written by a step in flight."""
-        shared = self.find(request.cache_salt)
+        shared = self.find(request.cache_key)
         if shared is None:
             return Entry.NOW if step.can_encode(len(request.encoder_token_ids)) else Entry.NO_ROOM
         return Entry.NOW if shared.written or shared in step.entries else Entry.LATER
 
     def need(self, request: Request) -> int:
         """Pages of the encoder's output, unless an equal input is in use."""
-        if self.find(request.cache_salt) is not None:
+        if self.find(request.cache_key) is not None:
             return 0
         return -(-len(request.encoder_token_ids) // self._page_size)
 
     def begin(self, request: Request, pages: Sequence[int] = ()) -> None:
-        request.kv.cross = self.join_entry(request.cache_salt, pages)
+        request.kv.cross = self.join_entry(request.cache_key, pages)
 
     def enter(self, request: Request, step: StepBuilder) -> None:
         """The encoder computes the input in this step, unless it has been or will be."""
-        entry = self._entries[request.cache_salt]
+        entry = self._entries[request.cache_key]
         if not entry.written and entry not in step.entries:
             step.encode(request, entry)
 
     def fork(self, parent: Request) -> None:
-        self.join_entry(parent.cache_salt, ())
+        self.join_entry(parent.cache_key, ())
 
     def leave(self, request: Request) -> None:
         if request.kv.cross is not None:  # (a new beam has not joined)

@@ -33,7 +33,7 @@ class DiskPrefixes(DiskTier):
             if first >= fetch.first:
                 return fetch.ready
             self.forget(request)
-        keys = page_keys(root_key(request.cache_salt), request.token_ids[:-1], self._kv.page_size)
+        keys = page_keys(root_key(request.cache_key), request.token_ids[:-1], self._kv.page_size)
         request.kv.fetch = found = self.look(keys, first)
         return found is not None and found.ready
 

@@ -114,7 +114,7 @@ class KVManager:
         if not self.caching or request.scores_prompt:
             return 0
         return (
-            self.usable(self.cache.matched_pages(request.token_ids[:-1], request.cache_salt)) * self.page_size
+            self.usable(self.cache.matched_pages(request.token_ids[:-1], request.cache_key)) * self.page_size
         )
 
     # --- requests ---------------------------------------------------------------------------------
@@ -198,12 +198,12 @@ class KVManager:
 
     def record(self, request: Request) -> None:
         """Count what a request that enters for the first time has found, and where."""
-        prompt, size = request.num_prompt_tokens, self.page_size
-        found = request.kv.num_cached_pages * size
+        known = len(request.token_ids)  # the prompt, and what was generated elsewhere
+        found = request.kv.num_cached_pages * self.page_size
         loaded = request.kv.num_computed_tokens - found if request.kv.load_in else 0
-        request.num_cached_tokens = found + loaded
-        self.cache.record(prompt, found)
-        self.disk.record(prompt - found, loaded)
+        request.num_cached_tokens = min(found + loaded, request.num_prompt_tokens)
+        self.cache.record(known, found)
+        self.disk.record(known - found, loaded)
 
     def grow(self, request: Request, num_tokens: int) -> Growth | None:
         """Append pages to the table until it covers num_tokens slots, and make those not scheduled

@@ -1,12 +1,14 @@
-"""OutputProcessor: from updates (token ids) to RequestOutput (text, logprobs, n completions)."""
+"""Text over tokens: from a request's updates (token ids) to RequestOutput (text, logprobs, n completions)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from octavo.engine.request import ABORT, ABSENT, STOP, RequestUpdate
+from octavo.engine.request import ABSENT, ERROR, STOP, EngineRequest, RequestUpdate
+from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.params import (
     CompletionOutput,
     Logprob,
@@ -45,15 +47,39 @@ class StopMatcher(Protocol):
 DetokenizerFactory = Callable[[Sequence[int], SamplingParams], Detokenizer]
 """(prompt token ids, params) -> a detokenizer for one completion."""
 StopMatcherFactory = Callable[[SamplingParams], StopMatcher]
-TokenDecoder = Callable[[int], str]
+TokenDecoder = Callable[[int], str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """A completion that ended by its text: the engine does not know yet and must abort it."""
+class Reader(Protocol):
+    """Who reads what a request brings. A TokenSource calls it, on the event loop, in the order of events."""
 
-    request_id: str
-    index: int
+    def begin(self, seed: int) -> None:
+        """The request is queued; this is the seed that it uses."""
+        ...
+
+    def take(self, update: RequestUpdate) -> bool:
+        """News of one completion. True: the reader ends it here, and the source must abort it."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """There will be no more news, for this reason."""
+        ...
+
+
+class TokenSource(Protocol):
+    """Requests in, tokens out: AsyncEngine, or whoever stands before several of them.
+
+    Tokens cross this seam and text does not. What a source has said of a request is enough to go on
+    with it elsewhere: EngineRequest.generated, with the seed that was told.
+    """
+
+    def submit(self, request: EngineRequest, reader: Reader) -> None:
+        """Serve a request. Raises at once what AsyncEngine.submit does."""
+        ...
+
+    def leave(self, request_id: str, reader: Reader) -> None:
+        """The reader hears nothing more; what still runs of the request ends within a step."""
+        ...
 
 
 class Completion:
@@ -71,10 +97,10 @@ class Completion:
         self.matcher: StopMatcher | None = None
         self._params = params
         self._detokenizer = detokenizer
-        self._taken = (0, 0)  # characters and tokens that a DELTA output has carried away
+        self._taken = 0, 0, 0  # characters, tokens and logprobs that a DELTA output has carried away
         self._news = False
 
-    def add(self, update: RequestUpdate, decode: TokenDecoder | None) -> bool:
+    def add(self, update: RequestUpdate, decode: TokenDecoder) -> bool:
         """Take an update. True: its text ended the completion, though the engine goes on."""
         self._news = True
         self.metrics = update.metrics
@@ -91,6 +117,21 @@ class Completion:
             self.finish(update.finish_reason, update.stop_reason)
         return False
 
+    def resume(self, tokens: Sequence[SampledToken], decode: TokenDecoder) -> None:
+        """Begin after tokens that have been generated (and, as deltas, been given) before.
+
+        Raises:
+            InvalidRequestError: a stop string ends the completion among them.
+        """
+        for token in tokens:
+            self._add_token(token, decode)
+            if self._detokenizer is not None and self._add_text(self._detokenizer.push(token.token_id)):
+                raise InvalidRequestError(
+                    f"generated_token_ids hold the stop string {self.stop_reason!r}: the answer has ended",
+                    "generated_token_ids",
+                )
+        self._taken = self._size()
+
     def finish(self, reason: str, stop_reason: int | str | None = None) -> None:
         """End it, unless it has ended; text that was held back appears."""
         if self.finish_reason is not None:
@@ -102,7 +143,7 @@ class Completion:
             self.text += self.matcher.flush()
         self.finish_reason, self.stop_reason = reason, stop_reason
 
-    def _add_token(self, token: SampledToken, decode: TokenDecoder | None) -> None:
+    def _add_token(self, token: SampledToken, decode: TokenDecoder) -> None:
         self.token_ids.append(token.token_id)
         if self.logprobs is None or token.logprob is None:
             return
@@ -121,30 +162,33 @@ class Completion:
         self.finish_reason, self.stop_reason = STOP, matched
         return True
 
+    def _size(self) -> tuple[int, int, int]:
+        return len(self.text), len(self.token_ids), len(self.logprobs or ())
+
     @property
     def has_news(self) -> bool:
         return self._news
 
     def take(self, delta: bool) -> CompletionOutput:
         """A snapshot, or with delta what is new since the last one."""
-        chars, tokens = self._taken if delta else (0, 0)
-        self._taken, self._news = (len(self.text), len(self.token_ids)), False
+        chars, tokens, scored = self._taken if delta else (0, 0, 0)
+        self._taken, self._news = self._size(), False
         return CompletionOutput(
             index=self.index,
             text=self.text[chars:],
             token_ids=self.token_ids[tokens:],
             cumulative_logprob=None if self.logprobs is None else self.cumulative_logprob,
-            logprobs=None if self.logprobs is None else self.logprobs[tokens:],
+            logprobs=None if self.logprobs is None else self.logprobs[scored:],
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
 
 
-def entries_of(token: SampledToken, decode: TokenDecoder | None) -> dict[int, Logprob]:
+def entries_of(token: SampledToken, decode: TokenDecoder) -> dict[int, Logprob]:
     """A token's logprob and the likeliest ones', by id; the token itself comes first."""
 
     def entry(token_id: int, logprob: float, rank: int) -> Logprob:
-        return Logprob(logprob, rank, None if decode is None else decode(token_id))
+        return Logprob(logprob, rank, decode(token_id))
 
     entries = {token.token_id: entry(token.token_id, token.logprob or 0.0, token.rank)}
     for rank, (token_id, logprob) in enumerate(token.top, 1):
@@ -153,186 +197,192 @@ def entries_of(token: SampledToken, decode: TokenDecoder | None) -> dict[int, Lo
     return entries
 
 
-class RequestRecord:
-    """What is known about one request id: its prompt and its n completions."""
+class TextStream:
+    """A request as its caller sees it: a Reader of its tokens, and what outputs they make.
+
+    1. take() hears of new tokens: detokenizes, looks for stop strings, collects logprobs.
+    2. output() gives everything so far (CUMULATIVE), what is new since the last output (DELTA), or
+       nothing before the end (FINAL_ONLY). News that nobody fetches merge, so a slow reader costs no queue.
+    3. A stop string ends its completion with the token that completed it: the text is cut before
+       it (or after, with include_stop_str_in_output), later tokens are dropped, and take() says so.
+       Until min_tokens nothing is matched.
+    4. The stop token that ended a completion counts as a token, but gives no text (unless included).
+    5. What was generated before (EngineRequest.generated) is the beginning of the answer: it counts in
+       whole outputs, and no delta repeats it.
+
+    Attributes:
+        news: set when output() may have something, or error is set.
+        error: why nothing more will come.
+    """
 
     def __init__(
-        self,
-        request_id: str,
-        prompt: str | None,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams,
-        completions: list[Completion],
+        self, request: EngineRequest, completions: dict[int, Completion], decode: TokenDecoder
     ) -> None:
-        self.request_id = request_id
-        self.prompt = prompt
-        self.prompt_token_ids = list(prompt_token_ids)
-        self.params = params
-        self.completions = completions
-        self.seed = 0
-        self.num_cached_tokens = 0
-        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-        self.embedding: list[float] | None = None
-        if params.prompt_logprobs is not None:
-            self.prompt_logprobs = [None] * len(self.prompt_token_ids)
+        self.request = request
+        self.news = asyncio.Event()
+        self.error: Exception | None = None
+        self._completions = completions
+        self._first = request.indexes[0]
+        self._decode = decode
+        self._seed = 0
+        self._num_cached_tokens = 0
+        self._prompt_logprobs: list[dict[int, Logprob] | None] = []
+        self._embedding: list[float] | None = None
+        if request.params.prompt_logprobs is not None:
+            self._prompt_logprobs = [None] * len(request.prompt_token_ids)
 
-    def add_prompt(self, start: int, tokens: Sequence[SampledToken], decode: TokenDecoder | None) -> None:
-        """Logprobs of the prompt's tokens from position start on."""
-        if self.prompt_logprobs is not None:
-            for position, token in enumerate(tokens, start):
-                self.prompt_logprobs[position] = entries_of(token, decode)
+    def begin(self, seed: int) -> None:
+        """The seed that the request uses."""
+        self._seed = seed
+
+    def take(self, update: RequestUpdate) -> bool:
+        """News of one completion. True: its text ended it, which the engine does not know yet."""
+        self.news.set()
+        if update.prompt_logprobs is not None:
+            start, tokens = update.prompt_logprobs
+            entries = [entries_of(token, self._decode) for token in tokens]
+            self._prompt_logprobs[start : start + len(entries)] = entries
+            return False
+        if update.vector is not None:
+            self._embedding = list(update.vector)
+        completion = self._completions[update.index]
+        if completion.finish_reason is not None:
+            return False
+        # Siblings share the first one's prompt pages; what counts is what was cached before.
+        if update.index == self._first:
+            self._num_cached_tokens = update.num_cached_tokens
+        return completion.add(update, self._decode)
+
+    def fail(self, error: Exception) -> None:
+        """There will be no more news."""
+        self.error = error
+        self.news.set()
 
     @property
     def finished(self) -> bool:
-        return all(completion.finish_reason is not None for completion in self.completions)
+        return all(completion.finish_reason is not None for completion in self._completions.values())
 
-    def take(self) -> RequestOutput | None:
+    def output(self) -> RequestOutput | None:
         """The output that is due by the request's output_kind, or None."""
-        kind, finished = self.params.output_kind, self.finished
+        request, finished = self.request, self.finished
+        kind = request.params.output_kind
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
         delta = kind is RequestOutputKind.DELTA
-        chosen = [c for c in self.completions if c.finish_reason != ABSENT and (c.has_news or not delta)]
+        known = self._completions.values()
+        chosen = [c for c in known if c.finish_reason != ABSENT and (c.has_news or not delta)]
         if not any(c.has_news for c in chosen):
             return None
         return RequestOutput(
-            request_id=self.request_id,
-            prompt=self.prompt,
-            prompt_token_ids=self.prompt_token_ids,
+            request_id=request.request_id,
+            prompt=request.prompt,
+            prompt_token_ids=request.prompt_token_ids,
             outputs=[completion.take(delta) for completion in chosen],
             finished=finished,
-            metrics=self._metrics(),
-            num_cached_tokens=self.num_cached_tokens,
-            seed=self.seed,
-            prompt_logprobs=self.prompt_logprobs,
-            embedding=self.embedding,
+            metrics=self._metrics(finished),
+            num_cached_tokens=self._num_cached_tokens,
+            seed=self._seed,
+            prompt_logprobs=self._prompt_logprobs or None,
+            embedding=self._embedding,
+            encoder_prompt=request.encoder_prompt,
+            encoder_prompt_token_ids=list(request.encoder_token_ids) or None,
         )
 
-    def _metrics(self) -> RequestMetrics | None:
+    def _metrics(self, finished: bool) -> RequestMetrics | None:
         """Those of the request as a whole: the first of its firsts, the last of its lasts."""
-        known = [c.metrics for c in self.completions if c.metrics is not None]
+        known = [c.metrics for c in self._completions.values() if c.metrics is not None]
         if not known:
             return None
-        ends = [m.finished_time for m in known]
+        first = known[0]
+        if len(known) == 1:  # a copy, since the engine goes on writing
+            return replace(first, finished_time=first.finished_time if finished else None)
         return RequestMetrics(
-            arrival_time=known[0].arrival_time,
+            arrival_time=first.arrival_time,
             first_scheduled_time=min(_times(m.first_scheduled_time for m in known), default=None),
             first_token_time=min(_times(m.first_token_time for m in known), default=None),
             last_token_time=max(_times(m.last_token_time for m in known), default=None),
-            finished_time=max(_times(ends), default=None) if self.finished else None,
+            finished_time=max(_times(m.finished_time for m in known), default=None) if finished else None,
             num_preemptions=sum(m.num_preemptions for m in known),
         )
 
 
+class Outputs:
+    """Outputs of a request, as its output_kind wants them, until one is finished.
+
+    Making it submits the request. Whoever iterates must close it (contextlib.aclosing): that aborts what
+    still runs. (No generator: each level of these is resumed for every piece of an answer.)
+
+    Raises:
+        What TokenSource.submit() does.
+    """
+
+    def __init__(self, source: TokenSource, text: TextStream) -> None:
+        self._source, self._text = source, text
+        self._given = False  # the last output
+        source.submit(text.request, text)
+
+    def __aiter__(self) -> Outputs:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        """The next output that is due.
+
+        Raises:
+            RequestFailedError: the engine failed at this request, at any of its n completions.
+            EngineDeadError: the engine is not running (any more).
+        """
+        text = self._text
+        while not self._given:
+            if (output := text.output()) is not None:
+                for completion in output.outputs:
+                    if completion.finish_reason == ERROR:
+                        raise RequestFailedError(str(completion.stop_reason))
+                self._given = output.finished
+                return output
+            if text.error is not None:
+                raise text.error
+            await text.news.wait()
+            text.news.clear()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Read no more of it."""
+        self._source.leave(self._text.request.request_id, self._text)
+
+
+@dataclass(frozen=True, slots=True)
 class OutputProcessor:
-    """Keeps the text of unfinished requests. Owned by the thread that reads outputs.
+    """Makes the text streams of a model's requests.
 
-    1. process() takes a step's updates: detokenizes, looks for stop strings, collects logprobs.
-    2. take() gives a request's output: everything so far (CUMULATIVE), what is new since the last
-       take() (DELTA), or nothing before the end (FINAL_ONLY). News that nobody takes merge, so a
-       slow reader costs no queue.
-    3. A stop string ends its completion with the token that completed it: the text is cut before
-       it (or after, with include_stop_str_in_output), later tokens are dropped, and process()
-       names the completion so that the engine can abort it. Until min_tokens nothing is matched.
-    4. The stop token that ended a completion counts as a token, but gives no text (unless included).
-
-    Args:
-        make_detokenizer: None gives no text at all.
-        make_stop_matcher: called for requests with stop strings.
+    Attributes:
+        make_detokenizer: called for requests that are detokenized.
+        make_stop_matcher: called for those of them with stop strings.
         decode_token: fills Logprob.decoded_token.
     """
 
-    def __init__(
-        self,
-        make_detokenizer: DetokenizerFactory | None = None,
-        make_stop_matcher: StopMatcherFactory | None = None,
-        decode_token: TokenDecoder | None = None,
-    ) -> None:
-        self._make_detokenizer = make_detokenizer
-        self._make_stop_matcher = make_stop_matcher
-        self._decode_token = decode_token
-        self._records: dict[str, RequestRecord] = {}
+    make_detokenizer: DetokenizerFactory
+    make_stop_matcher: StopMatcherFactory
+    decode_token: TokenDecoder = lambda token_id: None
 
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self._records
+    def open(self, request: EngineRequest) -> TextStream:
+        """A request's text, from its beginning, or after what was generated before.
 
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def add(
-        self,
-        request_id: str,
-        prompt: str | None,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams,
-        seed: int | None = None,
-    ) -> None:
-        """Expect updates of this request. A seed that is drawn only later: set_seed()."""
-        completions = [self._completion(i, prompt_token_ids, params) for i in range(params.n)]
-        record = RequestRecord(request_id, prompt, prompt_token_ids, params, completions)
-        self._records[request_id] = record
-        if seed is not None:
-            record.seed = seed
-
-    def _completion(self, index: int, prompt_token_ids: Sequence[int], params: SamplingParams) -> Completion:
-        detokenizer = None
-        if params.detokenize and self._make_detokenizer is not None:
-            detokenizer = self._make_detokenizer(prompt_token_ids, params)
-        completion = Completion(index, params, detokenizer)
-        if params.stop and detokenizer is not None and self._make_stop_matcher is not None:
-            completion.matcher = self._make_stop_matcher(params)
-        return completion
-
-    def set_seed(self, request_id: str, seed: int) -> None:
-        """The seed that the request uses."""
-        record = self._records.get(request_id)
-        if record is not None:
-            record.seed = seed
-
-    def process(self, updates: Iterable[RequestUpdate]) -> list[Stopped]:
-        """Take a step's updates; those of unknown requests and ended completions are ignored.
-
-        Returns the completions that their text ended, for the engine to abort.
+        Raises:
+            InvalidRequestError: its text has ended before.
         """
-        stopped: list[Stopped] = []
-        for update in updates:
-            record = self._records.get(update.request_id)
-            if record is None:
-                continue
-            if update.prompt_logprobs is not None:
-                record.add_prompt(*update.prompt_logprobs, self._decode_token)
-                continue
-            if update.vector is not None:
-                record.embedding = list(update.vector)
-            completion = record.completions[update.index]
-            if completion.finish_reason is not None:
-                continue
-            # Siblings share the first one's prompt pages; what counts is what was cached before.
-            if update.index == 0:
-                record.num_cached_tokens = update.num_cached_tokens
-            if completion.add(update, self._decode_token):
-                stopped.append(Stopped(update.request_id, update.index))
-        return stopped
+        completions = {index: self._completion(index, request) for index in request.indexes}
+        return TextStream(request, completions, self.decode_token)
 
-    def take(self, request_id: str) -> RequestOutput | None:
-        """The output that is due for a request, or None. With the last one it is forgotten."""
-        record = self._records.get(request_id)
-        if record is None:
-            return None
-        output = record.take()
-        if output is not None and output.finished:
-            del self._records[request_id]
-        return output
-
-    def abort(self, request_id: str) -> None:
-        """End what has not ended of a request; take() gives its last output."""
-        record = self._records.get(request_id)
-        for completion in record.completions if record is not None else ():
-            completion.finish(ABORT)
-
-    def discard(self, request_id: str) -> None:
-        """Forget a request that nobody reads any more."""
-        self._records.pop(request_id, None)
+    def _completion(self, index: int, request: EngineRequest) -> Completion:
+        detokenizer, params = None, request.params
+        if params.detokenize:
+            detokenizer = self.make_detokenizer(request.prompt_token_ids, params)
+        completion = Completion(index, params, detokenizer)
+        if params.stop and params.detokenize:
+            completion.matcher = self.make_stop_matcher(params)
+        if request.generated:
+            completion.resume(request.generated, self.decode_token)
+        return completion
 
 
 def _times(times: Iterable[float | None]) -> list[float]:

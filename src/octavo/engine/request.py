@@ -1,7 +1,8 @@
-"""Request: one sequence inside the engine, and RequestUpdate: what a step brought it."""
+"""EngineRequest: what is asked; Request: one sequence inside the engine; RequestUpdate: a step's news."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -90,6 +91,78 @@ class Wait(NamedTuple):
     until: int
 
 
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Under what name computed prefixes are shared: only requests with equal namespaces share any.
+
+    Attributes:
+        salt: the caller's; None: shared with all who name none.
+        encoder: what an encoder has read, on which all that the decoder computes depends.
+        adapter: names the adapter by its content; approximation: how the keys and values were
+            computed, where that is not exactly what the model says. "": the model's own, exactly.
+        key: the namespace as the prefix cache, the pages of encoder outputs and the names of pages on
+            disk hold it. Made here and nowhere else; they only compare it.
+    """
+
+    salt: str | None = None
+    encoder: tuple[int, ...] = ()
+    adapter: str = ""
+    approximation: str = ""
+    key: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        key = self.salt
+        if len(self.encoder) > 0:
+            digest = hashlib.sha256(",".join(map(str, self.encoder)).encode()).hexdigest()
+            key = f"{self.salt!r}/{digest}"
+        special = self.adapter + self.approximation
+        if special or str(self.salt).startswith("\0"):  # so no salt can name an adapter
+            key = f"\0{(key, self.adapter, self.approximation)!r}"
+        object.__setattr__(self, "key", key)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What a caller asks of the engine: made once, checked once (EngineCore.check), then handed on as it is.
+
+    Attributes:
+        request_id: the caller's name for it, unique among unfinished ones.
+        prompt_token_ids: what is gone on from; nobody may change the list any more.
+        priority: lower is served first; equal ones in order of arrival. 32 bits, signed.
+        prompt, encoder_prompt: the texts, where they were given as such; outputs repeat them.
+        encoder_token_ids: what the encoder of an encoder-decoder model reads.
+        namespace: of the prefix cache.
+        generated: the answer's first tokens, drawn elsewhere or before; the request goes on after them,
+            as if it had never been cut. Their log-probabilities, if known, are repeated in outputs.
+        index: only this one of params.n completions; None: all of them.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams = SamplingParams()  # noqa: RUF009 (frozen)
+    priority: int = 0
+    prompt: str | None = None
+    encoder_prompt: str | None = None
+    encoder_token_ids: tuple[int, ...] = ()
+    namespace: Namespace = Namespace()
+    generated: tuple[SampledToken, ...] = ()
+    index: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.namespace.encoder != self.encoder_token_ids:
+            object.__setattr__(self, "namespace", replace(self.namespace, encoder=self.encoder_token_ids))
+
+    @property
+    def num_sequences(self) -> int:
+        """Completions that it takes up while it waits and runs."""
+        return self.params.n if self.index is None else 1
+
+    @property
+    def indexes(self) -> Sequence[int]:
+        """Of the completions that it asks for."""
+        return range(self.params.n) if self.index is None else (self.index,)
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One sequence: a prompt, what was generated, and how far its KV has come.
@@ -99,35 +172,30 @@ class Request:
             scheduled [========================>                   ]  handed to the executor
 
     Attributes:
-        request_id, index: the caller's name, and which of its n completions this is. The index is
-            also the sample index that, with seed and position, keys the noise.
+        source: what the caller asks.
+        index: which of its n completions this is; also the sample index that, with seed and position,
+            keys the noise.
+        seed: the caller's, or drawn.
         order: (priority, arrival number); lower goes first.
         max_total_tokens: the sequence ends when it is this long.
-        stop_ids: tokens that end it (end of sequence included unless ignored); eos_ids: those
-            that are not the caller's own and give no stop_reason.
+        stop_ids: tokens that end it (end of sequence included unless ignored).
         num_in_flight: sampled tokens that steps in flight will bring.
         kv: where its keys and values are.
         num_cached_tokens: prompt tokens that came from the cache at first admission.
-        encoder_token_ids: what the encoder reads; empty where the model has none.
-        cache_salt: of the prefix cache; with an encoder it names its input too.
         group: who goes on together with it.
         leader: the first of its n siblings; when that one has computed the prompt they share its pages.
         enters: its row begins with its next step.
         waits_for: whose prefix it waits for.
     """
 
-    request_id: str
-    token_ids: list[int]
-    params: SamplingParams
-    seed: int
+    source: EngineRequest
     index: int
+    seed: int
     order: tuple[int, int]
     max_total_tokens: int
     stop_ids: frozenset[int]
-    eos_ids: frozenset[int]
     metrics: RequestMetrics
-    cache_salt: str | None = None
-    encoder_token_ids: tuple[int, ...] = ()
+    token_ids: list[int] = field(init=False)
     state: RequestState = RequestState.WAITING
     num_prompt_tokens: int = field(init=False)
     num_in_flight: int = 0
@@ -142,7 +210,26 @@ class Request:
     stop_reason: int | str | None = None
 
     def __post_init__(self) -> None:
-        self.num_prompt_tokens = len(self.token_ids)
+        prompt = self.source.prompt_token_ids
+        self.num_prompt_tokens = len(prompt)
+        self.token_ids = [*prompt, *[token.token_id for token in self.source.generated]]
+
+    @property
+    def request_id(self) -> str:
+        return self.source.request_id
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.source.params
+
+    @property
+    def cache_key(self) -> str | None:
+        """Under which computed prefixes are shared (Namespace.key)."""
+        return self.source.namespace.key
+
+    @property
+    def encoder_token_ids(self) -> tuple[int, ...]:
+        return self.source.encoder_token_ids
 
     @property
     def finished(self) -> bool:
@@ -169,18 +256,10 @@ class Request:
 
     def spawn(self, index: int, row: int) -> Request:
         """Another sequence of the same request, with its prompt and nothing else yet: one of its beams."""
-        return replace(
-            self,
-            token_ids=self.token_ids[: self.num_prompt_tokens],
-            index=index,
-            row=row,
-            state=RequestState.WAITING,
-            metrics=replace(self.metrics),
-            kv=KVState(),
-            num_in_flight=0,
-            num_cached_tokens=0,
-            enters=False,
-        )
+        metrics, bound = replace(self.metrics), self.max_total_tokens
+        beam = Request(self.source, index, self.seed, self.order, bound, self.stop_ids, metrics)
+        beam.row, beam.group = row, self.group
+        return beam
 
     def append(self, tokens: Sequence[SampledToken]) -> Sequence[SampledToken]:
         """Take sampled tokens up to the one that ends the sequence. Returns those taken.
@@ -194,7 +273,7 @@ class Request:
             length = len(known)
             if token_id in self.stop_ids and length - self.num_prompt_tokens > self.params.min_tokens:
                 self.finish_reason = STOP
-                self.stop_reason = None if token_id in self.eos_ids else token_id
+                self.stop_reason = token_id if token_id in self.params.stop_token_ids else None
                 return tokens[:count]
             if length >= self.max_total_tokens:
                 self.finish_reason = LENGTH
@@ -230,7 +309,7 @@ class RequestUpdate:
 def update_of(request: Request, tokens: Sequence[SampledToken] = ()) -> RequestUpdate:
     """The request's news, for those outside the engine."""
     return RequestUpdate(
-        request.request_id,
+        request.source.request_id,
         request.index,
         tokens,
         request.finish_reason,

@@ -350,7 +350,7 @@ class Scheduler:
         metrics = request.metrics
         if metrics.first_token_time is None:
             metrics.first_token_time = now
-            if request.index == 0:
+            if request.index == request.source.indexes[0]:
                 self.num_prompt_tokens += request.num_prompt_tokens + len(request.encoder_token_ids)
         metrics.last_token_time = now
 

@@ -59,7 +59,7 @@ class PrefixesInProgress:
         return True
 
     def _key(self, request: Request) -> Key:
-        return request.cache_salt, tuple(request.token_ids[: self._size])
+        return request.cache_key, tuple(request.token_ids[: self._size])
 
     def _shared_tokens(self, request: Request, other: Request) -> int:
         """Length of the common prefix in tokens, whole pages, the request's last token excluded."""

@@ -44,7 +44,7 @@ def find_start(kv: KVManager, request: Request) -> Start:
     """The farthest start of all that there are."""
     if not kv.caching or request.scores_prompt:
         return start_without_tree(kv, request)
-    return _continued(kv, request, *kv.cache.match(request.token_ids[:-1], request.cache_salt))
+    return _continued(kv, request, *kv.cache.match(request.token_ids[:-1], request.cache_key))
 
 
 def start_without_tree(kv: KVManager, request: Request) -> Start:
@@ -53,7 +53,7 @@ def start_without_tree(kv: KVManager, request: Request) -> Start:
 
 def find_nothing(kv: KVManager, request: Request) -> tuple[Node | None, list[int]]:
     """The root, and no page."""
-    return kv.cache.match([], request.cache_salt) if kv.caching else (None, [])
+    return kv.cache.match([], request.cache_key) if kv.caching else (None, [])
 
 
 def _continued(kv: KVManager, request: Request, node: Node | None, pages: list[int]) -> Start:
@@ -69,7 +69,7 @@ def _continued(kv: KVManager, request: Request, node: Node | None, pages: list[i
         table = leader.page_table[len(pages) : kv.pages_for(shared)]
         return Start(node, pages + table, len(pages), shared)
     if cached < len(pages):
-        node, pages = kv.cache.match(request.token_ids[:in_tree], request.cache_salt)
+        node, pages = kv.cache.match(request.token_ids[:in_tree], request.cache_key)
     start = Start(node, pages, cached, in_tree)
     if swapped > max(in_tree, on_disk):
         start.computed, start.back = swapped, request.kv.swapped

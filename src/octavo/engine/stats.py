@@ -1,4 +1,4 @@
-"""EngineStats: what the engine has done and does."""
+"""EngineStats: what the engine has done and does; Snapshot: what its pages and rows hold right now."""
 
 from __future__ import annotations
 
@@ -29,3 +29,38 @@ class EngineStats:
     steps: int
     external_prefix_queries: int = 0
     external_prefix_hits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """A running sequence.
+
+    Attributes:
+        row: which of max_num_seqs it has.
+        num_tokens: known ones, prompt and answer; num_computed: those whose keys and values are in pages.
+        in_last_step: tokens that the step confirmed last computed for this row; 0: it was not part of it.
+    """
+
+    row: int
+    request_id: str
+    index: int
+    num_tokens: int
+    num_computed: int
+    in_last_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The engine between two steps. Each page counts once.
+
+    Attributes:
+        free: pages that hold nothing of use.
+        cached: pages that the prefix cache alone holds; they are given up when others are needed.
+        used: pages that one running sequence holds (and the prefix cache, perhaps); shared: several.
+    """
+
+    free: int
+    cached: int
+    used: int
+    shared: int
+    rows: tuple[RowState, ...]

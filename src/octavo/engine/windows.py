@@ -116,7 +116,7 @@ class Windows(PageGroup):
             self._cache.unlock(node)
         elif not self._cache.withdraw(node, cached - first):
             return False
-        request.kv.cache_node, _ = self._cache.match([], request.cache_salt)
+        request.kv.cache_node, _ = self._cache.match([], request.cache_key)
         self._cache.lock(request.kv.cache_node)
         request.kv.num_cached_pages = 0
         return True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from octavo.engine.request import EngineRequest
 from octavo.params import RequestOutput, SamplingParams
 
 
@@ -44,6 +45,13 @@ class ServedTokenizer(Protocol):
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
     def token_bytes(self, token_id: int) -> bytes: ...
     def is_special(self, token_id: int) -> bool: ...
+
+
+class Outputs(Protocol):
+    """What a request brings, until an output is finished. Closing it aborts the request within a step."""
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
+    async def aclose(self) -> None: ...
 
 
 class ServedEngine(Protocol):
@@ -106,16 +114,20 @@ class ServedEngine(Protocol):
     @property
     def healthy(self) -> bool: ...
 
-    def generate(
+    def request(
         self,
         prompt: Any,
         sampling_params: SamplingParams,
-        request_id: str | None = None,
+        request_id: str,
         *,
         priority: int = 0,
         cache_salt: str | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one prompt; closing the generator aborts the request within a step."""
+    ) -> EngineRequest:
+        """A prompt (token ids) as the engine takes it."""
+        ...
+
+    async def outputs(self, request: EngineRequest) -> Outputs:
+        """Begin to serve a request."""
         ...
 
     def encode(self, text: str) -> list[int]: ...

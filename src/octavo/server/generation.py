@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from octavo.engine.request import EngineRequest
 from octavo.params import RequestOutput, SamplingParams
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError
@@ -22,36 +23,28 @@ MAX_SEQUENCES = 128
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What to ask of the engine.
-
-    Attributes:
-        prompts: token ids of each prompt.
-    """
+    """What to ask of the engine: the HTTP request's prompts, each as a request of its own."""
 
     engine: ServedEngine
     metrics: Metrics
     request_id: str
-    prompts: Sequence[list[int]]
-    params: SamplingParams
-    priority: int = 0
-    cache_salt: str | None = None
+    requests: Sequence[EngineRequest]
 
-    async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    @property
+    def params(self) -> SamplingParams:
+        """All prompts' own."""
+        return self.requests[0].params
+
+    def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """(index of the prompt, output), as they come; the order within a prompt is kept.
 
         Closing the generator aborts whatever still runs. If one prompt fails, all of them end.
         """
-        if len(self.prompts) == 1:
-            async with aclosing(self._one(0)) as stream:
-                async for output in stream:
-                    yield 0, output
-            return
-        streams = [self._one(index) for index in range(len(self.prompts))]
+        streams = [self._one(index) for index in range(len(self.requests))]
+        if len(streams) == 1:
+            return streams[0]
         # No more than may wait: a request's later prompts must not be refused for its own earlier ones.
-        at_once = max(1, min(MAX_SEQUENCES, self.engine.max_waiting) // self.params.n)
-        async with aclosing(merge(streams, at_once)) as merged:
-            async for item in merged:
-                yield item
+        return merge(streams, max(1, min(MAX_SEQUENCES, self.engine.max_waiting) // self.params.n))
 
     async def final(self) -> list[RequestOutput]:
         """The last output of every prompt (meant for FINAL_ONLY params)."""
@@ -59,23 +52,18 @@ class Generation:
         async with aclosing(self.outputs()) as stream:
             async for index, output in stream:
                 last[index] = output
-        if len(last) < len(self.prompts):
+        if len(last) < len(self.requests):
             raise ApiError(500, "the engine ended a request without output", "server_error")
-        return [last[index] for index in range(len(self.prompts))]
+        return [last[index] for index in range(len(self.requests))]
 
-    async def _one(self, index: int) -> AsyncGenerator[RequestOutput, None]:
-        request_id = self.request_id if len(self.prompts) == 1 else f"{self.request_id}-{index}"
+    async def _one(self, index: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         counts = _Counts(self.metrics)
-        prompt = {"prompt_token_ids": self.prompts[index]}
-        stream = self.engine.generate(
-            prompt, self.params, request_id, priority=self.priority, cache_salt=self.cache_salt
-        )
         try:
-            async with aclosing(stream):
+            async with aclosing(await self.engine.outputs(self.requests[index])) as stream:
                 async for output in stream:
                     _check(output)
                     counts.add(output)
-                    yield output
+                    yield index, output
         finally:
             counts.end()
 
@@ -122,28 +110,26 @@ class _Counts:
         self.metrics.observe_end(self.last, list(self.tokens.values()), reason)
 
 
-async def merge(
-    streams: Sequence[AsyncGenerator[T, None]], at_once: int
-) -> AsyncGenerator[tuple[int, T], None]:
-    """Items of all streams with their stream's index, as they come; the first error ends them all.
+async def merge(streams: Sequence[AsyncGenerator[T, None]], at_once: int) -> AsyncGenerator[T, None]:
+    """Items of all streams, as they come; the first error ends them all.
 
     Args:
         at_once: so many streams run; the next one starts when one has ended.
     """
     # Bounded: a reader that is slow makes the engine gather its updates instead of us.
-    queue: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue(len(streams))
+    queue: asyncio.Queue[tuple[T] | BaseException | None] = asyncio.Queue(len(streams))
     places = asyncio.Semaphore(at_once)
 
-    async def pump(index: int, stream: AsyncGenerator[T, None]) -> None:
+    async def pump(stream: AsyncGenerator[T, None]) -> None:
         try:
             async with places, aclosing(stream):
                 async for item in stream:
-                    await queue.put((index, item))
+                    await queue.put((item,))
             await queue.put(None)
         except Exception as error:
             await queue.put(error)
 
-    tasks = [asyncio.ensure_future(pump(index, stream)) for index, stream in enumerate(streams)]
+    tasks = [asyncio.ensure_future(pump(stream)) for stream in streams]
     try:
         open_streams = len(streams)
         while open_streams:
@@ -153,7 +139,7 @@ async def merge(
             if item is None:
                 open_streams -= 1
             else:
-                yield item
+                yield item[0]
     finally:
         for task in tasks:
             task.cancel()

@@ -84,6 +84,17 @@ class ChatTemplate:
             InvalidRequestError: bad messages, or the template refuses them.
         """
         plain = plain_messages(messages, self.source or "")
+        return self.render_plain(plain, tools, add_generation_prompt, continue_final_message, kwargs)
+
+    def render_plain(
+        self,
+        plain: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        kwargs: Mapping[str, Any],
+    ) -> str:
+        """render() for what plain_messages() has made, and which nobody else needs as it is."""
         reserved = sorted(_RESERVED.union(self._special_tokens).intersection(kwargs))
         if reserved:
             raise InvalidRequestError(f"{reserved[0]} cannot be set here", "chat_template_kwargs")
@@ -97,7 +108,11 @@ class ChatTemplate:
         return _cut(self._render(plain, tools, False, kwargs))
 
     def _render(
-        self, messages: list[dict[str, Any]], tools: Any, add_generation_prompt: bool, kwargs: dict[str, Any]
+        self,
+        messages: list[dict[str, Any]],
+        tools: Any,
+        add_generation_prompt: bool,
+        kwargs: Mapping[str, Any],
     ) -> str:
         if "developer" not in (self.source or ""):
             # Newer clients write "developer" for what every older template calls "system".

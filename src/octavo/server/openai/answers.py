@@ -69,7 +69,12 @@ def make_generation(
     if len(body.cache_salt or "") > MAX_SALT:
         raise InvalidRequestError(f"cache_salt takes at most {MAX_SALT} characters", "cache_salt")
     salt = state.cache_salt(body.cache_salt, bearer_token(request.scope["headers"]))
-    return Generation(engine, state.metrics, request_id, prompts, params, body.priority, salt)
+    name = request_id if len(prompts) == 1 else request_id + "-{}"
+    requests = [
+        engine.request(prompt, params, name.format(index), priority=body.priority, cache_salt=salt)
+        for index, prompt in enumerate(prompts)
+    ]
+    return Generation(engine, state.metrics, request_id, requests)
 
 
 def check_prompt(

@@ -19,7 +19,7 @@ from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, make_generation, more_members, new_id, respond, usage
 from octavo.server.openai.body import Int, Messages, body_schema, off_loop, read
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
-from octavo.server.openai.reading import AnswerReader, Readers
+from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
 from octavo.server.openai.sampling import GenerationRequest
 from octavo.server.openai.tool_use import TOOL_CHOICE_SCHEMA, ToolUse, tool_use
 from octavo.server.state import state_of
@@ -104,7 +104,7 @@ async def prepare(
         params = params.replace(skip_special_tokens=False)
     prompt = await render(engine, body, size, use)
     generation = make_generation(request, body, request_id, [prompt], params, "messages")
-    return generation, Readers(engine, use, form, reasoning, params, prompt)
+    return generation, Readers(engine, use, form, reasoning, params, prompt[-PROMPT_END:])
 
 
 async def render(engine: ServedEngine, body: ChatRequest, size: int, use: ToolUse | None = None) -> list[int]:

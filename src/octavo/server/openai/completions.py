@@ -95,7 +95,8 @@ async def completions(request: Request) -> Response:
     prompts = await encode_prompts(engine, given, body.add_special_tokens, whole)
     request_id = new_id("cmpl")
     generation = make_generation(request, body, request_id, prompts, params, "prompt")
-    texts = _echo(engine, given if whole else generation.prompts) if body.echo else [""] * len(given)
+    shown = given if whole else [one.prompt_token_ids for one in generation.requests]
+    texts = _echo(engine, shown) if body.echo else [""] * len(given)
     names = {"structured_outputs": body.shape[0], "beam_width": named}
     return respond(generation, body, _Writer(engine, body, texts), names)
 

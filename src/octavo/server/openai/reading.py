@@ -12,6 +12,9 @@ from octavo.server.tools import Call, Format, ToolParser
 from octavo.server.tools.base import new_call_id
 from octavo.server.tools.reasoning import Reasoning, ReasoningSplitter
 
+PROMPT_END = 8
+"""Tokens of a prompt that show whether its template has begun the model's reasoning."""
+
 
 @dataclass(frozen=True, slots=True)
 class Readers:
@@ -22,13 +25,13 @@ class Readers:
     form: Format
     reasoning: Reasoning | None
     params: SamplingParams
-    prompt: list[int]
+    prompt_end: list[int]
 
     def new(self) -> AnswerReader:
         splitter = None
         wanted = self.params.structured_outputs
         if self.reasoning is not None and (wanted is None or wanted.kind == "structural_tag"):
-            end = self.engine.tokenizer.decode(self.prompt[-8:], skip_special_tokens=False)
+            end = self.engine.tokenizer.decode(self.prompt_end, skip_special_tokens=False)
             splitter = self.reasoning.splitter(end)
         parser = self.use.parser(self.form) if self.use.tools else None
         return AnswerReader(splitter, parser)
