@@ -240,11 +240,11 @@ def compare(options: argparse.Namespace, arms: Arms, trees: Mapping[str, Tree], 
 
 def table(judged: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """One line a figure."""
-    yield f"{'figure':14}{'A':>10}{'B':>10}   {'B / A':24}{'control':24}"
+    yield f"{'figure':14}{'A':>10}{'B':>10}   {'B / A':26}{'control':26}"
     for name, found in judged.items():
         both = ["{:.4f} ({:.4f}-{:.4f})".format(*found[arm]) for arm in ("ratio", "control")]
         figures = f"{found['a']:>10.4g}{found['b']:>10.4g}"
-        yield f"{name:14}{figures}   {both[0]:24}{both[1]:24}{found['verdict']}"
+        yield f"{name:14}{figures}   {both[0]:26}{both[1]:26}{found['verdict']}"
 
 
 def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
