@@ -12,20 +12,31 @@ from octavo.engine.plan import EncoderInput, RowStep
 from octavo.kernels.batch import I32, ForwardBatch
 from octavo.runtime.states import RequestStates
 
+I64 = npt.NDArray[np.int64]
 
-def gather_batch(steps: Sequence[RowStep], states: RequestStates, every: bool = False) -> ForwardBatch:
+
+def gather_batch(
+    steps: Sequence[RowStep], states: RequestStates, every: bool = False, coming: I64 | None = None
+) -> ForwardBatch:
     """The batch of these steps, in their order.
 
     Sampled are the last tokens of the steps that ask for it: drafts come with their own rule.
 
     Args:
         every: the logits after every token are wanted.
+        coming [rows]: tokens of each row that are drawn and not known here yet; None: there are none.
+
+    Raises:
+        ValueError: a step has drafts, or computes tokens that nobody knows.
     """
+    known = states.length if coming is None else states.length + coming
     if steps and not every and not states.has_encoder and all(s.count == 1 and s.sample for s in steps):
-        return _decoding(steps, states)
+        return _decoding(steps, states, known)
     rows = np.array([s.row for s in steps], np.int32)
     start = np.array([s.start for s in steps], np.int32)
     count = np.array([s.count for s in steps], np.int32)
+    if any(s.drafts for s in steps) or (start + count > known[rows]).any():
+        raise _refusal(steps, known)
     query_start = np.zeros(len(steps) + 1, np.int32)
     np.cumsum(count, out=query_start[1:])
     total = int(query_start[-1])
@@ -69,7 +80,18 @@ def _slots(pages: I32, positions: I32, page_size: int) -> I32:
     return pages * np.int32(page_size) + positions % np.int32(page_size)
 
 
-def _decoding(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatch:
+def _refusal(steps: Sequence[RowStep], known: I64) -> ValueError:
+    """Of the first step that cannot be computed: zeros, or what a row before it left, would be."""
+    for step in steps:
+        if step.drafts:
+            return ValueError(f"row {step.row}: this runner verifies no drafts")
+        if step.start + step.count > known[step.row]:
+            span = f"[{step.start}, {step.start + step.count})"
+            return ValueError(f"row {step.row}: positions {span} go beyond its {known[step.row]} tokens")
+    raise AssertionError("nothing speaks against these steps")
+
+
+def _decoding(steps: Sequence[RowStep], states: RequestStates, known: I64) -> ForwardBatch:
     """The same where every row computes one token and samples: few calls, because most steps are so.
 
     A lone row's tokens and pages are views of its state, which changes only between steps.
@@ -79,6 +101,8 @@ def _decoding(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatch:
     local_slots, local_tables = _local(states, steps, width)
     if len(steps) == 1:
         row, position = steps[0].row, steps[0].start
+        if position >= known[row]:
+            raise _refusal(steps, known)
         page: int = states.pages.item(row, width - 1)
         return ForwardBatch(
             token_ids=states.tokens[row, position : position + 1],
@@ -93,6 +117,8 @@ def _decoding(steps: Sequence[RowStep], states: RequestStates) -> ForwardBatch:
         )
     rows = np.array([s.row for s in steps], np.int32)
     positions = np.array([s.start for s in steps], np.int32)
+    if (positions >= known[rows]).any():
+        raise _refusal(steps, known)
     index = positions // page_size
     tables = np.ascontiguousarray(states.pages[rows, :width])
     return ForwardBatch(

@@ -81,6 +81,7 @@ class PipelinedRunner(ModelRunner):
         self._steps = steps
         self._maker = DrawMaker()
         self._tenants: npt.NDArray[np.int64] = np.zeros(len(self._states.length), np.int64)
+        self._coming = np.zeros_like(self._tenants)  # tokens that a row's steps draw, and it lacks here
         self._latest: Flight | None = None
         self.left_to_host: dict[str, int] = {}
 
@@ -95,7 +96,10 @@ class PipelinedRunner(ModelRunner):
     def submit(self, plan: StepPlan) -> Handle:
         for row in (*plan.freed_rows, *(new.row for new in plan.new_rows)):
             self._tenants[row] += 1
+            self._coming[row] = 0
         steps, vectors = self._prepare(plan)
+        for row in vectors:
+            self._coming[row] += 1  # what stands for the end of its prompt
         steps, scores = self._scores.run(steps)
         if not steps:
             return Done(self._finished(StepResult(plan.step_id, {}, {}), scores, vectors))
@@ -105,7 +109,7 @@ class PipelinedRunner(ModelRunner):
         return self.submit(plan).result()
 
     def _launch(self, step_id: int, steps: Sequence[RowStep], scores: Scores, vectors: Vectors) -> Handle:
-        batch = gather_batch(steps, self._states)
+        batch = gather_batch(steps, self._states, coming=self._coming)
         sources = self._sources(steps, batch)
         rows = [step.row for step in steps if step.sample]
         positions = [step.start + step.count for step in steps if step.sample]
@@ -120,6 +124,7 @@ class PipelinedRunner(ModelRunner):
             draws = self._maker.draws(wanted)
             why = self._steps.lacks(draws)
             launched = self._steps.launch(batch, sources, rows, None if why else draws)
+        self._coming[rows] += 1
         if why is not None:
             self._settle()
             self.left_to_host[why] = self.left_to_host.get(why, 0) + 1
@@ -156,6 +161,7 @@ class PipelinedRunner(ModelRunner):
                 continue
             tokens[row] = (token,)
             if mine:
+                self._coming[row] -= 1
                 self._states.append(row, token.token_id)
                 self._samplings.append(row, (token.token_id,))
         return StepResult(step_id, tokens, errors)
