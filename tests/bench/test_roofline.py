@@ -13,7 +13,16 @@ from octavo.bench.driver import Driver
 from octavo.bench.roofline import Work, measure, work_of
 from octavo.checkpoints.gguf import GGUFCheckpoint
 from octavo.errors import UnsupportedError
-from octavo.kernels.ops import Activation, AttentionSpec, Inputs, KVCache, KVSpec, Ops, Tensor
+from octavo.kernels.ops import (
+    Activation,
+    AttentionSpec,
+    Experts,
+    Inputs,
+    KVCache,
+    KVSpec,
+    Ops,
+    Tensor,
+)
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
 from octavo.kernels.weight import Layout, Weight
@@ -101,7 +110,7 @@ class Mixture:
         layer = kv.layer(0)
         q = ops.rotary_append(inputs, ops.linear(x, self.qkv), layer, self.spec, None)
         x = ops.add(x, ops.attention(inputs, q, layer, self.spec))
-        x = ops.moe(x, ops.linear(x, self.router), self.up, self.down, 2, Activation.SILU, True)
+        x = ops.moe(x, ops.linear(x, self.router), Experts(self.up, self.down, Activation.SILU), 2, True)
         return ops.linear(ops.gather_rows(inputs, x), self.head)
 
 

@@ -15,7 +15,14 @@ if not native_available():
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.ops import Inputs, Limits, Ops, Tensor
+from octavo.kernels.ops import (
+    DecodeRows,
+    Inputs,
+    Limits,
+    Ops,
+    Scaling,
+    Tensor,
+)
 from octavo.sampling.batch import ROW, SamplingBatch, TokenLists
 from octavo.sampling.native import make_sampler
 from octavo.sampling.sampler import RowError
@@ -33,7 +40,7 @@ class Rows:
         table = backend.pack([random_weight(rng, "u4-min", vocab, 32)])
 
         def forward(ops: Ops, inputs: Inputs) -> Tensor:
-            return ops.linear(ops.gather_rows(inputs, ops.embed(inputs, table)), table, scale=4.0)
+            return ops.linear(ops.gather_rows(inputs, ops.embed(inputs, table)), table, scaling=Scaling(4.0))
 
         self.program = backend.capture(forward, Limits(ROWS, ROWS, ROWS, -(-LENGTH // PAGE)))
         self.sampler = make_sampler(backend, vocab)
@@ -46,9 +53,8 @@ class Rows:
         self.records["top_p"], self.records["repetition_penalty"] = [1, 1, 0.8, 1, 1], 1.0
         self.records["top_k"] = [0, 5, 0, 0, 0]
         native = self.sampler.native  # type: ignore[attr-defined]
-        decoder = backend.decoder(
-            self.program, native, self.tokens, self.lengths, self.pages, PAGE, self.records
-        )
+        rows = DecodeRows(self.tokens, self.lengths, self.pages, PAGE, self.records)
+        decoder = backend.decoder(self.program, native, rows)
         assert decoder is not None
         self.decoder = decoder
 

@@ -15,7 +15,15 @@ if not native_available():
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
-from octavo.kernels.ops import F32, Inputs, Limits, Ops, Rows, Tensor
+from octavo.kernels.ops import (
+    F32,
+    DecodeRows,
+    Inputs,
+    Limits,
+    Ops,
+    Rows,
+    Tensor,
+)
 from octavo.kernels.program import Buffer
 from octavo.kernels.weight import Layout, Weight
 from octavo.sampling.batch import ROW, SamplingBatch, TokenLists
@@ -52,9 +60,8 @@ class Greedy:
         self.tokens, self.lengths = np.zeros((ROWS, 9), np.int32), np.ones(ROWS, np.int64)
         self._pages = np.arange(ROWS, dtype=np.int32)[:, None]
         native = self.sampler.native  # type: ignore[attr-defined]
-        decoder = backend.decoder(
-            self.program, native, self.tokens, self.lengths, self._pages, 16, self.records
-        )
+        rows = DecodeRows(self.tokens, self.lengths, self._pages, 16, self.records)
+        decoder = backend.decoder(self.program, native, rows)
         assert decoder is not None
         self.decoder = decoder
         for _ in range(18):  # what inputs usually are is learned from 32 rows, then the bounds in 16 steps

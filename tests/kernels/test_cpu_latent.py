@@ -16,6 +16,7 @@ from octavo.kernels.ops import (
     F32,
     Activation,
     AttentionSpec,
+    Experts,
     Inputs,
     KVSpec,
     Ops,
@@ -67,7 +68,9 @@ class Case:
         self.tables = order.reshape(-1, width).astype(np.int32)
 
     def apply(self, ops: Ops, inputs: Inputs, parts: list[Tensor], layer: Any) -> Tensor:
-        q = ops.latent_append(inputs, *parts, layer, self.spec, self.rotary)
+        q = ops.latent_append(
+            inputs, (parts[0], parts[1]), (parts[2], parts[3]), layer, self.spec, self.rotary
+        )
         return ops.attention(inputs, q, layer, self.spec)
 
     def step(self, backend: Any, cache: Any, batch: ForwardBatch, rows: F32) -> F32:
@@ -76,7 +79,9 @@ class Case:
         if backend is REFERENCE:
             tensors = [Tensor(Rows.TOKENS, p.shape[1], p) for p in parts]
             inputs, layer = Inputs(batch), cache.layer(0)
-            q = REFERENCE.ops.latent_append(inputs, *tensors, layer, self.spec, self.rotary)
+            q = REFERENCE.ops.latent_append(
+                inputs, (tensors[0], tensors[1]), (tensors[2], tensors[3]), layer, self.spec, self.rotary
+            )
             heads = round_queries(q.ref.reshape(len(rows), self.spec.num_heads, -1), self.kv.dtype)
             q = Tensor(q.rows, q.width, heads.reshape(q.ref.shape))
             result: F32 = REFERENCE.ops.attention(inputs, q, layer, self.spec).ref
@@ -216,7 +221,7 @@ def routed(backend: Any, router: F32, top_k: int, renormalize: bool, routing: Ro
         down.append(backend.pack([Weight.dense(answer)]))
     x = np.zeros((len(router), HIDDEN), np.float32)
     x[:, 0] = 1.0  # relu(1) * 1 = 1
-    batch, arguments = tokens_batch(len(router)), ([gate_up] * EXPERTS, down, top_k, Activation.RELU)
+    batch, arguments = tokens_batch(len(router)), (Experts([gate_up] * EXPERTS, down, Activation.RELU), top_k)
     if backend is REFERENCE:
         # The reference adds to zeros of x's width, which here is not the answers'.
         from octavo.kernels.reference_math import route

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from octavo.errors import CheckpointError
 from octavo.kernels.cpu import CpuBackend, instruction_sets
-from octavo.kernels.ops import F32, Activation, Inputs, Rows, Tensor
+from octavo.kernels.ops import (
+    F32,
+    Activation,
+    Inputs,
+    Rows,
+    Scaling,
+    Tensor,
+)
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_math import activate, round_to_int8
@@ -131,8 +138,7 @@ def test_epilogue(isa: str, kind: str, gated: bool) -> None:
             bias=bias,
             activation=activation,
             residual=residual,
-            scale=0.37,
-            softcap=4.0,
+            scaling=Scaling(0.37, 4.0),
         )
         want = reference.ops.linear(
             Tensor(Rows.TOKENS, 64, x),
@@ -140,8 +146,7 @@ def test_epilogue(isa: str, kind: str, gated: bool) -> None:
             bias,
             activation,
             Tensor(Rows.TOKENS, n, residual),
-            0.37,
-            4.0,
+            Scaling(0.37, 4.0),
         ).ref
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 

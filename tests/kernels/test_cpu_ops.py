@@ -9,7 +9,19 @@ import pytest
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
-from octavo.kernels.ops import F32, Activation, AttentionSpec, Inputs, KVSpec, Ops, Rotary, Rows, Tensor
+from octavo.kernels.ops import (
+    F32,
+    Activation,
+    AttentionSpec,
+    Experts,
+    HeadNorms,
+    Inputs,
+    KVSpec,
+    Ops,
+    Rotary,
+    Rows,
+    Tensor,
+)
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.weight import Weight
@@ -111,11 +123,9 @@ def test_mixture_of_experts(backend: CpuBackend, kind: str, renormalize: bool) -
             return lambda ops, _, t: ops.moe(
                 t[0],
                 t[1],
-                weights[0],
-                weights[1],
+                Experts(weights[0], weights[1], Activation.SILU),  # type: ignore[arg-type]
                 top_k,
-                Activation.SILU,
-                renormalize,  # type: ignore[arg-type]
+                renormalize,
             )
 
         got = eagerly(backend, tokens_batch(rows), apply(native), x, router)
@@ -148,7 +158,7 @@ def test_rotation(backend: CpuBackend, rotary_dim: int, interleaved: bool, norme
 
     def apply(cache: object) -> Apply:
         layer = cache.layer(0)  # type: ignore[attr-defined]
-        return lambda ops, inputs, t: ops.rotary_append(inputs, t[0], layer, spec, rotary, *norms, 1e-6)
+        return lambda ops, inputs, t: ops.rotary_append(inputs, t[0], layer, spec, rotary, HeadNorms(*norms))
 
     got = eagerly(backend, batch, apply(caches[0]), qkv)
     want = by_reference(batch, apply(caches[1]), qkv)

@@ -26,6 +26,7 @@ from octavo.kernels.ops import (
     PackedWeight,
     Rotary,
     Rows,
+    Scaling,
     Tensor,
 )
 from octavo.kernels.program import Call, Recorder, fuse, plan_arena
@@ -67,7 +68,7 @@ class TinyModel:
             x = ops.linear(ops.attention(inputs, q, kv.layer(i), SPEC), self.out[i], residual=x)
             normed = ops.layer_norm(x, self.gain[2 * i + 1], None, 1e-5)
             hidden = ops.linear(normed, self.gate_up[i], activation=Activation.SILU)
-            x = ops.linear(hidden, self.down[i], residual=x, scale=0.1)
+            x = ops.linear(hidden, self.down[i], residual=x, scaling=Scaling(0.1))
         x = ops.rms_norm(ops.gather_rows(inputs, x), self.gain[-1], 1e-5)
         return ops.linear(x, self.table)
 

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from torch.nn import functional as tf
 
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.ops import Activation, AttentionSpec, Inputs, KVSpec, Rows, Tensor
+from octavo.kernels.ops import (
+    Activation,
+    AttentionSpec,
+    Experts,
+    Inputs,
+    KVSpec,
+    Rows,
+    Scaling,
+    Tensor,
+)
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_kv import ReferenceKVCache
 from octavo.kernels.reference_math import activate, attend, rotate, round_to_int8
@@ -64,7 +73,7 @@ def test_linear_epilogue_order() -> None:
     x, gate, up = normal(5, 64), normal(24, 64), normal(24, 64)
     bias, residual = normal(48), normal(5, 24)
     packed = BACKEND.pack([Weight.dense(gate), Weight.dense(up)], gated=True)
-    y = OPS.linear(tensor(x), packed, bias, Activation.SILU, tensor(residual), scale=0.5, softcap=3.0).ref
+    y = OPS.linear(tensor(x), packed, bias, Activation.SILU, tensor(residual), Scaling(0.5, 3.0)).ref
     g, u = torch.tensor(x @ gate.T + bias[:24]), torch.tensor(x @ up.T + bias[24:])
     z = 3 * torch.tanh(0.5 * tf.silu(g) * u / 3)
     np.testing.assert_allclose(y, residual + z.numpy(), atol=1e-4)
@@ -128,7 +137,7 @@ def test_moe_routes_ties_as_torch_does() -> None:
     router = np.float32([[1, 1, 1, 0], [0, 2, 2, 2], [5, 0, 0, 5], [3, 3, 3, 3]])
     gate_up = [BACKEND.pack([Weight.dense(g), Weight.dense(u)], gated=True) for g, u, _ in experts]
     down = [BACKEND.pack([Weight.dense(d)]) for _, _, d in experts]
-    y = OPS.moe(tensor(x), tensor(router), gate_up, down, 2, Activation.SILU, renormalize=True).ref
+    y = OPS.moe(tensor(x), tensor(router), Experts(gate_up, down, Activation.SILU), 2, renormalize=True).ref
     chosen = torch.topk(torch.tensor(router), 2, sorted=False).indices.tolist()
     assert sorted(chosen[1]) != [1, 2]  # not simply the lower ones
     for t, pair in enumerate(chosen):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.ops import F32, Activation, Routing, Rows
+from octavo.kernels.ops import F32, Activation, Experts, Routing, Rows
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_math import route
@@ -70,7 +70,8 @@ def native(logits: F32, moe: MoE) -> F32:
     ops = NATIVE.eager(batch, limits_of(batch))
     x = ops.tensor(np.ones((len(logits), 2), np.float32), Buffer(Rows.TOKENS, 2))
     router = ops.tensor(logits, Buffer(Rows.TOKENS, count))
-    y = ops.moe(x, router, gate_up, down, moe.top_k, Activation.RELU, moe.renormalize, moe.routing)
+    experts = Experts(gate_up, down, Activation.RELU)
+    y = ops.moe(x, router, experts, moe.top_k, moe.renormalize, moe.routing)
     return np.array(ops.value(y))
 
 

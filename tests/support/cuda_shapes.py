@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from octavo.kernels.ops import Activation, AttentionSpec, Inputs, KVSpec, Rotary, Routing, Rows
+from octavo.kernels.ops import (
+    Activation,
+    AttentionSpec,
+    Experts,
+    HeadNorms,
+    Inputs,
+    KVSpec,
+    Rotary,
+    Routing,
+    Rows,
+    Scaling,
+)
 from support.kernels import batch_of, normal, random_weight
 
 KINDS = ("bf16", "u4-min", "s8", "s8-min", "s8-by16", "f8", "f8-blocks", "nf4")
@@ -24,7 +35,7 @@ def exercise(backend: Any, rng: np.random.Generator, brief: bool = False) -> Non
             matrices = [random_weight(rng, kind, 96, 128) for _ in range(2)]
             x = ops.tensor(normal(rng, rows, 128))
             bias = normal(rng, 96)
-            y = ops.linear(x, backend.pack(matrices[:1]), bias, scale=0.5, softcap=3.0)
+            y = ops.linear(x, backend.pack(matrices[:1]), bias, scaling=Scaling(0.5, 3.0))
             ops.linear(x, backend.pack(matrices, gated=True), activation=Activation.SILU)
             ops.linear(x, backend.pack(matrices), residual=ops.tensor(normal(rng, rows, 192)))
             ops.embed(inputs, backend.pack(matrices[:1]), 2.0)
@@ -34,7 +45,7 @@ def exercise(backend: Any, rng: np.random.Generator, brief: bool = False) -> Non
             down = [backend.pack([random_weight(rng, kind, 128, 64)]) for _ in range(8)]
             router = ops.tensor(normal(rng, rows, 8))
             for routing in (None, Routing(True, normal(rng, 8), 4, 2, 2, 2.5)):
-                ops.moe(x, router, gate_up, down, 2, Activation.SILU, True, routing)
+                ops.moe(x, router, Experts(gate_up, down, Activation.SILU), 2, True, routing)
             heads = [backend.pack([random_weight(rng, kind, 32, 64)]) for _ in range(2)]
             ops.head_linear(x, heads)
         wide = ops.tensor(normal(rng, rows, 192))
@@ -88,7 +99,7 @@ def attend(backend: Any, ops: Any, inputs: Inputs, rng: np.random.Generator, row
             gains = tuple(normal(rng, h * spec.head_dim) for h in heads)  # type: ignore[assignment]
         layer.copy_pages([(0, 1)])
         q = ops.rotary_append(
-            inputs, ops.tensor(normal(rng, rows, width)), layer.layer(0), spec, rotary, *gains
+            inputs, ops.tensor(normal(rng, rows, width)), layer.layer(0), spec, rotary, HeadNorms(*gains)
         )
         ops.attention(inputs, q, layer.layer(0), spec)
         tree = replace(inputs.batch, tree_masks=np.zeros((rows, 1), np.uint64))  # type: ignore[type-var]
@@ -96,4 +107,4 @@ def attend(backend: Any, ops: Any, inputs: Inputs, rng: np.random.Generator, row
     spec = AttentionSpec(16, 1, 576, 512, 0.1, latent=True)
     layer = backend.kv_cache([KVSpec(1, 576, 512, "bf16", True)], 12, 16).layer(0)
     parts = [ops.tensor(normal(rng, rows, w), Rows.TOKENS) for w in (16 * 512, 16 * 64, 512, 64)]
-    ops.attention(inputs, ops.latent_append(inputs, *parts, layer, spec, pairs), layer, spec)
+    ops.attention(inputs, ops.latent_append(inputs, parts[:2], parts[2:], layer, spec, pairs), layer, spec)

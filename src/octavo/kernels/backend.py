@@ -186,6 +186,25 @@ class RowDecoder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeRows:
+    """What a RowDecoder reads and writes of rows: arrays that others change between steps, C-contiguous.
+
+    Attributes:
+        tokens [rows, T]: each row's known tokens; those drawn are appended.
+        lengths [rows]: how many of them are known; kept up likewise.
+        pages [rows, P]: each row's page table; local_pages [rows, P]: the same of local pages, if any.
+        params [rows]: records as the sampler reads them.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int64]
+    pages: npt.NDArray[np.int32]
+    page_size: int
+    params: npt.NDArray[Any]
+    local_pages: npt.NDArray[np.int32] | None = None
+
+
 class Backend(ABC):
     """A place to compute: packs weights, holds pages, runs programs.
 
@@ -260,25 +279,9 @@ class Backend(ABC):
         """Draws tokens from logits [R, vocab_size]; None: this backend leaves that to NumPy."""
         return None
 
-    def decoder(
-        self,
-        program: Program,
-        sampler: RowSampler,
-        tokens: npt.NDArray[np.int32],
-        lengths: npt.NDArray[np.int64],
-        pages: npt.NDArray[np.int32],
-        page_size: int,
-        params: npt.NDArray[Any],
-        local_pages: npt.NDArray[np.int32] | None = None,
-    ) -> RowDecoder | None:
+    def decoder(self, program: Program, sampler: RowSampler, rows: DecodeRows) -> RowDecoder | None:
         """Decodes rows whose draws need params and masks alone, without log-probabilities; None: it cannot.
 
-        Args:
-            program, sampler: of this backend.
-            tokens [rows, T]: each row's known tokens; those drawn are appended.
-            lengths [rows]: how many of them are known; kept up likewise.
-            pages [rows, P]: each row's page table; local_pages [rows, P]: the same of local pages, if any.
-            params [rows]: records as the sampler reads them. All arrays are those that others change
-                between steps, C-contiguous.
+        program, sampler: of this backend.
         """
         return None

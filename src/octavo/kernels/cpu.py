@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.errors import InvalidRequestError
 from octavo.kernels import _native
@@ -17,6 +15,7 @@ from octavo.kernels.ops import (
     F32,
     U8,
     Backend,
+    DecodeRows,
     Forward,
     Inputs,
     KVSpec,
@@ -106,7 +105,7 @@ class CpuDecoder:
         native: forward_s and drawing_s are the seconds that it has spent so far.
     """
 
-    def __init__(self, native: _native.Decoder, keep_alive: Sequence[Any]) -> None:
+    def __init__(self, native: _native.Decoder, keep_alive: DecodeRows) -> None:
         self.native, self._keep_alive = native, keep_alive
         self.step, self.redraw = native.step, native.redraw  # with nothing in between
 
@@ -201,22 +200,17 @@ class CpuBackend(Backend):
         """Its memory, 12 bytes a token and thread, is touched as far as rows need it."""
         return _native.Sampler(self.pool, self.isa, vocab_size)
 
-    def decoder(
-        self,
-        program: Program,
-        sampler: RowSampler,
-        tokens: npt.NDArray[np.int32],
-        lengths: npt.NDArray[np.int64],
-        pages: npt.NDArray[np.int32],
-        page_size: int,
-        params: npt.NDArray[Any],
-        local_pages: npt.NDArray[np.int32] | None = None,
-    ) -> RowDecoder | None:
+    def decoder(self, program: Program, sampler: RowSampler, rows: DecodeRows) -> RowDecoder | None:
         if not isinstance(program, CpuProgram) or not isinstance(sampler, _native.Sampler):
             return None
-        keep = (tokens, lengths, pages, params, local_pages)
-        records = params.view(np.uint8)
         native = _native.Decoder(
-            program.native, sampler, tokens, lengths, pages, page_size, records, local_pages
+            program.native,
+            sampler,
+            tokens=rows.tokens,
+            lengths=rows.lengths,
+            pages=rows.pages,
+            page_size=rows.page_size,
+            params=rows.params.view(np.uint8),
+            local_pages=rows.local_pages,
         )
-        return CpuDecoder(native, keep)
+        return CpuDecoder(native, rows)

@@ -13,6 +13,7 @@ from octavo.kernels.cpu_weight import CpuWeight
 from octavo.kernels.ops import (
     Activation,
     AttentionSpec,
+    HeadNorms,
     KVSpec,
     Limits,
     PackedWeight,
@@ -259,6 +260,7 @@ class _Lowering:
     def rotary_append(self, call: Call, _: int) -> None:
         args = call.args
         rotary: Rotary | None = args["rotary"]
+        norms: HeadNorms = args["norms"]
         spec: AttentionSpec = args["spec"]
         cache, layer = self._layer(args["kv"])
         self._program.rotary_append(
@@ -270,9 +272,9 @@ class _Lowering:
             self._hold(rotary.cos) if rotary else None,
             self._hold(rotary.sin) if rotary else None,
             rotary.interleaved if rotary else False,
-            self._hold(args["q_norm"]),
-            self._hold(args["k_norm"]),
-            args["eps"],
+            self._hold(norms.q),
+            self._hold(norms.k),
+            norms.eps,
         )
 
     def attention(self, call: Call, _: int) -> None:

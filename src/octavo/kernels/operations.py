@@ -7,14 +7,19 @@ from collections.abc import Sequence
 
 from octavo.kernels.types import (
     F32,
+    NO_NORMS,
+    UNSCALED,
     Activation,
     AttentionSpec,
+    Experts,
+    HeadNorms,
     Inputs,
     KVLayer,
     PackedWeight,
     Rotary,
     Routing,
     Rows,
+    Scaling,
     Tensor,
 )
 
@@ -79,8 +84,7 @@ class Ops(ABC):
         bias: F32 | None = None,
         activation: Activation = Activation.NONE,
         residual: Tensor | None = None,
-        scale: float = 1.0,
-        softcap: float | None = None,
+        scaling: Scaling = UNSCALED,
     ) -> Tensor:
         """y = epilogue(x W^T), in this order:
 
@@ -88,7 +92,7 @@ class Ops(ABC):
            K: d = max|x| / 127, q = round_half_even(x / d), x ~ d q (d = 0: q = 0). Layouts
            of floats, and of codes of floats (F8, NF4), use x as it is and accumulate in f32.
         2. gated weight: z = activation(z[:N/2]) * z[N/2:], width N/2; otherwise z = activation(z).
-        3. z = scale * z; softcap: z = softcap * tanh(z / softcap).
+        3. z = factor * z; softcap: z = softcap * tanh(z / softcap) (Scaling).
         4. residual: y = residual + z.
         """
 
@@ -105,10 +109,8 @@ class Ops(ABC):
         self,
         x: Tensor,
         router_logits: Tensor,
-        gate_up: Sequence[PackedWeight],
-        down: Sequence[PackedWeight],
+        experts: Experts,
         top_k: int,
-        activation: Activation,
         renormalize: bool,
         routing: Routing | None = None,
     ) -> Tensor:
@@ -136,15 +138,12 @@ class Ops(ABC):
         kv: KVLayer,
         spec: AttentionSpec,
         rotary: Rotary | None,
-        q_norm: F32 | None = None,
-        k_norm: F32 | None = None,
-        eps: float = 1e-6,
+        norms: HeadNorms = NO_NORMS,
     ) -> Tensor:
         """Split qkv, normalize and rotate q and k, store k and v at the tokens' slots, return q.
 
         qkv rows are [num_heads * head_dim | num_kv_heads * head_dim | num_kv_heads * v_head_dim].
-        q_norm, k_norm: RMS norm before rotation, [head_dim] of each head by itself, or [heads *
-        head_dim] over all heads of q or k together. rotary None: no rotation.
+        norms: RMS norms before rotation. rotary None: no rotation.
         Rotation of a pair: (a cos - b sin, b cos + a sin) at the token's position (Extras.rope_positions
         where the batch brings them), over the first rotary.dim elements of each head.
         Scales of a token and head: int8 pages max|x| / 127; int16 pages max(|k| / 46000, max|k| / 32767)
@@ -163,19 +162,18 @@ class Ops(ABC):
     def latent_append(
         self,
         inputs: Inputs,
-        q_latent: Tensor,
-        q_rope: Tensor,
-        latent: Tensor,
-        k_rope: Tensor,
+        q: tuple[Tensor, Tensor],
+        k: tuple[Tensor, Tensor],
         kv: KVLayer,
         spec: AttentionSpec,
         rotary: Rotary,
     ) -> Tensor:
         """Multi-head latent attention (DeepSeek-AI 2024, section 2.1): store one latent a token.
 
-        Stores k = [latent | rotate(k_rope)] at the tokens' slots as the only KV head, and returns q
-        [T, num_heads * head_dim], for each head [q_latent of it | rotate(q_rope of it)]. latent has
-        spec.v_head_dim elements, k_rope the other spec.head_dim - spec.v_head_dim, all of which rotate.
+        q, k: each a latent part and one that rotates. Stores [latent | rotate(rope)] of k at the tokens'
+        slots as the only KV head, and returns q [T, num_heads * head_dim], for each head [latent of it |
+        rotate(rope of it)]. latent has spec.v_head_dim elements of a head, rope the other spec.head_dim -
+        spec.v_head_dim, all of which rotate.
         """
 
     @abstractmethod

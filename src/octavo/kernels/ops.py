@@ -18,6 +18,7 @@ keeps this to 1e-5, because BLAS chooses its order by shape).
 
 from octavo.kernels.backend import (
     Backend,
+    DecodeRows,
     Forward,
     KVCache,
     LateCopies,
@@ -30,9 +31,13 @@ from octavo.kernels.backend import (
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import (
     F32,
+    NO_NORMS,
     U8,
+    UNSCALED,
     Activation,
     AttentionSpec,
+    Experts,
+    HeadNorms,
     Inputs,
     KVLayer,
     KVSpec,
@@ -40,6 +45,7 @@ from octavo.kernels.types import (
     Rotary,
     Routing,
     Rows,
+    Scaling,
     Sight,
     Tensor,
     TokenArrays,
@@ -47,11 +53,16 @@ from octavo.kernels.types import (
 
 __all__ = [
     "F32",
+    "NO_NORMS",
     "U8",
+    "UNSCALED",
     "Activation",
     "AttentionSpec",
     "Backend",
+    "DecodeRows",
+    "Experts",
     "Forward",
+    "HeadNorms",
     "Inputs",
     "KVCache",
     "KVLayer",
@@ -67,6 +78,7 @@ __all__ = [
     "RowDecoder",
     "RowSampler",
     "Rows",
+    "Scaling",
     "Sight",
     "Tensor",
     "TokenArrays",

@@ -16,9 +16,13 @@ from octavo.errors import UnsupportedError
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,
+    NO_NORMS,
+    UNSCALED,
     Activation,
     AttentionSpec,
+    Experts,
     Forward,
+    HeadNorms,
     Inputs,
     KVLayer,
     Limits,
@@ -27,6 +31,7 @@ from octavo.kernels.ops import (
     Rotary,
     Routing,
     Rows,
+    Scaling,
     Tensor,
 )
 
@@ -119,8 +124,7 @@ class Recorder(Ops):
         bias: F32 | None = None,
         activation: Activation = Activation.NONE,
         residual: Tensor | None = None,
-        scale: float = 1.0,
-        softcap: float | None = None,
+        scaling: Scaling = UNSCALED,
     ) -> Tensor:
         n, k = weight.shape
         if k != x.width:
@@ -136,8 +140,8 @@ class Recorder(Ops):
             weight=weight,
             bias=bias,
             activation=activation,
-            scale=scale,
-            softcap=softcap,
+            scale=scaling.factor,
+            softcap=scaling.softcap,
             norm=None,
         )
 
@@ -153,10 +157,8 @@ class Recorder(Ops):
         self,
         x: Tensor,
         router_logits: Tensor,
-        gate_up: Sequence[PackedWeight],
-        down: Sequence[PackedWeight],
+        experts: Experts,
         top_k: int,
-        activation: Activation,
         renormalize: bool,
         routing: Routing | None = None,
     ) -> Tensor:
@@ -164,11 +166,11 @@ class Recorder(Ops):
             "moe",
             (x, router_logits),
             x.rows,
-            down[0].shape[0],
-            gate_up=tuple(gate_up),
-            down=tuple(down),
+            experts.down[0].shape[0],
+            gate_up=tuple(experts.gate_up),
+            down=tuple(experts.down),
             top_k=top_k,
-            activation=activation,
+            activation=experts.activation,
             renormalize=renormalize,
             routing=routing or Routing(),
         )
@@ -182,18 +184,16 @@ class Recorder(Ops):
     def latent_append(
         self,
         inputs: Inputs,
-        q_latent: Tensor,
-        q_rope: Tensor,
-        latent: Tensor,
-        k_rope: Tensor,
+        q: tuple[Tensor, Tensor],
+        k: tuple[Tensor, Tensor],
         kv: KVLayer,
         spec: AttentionSpec,
         rotary: Rotary,
     ) -> Tensor:
         width = spec.num_heads * spec.head_dim
-        parts = (q_latent, q_rope, latent, k_rope)
+        parts = (*q, *k)
         self.reads.add("rope_positions")
-        return self._call("latent_append", parts, q_latent.rows, width, kv=kv, spec=spec, rotary=rotary)
+        return self._call("latent_append", parts, q[0].rows, width, kv=kv, spec=spec, rotary=rotary)
 
     def rotary_append(
         self,
@@ -202,15 +202,14 @@ class Recorder(Ops):
         kv: KVLayer,
         spec: AttentionSpec,
         rotary: Rotary | None,
-        q_norm: F32 | None = None,
-        k_norm: F32 | None = None,
-        eps: float = 1e-6,
+        norms: HeadNorms = NO_NORMS,
     ) -> Tensor:
         width = spec.num_heads * spec.head_dim
-        norms = {"q_norm": q_norm, "k_norm": k_norm, "eps": eps}
         if rotary is not None:
             self.reads.add("rope_positions")
-        return self._call("rotary_append", (qkv,), qkv.rows, width, kv=kv, spec=spec, rotary=rotary, **norms)
+        return self._call(
+            "rotary_append", (qkv,), qkv.rows, width, kv=kv, spec=spec, rotary=rotary, norms=norms
+        )
 
     def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
         # A projection of keys and values is one of queries, keys and values with no query heads.

@@ -17,10 +17,14 @@ from octavo.kernels import trees
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,
+    NO_NORMS,
+    UNSCALED,
     Activation,
     AttentionSpec,
     Backend,
+    Experts,
     Forward,
+    HeadNorms,
     Inputs,
     KVLayer,
     KVSpec,
@@ -30,6 +34,7 @@ from octavo.kernels.ops import (
     Rotary,
     Routing,
     Rows,
+    Scaling,
     Sight,
     Tensor,
 )
@@ -146,8 +151,7 @@ class ReferenceOps(Ops):
         bias: F32 | None = None,
         activation: Activation = Activation.NONE,
         residual: Tensor | None = None,
-        scale: float = 1.0,
-        softcap: float | None = None,
+        scaling: Scaling = UNSCALED,
     ) -> Tensor:
         if not isinstance(weight, ReferenceWeight):
             raise TypeError(f"{type(weight).__name__} was packed by another backend")
@@ -165,10 +169,10 @@ class ReferenceOps(Ops):
             z = activate(z[:, :half], activation) * z[:, half:]
         else:
             z = activate(z, activation)
-        if scale != 1.0:
-            z = z * np.float32(scale)
-        if softcap is not None:
-            z = np.float32(softcap) * np.tanh(z / np.float32(softcap))
+        if scaling.factor != 1.0:
+            z = z * np.float32(scaling.factor)
+        if scaling.softcap is not None:
+            z = np.float32(scaling.softcap) * np.tanh(z / np.float32(scaling.softcap))
         if residual is not None:
             z = residual.ref + z
         return Tensor(x.rows, z.shape[1], z)
@@ -183,22 +187,20 @@ class ReferenceOps(Ops):
         self,
         x: Tensor,
         router_logits: Tensor,
-        gate_up: Sequence[PackedWeight],
-        down: Sequence[PackedWeight],
+        experts: Experts,
         top_k: int,
-        activation: Activation,
         renormalize: bool,
         routing: Routing | None = None,
     ) -> Tensor:
         chosen, share = route(router_logits.ref, top_k, renormalize, routing or Routing())
         y = np.zeros_like(x.ref)
-        for e in range(len(gate_up)):
+        for e in range(len(experts.down)):
             tokens, place = np.nonzero(chosen == e)
             if len(tokens) == 0:
                 continue
             routed = Tensor(x.rows, x.width, x.ref[tokens])
-            hidden = self.linear(routed, gate_up[e], activation=activation)
-            y[tokens] += share[tokens, place, None] * self.linear(hidden, down[e]).ref
+            hidden = self.linear(routed, experts.gate_up[e], activation=experts.activation)
+            y[tokens] += share[tokens, place, None] * self.linear(hidden, experts.down[e]).ref
         return Tensor(x.rows, x.width, y)
 
     def head_linear(self, x: Tensor, weights: Sequence[PackedWeight]) -> Tensor:
@@ -216,9 +218,7 @@ class ReferenceOps(Ops):
         kv: KVLayer,
         spec: AttentionSpec,
         rotary: Rotary | None,
-        q_norm: F32 | None = None,
-        k_norm: F32 | None = None,
-        eps: float = 1e-6,
+        norms: HeadNorms = NO_NORMS,
     ) -> Tensor:
         batch, layer = batch_of(inputs), _layer(kv)
         tokens = qkv.ref.shape[0]
@@ -227,10 +227,10 @@ class ReferenceOps(Ops):
         q = qkv.ref[:, :q_end].reshape(tokens, spec.num_heads, spec.head_dim)
         k = qkv.ref[:, q_end:k_end].reshape(tokens, spec.num_kv_heads, spec.head_dim)
         v = qkv.ref[:, k_end:].reshape(tokens, spec.num_kv_heads, spec.v_head_dim)
-        if q_norm is not None:
-            q = norm_heads(q, q_norm, eps)
-        if k_norm is not None:
-            k = norm_heads(k, k_norm, eps)
+        if norms.q is not None:
+            q = norm_heads(q, norms.q, norms.eps)
+        if norms.k is not None:
+            k = norm_heads(k, norms.k, norms.eps)
         if rotary is not None:
             cos, sin = angles(rotary, batch)
             q, k = (rotate(side, cos, sin, rotary.interleaved) for side in (q, k))
@@ -246,15 +246,14 @@ class ReferenceOps(Ops):
     def latent_append(
         self,
         inputs: Inputs,
-        q_latent: Tensor,
-        q_rope: Tensor,
-        latent: Tensor,
-        k_rope: Tensor,
+        q: tuple[Tensor, Tensor],
+        k: tuple[Tensor, Tensor],
         kv: KVLayer,
         spec: AttentionSpec,
         rotary: Rotary,
     ) -> Tensor:
         batch, layer = batch_of(inputs), _layer(kv)
+        (q_latent, q_rope), (latent, k_rope) = q, k
         tokens = q_latent.ref.shape[0]
         cos, sin = angles(rotary, batch)
         q_rotated, k_rotated = (
@@ -263,8 +262,8 @@ class ReferenceOps(Ops):
         )
         keys = np.concatenate([latent.ref[:, None], k_rotated], axis=2)
         layer.store(batch.slots_of(layer.local), keys, None)
-        q = np.concatenate([q_latent.ref.reshape(tokens, spec.num_heads, -1), q_rotated], axis=2)
-        return Tensor(q_latent.rows, spec.num_heads * spec.head_dim, q.reshape(tokens, -1))
+        y = np.concatenate([q_latent.ref.reshape(tokens, spec.num_heads, -1), q_rotated], axis=2)
+        return Tensor(q_latent.rows, spec.num_heads * spec.head_dim, y.reshape(tokens, -1))
 
     def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
         batch, layer = batch_of(inputs), _layer(kv)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NoReturn, Protocol
@@ -157,6 +157,42 @@ class AttentionSpec:
     def __post_init__(self) -> None:
         if self.window is not None and self.sight is not Sight.CAUSAL:
             raise ValueError("only causal attention has a window")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadNorms:
+    """RMS norms of q and k before they rotate.
+
+    q, k: gains [head_dim] of each head by itself, or [heads * head_dim] over all heads of that side together;
+    None: that side has no norm.
+    """
+
+    q: F32 | None = None
+    k: F32 | None = None
+    eps: float = 1e-6
+
+
+NO_NORMS = HeadNorms()
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What becomes of logits: z = factor * z, then z = softcap * tanh(z / softcap) if there is one."""
+
+    factor: float = 1.0
+    softcap: float | None = None
+
+
+UNSCALED = Scaling()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Experts:
+    """Each expert's two weights, gate_up gated, with the activation of the gates."""
+
+    gate_up: Sequence[PackedWeight]
+    down: Sequence[PackedWeight]
+    activation: Activation
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVCache, Ops, Rotary, Tensor
+from octavo.kernels.ops import F32, AttentionSpec, HeadNorms, Inputs, KVCache, Ops, Rotary, Tensor
 from octavo.layers.linear import Linear
 
 
@@ -34,5 +34,6 @@ class Attention:
     ) -> Tensor:
         pages = kv.layer(self.index)
         qkv = self.qkv(ops, x)
-        q = ops.rotary_append(inputs, qkv, pages, self.spec, self.rotary, self.q_norm, self.k_norm, self.eps)
+        norms = HeadNorms(self.q_norm, self.k_norm, self.eps)
+        q = ops.rotary_append(inputs, qkv, pages, self.spec, self.rotary, norms)
         return self.out(ops, ops.attention(inputs, q, pages, self.spec), residual=residual)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, PackedWeight, Tensor
+from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, PackedWeight, Scaling, Tensor
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import MLP
 from octavo.layers.norm import Norm
@@ -185,7 +185,7 @@ class DecoderStack:
         return x if self.project_out is None else self.project_out(ops, x)
 
     def _logits(self, ops: Ops, x: Tensor) -> Tensor:
-        return self.head(ops, x, softcap=self.logit_softcap)
+        return self.head(ops, x, scaling=Scaling(softcap=self.logit_softcap))
 
     def _embed(self, ops: Ops, inputs: Inputs) -> Tensor:
         x = ops.embed(inputs, self.table, self.embed_scale)

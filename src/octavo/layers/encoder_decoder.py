@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, PackedWeight, Tensor
+from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, PackedWeight, Scaling, Tensor
 from octavo.layers.attention import Attention
 from octavo.layers.decoder import Block, cut, run_layers
 from octavo.layers.linear import Linear
@@ -130,4 +130,4 @@ class EncoderDecoderStack:
         x = ops.gather_rows(inputs, x)
         if self.decoder_norm is not None:
             x = self.decoder_norm(ops, x)
-        return ops.linear(x, self.head.weight, self.head.bias, scale=self.head_scale)
+        return self.head(ops, x, scaling=Scaling(self.head_scale))

@@ -48,10 +48,8 @@ class LatentAttention:
             base = self.q_norm(ops, self.q_down(ops, x))
         q = ops.latent_append(
             inputs,
-            ops.head_linear(self.q_nope(ops, base), [head.weight for head in self.absorb]),
-            self.q_rope(ops, base),
-            self.latent_norm(ops, self.latent(ops, x)),
-            self.k_rope(ops, x),
+            (self._absorbed(ops, base), self.q_rope(ops, base)),
+            (self.latent_norm(ops, self.latent(ops, x)), self.k_rope(ops, x)),
             pages,
             self.spec,
             self.rotary,
@@ -59,3 +57,7 @@ class LatentAttention:
         y = ops.attention(inputs, q, pages, self.spec)
         expanded = ops.head_linear(y, [head.weight for head in self.expand])
         return self.out(ops, expanded, residual=residual)
+
+    def _absorbed(self, ops: Ops, base: Tensor) -> Tensor:
+        """Each head's query in the space of the latent."""
+        return ops.head_linear(self.q_nope(ops, base), [head.weight for head in self.absorb])

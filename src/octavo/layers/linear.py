@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.ops import F32, Activation, Ops, PackedWeight, Tensor
+from octavo.kernels.ops import F32, UNSCALED, Activation, Ops, PackedWeight, Scaling, Tensor
 
 
 class Split(Enum):
@@ -105,6 +105,6 @@ class Linear:
         x: Tensor,
         activation: Activation = Activation.NONE,
         residual: Tensor | None = None,
-        softcap: float | None = None,
+        scaling: Scaling = UNSCALED,
     ) -> Tensor:
-        return ops.linear(x, self.weight, self.bias, activation, residual, softcap=softcap)
+        return ops.linear(x, self.weight, self.bias, activation, residual, scaling)

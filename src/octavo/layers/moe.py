@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.kernels.ops import Activation, Ops, Routing, Tensor
+from octavo.kernels.ops import Activation, Experts, Ops, Routing, Tensor
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import GatedMLP
 
@@ -34,7 +34,8 @@ class MoE:
     def __call__(self, ops: Ops, x: Tensor, residual: Tensor | None = None) -> Tensor:
         logits = self.router(ops, x)
         gate_up, down = [e.weight for e in self.gate_up], [e.weight for e in self.down]
-        y = ops.moe(x, logits, gate_up, down, self.top_k, self.activation, self.renormalize, self.routing)
+        experts = Experts(gate_up, down, self.activation)
+        y = ops.moe(x, logits, experts, self.top_k, self.renormalize, self.routing)
         if self.shared is not None and self.shared_gate is not None:
             y = ops.add(y, ops.gate_rows(self.shared(ops, x), self.shared_gate(ops, x)))
         elif self.shared is not None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
-from octavo.kernels.ops import Backend, Inputs, KVCache, Limits, Ops, Program, Tensor
+from octavo.kernels.ops import Backend, DecodeRows, Inputs, KVCache, Limits, Ops, Program, Tensor
 from octavo.models.registry import Embedder, EncoderDecoder, Model
 from octavo.runtime.batch import encoder_batch, gather_batch
 from octavo.runtime.decoding import Decoding
@@ -98,10 +98,11 @@ class ModelRunner:
         states, sampler = self._states, self._sampler
         if states.has_encoder or not isinstance(sampler, NativeSampler):
             return None
-        decoder = backend.decoder(
-            self._program, sampler.native, states.tokens, states.length, states.pages, states.page_size,
-            self._samplings.records, states.local_pages,
+        rows = DecodeRows(
+            states.tokens, states.length, states.pages, states.page_size, self._samplings.records,
+            states.local_pages,
         )  # fmt: skip
+        decoder = backend.decoder(self._program, sampler.native, rows)
         return None if decoder is None else Decoding(decoder, self._samplings, self._beside is None)
 
     @property

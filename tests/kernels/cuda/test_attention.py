@@ -177,7 +177,7 @@ def test_latent_attention(dtype: str) -> None:
 
     def case(layer: object) -> Apply:
         def apply(ops: Ops, inputs: Inputs, t: list[Tensor]) -> Tensor:
-            q = ops.latent_append(inputs, *t, layer, spec, rotary)  # type: ignore[arg-type]
+            q = ops.latent_append(inputs, (t[0], t[1]), (t[2], t[3]), layer, spec, rotary)  # type: ignore[arg-type]
             return ops.attention(inputs, q, layer, spec)  # type: ignore[arg-type]
 
         return apply

@@ -11,7 +11,15 @@ import torch
 
 from octavo.errors import CheckpointError
 from octavo.kernels.cuda import integer
-from octavo.kernels.ops import F32, Activation, Inputs, Ops, Rows, Tensor
+from octavo.kernels.ops import (
+    F32,
+    Activation,
+    Inputs,
+    Ops,
+    Rows,
+    Scaling,
+    Tensor,
+)
 from octavo.kernels.reference_math import round_to_int8
 from octavo.kernels.weight import Layout, Weight
 from support.cuda import REFERENCE, by_reference, interpreted, run
@@ -111,7 +119,7 @@ def test_epilogue(kind: str, gated: bool, splits: bool) -> None:
     for n, rows, activation in [(10, 3, Activation.SILU), (24, 5, Activation.GELU), (21, 1, Activation.RELU)]:
         weights = [random_weight(rng, kind, n, k) for _ in range(1 + gated)]
         x, bias, residual = normal(rng, rows, k), normal(rng, n * (1 + gated)), normal(rng, rows, n)
-        options = {"bias": bias, "activation": activation, "scale": 0.37, "softcap": 4.0}
+        options = {"bias": bias, "activation": activation, "scaling": Scaling(0.37, 4.0)}
         got = linear(backend, x, weights, gated, residual=residual, **options)
         packed = REFERENCE.pack(weights, gated)
         want = by_reference(
@@ -269,8 +277,9 @@ def test_a_norm_rounds_for_the_product_that_follows(dtype: str, layer: bool, mon
     x[3], added[3], x[5, 40] = 0, 0, float("nan")
     gain, bias = torch.tensor(normal(rng, 96)), torch.tensor(normal(rng, 96))
     for programs in (0, 8):  # rows by themselves, and several a program
-        total, made = rows.norm(x, added, gain, bias if layer else None, 1e-5, layer, programs, True)
-        again, plain = rows.norm(x, added, gain, bias if layer else None, 1e-5, layer, programs)
+        how = rows.Norm(gain, bias if layer else None, 1e-5, layer)
+        total, made = rows.norm(x, added, how, programs, True)
+        again, plain = rows.norm(x, added, how, programs)
         assert isinstance(made, Rounded)
         q, d = round_rows(plain)
         for one, other in ((total, again), (made.x, plain), (made.d, d)):

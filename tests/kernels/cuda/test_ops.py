@@ -9,6 +9,8 @@ from octavo.kernels.ops import (
     F32,
     Activation,
     AttentionSpec,
+    Experts,
+    HeadNorms,
     Inputs,
     KVSpec,
     Ops,
@@ -98,7 +100,7 @@ def test_rotation(rotary_dim: int, interleaved: bool, normed: str) -> None:
 
     def apply(cache: object) -> Apply:
         layer = cache.layer(0)  # type: ignore[attr-defined]
-        return lambda ops, inputs, t: ops.rotary_append(inputs, t[0], layer, spec, rotary, *norms, 1e-6)
+        return lambda ops, inputs, t: ops.rotary_append(inputs, t[0], layer, spec, rotary, HeadNorms(*norms))
 
     got, want = run(backend, batch, apply(ours), qkv), by_reference(batch, apply(theirs), qkv)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
@@ -156,7 +158,7 @@ def test_mixture_of_experts(kind: str) -> None:
 
         def apply(weights: object, top_k: int = top_k) -> Apply:
             g, d = weights  # type: ignore[misc]
-            return lambda ops, _, t: ops.moe(t[0], t[1], g, d, top_k, Activation.SILU, True)
+            return lambda ops, _, t: ops.moe(t[0], t[1], Experts(g, d, Activation.SILU), top_k, True)
 
         want = by_reference(tokens_batch(rows), apply(its), x, router)
         got = run(backend, tokens_batch(rows), apply(mine), x, router)

@@ -14,6 +14,8 @@ splits at fixed positions and folds them in the same order in both cases.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -300,18 +302,26 @@ def attention_kernel(
             )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """An AttentionSpec's arrays on the device: alibi_slopes, sinks, relative_bias."""
+
+    slopes: torch.Tensor | None
+    sinks: torch.Tensor | None
+    bias: torch.Tensor | None
+
+
 def attend(
     q: torch.Tensor,
     kv: CudaKVLayer,
     spec: AttentionSpec,
     queries: Queries,
-    slopes: torch.Tensor | None,
-    sinks: torch.Tensor | None,
-    bias: torch.Tensor | None,
+    tables: Tables,
     policy: Policy,
 ) -> torch.Tensor:
     """ops.attention: q [T, heads * head_dim] -> [T, heads * v_head_dim], of q's dtype."""
     tokens, heads = q.shape[0], spec.num_heads
+    slopes, sinks, bias = tables.slopes, tables.sinks, tables.bias
     y = torch.empty((tokens, heads * spec.v_head_dim), dtype=q.dtype, device=q.device)
     if not tokens:
         return y

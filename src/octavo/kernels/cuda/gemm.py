@@ -20,9 +20,8 @@ from octavo.kernels.cuda.coded import f8_steps, nf4_steps, widen_coded
 from octavo.kernels.cuda.gemv import row_product, serves
 from octavo.kernels.cuda.integer import Rounded, integer_steps, round_nearest, round_rows
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
-from octavo.kernels.cuda.rows import ACTIVATIONS, activate, epilogue, finish
+from octavo.kernels.cuda.rows import ACTIVATIONS, Epilogue, activate, epilogue, finish
 from octavo.kernels.cuda.weight import Part
-from octavo.kernels.ops import Activation
 from octavo.kernels.weight import BLOCK, Layout
 
 FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2, Layout.F8: 3, Layout.NF4: 4}
@@ -246,23 +245,24 @@ def product_kernel(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Experts:
-    """Which rows of y each tile of bm rows computes, and with whose weights (moe.assign)."""
+    """Which rows of y each tile of bm rows computes, and with whose weights (moe.assign).
+
+    shared: so many adjacent rows of y are of one row of x.
+    """
 
     rows_of: torch.Tensor
     expert_of: torch.Tensor
     bm: int
+    shared: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Epilogue:
-    """Steps 1 to 4 of ops.linear, without the product."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How a product is cut. rounding: Policy.rounding."""
 
-    bias: torch.Tensor | None = None
-    activation: Activation = Activation.NONE
-    gated: bool = False
-    scale: float = 1.0
-    softcap: float | None = None
-    residual: torch.Tensor | None = None
+    tiles: Tiles
+    splits: int
+    rounding: int
 
 
 def product(
@@ -272,13 +272,12 @@ def product(
     end: Epilogue,
     policy: Policy,
     experts: Experts | None = None,
-    shared: int = 1,
     whole: Rounded | None = None,
 ) -> torch.Tensor:
     """Fill y [M, width] with the epilogue of x W^T. Returns y.
 
     Args:
-        x [M / shared, K], rows adjacent in memory.
+        x [M / experts.shared, K], rows adjacent in memory.
         whole: x rounded already, if it was.
         experts: part holds [E, ...] weights; without: one.
     """
@@ -293,19 +292,22 @@ def product(
     steps_of_x = None
     if rounding == 2:
         x, steps_of_x = round_rows(x) if whole is None else (whole.q, whole.d)
+    work, xs = Work(tiles, splits, rounding), (x, x if steps_of_x is None else steps_of_x)
+    programs = 8 * policy.sms
     if splits == 1:
-        launch(x, steps_of_x, part, y[None], end, policy, tiles, 1, experts, shared, rounding)
+        launch(xs, part, y[None], end, work, programs, experts)
         return y
     z = torch.empty((splits, m, part.rows), device=x.device)
-    launch(x, steps_of_x, part, z, Epilogue(), policy, tiles, splits, None, shared, rounding)
-    return epilogue(z, y, end.bias, end.activation, end.gated, end.scale, end.softcap, end.residual)
+    launch(xs, part, z, Epilogue(), work, programs, None)
+    return epilogue(z, y, end)
 
 
 def launch(
-    x: torch.Tensor, d: torch.Tensor | None, part: Part, y: torch.Tensor, end: Epilogue, policy: Policy,
-    tiles: Tiles, splits: int, experts: Experts | None, shared: int, rounding: int,
+    xs: tuple[torch.Tensor, torch.Tensor], part: Part, y: torch.Tensor, end: Epilogue, work: Work,
+    programs: int, experts: Experts | None,
 ) -> None:  # fmt: skip
-    """y [splits, M, width]; d: the steps of x, where rounding is 2."""
+    """y [splits, M, width]; xs: x and, where rounding is 2, its steps. programs: the most."""
+    (x, d), tiles, splits = xs, work.tiles, work.splits
     _, m, width = y.shape
     bm = tiles.bm if experts is None else experts.bm
     m_tiles = cdiv(m, bm) if experts is None else experts.expert_of.shape[0]
@@ -319,8 +321,8 @@ def launch(
     )
     scale = x if part.scale is None else part.scale
     table = 0 if part.scale is None else part.scale.stride(0)
-    product_kernel[(min(count, 8 * policy.sms),)](
-        x, x if d is None else d, part.values, scale, x if part.minimum is None else part.minimum,
+    product_kernel[(min(count, programs),)](
+        x, d, part.values, scale, x if part.minimum is None else part.minimum,
         x if part.code is None else part.code, y, x if end.bias is None else end.bias,
         x if end.residual is None else end.residual,
         x if experts is None else experts.rows_of, x if experts is None else experts.expert_of,
@@ -329,7 +331,8 @@ def launch(
         0 if end.residual is None else end.residual.stride(0), count, m_tiles, n_tiles, per_split,
         part.values.stride(0), table,
         FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BY16=by_16,
-        ROUND=rounding, EXPERTS=experts is not None, SHARED=shared, SPLITS=splits,
+        ROUND=work.rounding, EXPERTS=experts is not None, SHARED=1 if experts is None else experts.shared,
+        SPLITS=splits,
         GATED=end.gated, BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation],
         RESIDUAL=end.residual is not None, SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None,
         BM=bm, BN=tiles.bn, BK=tiles.bk, num_warps=tiles.warps, num_stages=tiles.stages,

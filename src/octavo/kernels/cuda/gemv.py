@@ -26,7 +26,7 @@ from octavo.kernels.cuda.weight import Part
 from octavo.kernels.weight import BLOCK, Layout
 
 if TYPE_CHECKING:
-    from octavo.kernels.cuda.gemm import Epilogue
+    from octavo.kernels.cuda.rows import Epilogue
 
 INTERPRETED = isinstance(tl.sum, InterpretedFunction)
 FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2}

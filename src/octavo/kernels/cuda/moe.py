@@ -8,12 +8,15 @@ combine   y[t] = sum of share * row, experts ascending
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.cuda.gemm import Epilogue, Experts, Policy, product
+from octavo.kernels.cuda.gemm import Experts, Policy, product
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
+from octavo.kernels.cuda.rows import Epilogue
 from octavo.kernels.cuda.weight import Part
 from octavo.kernels.ops import Activation, Routing
 
@@ -142,7 +145,8 @@ def moe(
     bm = policy.tiles(cdiv(pairs, experts), gate_up.rows, gate_up.columns, gate_up.layout).bm
     groups = assign(chosen, experts, bm)
     hidden = torch.empty((pairs, gate_up.rows // 2), dtype=x.dtype, device=x.device)
-    product(x, gate_up, hidden, Epilogue(activation=activation, gated=True), policy, groups, top_k)
+    end, shared = Epilogue(activation=activation, gated=True), replace(groups, shared=top_k)
+    product(x, gate_up, hidden, end, policy, shared)
     rows = torch.empty((pairs, down.rows), device=x.device)
     product(hidden, down, rows, Epilogue(), policy, groups)
     block = min(next_power_of_2(down.rows), 1024)

@@ -13,14 +13,19 @@ import torch
 
 from octavo.kernels.cuda import attention, moe, rotary, rows
 from octavo.kernels.cuda.batch import DeviceBatch
-from octavo.kernels.cuda.gemm import Epilogue, Policy, product, widen
+from octavo.kernels.cuda.gemm import Policy, product, widen
 from octavo.kernels.cuda.integer import Rounded
 from octavo.kernels.cuda.kv import CudaKVLayer
+from octavo.kernels.cuda.rows import Epilogue
 from octavo.kernels.cuda.weight import CudaWeight, Part, stack
 from octavo.kernels.ops import (
     F32,
+    NO_NORMS,
+    UNSCALED,
     Activation,
     AttentionSpec,
+    Experts,
+    HeadNorms,
     Inputs,
     KVLayer,
     Ops,
@@ -28,6 +33,7 @@ from octavo.kernels.ops import (
     Rotary,
     Routing,
     Rows,
+    Scaling,
     Sight,
     Tensor,
 )
@@ -161,16 +167,16 @@ class CudaOps(Ops):
         return self._norm(x, gain, bias, eps, layer=True)
 
     def _norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float, layer: bool) -> Tensor:
-        g, b = self._constants(gain), self._constants.optional(bias)
+        how = rows.Norm(self._constants(gain), self._constants.optional(bias), eps, layer)
         programs = 0 if self.policy.exact else 2 * self.policy.sms
         undone = isinstance(x.ref, Sum) and x.ref.done is None
         count = (x.ref.x if undone else value(x)).shape[0]
         # What follows a norm is a product: where that wants its rows rounded, they come so.
         rounds = self.policy.rounding(count, Layout.S8) == 2 and x.width % BLOCK == 0
         if undone:
-            x.ref.done, y = rows.norm(x.ref.x, x.ref.y, g, b, eps, layer, programs, rounds)
+            x.ref.done, y = rows.norm(x.ref.x, x.ref.y, how, programs, rounds)
         else:
-            _, y = rows.norm(value(x), None, g, b, eps, layer, programs, rounds)
+            _, y = rows.norm(value(x), None, how, programs, rounds)
         return Tensor(x.rows, x.width, y)
 
     def linear(
@@ -180,16 +186,16 @@ class CudaOps(Ops):
         bias: F32 | None = None,
         activation: Activation = Activation.NONE,
         residual: Tensor | None = None,
-        scale: float = 1.0,
-        softcap: float | None = None,
+        scaling: Scaling = UNSCALED,
     ) -> Tensor:
         w, v = packed(weight), value(x)
         whole = x.ref if isinstance(x.ref, Rounded) else None
         width = w.shape[0] // 2 if w.gated else w.shape[0]
         sampled = x.rows is Rows.SAMPLED
         rest = None if residual is None else value(residual)
-        end = Epilogue(self._constants.optional(bias), activation, w.gated, scale, softcap, rest)
-        plain = bias is None and activation is Activation.NONE and scale == 1.0 and softcap is None
+        factor, softcap = scaling.factor, scaling.softcap
+        end = Epilogue(self._constants.optional(bias), activation, w.gated, factor, softcap, rest)
+        plain = bias is None and activation is Activation.NONE and scaling == UNSCALED
         if plain and not w.gated and len(w.parts) == 1 and self._by_cublas(v, w.parts[0]):
             z = self._matmul(v, w.parts[0], sampled)
             return Tensor(x.rows, width, z if rest is None else Sum(rest, z))
@@ -208,9 +214,7 @@ class CudaOps(Ops):
     ) -> None:  # fmt: skip
         if self._by_cublas(x, part):
             z = self._matmul(x, part, sampled)
-            rows.epilogue(
-                z[None], y, end.bias, end.activation, end.gated, end.scale, end.softcap, end.residual
-            )
+            rows.epilogue(z[None], y, end)
         else:
             product(x, part, y, end, self.policy, whole=whole)
 
@@ -240,18 +244,16 @@ class CudaOps(Ops):
         self,
         x: Tensor,
         router_logits: Tensor,
-        gate_up: Sequence[PackedWeight],
-        down: Sequence[PackedWeight],
+        experts: Experts,
         top_k: int,
-        activation: Activation,
         renormalize: bool,
         routing: Routing | None = None,
     ) -> Tensor:
         how = routing or Routing()
         bias = self._constants.optional(how.bias)
         chosen, shares = moe.route(value(router_logits), top_k, renormalize, how, bias)
-        experts = self._constants.experts(gate_up), self._constants.experts(down)
-        y = moe.moe(value(x), chosen, shares, *experts, activation, self.policy)
+        stacked = self._constants.experts(experts.gate_up), self._constants.experts(experts.down)
+        y = moe.moe(value(x), chosen, shares, *stacked, experts.activation, self.policy)
         return Tensor(x.rows, y.shape[1], y)
 
     def head_linear(self, x: Tensor, weights: Sequence[PackedWeight]) -> Tensor:
@@ -275,42 +277,34 @@ class CudaOps(Ops):
         kv: KVLayer,
         spec: AttentionSpec,
         rotary_: Rotary | None,
-        q_norm: F32 | None = None,
-        k_norm: F32 | None = None,
-        eps: float = 1e-6,
+        norms: HeadNorms = NO_NORMS,
     ) -> Tensor:
         gains = None
-        if q_norm is not None and k_norm is not None:
-            gains = self._constants(q_norm), self._constants(k_norm)
-        elif q_norm is not None or k_norm is not None:
+        if norms.q is not None and norms.k is not None:
+            gains = rotary.Gains(self._constants(norms.q), self._constants(norms.k), norms.eps)
+        elif norms.q is not None or norms.k is not None:
             raise ValueError("q and k are both normalized, or neither")
-        tables = None if rotary_ is None else self._tables(rotary_)
-        q = rotary.append(
-            value(qkv), layer_of(kv), spec, self._slots(kv), self.batch.rope_positions, tables,
-            rotary_ is not None and rotary_.interleaved, gains, eps,
-        )  # fmt: skip
+        turns = None if rotary_ is None else self._turns(rotary_)
+        q = rotary.append(value(qkv), layer_of(kv), spec, self._slots(kv), turns, gains)
         return Tensor(qkv.rows, q.shape[1], q)
 
     def latent_append(
         self,
         inputs: Inputs,
-        q_latent: Tensor,
-        q_rope: Tensor,
-        latent: Tensor,
-        k_rope: Tensor,
+        q: tuple[Tensor, Tensor],
+        k: tuple[Tensor, Tensor],
         kv: KVLayer,
         spec: AttentionSpec,
         rotary_: Rotary,
     ) -> Tensor:
-        q = rotary.append_latent(
-            value(q_latent).contiguous(), value(q_rope).contiguous(), value(latent), value(k_rope),
-            layer_of(kv), spec, self._slots(kv), self.batch.rope_positions, self._tables(rotary_),
-            rotary_.interleaved,
-        )  # fmt: skip
-        return Tensor(q_latent.rows, q.shape[1], q)
+        queries = value(q[0]).contiguous(), value(q[1]).contiguous()
+        key = value(k[0]), value(k[1])
+        y = rotary.append_latent(queries, key, layer_of(kv), spec, self._slots(kv), self._turns(rotary_))
+        return Tensor(q[0].rows, y.shape[1], y)
 
-    def _tables(self, rotary_: Rotary) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._constants(rotary_.cos), self._constants(rotary_.sin)
+    def _turns(self, rotary_: Rotary) -> rotary.Turns:
+        cos, sin = self._constants(rotary_.cos), self._constants(rotary_.sin)
+        return rotary.Turns(self.batch.rope_positions, cos, sin, rotary_.interleaved)
 
     def _slots(self, kv: KVLayer) -> torch.Tensor:
         return self.batch.of(layer_of(kv).local).slots
@@ -326,10 +320,10 @@ class CudaOps(Ops):
             queries = self.batch.cross
         elif spec.sight is Sight.WHOLE and queries.trees is not None:
             raise ValueError("only causal attention has trees")
-        y = attention.attend(
-            value(q), layer_of(kv), spec, queries, optional(spec.alibi_slopes), optional(spec.sinks),
-            optional(spec.relative_bias), self.policy,
-        )  # fmt: skip
+        tables = attention.Tables(
+            optional(spec.alibi_slopes), optional(spec.sinks), optional(spec.relative_bias)
+        )
+        y = attention.attend(value(q), layer_of(kv), spec, queries, tables, self.policy)
         return Tensor(q.rows, y.shape[1], y)
 
     def all_reduce(self, x: Tensor) -> Tensor:

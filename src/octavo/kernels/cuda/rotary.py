@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -77,42 +79,6 @@ def side(
 
 
 @triton.jit
-def store_q(
-    x, q, position, cos, sin, gain, heads, dim, half, eps,
-    ROTATE: tl.constexpr, PAIRS: tl.constexpr, NORM: tl.constexpr, ALL_HEADS: tl.constexpr,
-    H: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    head, i = tl.arange(0, H), tl.arange(0, D)[None, :]
-    v, ok, at = side(
-        x, position, cos, sin, gain, heads, dim, half, eps, head, i, ROTATE, PAIRS, NORM, ALL_HEADS
-    )
-    tl.store(q + at, v.to(q.dtype.element_ty), mask=ok)
-
-
-@triton.jit
-def store_k(
-    x, pages, scales, slot, page_size, position, cos, sin, gain, heads, dim, half, eps,
-    ROTATE: tl.constexpr, PAIRS: tl.constexpr, NORM: tl.constexpr, ALL_HEADS: tl.constexpr,
-    INT8: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    head, i = tl.arange(0, H), tl.arange(0, D)[None, :]
-    v, ok, _ = side(
-        x, position, cos, sin, gain, heads, dim, half, eps, head, i, ROTATE, PAIRS, NORM, ALL_HEADS
-    )
-    store_heads(pages, scales, v, head, i, ok, slot, heads, page_size, dim, INT8)
-
-
-@triton.jit
-def store_v(
-    x, pages, scales, slot, page_size, heads, dim, INT8: tl.constexpr, H: tl.constexpr, D: tl.constexpr
-):
-    head, i = tl.arange(0, H), tl.arange(0, D)[None, :]
-    ok = (head < heads)[:, None] & (i < dim)
-    v = tl.load(x + head[:, None] * dim + i, mask=ok, other=0.0).to(tl.float32)
-    store_heads(pages, scales, v, head, i, ok, slot, heads, page_size, dim, INT8)
-
-
-@triton.jit
 def append_kernel(
     qkv, q, k_pages, v_pages, k_scales, v_scales, slots, positions, cos, sin, q_gain, k_gain,
     q_heads, kv_heads, dim, v_dim, half, page_size, stride_qkv, eps,
@@ -127,19 +93,46 @@ def append_kernel(
     row = qkv + token * stride_qkv
     position = tl.maximum(tl.load(positions + token), 0).to(tl.int64)
     slot = tl.load(slots + token)
+    i = tl.arange(0, D)[None, :]
     if what == 0:
-        store_q(
-            row, q + token * q_heads * dim, position, cos, sin, q_gain, q_heads, dim, half, eps,
-            ROTATE, PAIRS, NORM, ALL_HEADS, HQ, D,
+        q_head = tl.arange(0, HQ)
+        x, x_ok, at = side(
+            row, position, cos, sin, q_gain, q_heads, dim, half, eps, q_head, i,
+            ROTATE, PAIRS, NORM, ALL_HEADS,
         )  # fmt: skip
+        tl.store(q + token * q_heads * dim + at, x.to(q.dtype.element_ty), mask=x_ok)
     elif what == 1:
-        store_k(
-            row + q_heads * dim, k_pages, k_scales, slot, page_size, position, cos, sin, k_gain, kv_heads,
-            dim, half, eps, ROTATE, PAIRS, NORM, ALL_HEADS, INT8, HK, D,
+        k_head = tl.arange(0, HK)
+        k, k_ok, _ = side(
+            row + q_heads * dim, position, cos, sin, k_gain, kv_heads, dim, half, eps, k_head, i,
+            ROTATE, PAIRS, NORM, ALL_HEADS,
         )  # fmt: skip
+        store_heads(k_pages, k_scales, k, k_head, i, k_ok, slot, kv_heads, page_size, dim, INT8)
     else:
-        start = (q_heads + kv_heads) * dim
-        store_v(row + start, v_pages, v_scales, slot, page_size, kv_heads, v_dim, INT8, HK, DV)
+        v_head, j = tl.arange(0, HK), tl.arange(0, DV)[None, :]
+        v_ok = (v_head < kv_heads)[:, None] & (j < v_dim)
+        start = row + (q_heads + kv_heads) * dim
+        v = tl.load(start + v_head[:, None] * v_dim + j, mask=v_ok, other=0.0).to(tl.float32)
+        store_heads(v_pages, v_scales, v, v_head, j, v_ok, slot, kv_heads, page_size, v_dim, INT8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """How far tokens turn: positions [T] in cos, sin [positions, half]; kernels.types.Rotary on a device."""
+
+    positions: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+    interleaved: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gains:
+    """kernels.types.HeadNorms on a device, both sides."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    eps: float
 
 
 def append(
@@ -147,26 +140,23 @@ def append(
     kv: CudaKVLayer,
     spec: AttentionSpec,
     slots: torch.Tensor,
-    positions: torch.Tensor,
-    tables: tuple[torch.Tensor, torch.Tensor] | None,
-    interleaved: bool,
-    gains: tuple[torch.Tensor, torch.Tensor] | None,
-    eps: float,
+    turns: Turns | None,
+    gains: Gains | None,
 ) -> torch.Tensor:
-    """ops.rotary_append. tables: cos, sin [positions, half]; gains: of q and of k."""
+    """ops.rotary_append."""
     tokens = qkv.shape[0]
     q = torch.empty((tokens, spec.num_heads * spec.head_dim), dtype=qkv.dtype, device=qkv.device)
-    cos, sin = tables if tables is not None else (slots, slots)
-    q_gain, k_gain = gains if gains is not None else (slots, slots)
+    none = Turns(slots, slots, slots, False), Gains(slots, slots, 0.0)
+    turn, gain = none[0] if turns is None else turns, none[1] if gains is None else gains
     int8 = kv.k.scales is not None
     if tokens:
         append_kernel[(tokens, 3)](
             qkv, q, kv.k.pages, kv.v.pages, kv.k.scales if int8 else slots, kv.v.scales if int8 else slots,
-            slots, positions, cos, sin, q_gain, k_gain,
+            slots, turn.positions, turn.cos, turn.sin, gain.q, gain.k,
             spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.v_head_dim,
-            cos.shape[1] if tables is not None else 0, kv.page_size, qkv.stride(0), eps,
-            ROTATE=tables is not None, PAIRS=interleaved, NORM=gains is not None,
-            ALL_HEADS=gains is not None and q_gain.shape[0] != spec.head_dim, INT8=int8,
+            0 if turns is None else turns.cos.shape[1], kv.page_size, qkv.stride(0), gain.eps,
+            ROTATE=turns is not None, PAIRS=turn.interleaved, NORM=gains is not None,
+            ALL_HEADS=gains is not None and gains.q.shape[0] != spec.head_dim, INT8=int8,
             FIRST=0, HQ=next_power_of_2(spec.num_heads), HK=next_power_of_2(spec.num_kv_heads),
             D=next_power_of_2(spec.head_dim), DV=next_power_of_2(spec.v_head_dim), num_warps=4,
             **chained(qkv),
@@ -211,60 +201,42 @@ def latent_kernel(
     token = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     position = tl.maximum(tl.load(positions + token), 0).to(tl.int64)
+    i = tl.arange(0, D)[None, :]
     if block < tl.num_programs(1) - 1:
-        store_latent_q(
-            q_latent + token * heads * rank, q_rope + token * heads * 2 * half,
-            q + token * heads * (rank + 2 * half), position, cos, sin, heads, rank, half, block,
-            PAIRS, BH, D,
+        head = block * BH + tl.arange(0, BH)
+        x, x_ok = latent_side(
+            q_latent + token * heads * rank, q_rope + token * heads * 2 * half, position, cos, sin,
+            heads, rank, half, head, i, PAIRS,
         )  # fmt: skip
+        at = q + token * heads * (rank + 2 * half) + head[:, None] * (rank + 2 * half) + i
+        tl.store(at, x.to(q.dtype.element_ty), mask=x_ok)
     else:
-        store_latent_k(
-            latent + token * rank, k_rope + token * 2 * half, pages, scales, tl.load(slots + token),
-            page_size, position, cos, sin, rank, half, PAIRS, INT8, ONE, D,
-        )  # fmt: skip
-
-
-@triton.jit
-def store_latent_q(
-    front, back, q, position, cos, sin, heads, rank, half, block,
-    PAIRS: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    head, i = block * H + tl.arange(0, H), tl.arange(0, D)[None, :]
-    v, ok = latent_side(front, back, position, cos, sin, heads, rank, half, head, i, PAIRS)
-    tl.store(q + head[:, None] * (rank + 2 * half) + i, v.to(q.dtype.element_ty), mask=ok)
-
-
-@triton.jit
-def store_latent_k(
-    front, back, pages, scales, slot, page_size, position, cos, sin, rank, half,
-    PAIRS: tl.constexpr, INT8: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    head, i = tl.arange(0, H), tl.arange(0, D)[None, :]
-    v, ok = latent_side(front, back, position, cos, sin, 1, rank, half, head, i, PAIRS)
-    store_heads(pages, scales, v, head, i, ok, slot, 1, page_size, rank + 2 * half, INT8)
+        one = tl.arange(0, ONE)
+        k, k_ok = latent_side(
+            latent + token * rank, k_rope + token * 2 * half, position, cos, sin, 1, rank, half, one, i, PAIRS
+        )
+        slot = tl.load(slots + token)
+        store_heads(pages, scales, k, one, i, k_ok, slot, 1, page_size, rank + 2 * half, INT8)
 
 
 def append_latent(
-    q_latent: torch.Tensor,
-    q_rope: torch.Tensor,
-    latent: torch.Tensor,
-    k_rope: torch.Tensor,
+    queries: tuple[torch.Tensor, torch.Tensor],
+    key: tuple[torch.Tensor, torch.Tensor],
     kv: CudaKVLayer,
     spec: AttentionSpec,
     slots: torch.Tensor,
-    positions: torch.Tensor,
-    tables: tuple[torch.Tensor, torch.Tensor],
-    interleaved: bool,
+    turns: Turns,
 ) -> torch.Tensor:
-    """ops.latent_append."""
-    tokens, (cos, sin) = q_latent.shape[0], tables
-    q = torch.empty((tokens, spec.num_heads * spec.head_dim), dtype=q_latent.dtype, device=q_latent.device)
+    """ops.latent_append; queries and key: each a latent part and one that turns."""
+    tokens, latent = queries[0].shape[0], queries[0]
+    q = torch.empty((tokens, spec.num_heads * spec.head_dim), dtype=latent.dtype, device=latent.device)
     int8 = kv.k.scales is not None
     block = min(next_power_of_2(spec.num_heads), 4)
     if tokens:
         latent_kernel[(tokens, cdiv(spec.num_heads, block) + 1)](
-            q_latent, q_rope, latent, k_rope, q, kv.k.pages, kv.k.scales if int8 else slots, slots, positions,
-            cos, sin, spec.num_heads, spec.v_head_dim, cos.shape[1], kv.page_size,
-            PAIRS=interleaved, INT8=int8, BH=block, ONE=1, D=next_power_of_2(spec.head_dim), num_warps=4,
+            *queries, *key, q, kv.k.pages, kv.k.scales if int8 else slots, slots, turns.positions,
+            turns.cos, turns.sin, spec.num_heads, spec.v_head_dim, turns.cos.shape[1], kv.page_size,
+            PAIRS=turns.interleaved, INT8=int8, BH=block, ONE=1, D=next_power_of_2(spec.head_dim),
+            num_warps=4,
         )  # fmt: skip
     return q

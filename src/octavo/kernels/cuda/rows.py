@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -69,15 +71,18 @@ def norm_kernel(
         tl.store(d + block * rows + row[:, None], step, mask=ok)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """ops.rms_norm or, where layer, ops.layer_norm."""
+
+    gain: torch.Tensor
+    bias: torch.Tensor | None
+    eps: float
+    layer: bool
+
+
 def norm(
-    x: torch.Tensor,
-    added: torch.Tensor | None,
-    gain: torch.Tensor,
-    bias: torch.Tensor | None,
-    eps: float,
-    layer: bool,
-    programs: int,
-    rounds: bool = False,
+    x: torch.Tensor, added: torch.Tensor | None, how: Norm, programs: int, rounds: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
     """(x + added, its norm), both [rows, width]; added None: x itself is the first.
 
@@ -86,7 +91,7 @@ def norm(
         programs: rows share a program where there are more than this many; 0: never (how a program
             adds its rows up depends on how many it has).
     """
-    rows, width = x.shape
+    (rows, width), gain, bias = x.shape, how.gain, how.bias
     y = torch.empty_like(x)
     total = x if added is None else torch.empty_like(x)
     made = Rounded.of(y) if rounds else None
@@ -95,8 +100,8 @@ def norm(
         br = 1 if programs == 0 else min(next_power_of_2(max(rows // programs, 1)), max(8192 // block, 1))
         norm_kernel[(cdiv(rows, br),)](
             x, x if added is None else added, total, y, y if made is None else made.q,
-            gain if made is None else made.d, gain, gain if bias is None else bias, rows, width, eps,
-            ADD=added is not None, LAYER=layer, BIAS=bias is not None, ROUND=rounds, BR=br, BLOCK=block,
+            gain if made is None else made.d, gain, gain if bias is None else bias, rows, width, how.eps,
+            ADD=added is not None, LAYER=how.layer, BIAS=bias is not None, ROUND=rounds, BR=br, BLOCK=block,
             num_warps=min(max(br * block // 512, 1), 16), **chained(x),
         )  # fmt: skip
     return total, y if made is None else made
@@ -149,16 +154,19 @@ def epilogue_kernel(
     tl.store(y + row * stride_y + i, v.to(y.dtype.element_ty), mask=inside)
 
 
-def epilogue(
-    z: torch.Tensor,
-    y: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    activation: Activation = Activation.NONE,
-    gated: bool = False,
-    scale: float = 1.0,
-    softcap: float | None = None,
-    residual: torch.Tensor | None = None,
-) -> torch.Tensor:
+@dataclass(frozen=True, slots=True, eq=False)
+class Epilogue:
+    """Steps 1 to 4 of ops.linear, without the product."""
+
+    bias: torch.Tensor | None = None
+    activation: Activation = Activation.NONE
+    gated: bool = False
+    scale: float = 1.0
+    softcap: float | None = None
+    residual: torch.Tensor | None = None
+
+
+def epilogue(z: torch.Tensor, y: torch.Tensor, end: Epilogue) -> torch.Tensor:
     """Fill y [rows, width] from z [splits, rows, width or 2 width]. Returns y."""
     splits, rows, _ = z.shape
     width = y.shape[1]
@@ -166,11 +174,11 @@ def epilogue(
     br = min(next_power_of_2(rows), max(1024 // block, 1) if rows < 4096 else 4)
     if rows:
         epilogue_kernel[(cdiv(rows, br), cdiv(width, block))](
-            z, y, z if bias is None else bias, z if residual is None else residual,
-            scale, softcap or 1.0, width, z.stride(1), z.stride(0), y.stride(0),
-            0 if residual is None else residual.stride(0), rows,
-            SPLITS=splits, BIAS=bias is not None, KIND=ACTIVATIONS[activation], GATED=gated,
-            RESIDUAL=residual is not None, SCALE=scale != 1.0, SOFTCAP=softcap is not None,
+            z, y, z if end.bias is None else end.bias, z if end.residual is None else end.residual,
+            end.scale, end.softcap or 1.0, width, z.stride(1), z.stride(0), y.stride(0),
+            0 if end.residual is None else end.residual.stride(0), rows,
+            SPLITS=splits, BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation], GATED=end.gated,
+            RESIDUAL=end.residual is not None, SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None,
             BR=br, BLOCK=block, **chained(y),
         )  # fmt: skip
     return y
