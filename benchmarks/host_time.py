@@ -25,7 +25,7 @@ from harness import report, usable_cores, write
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
 from octavo.kernels.cpu import CpuBackend, CpuDecoder, CpuProgram
-from octavo.kernels.ops import RowDecoder
+from octavo.kernels.ops import F32, RowDecoder
 
 LIMIT = 0.05
 PROMPT = 16
@@ -60,11 +60,14 @@ class WatchedDecoder:
         self._decoder = decoder
         self.log = [(0.0, 0.0, 0.0)]
 
-    def step(self, rows: Sequence[int], starts: Sequence[int], *args: Any) -> list[int]:
-        drawn = self._decoder.step(rows, starts, *args)
+    def step(self, rows: Sequence[int], starts: Sequence[int], *others: Any) -> list[int]:
+        drawn = self._decoder.step(rows, starts, *others)
         native = self._decoder.native
         self.log.append((time.perf_counter(), native.forward_s, native.drawing_s))
         return drawn
+
+    def logits(self) -> F32:
+        return self._decoder.logits()
 
     def redraw(self, indices: Sequence[int], mask: Any) -> list[int]:
         return self._decoder.redraw(indices, mask)

@@ -5,68 +5,170 @@
 namespace octavo {
 namespace {
 
-using TokenListsTuple = std::tuple<Array<int64_t, 1>, Array<int32_t, 1>, Array<float, 1>>;
+// A Python object's arrays, read by name and kept for a call: kernels/draws.py has their classes.
+struct TokenListsOf {
+    Array<int64_t, 1> starts;
+    Array<int32_t, 1> tokens;
+    Array<float, 1> values;
 
-TokenListsView lists_of(const TokenListsTuple& t, size_t rows) {
-    const auto& [starts, tokens, values] = t;
-    if (starts.shape(0) != rows + 1 || tokens.shape(0) != values.shape(0))
-        throw std::invalid_argument("a token list's arrays differ in length");
-    return {starts.data(), tokens.data(), values.data(), static_cast<int64_t>(tokens.shape(0))};
+    explicit TokenListsOf(const nb::object& lists)
+        : starts(nb::cast<Array<int64_t, 1>>(lists.attr("starts"))), tokens(nb::cast<Array<int32_t, 1>>(lists.attr("tokens"))),
+          values(nb::cast<Array<float, 1>>(lists.attr("values"))) {}
+    TokenListsView view(size_t rows) const {
+        if (starts.shape(0) != rows + 1 || tokens.shape(0) != values.shape(0))
+            throw std::invalid_argument("a token list's arrays differ in length");
+        return {starts.data(), tokens.data(), values.data(), static_cast<int64_t>(tokens.shape(0))};
+    }
+};
+
+using Bits = Array<uint32_t, 2>;
+
+const uint32_t* bits_of(const Bits& bits, size_t rows, size_t vocab) {
+    if (bits.shape(0) != rows || bits.shape(1) != (vocab + 31) / 32)
+        throw std::invalid_argument("arrays of a sampling batch differ in length");
+    return bits.data();
 }
 
-// The tokens; what belongs to log-probabilities is written to the arrays, which are empty where no row asks.
-std::vector<int32_t> sample(Sampler& sampler, const Array<float, 2>& logits, const Array<uint8_t, 1>& params,
-                            const Array<int64_t, 1>& positions, const TokenListsTuple& bias,
-                            const TokenListsTuple& banned, const TokenListsTuple& seen,
-                            const std::optional<Array<uint32_t, 2>>& mask,
-                            const std::optional<Array<int32_t, 1>>& given, const Result<double, 1>& logprob,
-                            const Result<int64_t, 1>& rank, const Result<int32_t, 2>& top_token,
-                            const Result<double, 2>& top_logprob) {
-    const size_t rows = logits.shape(0), vocab = logits.shape(1), scored = logprob.shape(0);
-    if (vocab != static_cast<size_t>(sampler.vocab())) throw std::invalid_argument("the logits have another vocabulary");
-    if (params.shape(0) != rows * sizeof(SampleParams) ||
-        reinterpret_cast<uintptr_t>(params.data()) % alignof(SampleParams))
+struct EditsOf {
+    TokenListsOf bias, banned, seen;
+    std::optional<Bits> mask, boost;
+    std::optional<Array<float, 1>> deltas;
+
+    explicit EditsOf(const nb::object& edits) : bias(edits.attr("bias")), banned(edits.attr("banned")), seen(edits.attr("seen")) {
+        mask = nb::cast<std::optional<Bits>>(edits.attr("mask"));
+        const nb::object more = edits.attr("boost");
+        if (more.is_none()) return;
+        boost = nb::cast<Bits>(more.attr("bits"));
+        deltas = nb::cast<Array<float, 1>>(more.attr("deltas"));
+    }
+    EditsView view(size_t rows, size_t vocab) const {
+        EditsView found{bias.view(rows), banned.view(rows), seen.view(rows), nullptr, nullptr, nullptr};
+        if (mask) found.mask = bits_of(*mask, rows, vocab);
+        if (!boost) return found;
+        found.boost = bits_of(*boost, rows, vocab);
+        if (deltas->shape(0) != rows) throw std::invalid_argument("arrays of a sampling batch differ in length");
+        found.deltas = deltas->data();
+        return found;
+    }
+};
+
+struct ScoresOf {
+    Result<double, 1> logprob;
+    Result<int64_t, 1> rank;
+    Result<int32_t, 2> top_token;
+    Result<double, 2> top_logprob;
+
+    explicit ScoresOf(const nb::object& scores)
+        : logprob(nb::cast<Result<double, 1>>(scores.attr("logprobs"))), rank(nb::cast<Result<int64_t, 1>>(scores.attr("ranks"))),
+          top_token(nb::cast<Result<int32_t, 2>>(scores.attr("top_tokens"))),
+          top_logprob(nb::cast<Result<double, 2>>(scores.attr("top_logprobs"))) {}
+    ScoresView view(size_t rows) const {
+        const bool same = logprob.shape(0) == rows && rank.shape(0) == rows && top_token.shape(0) == rows &&
+                          top_logprob.shape(0) == rows && top_token.shape(1) == top_logprob.shape(1);
+        if (!same) throw std::invalid_argument("arrays of a sampling batch differ in length");
+        return {logprob.data(), rank.data(), top_token.data(), top_logprob.data(), static_cast<int64_t>(top_token.shape(1))};
+    }
+};
+
+const SampleParams* records_of(const Array<uint8_t, 1>& records, size_t rows) {
+    if (records.shape(0) != rows * sizeof(SampleParams) || reinterpret_cast<uintptr_t>(records.data()) % alignof(SampleParams))
         throw std::invalid_argument("the rows' records have another layout");
-    const bool same = positions.shape(0) == rows && (scored == rows || scored == 0) && rank.shape(0) == scored &&
-                      top_token.shape(0) == scored && top_logprob.shape(0) == scored &&
-                      top_token.shape(1) == top_logprob.shape(1);
-    if (!same || (given && given->shape(0) != rows) || (mask && (mask->shape(0) != rows || mask->shape(1) != (vocab + 31) / 32)))
-        throw std::invalid_argument("arrays of a sampling batch differ in length");
-    std::vector<int32_t> token(rows);
-    const SampleBatch batch{logits.data(), static_cast<int64_t>(rows), static_cast<int64_t>(vocab),
-                            reinterpret_cast<const SampleParams*>(params.data()), positions.data(), lists_of(bias, rows),
-                            lists_of(banned, rows), lists_of(seen, rows), mask ? mask->data() : nullptr,
-                            given ? given->data() : nullptr, token.data(), logprob.data(), rank.data(), top_token.data(), top_logprob.data(),
-                            scored ? static_cast<int64_t>(top_token.shape(1)) : -1};
+    return reinterpret_cast<const SampleParams*>(records.data());
+}
+
+// Rows of these logits that a batch is drawn from: those of `which`, or all in order.
+SampleBatch batch_of(const Sampler& sampler, const Array<float, 2>& logits, const std::optional<Ints>& which) {
+    if (logits.shape(1) != static_cast<size_t>(sampler.vocab())) throw std::invalid_argument("the logits have another vocabulary");
+    for (size_t i = 0; which && i < which->shape(0); i++)
+        if (which->data()[i] < 0 || static_cast<size_t>(which->data()[i]) >= logits.shape(0))
+            throw std::invalid_argument("a row to draw for has no logits");
+    const size_t rows = which ? which->shape(0) : logits.shape(0);
+    SampleBatch batch{logits.data(), static_cast<int64_t>(rows), sampler.vocab(), nullptr, nullptr, {}, nullptr};
+    batch.which = which ? which->data() : nullptr;
+    return batch;
+}
+
+// The tokens; what belongs to log-probabilities is written to the scores' arrays.
+std::vector<int32_t> sample(Sampler& sampler, const Array<float, 2>& logits, const Array<uint8_t, 1>& records,
+                            const Array<int64_t, 1>& positions, const nb::object& edits, const nb::object& scores,
+                            const std::optional<Ints>& which) {
+    SampleBatch batch = batch_of(sampler, logits, which);
+    const auto rows = static_cast<size_t>(batch.rows);
+    batch.params = records_of(records, rows);
+    if (positions.shape(0) != rows) throw std::invalid_argument("arrays of a sampling batch differ in length");
+    batch.positions = positions.data();
+    std::optional<EditsOf> changes;
+    std::optional<ScoresOf> asked;
+    if (!edits.is_none()) batch.edits = changes.emplace(edits).view(rows, logits.shape(1));
+    if (!scores.is_none()) batch.scores = asked.emplace(scores).view(rows);
+    std::vector<int32_t> tokens(rows);
+    batch.token = tokens.data();
     nb::gil_scoped_release release;
     sampler.sample(batch);
-    return token;
+    return tokens;
 }
 
-// Its arrays are kept alive by their Python owner.
-DecodeRows decode_rows(const Result<int32_t, 2>& tokens, const Result<int64_t, 1>& lengths, const IntTable& pages,
-                       int64_t page_size, const Array<uint8_t, 1>& params, const std::optional<IntTable>& local) {
-    const size_t rows = tokens.shape(0);
-    if (lengths.shape(0) != rows || pages.shape(0) != rows || params.shape(0) != rows * sizeof(SampleParams) ||
-        reinterpret_cast<uintptr_t>(params.data()) % alignof(SampleParams))
+// Of given tokens, what belongs to log-probabilities; a negative number in the place of one whose logits allow no draw.
+std::vector<int32_t> score(Sampler& sampler, const Array<float, 2>& logits, const Ints& tokens, const nb::object& scores) {
+    const ScoresOf asked(scores);
+    SampleBatch batch = batch_of(sampler, logits, std::nullopt);
+    if (tokens.shape(0) != logits.shape(0)) throw std::invalid_argument("arrays of a sampling batch differ in length");
+    SampleParams all{};
+    all.top_p = 1.0;
+    all.repetition_penalty = 1.0f;
+    batch.scores = asked.view(logits.shape(0));
+    all.num_logprobs = static_cast<int32_t>(batch.scores.top);
+    const std::vector<SampleParams> params(logits.shape(0), all);
+    const std::vector<int64_t> positions(logits.shape(0));
+    std::vector<int32_t> known(logits.shape(0));
+    batch.params = params.data(), batch.positions = positions.data();
+    batch.given = tokens.data(), batch.token = known.data();
+    nb::gil_scoped_release release;
+    sampler.sample(batch);
+    return known;
+}
+
+// Each number of a row's record: where it lies, and in how many bytes. And the bytes of all.
+std::pair<std::vector<std::tuple<std::string, size_t, size_t>>, size_t> record_layout() {
+#define NUMBER(name) {#name, offsetof(SampleParams, name), sizeof(SampleParams::name)}
+    return {{NUMBER(seed), NUMBER(min_position), NUMBER(top_p), NUMBER(temperature), NUMBER(min_p),
+             NUMBER(repetition_penalty), NUMBER(frequency_penalty), NUMBER(presence_penalty), NUMBER(top_k),
+             NUMBER(sample_index), NUMBER(num_logprobs)},
+            sizeof(SampleParams)};
+#undef NUMBER
+}
+
+// Its arrays are kept alive by their Python owner (kernels/backend.py: DecodeRows).
+DecodeRows decode_rows(const nb::object& rows) {
+    const auto tokens = nb::cast<Result<int32_t, 2>>(rows.attr("tokens"));
+    const auto lengths = nb::cast<Result<int64_t, 1>>(rows.attr("lengths"));
+    const auto pages = nb::cast<IntTable>(rows.attr("pages"));
+    const auto local = nb::cast<std::optional<IntTable>>(rows.attr("local_pages"));
+    const auto records = nb::cast<Array<uint8_t, 1>>(rows.attr("params").attr("view")("uint8"));
+    const size_t count = tokens.shape(0);
+    if (lengths.shape(0) != count || pages.shape(0) != count)
         throw std::invalid_argument("the rows' arrays differ in length");
-    if (local && (local->shape(0) != rows || local->shape(1) != pages.shape(1)))
+    if (local && (local->shape(0) != count || local->shape(1) != pages.shape(1)))
         throw std::invalid_argument("the rows' local pages have the shape of their pages");
-    return {tokens.data(), static_cast<int64_t>(tokens.shape(1)), lengths.data(), static_cast<int64_t>(rows),
-            pages.data(), static_cast<int64_t>(pages.shape(1)), page_size,
-            reinterpret_cast<const SampleParams*>(params.data()), local ? local->data() : nullptr};
+    return {.tokens = tokens.data(),
+            .tokens_width = static_cast<int64_t>(tokens.shape(1)),
+            .lengths = lengths.data(),
+            .num_rows = static_cast<int64_t>(count),
+            .pages = pages.data(),
+            .pages_width = static_cast<int64_t>(pages.shape(1)),
+            .page_size = nb::cast<int64_t>(rows.attr("page_size")),
+            .params = records_of(records, count),
+            .local_pages = local ? local->data() : nullptr};
 }
 
-// refuses(index, token) -> whether the token is refused; then `room` holds the mask of what may come.
+// refuses(place, token) -> whether the token is refused; then `room` holds the mask of what may come.
 std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
-                            const std::optional<Array<uint32_t, 2>>& mask, const nb::object& refuses,
+                            std::vector<int32_t> left, std::vector<int32_t> asked, const nb::object& refuses,
                             const std::optional<Array<uint32_t, 1>>& room) {
-    if (mask && (mask->shape(0) != rows.size() || mask->shape(1) != static_cast<size_t>(decoder.vocab() + 31) / 32))
-        throw std::invalid_argument("the mask has a line of bits for each row");
+    if (refuses.is_none() != asked.empty()) throw std::invalid_argument("there is somebody to ask where rows are asked about");
     if (!refuses.is_none() && (!room || room->shape(0) != static_cast<size_t>(decoder.vocab() + 31) / 32))
         throw std::invalid_argument("the room for a mask has a line of bits");
     std::vector<int32_t> drawn;
-    const uint32_t* bits = mask ? mask->data() : nullptr;
     nb::gil_scoped_release release;
     std::optional<nb::gil_scoped_acquire> held; // from the first question on: each return may have to wait for others
     Refusal refusal;
@@ -75,7 +177,7 @@ std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, 
             if (!held) held.emplace();
             return nb::cast<bool>(refuses(index, token)) ? room->data() : nullptr;
         };
-    decoder.step(rows, starts, bits, refusal, drawn);
+    decoder.step(rows, starts, {std::move(asked), std::move(left)}, refusal, drawn);
     return drawn;
 }
 
@@ -91,25 +193,28 @@ std::vector<int32_t> redraw(Decoder& decoder, const std::vector<int32_t>& indice
 } // namespace
 
 void bind_sampling(nb::module_& m) {
+    m.def("record_layout", &record_layout);
     nb::class_<Sampler>(m, "Sampler")
         .def("__init__", [](Sampler* self, std::shared_ptr<Pool> pool, const std::string& isa, int64_t vocab) {
             new (self) Sampler(std::move(pool), choose_kernels(isa), vocab);
         })
-        .def("sample", &sample, "logits"_a, "params"_a, "positions"_a, "bias"_a, "banned"_a, "seen"_a, "mask"_a.none(),
-             "given"_a.none(), "logprob"_a, "rank"_a, "top_token"_a, "top_logprob"_a);
+        .def("sample", &sample, "logits"_a, "records"_a, "positions"_a, "edits"_a.none() = nb::none(),
+             "scores"_a.none() = nb::none(), "which"_a.none() = nb::none())
+        .def("score", &score, "logits"_a, "tokens"_a, "scores"_a);
     nb::class_<Decoder>(m, "Decoder")
-        .def("__init__", [](Decoder* self, Builder& program, Sampler& sampler, const Result<int32_t, 2>& tokens,
-                            const Result<int64_t, 1>& lengths, const IntTable& pages, int64_t page_size,
-                            const Array<uint8_t, 1>& params, const std::optional<IntTable>& local_pages) {
-            new (self) Decoder(program.program(), sampler,
-                               decode_rows(tokens, lengths, pages, page_size, params, local_pages));
-        }, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), "program"_a, "sampler"_a, "tokens"_a, "lengths"_a, "pages"_a,
-             "page_size"_a, "params"_a, "local_pages"_a.none() = nb::none())
+        .def("__init__", [](Decoder* self, Builder& program, Sampler& sampler, const nb::object& rows) {
+            new (self) Decoder(program.program(), sampler, decode_rows(rows));
+        }, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), "program"_a, "sampler"_a, "rows"_a)
         .def_prop_ro("forward_s", &Decoder::forward_s)
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
         .def_prop_ro("chosen", &Decoder::chosen)
-        .def("step", &decode, "rows"_a, "starts"_a, "mask"_a.none() = nb::none(), "refuses"_a.none() = nb::none(),
-             "room"_a.none() = nb::none())
+        .def("step", &decode, "rows"_a, "starts"_a, "left"_a = std::vector<int32_t>(), "asked"_a = std::vector<int32_t>(),
+             "refuses"_a.none() = nb::none(), "room"_a.none() = nb::none())
+        .def("logits", [](nb::handle self) {
+            const auto& decoder = nb::cast<Decoder&>(self);
+            const size_t shape[2] = {static_cast<size_t>(decoder.logit_rows()), static_cast<size_t>(decoder.vocab())};
+            return nb::ndarray<nb::numpy, float>(decoder.logits(), 2, shape, self);
+        })
         .def("redraw", &redraw, "indices"_a, "mask"_a);
 }
 

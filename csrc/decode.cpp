@@ -33,7 +33,7 @@ int64_t Decoder::check(const std::vector<int32_t>& rows, const std::vector<int32
         require(rows[i] >= 0 && rows[i] < rows_.num_rows, "there is no such row");
         const int64_t length = rows_.lengths[rows[i]];
         require(starts[i] >= 0 && starts[i] < length && length < rows_.tokens_width, "a position is not a known token's");
-        require(rows_.params[rows[i]].num_logprobs < 0, "a row asks for log-probabilities");
+        require(left_[i] || rows_.params[rows[i]].num_logprobs < 0, "a row asks for log-probabilities");
         last = std::max(last, starts[i]);
     }
     const int64_t width = last / rows_.page_size + 1;
@@ -46,7 +46,6 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
     token_ids_.resize(n), slots_.resize(n), context_lens_.resize(n), positions_.resize(n), params_.resize(n);
     page_tables_.resize(n * static_cast<size_t>(width));
     while (counting_.size() < n + 1) counting_.push_back(static_cast<int32_t>(counting_.size()));
-    if (no_starts_.size() < n + 1) no_starts_.resize(n + 1, 0);
     const auto page_size = static_cast<int32_t>(rows_.page_size);
     for (size_t i = 0; i < n; i++) {
         const int32_t* table = rows_.pages + rows[i] * rows_.pages_width;
@@ -96,18 +95,29 @@ void Decoder::gather_local(const std::vector<int32_t>& rows, const std::vector<i
     }
 }
 
-void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const uint32_t* mask,
+void Decoder::sort_out(size_t rows, const OtherRows& others) {
+    asked_.assign(rows, 0), left_.assign(rows, 0);
+    for (const auto& [places, flags] : {std::pair(&others.asked, &asked_), std::pair(&others.left, &left_)})
+        for (const int32_t i : *places) {
+            const auto at = static_cast<size_t>(i);
+            require(i >= 0 && at < rows && !asked_[at] && !left_[at], "a place is no row's, or one of two kinds");
+            (*flags)[at] = 1;
+        }
+}
+
+void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const OtherRows& others,
                    const Refusal& refusal, std::vector<int32_t>& drawn) {
+    sort_out(rows.size(), others);
     const BatchView batch = gather(rows, starts, check(rows, starts));
     drawn.assign(rows.size(), -1);
     last_rows_ = rows;
-    const bool greedy = !mask && !refusal && std::all_of(params_.begin(), params_.end(), [](const SampleParams& p) { return p.temperature == 0.0f; });
-    const bool chooses = greedy && program_.chooses();
+    whole_.resize(rows.size());
+    for (size_t i = 0; i < rows.size(); i++) whole_[i] = asked_[i] || left_[i] || params_[i].temperature != 0.0f;
+    const bool chooses = program_.chooses() && std::find(whole_.begin(), whole_.end(), 0) != whole_.end();
     const double begin = now();
-    program_.replay(batch, chooses ? drawn.data() : nullptr);
+    program_.replay(batch, chooses ? drawn.data() : nullptr, whole_.data());
     const double computed = now();
-    if (chooses) draw_rest(drawn);
-    else draw(batch.tokens, mask, refusal, drawn);
+    draw(refusal, drawn);
     forward_s_ += computed - begin;
     drawing_s_ += now() - computed;
     for (size_t i = 0; i < rows.size(); i++) {
@@ -117,36 +127,42 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     }
 }
 
-void Decoder::draw(int64_t rows, const uint32_t* mask, const Refusal& refusal, std::vector<int32_t>& drawn) {
-    const TokenListsView none{no_starts_.data(), nullptr, nullptr, 0};
-    const SampleBatch draws{program_.at(program_.result()), rows, sampler_.vocab(), params_.data(), positions_.data(),
-                            none, none, none, mask, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr, -1};
-    if (!refusal) return sampler_.sample(draws);
-    sampler_.sample(draws, [&](int64_t i, int32_t token) {
-        const uint32_t* allowed = token >= 0 ? refusal(i, token) : nullptr;
-        if (allowed) last_rows_[static_cast<size_t>(i)] = -1;
-        return allowed;
-    });
+// Those that the program did not choose, and that are not left to others.
+void Decoder::draw(const Refusal& refusal, std::vector<int32_t>& drawn) {
+    which_.clear();
+    for (size_t i = 0; i < drawn.size(); i++) {
+        if (drawn[i] < 0 && !left_[i]) {
+            which_.push_back(static_cast<int32_t>(i));
+            continue;
+        }
+        chosen_ += drawn[i] >= 0;
+        last_rows_[i] = -1;
+        if (left_[i]) drawn[i] = kLeft;
+    }
+    if (which_.empty()) return;
+    SampleBatch batch{logits(), static_cast<int64_t>(which_.size()), sampler_.vocab(), params_.data(), positions_.data(), {}, drawn.data()};
+    if (which_.size() == drawn.size()) return draw(batch, refusal);
+    which_params_.clear(), which_positions_.clear();
+    for (const int32_t i : which_) {
+        which_params_.push_back(params_[static_cast<size_t>(i)]);
+        which_positions_.push_back(positions_[static_cast<size_t>(i)]);
+    }
+    which_tokens_.resize(which_.size());
+    batch.params = which_params_.data(), batch.positions = which_positions_.data();
+    batch.which = which_.data(), batch.token = which_tokens_.data();
+    draw(batch, refusal);
+    for (size_t i = 0; i < which_.size(); i++) drawn[static_cast<size_t>(which_[i])] = which_tokens_[i];
 }
 
-// Those that the program left to whoever has the logits.
-void Decoder::draw_rest(std::vector<int32_t>& drawn) {
-    std::vector<SampleParams> params;
-    std::vector<int64_t> positions;
-    std::vector<int32_t> which;
-    for (size_t i = 0; i < drawn.size(); i++) {
-        if (drawn[i] >= 0) continue;
-        params.push_back(params_[i]);
-        positions.push_back(positions_[i]);
-        which.push_back(static_cast<int32_t>(i));
-    }
-    chosen_ += static_cast<int64_t>(drawn.size() - which.size());
-    if (which.empty()) return;
-    std::vector<int32_t> tokens(which.size());
-    const TokenListsView none{no_starts_.data(), nullptr, nullptr, 0};
-    sampler_.sample({program_.at(program_.result()), static_cast<int64_t>(which.size()), sampler_.vocab(), params.data(), positions.data(),
-                     none, none, none, nullptr, nullptr, tokens.data(), nullptr, nullptr, nullptr, nullptr, -1, false, which.data()});
-    for (size_t i = 0; i < which.size(); i++) drawn[static_cast<size_t>(which[i])] = tokens[i];
+void Decoder::draw(const SampleBatch& batch, const Refusal& refusal) {
+    if (!refusal) return sampler_.sample(batch);
+    sampler_.sample(batch, [&](int64_t row, int32_t token) -> const uint32_t* {
+        const int32_t i = which_[static_cast<size_t>(row)];
+        const auto at = static_cast<size_t>(i);
+        const uint32_t* allowed = token >= 0 && asked_[at] ? refusal(i, token) : nullptr;
+        if (allowed) last_rows_[at] = -1;
+        return allowed;
+    });
 }
 
 void Decoder::redraw(const std::vector<int32_t>& indices, const uint32_t* mask, std::vector<int32_t>& drawn) {
@@ -163,11 +179,11 @@ void Decoder::redraw(const std::vector<int32_t>& indices, const uint32_t* mask, 
     }
     drawn.resize(indices.size());
     const double begin = now();
-    const std::vector<int64_t> no_starts(indices.size() + 1);
-    const TokenListsView none{no_starts.data(), nullptr, nullptr, 0};
-    sampler_.sample({program_.at(program_.result()), static_cast<int64_t>(indices.size()), sampler_.vocab(), params.data(),
-                     positions.data(), none, none, none, mask, nullptr, drawn.data(), nullptr, nullptr, nullptr, nullptr,
-                     -1, true, indices.data()});
+    SampleBatch batch{logits(), static_cast<int64_t>(indices.size()), sampler_.vocab(), params.data(), positions.data(), {}, drawn.data()};
+    batch.edits.mask = mask;
+    batch.again = true;
+    batch.which = indices.data();
+    sampler_.sample(batch);
     drawing_s_ += now() - begin;
     for (size_t i = 0; i < indices.size(); i++) {
         int64_t& length = rows_.lengths[rows[i]];

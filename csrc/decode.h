@@ -19,17 +19,26 @@ struct DecodeRows {
     const int32_t* local_pages; // of the layers with a window; null where they share pages with the others
 };
 
+// Places in a step's rows, each once: of rows whose tokens are asked about (Refusal), and of those whose draws are left
+// to whoever has their logits.
+struct OtherRows {
+    std::vector<int32_t> asked, left;
+};
+
 class Decoder {
 public:
     // program: of logits [rows, vocabulary]. Both it and the sampler outlive the decoder.
     Decoder(Program& program, Sampler& sampler, const DecodeRows& rows);
     // The token at position starts[i] of rows[i] is computed, the one after it drawn and appended. An error
-    // (sample.h) in its place leaves that row as it was. mask: as SampleBatch has it, a line for each of `rows`.
-    // refusal, if there is one, is asked about each token, and a refused row is drawn again.
-    // Throws std::invalid_argument for rows, positions or pages out of range, and where a row asks for
-    // log-probabilities: nothing has changed then.
-    void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const uint32_t* mask,
+    // (sample.h) in its place leaves that row as it was. Of rows whose draws are left there are logits(), and kLeft.
+    // Of those asked about, a refused one is drawn again.
+    // Throws std::invalid_argument for rows, positions, pages or places out of range, and where a row that is not left
+    // asks for log-probabilities: nothing has changed then.
+    void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const OtherRows& others,
               const Refusal& refusal, std::vector<int32_t>& drawn);
+    // Of the last step, [its rows, vocab()]: whole for rows that were left or asked about, elsewhere anything.
+    float* logits() const { return program_.at(program_.result()); }
+    int64_t logit_rows() const { return program_.rows(program_.result().rows); }
     // The tokens that the last step drew for its rows `indices` (places in `rows`) were refused: others are drawn
     // from the same logits under the mask, a line for each index, and take their places. An error takes one away.
     // Throws std::invalid_argument where an index names no token of the last step, or one drawn again already.
@@ -45,8 +54,9 @@ public:
 private:
     int64_t check(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) const;
     BatchView gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
-    void draw(int64_t rows, const uint32_t* mask, const Refusal& refusal, std::vector<int32_t>& drawn);
-    void draw_rest(std::vector<int32_t>& drawn);
+    void sort_out(size_t rows, const OtherRows& others);
+    void draw(const Refusal& refusal, std::vector<int32_t>& drawn);
+    void draw(const SampleBatch& batch, const Refusal& refusal);
     void gather_local(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
 
     Program& program_;
@@ -56,9 +66,14 @@ private:
     int64_t chosen_ = 0;
     // The batch; each is as long as the longest yet.
     std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_, local_slots_, local_tables_;
-    std::vector<int64_t> positions_, no_starts_;
+    std::vector<int64_t> positions_;
     std::vector<SampleParams> params_;
-    std::vector<int32_t> last_rows_; // of the last step; -1 once one was drawn again
+    std::vector<uint8_t> asked_, left_, whole_; // 1 for each row that is; whole_: its logits are wanted, not its choice
+    std::vector<int32_t> last_rows_; // of the last step; -1 where no token may be drawn again
+    // Of rows that are drawn apart from others.
+    std::vector<int32_t> which_, which_tokens_;
+    std::vector<int64_t> which_positions_;
+    std::vector<SampleParams> which_params_;
 };
 
 } // namespace octavo

@@ -23,6 +23,7 @@ public:
     // Its activations, as integers and their blocks' factors.
     int8_t* q(int64_t row) const { return q_ + row * k_; }
     float* d(int64_t row) const { return d_ + row * blocks(); }
+    int32_t* sums(int64_t row) const { return sums_ + row * blocks(); }
     // ScreenArgs'.
     float* upper(int64_t row) const { return upper_ + row * panels_; }
     int32_t* starts() const { return starts_; }
@@ -34,6 +35,11 @@ public:
         const int64_t tile = tile_of(from.tiles, r), start = tile_start(from.tiles, tile), c = tile_size(from.tiles, tile);
         for (int64_t i = 0; i < k_ / 4; i++) std::memcpy(q(r) + i * 4, from.q + start * k_ + (i * c + r - start) * 4, 4);
         for (int64_t b = 0; b < blocks(); b++) d(r)[b] = from.d[start * blocks() + b * c + r - start];
+    }
+    // What only its product reads beside them.
+    void take_sums(const Activations& from, int64_t r) const {
+        const int64_t tile = tile_of(from.tiles, r), start = tile_start(from.tiles, tile), c = tile_size(from.tiles, tile);
+        for (int64_t b = 0; b < blocks(); b++) sums(r)[b] = from.sum[start * blocks() + b * c + r - start];
     }
     void find_norm(const Kernels& kernels, const Tiles& tiles, const ScreenBounds& bounds, int64_t r) const {
         const int64_t tile = tile_of(tiles, r), start = tile_start(tiles, tile);
@@ -48,14 +54,14 @@ private:
             if (memory) array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(memory + used);
             used += (static_cast<size_t>(rows * each) * sizeof(*array) + 63) / 64 * 64;
         };
-        take(q_, k_), take(d_, blocks()), take(starts_, blocks()), take(norms_, 1), take(parts_, 1), take(upper_, panels_);
+        take(q_, k_), take(d_, blocks()), take(starts_, blocks()), take(sums_, blocks()), take(norms_, 1), take(parts_, 1), take(upper_, panels_);
         return used;
     }
 
     int64_t k_, panels_;
     Region memory_; // touched as far as batches reach
     int8_t* q_ = nullptr;
-    int32_t* starts_ = nullptr;
+    int32_t *starts_ = nullptr, *sums_ = nullptr;
     float *d_ = nullptr, *norms_ = nullptr, *parts_ = nullptr, *upper_ = nullptr;
 };
 

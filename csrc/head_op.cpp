@@ -11,6 +11,8 @@ namespace {
 
 constexpr int64_t kLongestPause = 256; // steps
 constexpr int64_t kWorth = 8;          // one panel in so many costs by rows what bounds save
+constexpr int64_t kFew = 8;            // of so many rows one may need all of its logits, and bounds still save
+constexpr int64_t kAtHand = 8;         // panels that stay in the cache between their bounds and such a row's logits
 
 // Best of some logits, of equals the lowest id.
 struct Best {
@@ -57,7 +59,11 @@ public:
             wait_ = pause_ = paid ? 0 : std::clamp<int64_t>(2 * pause_, 1, kLongestPause);
         }
         if (takes_) bounds_.begin(rounded_, rows_);
-        screens_ = s.choices && bounds_.known() && m <= s.kernels->screened_rows && wait_ == 0;
+        whole_.clear();
+        for (int64_t r = 0; s.choices && s.whole && r < m; r++)
+            if (s.whole[r]) whole_.push_back(r);
+        const bool few = static_cast<int64_t>(whole_.size()) * kFew <= m;
+        screens_ = s.choices && few && bounds_.known() && m <= s.kernels->screened_rows && wait_ == 0;
         takes_ = screens_ || (s.choices && !bounds_.known());
         wait_ -= s.choices && wait_ > 0;
         rows_ = m;
@@ -74,19 +80,19 @@ public:
             const Activations a = activations(s);
             for (int64_t r = tile_start(a.tiles, begin); takes_ && r < tile_start(a.tiles, end); r++) {
                 rounded_.take(a, r);
+                if (screens_ && is_whole(s, r)) rounded_.take_sums(a, r);
                 if (screens_) rounded_.find_norm(*s.kernels, a.tiles, bounds_.view(), r);
             }
         } else if (phase == kPanels && screens_) {
-            Activations a = activations(s);
-            a.sum = rounded_.starts();
-            const int64_t upcoming = s.upcoming[thread * Step::kLine];
-            float* least = least_.data() + thread * stride();
-            const ScreenBounds& known = bounds_.view();
-            s.kernels->screen({w_, a, rounded_.norms(), rounded_.parts(), known.errors, known.along, rounded_.upper(0),
-                               s.at(spec_.y), least, scratch, upcoming < 0 ? nullptr : w_.data + upcoming * w_.panel_bytes},
-                              begin, end);
+            const int64_t some = whole_.empty() ? end - begin : kAtHand;
+            for (int64_t p = begin, next; p < end; p = next) {
+                next = std::min(p + some, end);
+                find_bounds(s, p, next, next < end ? next : s.upcoming[thread * Step::kLine], thread, scratch);
+                for (int64_t r : whole_) compute_all(s, r, p, next, scratch);
+            }
         } else if (phase == kChoose) {
-            for (int64_t r = begin; r < end; r++) choose(s, r, scratch);
+            for (int64_t r = begin; r < end; r++)
+                if (!is_whole(s, r)) choose(s, r, scratch);
         } else if (phase == kLearn) {
             bounds_.learn(s, bounds_.due().first + begin, bounds_.due().first + end, scratch);
         } else {
@@ -99,6 +105,27 @@ private:
     int64_t chunks() const { return (w_.panels + kChunk - 1) / kChunk; }
     Activations activations(const Step& s) const {
         return activations_at(s.arena + spec_.prepared, w_.layout, s.rows(spec_.x.rows), w_.k, s.kernels->tile_int8);
+    }
+
+    static bool is_whole(const Step& s, int64_t r) { return s.whole && s.whole[r]; }
+    const uint8_t* panel_at(int64_t p) const { return p < 0 ? nullptr : w_.data + p * w_.panel_bytes; }
+
+    void find_bounds(const Step& s, int64_t begin, int64_t end, int64_t upcoming, int thread, uint8_t* scratch) {
+        Activations a = activations(s);
+        a.sum = rounded_.starts();
+        const ScreenBounds& known = bounds_.view();
+        s.kernels->screen({w_, a, rounded_.norms(), rounded_.parts(), known.errors, known.along, rounded_.upper(0),
+                           s.at(spec_.y), least_.data() + thread * stride(), scratch, panel_at(upcoming)},
+                          begin, end);
+    }
+    // One row's logits, in place of what was noted of their bounds: those that it has among others.
+    void compute_all(const Step& s, int64_t r, int64_t begin, int64_t end, uint8_t* scratch) {
+        Activations one = activations(s);
+        one.m = 1;
+        one.tiles = split_tiles(1, s.kernels->tile_int8);
+        one.q = rounded_.q(r), one.d = one.u = rounded_.d(r), one.sum = rounded_.sums(r);
+        s.kernels->linear({w_, one, nullptr, Activation::None, 1.0f, 0.0f, nullptr, s.row(spec_.y, r), spec_.y.width, scratch, nullptr},
+                          begin, end);
     }
 
     // The rows of a panel that may be the best. Where it was not worth noting their bounds, none is, and any will do.
@@ -149,6 +176,7 @@ private:
     Rounded rounded_;
     Bounds bounds_;
     std::vector<float> least_; // ScreenArgs::least of each thread
+    std::vector<int64_t> whole_; // rows of the step of which all logits are wanted
 
     bool takes_ = false, screens_ = false; // in this step: rows by themselves, and bounds of their logits
     int64_t rows_ = 0;

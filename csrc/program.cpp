@@ -47,7 +47,7 @@ bool Program::chooses() const {
     return chosen && chosen->offset == result_.offset;
 }
 
-void Program::replay(const BatchView& batch, int32_t* choices) {
+void Program::replay(const BatchView& batch, int32_t* choices, const uint8_t* whole) {
     check(batch);
     const auto stride = static_cast<int64_t>((scratch_bytes_ + 4095) / 4096 * 4096);
     if (!scratch_ && stride) scratch_ = std::make_unique<Region>(static_cast<size_t>(stride) * pool_->size(), false);
@@ -64,6 +64,7 @@ void Program::replay(const BatchView& batch, int32_t* choices) {
                  .threads = pool_->size(),
                  .serial = ++serial_,
                  .choices = chooses() ? choices : nullptr,
+                 .whole = whole,
                  .upcoming = upcoming_.data()};
     for (auto& op : ops_) op->begin(step_);
     if (batch.tokens == 0) return;

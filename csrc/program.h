@@ -34,7 +34,8 @@ struct Step {
     int64_t scratch_stride;
     int threads;
     int64_t serial; // number of the replay
-    int32_t* choices; // Program::replay's
+    int32_t* choices;     // Program::replay's
+    const uint8_t* whole; // likewise
     int64_t* upcoming; // of each thread, kLine apart: the unit that it is likely to begin with next, or -1
 
     enum { kLine = 8 };
@@ -80,8 +81,9 @@ public:
     void set_result(Buffer result) { result_ = result; }
     // Throws std::invalid_argument for a batch beyond the limits or with indices out of range.
     // choices: room for the place of the largest number of each row of the result, the first of equals, or -1 where only
-    // the row can say; null, and wherever a choice is -1: the result is computed.
-    void replay(const BatchView& batch, int32_t* choices = nullptr);
+    // the row can say; null, and wherever a choice is -1: the result is computed. whole: 1 for each row of which the
+    // result is wanted and no choice; null: there is none.
+    void replay(const BatchView& batch, int32_t* choices = nullptr, const uint8_t* whole = nullptr);
     // Whether it ever makes choices.
     bool chooses() const;
 

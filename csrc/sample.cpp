@@ -22,7 +22,8 @@ Sampler::Sampler(std::shared_ptr<Pool> pool, const Kernels* kernels, int64_t voc
 Sampler::~Sampler() = default;
 
 void Sampler::check(const SampleBatch& b) const {
-    for (const TokenListsView* lists : {&b.bias, &b.banned, &b.seen}) {
+    for (const TokenListsView* lists : {&b.edits.bias, &b.edits.banned, &b.edits.seen}) {
+        if (!lists->starts) continue;
         bool good = lists->starts[0] == 0 && lists->starts[b.rows] == lists->entries;
         for (int64_t r = 0; good && r < b.rows; r++) good = lists->starts[r] <= lists->starts[r + 1];
         if (!good) throw std::invalid_argument("the starts of a token list do not span it");
@@ -33,13 +34,13 @@ void Sampler::check(const SampleBatch& b) const {
     for (int64_t r = 0; b.given && r < b.rows; r++)
         if (b.given[r] < 0 || b.given[r] >= vocab_) throw std::invalid_argument("a token to score is beyond the vocabulary");
     for (int64_t r = 0; r < b.rows; r++)
-        if (b.params[r].num_logprobs > b.top) throw std::invalid_argument("a row asks for more logprobs than there is room for");
+        if (b.params[r].num_logprobs > b.scores.top) throw std::invalid_argument("a row asks for more logprobs than there is room for");
 }
 
 int64_t Sampler::work(const SampleBatch& batch) const {
     const Row& row = *rows_[0];
     int64_t tokens = batch.again ? 0 : batch.rows * vocab_;
-    for (int64_t r = 0; batch.again && r < batch.rows; r++) tokens += row.allowed(batch.mask + r * row.words());
+    for (int64_t r = 0; batch.again && r < batch.rows; r++) tokens += row.allowed(batch.edits.mask + r * row.words());
     return tokens * (weighs(batch) ? 4 : 1);
 }
 

@@ -10,7 +10,7 @@
 
 namespace octavo {
 
-struct SampleParams { // sampling/batch.py: ROW
+struct SampleParams { // kernels/draws.py: ROW; bind_sampling.cpp tells Python where each number lies
     uint64_t seed;
     int64_t min_position;
     double top_p;
@@ -19,7 +19,6 @@ struct SampleParams { // sampling/batch.py: ROW
     uint32_t sample_index;
     int32_t num_logprobs;
 };
-static_assert(sizeof(SampleParams) == 56);
 
 struct TokenListsView { // sampling/batch.py: TokenLists
     const int64_t* starts;
@@ -27,26 +26,38 @@ struct TokenListsView { // sampling/batch.py: TokenLists
     const float* values;
     int64_t entries;
 
-    int64_t begin(int64_t row) const { return starts[row]; }
-    int64_t end(int64_t row) const { return starts[row + 1]; }
-    bool has(int64_t row) const { return starts[row] != starts[row + 1]; }
+    int64_t begin(int64_t row) const { return starts ? starts[row] : 0; }
+    int64_t end(int64_t row) const { return starts ? starts[row + 1] : 0; }
+    bool has(int64_t row) const { return begin(row) != end(row); }
 };
+
+// What changes logits before a draw; of lists without starts, and of null, there are none.
+struct EditsView {
+    TokenListsView bias, banned, seen;
+    const uint32_t* mask;  // [rows, ceil(vocab / 32)]
+    const uint32_t* boost; // likewise: the tokens whose logits get the row's delta
+    const float* deltas;   // [rows], with boost
+};
+
+// Where log-probabilities go, for rows whose params ask for them.
+struct ScoresView {
+    double* logprob;
+    int64_t* rank;
+    int32_t* top_token;  // [rows, top], -1 after the last
+    double* top_logprob; // [rows, top]
+    int64_t top;         // -1: no row may ask for any of it
+};
+constexpr ScoresView kNoScores{nullptr, nullptr, nullptr, nullptr, -1};
 
 struct SampleBatch {
     const float* logits; // [rows, vocab]
     int64_t rows, vocab;
     const SampleParams* params;
     const int64_t* positions;
-    TokenListsView bias, banned, seen;
-    const uint32_t* mask; // [rows, ceil(vocab / 32)] or null
-    const int32_t* given; // tokens to score instead of drawing any; or null
-    // Results. token: or why there is none, see below.
-    int32_t* token;
-    double* logprob;     // where params ask for it, like the rest
-    int64_t* rank;
-    int32_t* top_token;  // [rows, top], -1 after the last
-    double* top_logprob; // [rows, top]
-    int64_t top;         // -1: no row may ask for any of it
+    EditsView edits;
+    int32_t* token; // the results, or why there is none, see below
+    ScoresView scores = kNoScores;
+    const int32_t* given = nullptr; // tokens to score instead of drawing any
     // The tokens drawn first from these finite logits were refused: what follows from that, with the mask.
     bool again = false;
     const int32_t* which = nullptr; // row of the logits of each row; null: in order
@@ -55,7 +66,7 @@ struct SampleBatch {
 // Told of each token as it is drawn: null, or the row's mask, which stays until the next call: the token was refused.
 using Refusal = std::function<const uint32_t*(int64_t row, int32_t token)>;
 
-enum : int32_t { kNothingAllowed = -1, kNaN = -2, kInfinity = -3 };
+enum : int32_t { kNothingAllowed = -1, kNaN = -2, kInfinity = -3, kLeft = -4 }; // kLeft: the draw is somebody else's
 
 enum class Stream : uint32_t { Target = 0, Again = 3 }; // sampling/noise.py
 

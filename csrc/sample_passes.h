@@ -14,6 +14,8 @@ struct SamplePasses {
     void (*maxima)(const float* z, int64_t count, float* maxima);
     // -inf where bit t % 32 of word t / 32 is clear.
     void (*mask)(float* z, const uint32_t* mask, int64_t count);
+    // + delta where the bit is set.
+    void (*boost)(float* z, const uint32_t* bits, float delta, int64_t count);
     // w = exp((z - peak) * inverse), and each chunk's sum. May work in place. Where a chunk's sum is 0, z is not read
     // and w not written.
     void (*weights)(const float* z, const float* maxima, int64_t count, float peak, float inverse, float* w,

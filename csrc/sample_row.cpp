@@ -18,17 +18,18 @@ float below(double x) {
 } // namespace
 
 bool Sampler::Row::edited(bool masked) const {
-    const SampleBatch& b = *batch_;
-    if (b.bias.has(row_) || b.banned.has(row_) || b.seen.has(row_)) return true;
+    const EditsView& e = batch_->edits;
+    if (e.bias.has(row_) || boosted() || e.banned.has(row_) || e.seen.has(row_)) return true;
     if (!masked) return false;
     return !std::all_of(mask_, mask_ + words(), [](uint32_t word) { return word == 0xffffffffu; });
 }
 
 // logits.edit.
 void Sampler::Row::change(const SampleParams& p, bool masked) {
-    const SampleBatch& b = *batch_;
+    const EditsView& b = batch_->edits;
     std::memcpy(own_, raw_, static_cast<size_t>(vocab_) * sizeof(float));
     for (int64_t e = b.bias.begin(row_); e < b.bias.end(row_); e++) own_[b.bias.tokens[e]] += b.bias.values[e];
+    if (boosted()) pass_->boost(own_, b.boost + row_ * words(), b.deltas[row_], vocab_);
     for (int64_t e = b.banned.begin(row_); e < b.banned.end(row_); e++)
         own_[b.banned.tokens[e]] = -std::numeric_limits<float>::infinity();
     if (masked) pass_->mask(own_, mask_, vocab_);
@@ -210,8 +211,9 @@ void Sampler::Row::report(int32_t token) {
         for (const float* at = x; at < own; at++) rank += *at >= value;
         for (const float* at = own; at < end; at++) rank += *at > value;
     }
-    batch_->logprob[row_] = static_cast<double>(value) - normalizer;
-    batch_->rank[row_] = rank;
+    const ScoresView& to = batch_->scores;
+    to.logprob[row_] = static_cast<double>(value) - normalizer;
+    to.rank[row_] = rank;
     const int64_t count = std::min<int64_t>(params_->num_logprobs, vocab_);
     if (count == 0) return;
     const float bound = count <= chunks_ ? kth_maximum(raw_maxima_, count) : -kLargest;
@@ -221,8 +223,8 @@ void Sampler::Row::report(int32_t token) {
         return raw_[a] > raw_[b] || (raw_[a] == raw_[b] && a < b);
     });
     for (int64_t i = 0; i < most; i++) {
-        batch_->top_token[row_ * batch_->top + i] = ids_[i];
-        batch_->top_logprob[row_ * batch_->top + i] = static_cast<double>(raw_[ids_[i]]) - normalizer;
+        to.top_token[row_ * to.top + i] = ids_[i];
+        to.top_logprob[row_ * to.top + i] = static_cast<double>(raw_[ids_[i]]) - normalizer;
     }
 }
 

@@ -44,7 +44,7 @@ public:
         row_ = row;
         params_ = &batch.params[row];
         raw_ = batch.logits + (batch.which ? batch.which[row] : row) * vocab_;
-        mask_ = refused || !batch.mask ? refused : batch.mask + row * words();
+        mask_ = refused || !batch.edits.mask ? refused : batch.edits.mask + row * words();
         again_ = refused || batch.again;
         // What is allowed is all that counts: that the others are no NaN was seen in the first draw.
         only_mask_ = again_ && params_->num_logprobs < 0 && !edited(false) && edited(true);
@@ -82,6 +82,7 @@ private:
         return !std::all_of(words, end, [](uint32_t word) { return word == 0; });
     }
     bool edited(bool masked) const;
+    bool boosted() const { return batch_->edits.boost && batch_->edits.deltas[row_] != 0.0f; }
     void change(const SampleParams& p, bool masked);
     void apply(bool masked);
     void copy_allowed();

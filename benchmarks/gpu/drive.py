@@ -11,7 +11,7 @@ import torch
 
 from gpu.models import Model
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.draws import Draws, Numbers
+from octavo.kernels.draws import Draws, Numbers, idle_rows
 from octavo.kernels.ops import Inputs, Limits, Ops, Tensor
 
 
@@ -70,7 +70,7 @@ class Driver:
         draws on the device, two steps in flight, the only wait is for the tokens of the step before."""
         who = np.arange(len(first))
         known, here = [], np.full(len(who), -1, np.int32)
-        draws, pending = greedy(len(who)), None
+        draws, pending = draws_with(len(who)), None
         for step in range(count):
             tokens = first if step == 0 else np.zeros_like(first)
             batch = self.batch(who, list(tokens.reshape(-1, 1)))
@@ -97,15 +97,12 @@ class Driver:
         self.lengths[:] = length
 
 
-def greedy(rows: int) -> Draws:
-    """What rows of temperature 0 ask for."""
-    zeros = np.zeros(rows, np.float32)
-    ones, none = np.ones(rows), np.full(rows, -1, np.int32)
-    numbers = Numbers(
-        np.zeros(rows, np.uint64), np.zeros(rows, np.uint32), zeros, zeros, ones, np.zeros(rows, np.int32),
-        np.zeros((3, rows), np.float32), none,
-    )  # fmt: skip
-    return Draws(numbers, np.zeros(rows, np.int64))
+def draws_with(rows: int, **numbers: Any) -> Draws:
+    """What so many rows ask for: temperature 0 and nothing else, but for these numbers of theirs."""
+    records = idle_rows(rows)
+    for name, value in numbers.items():
+        records[name] = value
+    return Draws(Numbers.of(records), np.zeros(rows, np.int64))
 
 
 def replayed(run: Callable[[], object], device: torch.device) -> Callable[[], object]:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu.drive import Driver, greedy, replayed, seconds
+from gpu.drive import Driver, draws_with, replayed, seconds
 from gpu.models import LLAMA_8B, SMOLLM2, TINY, Model, Shape
 from octavo.kernels.cuda import make
-from octavo.kernels.draws import Draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ def whole_steps(
     drive.stream(tokens, steps)
     whole = (time.perf_counter() - since) / steps
     drive.pretend(scale.short + steps // 2)
-    draws, who = greedy(count), list(range(count))
+    draws, who = draws_with(count), list(range(count))
     batch = drive.batch(np.arange(count), list(tokens.reshape(-1, 1)))
     here = np.full(count, -1, np.int32)
     device = seconds(lambda: drive.steps.launch(batch, here, who, draws), scale.repeat, backend.device)
@@ -188,17 +187,13 @@ def draws_price(backend: Any, scale: Scale) -> Iterator[Row]:
     rows, vocab = min(64, scale.streams), scale.large.vocab
     sampler, slate = DeviceSampler(vocab, rows, backend.device), Slate(rows, backend.device)
     z = torch.randn((rows, vocab), device=backend.device) * 4
-    numbers = greedy(rows).numbers
-    ones = np.ones(rows, np.float32)
     wishes = {
-        Kind.GREEDY: numbers,
-        Kind.RACE: replace(numbers, inverses=ones),
-        Kind.NARROW: replace(
-            numbers, inverses=ones, top_p=np.full(rows, 0.9), top_k=np.full(rows, 50, np.int32)
-        ),
+        Kind.GREEDY: draws_with(rows),
+        Kind.RACE: draws_with(rows, temperature=1),
+        Kind.NARROW: draws_with(rows, temperature=1, top_p=0.9, top_k=50),
     }
     for kind, wish in wishes.items():
-        slate.write(Draws(wish, np.zeros(rows, np.int64)), range(rows))
+        slate.write(wish, range(rows))
         once = replayed(partial(sampler.tokens, z, slate, kind, z), backend.device)
         took = seconds(once, scale.repeat, backend.device)
         yield Row(f"draws of {rows} rows of {vocab}, {kind.name.lower()}", "us", took * 1e6, 0)

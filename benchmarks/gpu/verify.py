@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu.drive import Driver, greedy
+from gpu.drive import Driver, draws_with
 from gpu.models import TINY, Model
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda import make
@@ -41,13 +41,8 @@ def verify(device: str, dtype: str) -> Iterator[tuple[str, float, float]]:
 
 
 def draws_of(rows: int) -> dict[str, Draws]:
-    made = greedy(rows)
-    ones = np.ones(rows, np.float32)
-    seeds = np.arange(rows, dtype=np.uint64)
-    drawn = replace(
-        made.numbers, inverses=ones, seeds=seeds, top_p=np.full(rows, 0.9), top_k=np.full(rows, 9, np.int32)
-    )
-    return {"greedy": made, "top-k, top-p": replace(made, numbers=drawn)}
+    narrowed = draws_with(rows, temperature=1, seed=np.arange(rows), top_p=0.9, top_k=9)
+    return {"greedy": draws_with(rows), "top-k, top-p": narrowed}
 
 
 def started(backend: Any) -> Driver:

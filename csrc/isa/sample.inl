@@ -44,24 +44,29 @@ void sample_maxima(const float* z, int64_t count, float* maxima) {
     }
 }
 
-void sample_mask(float* z, const uint32_t* mask, int64_t count) {
+// Where a bit is set: z + x if ADDS. Where it is not: x, unless ADDS. What all bits of a word leave as it is, is not touched.
+template <bool ADDS> SIMD void by_bits(float* z, const uint32_t* bits, float x, int64_t count) {
     int32_t bit[16];
     for (int i = 0; i < 16; i++) bit[i] = 1 << i;
     const I bits16 = loadi(bit);
-    const F banned = set1(-__builtin_inff());
+    const F other = set1(x);
     for (int64_t start = 0; start < count; start += 32) {
-        const uint32_t word = mask[start / 32];
-        if (word == 0xffffffffu) continue;
+        const uint32_t word = bits[start / 32];
+        if (word == (ADDS ? 0u : 0xffffffffu)) continue;
         for (int64_t half = 0; half < 2 && start + 16 * half < count; half++) {
             float* at = z + start + 16 * half;
             const int64_t n = count - start - 16 * half < 16 ? count - start - 16 * half : 16;
             const I on = andi(seti((int32_t)(word >> (16 * half) & 0xffff)), bits16);
-            const F v = select(lessi(seti(0), on), n == 16 ? load(at) : load_n(at, n), banned);
+            const F was = n == 16 ? load(at) : load_n(at, n);
+            const F v = ADDS ? select(lessi(seti(0), on), was + other, was) : select(lessi(seti(0), on), was, other);
             if (n == 16) store(at, v);
             else store_n(at, v, n);
         }
     }
 }
+
+void sample_mask(float* z, const uint32_t* mask, int64_t count) { by_bits<false>(z, mask, -__builtin_inff(), count); }
+void sample_boost(float* z, const uint32_t* bits, float delta, int64_t count) { by_bits<true>(z, bits, delta, count); }
 
 // Lanes added up token after token, then by halves.
 double sum_lanes(const float* w) {
@@ -167,5 +172,5 @@ int64_t sample_at_least(const float* x, int64_t count, float threshold, int32_t 
 }
 
 const SamplePasses kSamplePasses = {
-    sample_maxima, sample_mask, sample_weights, sample_sums, sample_exp, sample_at_least,
+    sample_maxima, sample_mask, sample_boost, sample_weights, sample_sums, sample_exp, sample_at_least,
 };

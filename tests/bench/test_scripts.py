@@ -317,3 +317,49 @@ def test_an_engine_that_fails_is_left_out_of_the_shape() -> None:
     shape = dataclasses.replace(next(iter(script("peers.rows").SHAPES.values())), streams=1, prompt=2, new=2)
     timings = peers.interleave({"broken": SimpleNamespace(run=fails), "fine": fine}, shape, 2)
     assert {name: len(each) for name, each in timings.items()} == {"fine": 2}
+
+
+def test_crowds_take_turns_and_a_ratio_is_of_one_pair() -> None:
+    one, calls = script("one_scored_row"), []
+
+    def crowd(name: str, factor: float) -> Any:
+        def run(pair: int) -> float:
+            calls.append((name, pair))
+            return factor * (pair + 1)
+
+        return run
+
+    assert one.paired(crowd("a", 2.0), crowd("b", 3.0), 3) == [1.5] * 3
+    assert calls == [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2)]
+
+
+def test_the_interval_of_a_median_is_its_resamples_middle() -> None:
+    one = script("one_scored_row")
+    assert one.interval([1.25] * 9) == (1.25, 1.25)
+    ratios = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 5.0]
+    low, high = one.interval(ratios)
+    assert low == one.interval(ratios)[0] < 1.04 < high < 5.0  # one outlier moves it little
+    found = one.summary(ratios)
+    assert (found["median"], found["spread"]) == (1.04, 5.0)
+    assert (found["low"], found["high"]) == (low, high)
+    wider = one.interval([0.9, 1.0, 1.3] * 3)
+    assert wider[0] < 1.0 < wider[1]
+
+
+@pytest.mark.parametrize("wish", ["logprobs", "penalties", "mask", "narrowed mask"])
+def test_one_row_of_a_crowd_asks_for_more(driver: Driver, wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, asked = script("one_scored_row"), []
+    add = EngineCore.add
+
+    def noted(core: EngineCore, request: Any, arrival: float) -> int:
+        asked.append(request.params)
+        return add(core, request, arrival)
+
+    monkeypatch.setattr(EngineCore, "add", noted)
+    run = driver.run([[300, 301], [302], [303]], 3, one.WISHES[wish])
+    assert [len(ids) for ids in run.token_ids] == [3] * 3
+    plain, same, last = asked
+    assert plain == same
+    assert (plain.temperature, plain.logprobs, plain.allowed_token_ids) == (0.0, None, None)
+    assert last != plain
+    assert (last.max_tokens, last.ignore_eos) == (3, True)

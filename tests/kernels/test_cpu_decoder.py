@@ -58,6 +58,10 @@ class Rows:
         assert decoder is not None
         self.decoder = decoder
 
+    def wanted(self, rows: list[int], mask: npt.NDArray[np.uint32] | None = None) -> SamplingBatch:
+        none = TokenLists.none(len(rows))
+        return SamplingBatch(self.records[rows], self.lengths[rows].astype(np.int64), none, none, none, mask)
+
     def long_way(self, rows: list[int], mask: npt.NDArray[np.uint32] | None = None) -> list[int]:
         starts = self.lengths[rows].astype(np.int32) - 1
         counting = np.arange(len(rows) + 1, dtype=np.int32)
@@ -66,9 +70,8 @@ class Rows:
         batch = ForwardBatch(
             self.tokens[rows, starts], starts, slots, counting, starts + 1, tables, counting[:-1]
         )
-        none = TokenLists.none(len(rows))
-        wanted = SamplingBatch(self.records[rows], (starts + 1).astype(np.int64), none, none, none, mask)
-        drawn = self.sampler.sample(self.program.replay(batch), wanted)
+        self.logits = self.program.replay(batch)
+        drawn = self.sampler.sample(self.logits, self.wanted(rows, mask))
         return [-1 if isinstance(token, RowError) else token.token_id for token in drawn]
 
 
@@ -79,12 +82,36 @@ def test_draws_what_a_replay_and_a_sampler_draw(threads: int) -> None:
         order = np.random.default_rng(seed)
         for _ in range(8):
             rows = order.permutation(ROWS)[: order.integers(1, ROWS + 1)].tolist()
-            shape = len(rows), -(-VOCAB // 32)
-            mask = order.integers(0, 2**32, shape, np.uint32) if order.integers(2) else None
-            expected, before = each.long_way(rows, mask), each.lengths.copy()
-            assert each.decoder.step(rows, (each.lengths[rows] - 1).tolist(), mask) == expected
+            expected, before = each.long_way(rows), each.lengths.copy()
+            assert each.decoder.step(rows, (each.lengths[rows] - 1).tolist()) == expected
             assert each.tokens[rows, before[rows]].tolist() == expected
             before[rows] += 1
+            assert (each.lengths == before).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_are_left_have_their_logits_and_change_no_other(threads: int) -> None:
+    for seed in range(5):
+        each = Rows(threads, seed)
+        order = np.random.default_rng(seed)
+        for _ in range(8):
+            rows = order.permutation(ROWS)[: order.integers(1, ROWS + 1)].tolist()
+            left = sorted(order.permutation(len(rows))[: order.integers(1, len(rows) + 1)].tolist())
+            own = [rows[place] for place in left]
+            each.records["num_logprobs"] = -1
+            expected, before = each.long_way(rows), each.lengths.copy()
+            logits = each.logits.copy()
+            each.records["num_logprobs"][own] = 3  # only those that are left may ask for it
+            drawn = each.decoder.step(rows, (before[rows] - 1).tolist(), left)
+            others = [place for place in range(len(rows)) if place not in left]
+            assert [drawn[place] for place in others] == [expected[place] for place in others]
+            assert all(drawn[place] < 0 for place in left)
+            np.testing.assert_array_equal(each.decoder.logits()[left], logits[left])
+            found = each.sampler.sample(each.decoder.logits(), each.wanted(own), left)
+            assert [getattr(token, "token_id", -1) for token in found] == [expected[at] for at in left]
+            with pytest.raises(ValueError, match="not the last step's"):
+                each.decoder.redraw(left[:1], np.zeros((1, -(-VOCAB // 32)), np.uint32))
+            before[[rows[place] for place in others]] += 1
             assert (each.lengths == before).all()
 
 
@@ -101,8 +128,14 @@ def test_out_of_range_changes_nothing(rows: list[int], starts: list[int]) -> Non
     with pytest.raises(ValueError, match="position"):
         each.decoder.step([0], [LENGTH])
     each.lengths[0] = lengths[0]
-    with pytest.raises(ValueError, match="mask"):
-        each.decoder.step([0], [0], np.zeros((2, -(-VOCAB // 32)), np.uint32))
+    room = np.zeros(-(-VOCAB // 32), np.uint32)
+    for left, asked in (([1], []), ([-1], []), ([0, 0], []), ([0], [0]), ([], [1]), ([], [-1]), ([], [0, 0])):
+        with pytest.raises(ValueError, match="a place is no row's"):
+            each.decoder.step([0], [0], left, asked, *([lambda *_: False, room] if asked else []))
+    with pytest.raises(ValueError, match="somebody to ask"):
+        each.decoder.step([0], [0], (), [0])
+    with pytest.raises(ValueError, match="somebody to ask"):
+        each.decoder.step([0], [0], (), (), lambda *_: False, room)
     each.records["num_logprobs"][0] = 0
     with pytest.raises(ValueError, match="log-probabilities"):
         each.decoder.step([0], [0])
@@ -150,9 +183,14 @@ def test_a_row_that_is_refused_is_drawn_as_if_its_mask_had_been_known(threads: i
         masks = some_masks(order, len(rows))
         free, expected, before = each.long_way(rows), each.long_way(rows, masks), each.lengths.copy()
         refusing = Refusing(masks)
-        drawn = each.decoder.step(rows, (before[rows] - 1).tolist(), None, refusing, refusing.room)
+        # Some are not asked about: what they draw stays, and about the others nothing changes.
+        count = len(rows) if turn % 2 else int(order.integers(1, len(rows) + 1))
+        asked = sorted(order.permutation(len(rows))[:count].tolist())
+        expected = [expected[at] if at in asked else free[at] for at in range(len(rows))]
+        starts = (before[rows] - 1).tolist()
+        drawn = each.decoder.step(rows, starts, (), asked, refusing, refusing.room)
         assert drawn == expected, turn
-        assert sorted(refusing.asked) == list(enumerate(free))
+        assert sorted(refusing.asked) == [(at, free[at]) for at in asked]
         again += sum(a != b for a, b in zip(free, drawn, strict=True))
         before[rows] += np.array(drawn) >= 0
         assert (each.lengths == before).all()
@@ -173,17 +211,17 @@ def test_what_a_refusal_raises_ends_the_step(threads: int) -> None:
         raise KeyError(f"row {index}")
 
     with pytest.raises(KeyError, match="row "):
-        each.decoder.step(rows, starts, None, raising, room)
+        each.decoder.step(rows, starts, (), rows, raising, room)
     with pytest.raises(RuntimeError):
-        each.decoder.step(rows, starts, None, lambda index, token: "no", room)  # type: ignore[arg-type, return-value]
+        each.decoder.step(rows, starts, (), rows, lambda index, token: "no", room)  # type: ignore[arg-type, return-value]
     for wrong in (None, room[1:]):
         with pytest.raises(ValueError, match="room"):
-            each.decoder.step(rows, starts, None, raising, wrong)
+            each.decoder.step(rows, starts, (), rows, raising, wrong)
     assert (each.lengths == before).all()
     with pytest.raises(ValueError, match="not the last step's"):
         each.decoder.redraw([0], np.zeros((1, WIDE // 32), np.uint32))
     expected = each.long_way(rows)
-    assert each.decoder.step(rows, starts, None, lambda index, token: False, room) == expected
+    assert each.decoder.step(rows, starts, (), rows, lambda index, token: False, room) == expected
 
 
 def test_a_row_that_was_drawn_again_is_not_drawn_once_more() -> None:
@@ -192,7 +230,7 @@ def test_a_row_that_was_drawn_again_is_not_drawn_once_more() -> None:
     refusing = Refusing(np.zeros((ROWS, WIDE // 32), np.uint32))
     refusing.masks[1:] = 0xFFFFFFFF
     refusing.masks[0, 7] = 1
-    drawn = each.decoder.step(rows, (each.lengths - 1).tolist(), None, refusing, refusing.room)
+    drawn = each.decoder.step(rows, (each.lengths - 1).tolist(), (), rows, refusing, refusing.room)
     assert drawn[0] == 7 * 32
     with pytest.raises(ValueError, match="not the last step's"):
         each.decoder.redraw([0], refusing.masks[:1])

@@ -207,6 +207,35 @@ def test_rows_of_other_wishes_beside_greedy_ones(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("wide", [False, True])
+def test_few_rows_that_need_logits_take_no_choice_from_the_others(isa: str, wide: bool) -> None:
+    """Their logits are whole, to the bit; of the others only those are computed that can be the largest."""
+    rng = np.random.default_rng(9)
+    head, inputs = like_a_model(rng, 4001)
+    model = Greedy(rounded(rng, head, wide), inputs, isa)
+    ids = rng.integers(0, 64, ROWS)
+    model.step(ids)
+    bounded = model.chosen > 0  # elsewhere so many rows are computed whole
+    rows, starts = list(range(ROWS)), [0] * ROWS
+    room = np.zeros(-(-4001 // 32), np.uint32)
+    for few in (0, 1, 2, 4, 5, ROWS):
+        places = rng.permutation(ROWS)[:few]
+        left, asked, drawn = (sorted(places[kind::3].tolist()) for kind in range(3))
+        model.records["temperature"] = 0
+        model.records["temperature"][drawn] = 0.7
+        ids = rng.integers(0, 64, ROWS)
+        expected, logits = model.long_way(ids), model.logits(ids)
+        before = model.chosen
+        model.lengths[:], model.tokens[:, 0] = 1, ids
+        refuses = (lambda at, token: False, room) if asked else ()
+        found = model.decoder.step(rows, starts, left, asked, *refuses)
+        assert all(token == expected[at] for at, token in enumerate(found) if at not in left)
+        whole = sorted(places.tolist())
+        np.testing.assert_array_equal(model.decoder.logits()[whole], logits[whole])
+        assert model.chosen - before == (ROWS - few if bounded and few <= ROWS // 8 else 0)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("alike", [0.5, 0.8])
 def test_bounds_are_wide_enough_where_low_bits_decide(isa: str, alike: float) -> None:
     """Each input has a row whose low bits make its logit, and a lesser one that its high bits tell.

@@ -1,8 +1,9 @@
-"""The short way through a step of decoding: tokens as on the long one, refused where it is not its own."""
+"""The short way through a step of decoding: tokens as on the long one, whatever some of its rows ask for."""
 
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from tests.support.tiny_engine import VOCAB_SIZE, Answers, save_tiny_llama, tiny_engine
 
 from octavo.engine.core import EngineCore
+from octavo.kernels.ops import RowDecoder
 from octavo.kernels.select import native_available
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.runtime import runner
@@ -103,19 +105,60 @@ LIMITED = SamplingParams(max_tokens=9, temperature=0.9, seed=1, allowed_token_id
 NARROWED = LIMITED.replace(top_p=0.9)
 
 
-@pytest.mark.parametrize(("limited", "beside"), [(LIMITED, 8), (NARROWED, 0)], ids=["free", "narrowed"])
+class Watched:
+    """A decoder that tells what is left of its steps, and whether one is under way."""
+
+    def __init__(self, decoder: RowDecoder) -> None:
+        self._inner = decoder
+        self.left: list[int] = []
+        self.asked: list[int] = []
+        self.under_way = threading.Event()
+
+    def step(self, rows: Any, starts: Any, left: Any = (), asked: Any = (), *more: Any) -> list[int]:
+        self.left.append(len(left))
+        self.asked.append(len(asked))
+        self.under_way.set()
+        try:
+            return self._inner.step(rows, starts, left, asked, *more)
+        finally:
+            self.under_way.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def watched(core: EngineCore) -> Watched:
+    decoding: Any = core._executor._decoding  # type: ignore[attr-defined]
+    decoding._decoder = Watched(decoding._decoder)
+    found: Watched = decoding._decoder
+    return found
+
+
+@pytest.mark.parametrize("limited", [LIMITED, NARROWED], ids=["free", "narrowed"])
 def test_masks_that_must_be_known_come_before_a_forward_that_has_every_core(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, limited: SamplingParams, beside: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limited: SamplingParams
 ) -> None:
-    """And beside it where a core is idle, on the long way: the same tokens."""
+    """And beside it where a core is idle: the same tokens, and the row without a mask is never left."""
     found = []
-    for cores, taken in ((2, 8), (3, beside)):
+    for cores in (2, 3):
         monkeypatch.setattr(runner, "usable_threads", lambda cores=cores: cores)
+        core = tiny_engine(folder, threads=2)
+        decoder, batch, threads = watched(core), SamplingRows.batch, []
+
+        def noted(rows: SamplingRows, *args: Any, batch: Any = batch, threads: Any = threads) -> Any:
+            threads.append(threading.get_ident())
+            return batch(rows, *args)
+
         with monkeypatch.context() as patch:
             counted = Counted(patch)
+            patch.setattr(SamplingRows, "batch", noted)
             requests = [([5, 6, 7], limited), ([9], limited.replace(allowed_token_ids=None))]
-            found.append(drive(tiny_engine(folder, threads=2), requests).tokens)
-            assert counted.taken == taken
+            found.append(drive(core, requests).tokens)
+        narrowed = limited is NARROWED
+        assert counted.taken == 8
+        assert (decoder.left, decoder.asked) == ([narrowed] * 8, [not narrowed] * 8)
+        beside = [thread != threading.get_ident() for thread in threads]
+        assert beside == [cores == 3] * (1 + 8 * narrowed)  # the prompts' own step is one of them
     assert found[0] == found[1]
     assert {token.token_id for token in found[0]["0", 0]} <= {5, 6, 7}
     assert not {token.token_id for token in found[0]["1", 0]} <= {5, 6, 7}
@@ -242,24 +285,33 @@ def test_mistakes_would_be_seen(folder: Path, monkeypatch: pytest.MonkeyPatch, m
     ],
     ids=lambda wish: next(iter(wish)),
 )
-def test_what_a_record_does_not_hold_takes_the_long_way_and_leaves_it(
+def test_what_a_record_does_not_hold_is_left_to_the_sampler_for_that_row_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(runner, "usable_threads", lambda: 2)  # one of them is idle: masks are computed there
     counted = Counted(monkeypatch)
     core = tiny_engine(folder)
+    decoder = watched(core)
+    plain = SamplingParams(max_tokens=9, temperature=0.0, ignore_eos=True)
     options: dict[str, Any] = {"ignore_eos": True, "max_tokens": 6, "temperature": 0.0, **wish}
-    drive(core, [([5, 6, 7], SamplingParams(**options))])
-    assert counted.taken == 0
+    drive(core, [([5, 6, 7], SamplingParams(**options)), ([8, 9], plain)])
+    assert counted.taken == 8  # all but the prompts' own step
+    early = 4 if "min_tokens" in wish else 5  # until then stop ids are banned, and no longer
+    assert decoder.left == [1] * early + [0] * (8 - early)
+    assert decoder.asked == [0] * 8
+    batches: list[Any] = []
+    batch = SamplingRows.batch
+    monkeypatch.setattr(SamplingRows, "batch", lambda *args: batches.append(args) or batch(*args))
     drive(core, [([5, 6, 7], SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True))])
-    assert counted.taken == 5  # all but the prompt's own step
+    assert decoder.left[8:] == decoder.asked[8:] == [0] * 5
+    assert len(batches) == 1  # the prompt's: no other step gathers anything here
 
 
 def test_a_row_without_a_draw_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in a token's place for an error ends that request; its neighbour goes on."""
     core = tiny_engine(folder)
-    decoding = core._executor._decoding  # type: ignore[attr-defined]
-    native = decoding._step
+    decoder = core._executor._decoding._decoder  # type: ignore[attr-defined]
+    native = decoder.step
     calls = 0
 
     def failing(rows: list[int], starts: list[int]) -> list[int]:
@@ -268,7 +320,7 @@ def test_a_row_without_a_draw_fails_alone(folder: Path, monkeypatch: pytest.Monk
         drawn: list[int] = native(rows, starts)
         return [-2, *drawn[1:]] if calls == 2 else drawn
 
-    monkeypatch.setattr(decoding, "_step", failing)
+    monkeypatch.setattr(decoder, "step", failing)
     params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
     answers = drive(core, [([5, 6, 7], params), ([8, 9], params)])
     assert answers.reasons == {("0", 0): "error", ("1", 0): "length"}
@@ -280,7 +332,7 @@ def test_the_decoder_refuses_what_is_out_of_range(folder: Path) -> None:
     core.add_request("one", [5, 6, 7], SamplingParams(max_tokens=9, temperature=0.0))
     core.step()
     executor: Any = core._executor
-    step, states = executor._decoding._step, executor._states
+    step, states = executor._decoding._decoder.step, executor._states
     row = int(np.flatnonzero(states.length)[0])
     length = int(states.length[row])
     for rows, starts in (
@@ -295,7 +347,7 @@ def test_the_decoder_refuses_what_is_out_of_range(folder: Path) -> None:
             step(rows, starts)
     assert states.length[row] == length
     few = np.full((1, -(-VOCAB_SIZE // 32)), 2**5, np.uint32)
-    redraw = executor._decoding._redraw
+    redraw = executor._decoding._decoder.redraw
     with pytest.raises(ValueError, match="not the last step's"):
         redraw([0], few)  # there was none
     assert step([row], [length - 1])

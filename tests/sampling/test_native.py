@@ -5,7 +5,7 @@ Not close: both round every step alike (sampling/elementary.py), so results are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend, instruction_sets
+from octavo.kernels.draws import Scores
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling import Sampler, SamplingBatch, TokenLists
-from octavo.sampling.batch import ROW
+from octavo.sampling.batch import ROW, Boost
 from octavo.sampling.native import NativeSampler, make_sampler
-from support.draws import lists, random_logits, random_mask, random_params
+from support.draws import lists, random_boost, random_logits, random_mask, random_params
 
 BACKENDS = {(isa, 1): CpuBackend(1, isa) for isa in instruction_sets()} | {
     ("auto", threads): CpuBackend(threads) for threads in (2, 3)
@@ -42,6 +44,7 @@ def random_case(seed: int, rows: int, vocab: int, plain: bool) -> tuple[np.ndarr
         banned=empty if plain else lists(rng, rows, vocab, np.zeros),
         seen=empty if plain else lists(rng, rows, vocab, lambda n: rng.integers(0, 4, n)),
         mask=None if plain or rng.random() < 0.5 else random_mask(rng, rows, vocab),
+        boost=None if plain or rng.random() < 0.5 else random_boost(rng, rows, vocab),
         errors={0: "no more"} if not plain and rng.random() < 0.1 else {},
     )
     return random_logits(rng, rows, vocab), batch
@@ -124,8 +127,52 @@ def test_a_row_alone_and_among_others_at_any_alignment() -> None:
             banned=TokenLists.of([batch.banned.row(row)]),
             seen=TokenLists.of([batch.seen.row(row)]),
             mask=None if batch.mask is None else batch.mask[row : row + 1],
+            boost=boost_of(batch, [row]),
         )
         assert native(vocab).sample(padded[row:][None], alone) == [together[row]]
+
+
+def boost_of(batch: SamplingBatch, rows: list[int]) -> Boost | None:
+    return batch.boost and Boost(batch.boost.bits[rows], batch.boost.deltas[rows])
+
+
+@pytest.mark.parametrize("where", BACKENDS, ids=str)
+def test_rows_of_logits_that_others_share(where: tuple[str, int]) -> None:
+    """Any of the logits' rows, in any order, some of them several times."""
+    vocab, rng = 5003, np.random.default_rng(5)
+    for rows in (1, 2, 5, 9):
+        _, batch = random_case(rows, rows, vocab, plain=False)
+        others = random_logits(rng, rows + 7, vocab)
+        which = rng.integers(0, rows + 7, rows).tolist()
+        expected = REFERENCE.sample(np.ascontiguousarray(others[which]), batch)
+        assert REFERENCE.sample(others, batch, which) == expected
+        assert native(vocab, *where).sample(others, batch, which) == expected
+
+
+def test_a_boost_is_added_before_bans_masks_and_penalties() -> None:
+    """1a: what is banned stays so, penalties see boosted logits, and a delta of 0 is no boost at all."""
+    vocab = 40
+    logits = np.zeros((3, vocab), np.float32)
+    logits[0, 0] = -0.0
+    logits[:, 7], logits[:, 9] = 1.0, 2.0
+    bits = np.zeros((3, 2), np.uint32)
+    bits[:, 0] = 1 << 7 | 1 << 11
+    params = np.zeros(3, ROW)
+    params["repetition_penalty"], params["top_p"], params["num_logprobs"] = 4.0, 1, 2
+    token = np.array([7], np.int32), np.ones(1, np.float32)
+    batch = SamplingBatch(
+        params,
+        np.zeros(3, np.int64),
+        TokenLists.none(3),
+        TokenLists.of([None, (np.array([7], np.int32), np.zeros(1, np.float32)), None]),
+        TokenLists.of([None, None, token]),
+        boost=Boost(bits, np.array([0, 3, 3], np.float32)),
+    )
+    drawn = native(vocab).sample(logits, batch)
+    assert drawn == REFERENCE.sample(logits, batch)
+    # Alone 9 is the likeliest; 7 is banned, so 11 at 3; 7 has (1 + 3) / 4, so 11 again.
+    assert [t.token_id for t in drawn if isinstance(t, SampledToken)] == [9, 11, 11]
+    assert [t.rank for t in drawn if isinstance(t, SampledToken)] == [1, 12, 12]  # of the raw logits
 
 
 def test_frequencies_follow_the_probabilities() -> None:
@@ -163,65 +210,100 @@ def test_the_reference_backend_has_no_native_sampler() -> None:
     assert isinstance(native(10), NativeSampler)
 
 
-def wrong(change: Callable[[dict[str, Any]], object]) -> None:
-    """Call the native sampler by hand with one argument changed."""
+def wrong(**changes: Any) -> None:
+    """Call the native sampler by hand with some arguments changed."""
     rows, vocab = 2, 40
-    nothing = TokenLists.of([None] * rows)
-    given = (nothing.starts, nothing.tokens, nothing.values)
+    none = TokenLists.none(rows)
     params = np.zeros(rows, ROW)
     params["repetition_penalty"], params["num_logprobs"] = 1, -1
+    edits = {
+        name: changes.pop(name) for name in ("bias", "banned", "seen", "mask", "boost") if name in changes
+    }
+    scores = Scores.room(rows, 3)
+    scored = {name: changes.pop(name) for name in ("ranks", "logprobs", "top_tokens") if name in changes}
     arguments: dict[str, Any] = {
         "logits": np.zeros((rows, vocab), np.float32),
-        "params": params.view(np.uint8),
+        "records": params.view(np.uint8),
         "positions": np.zeros(rows, np.int64),
-        "bias": given,
-        "banned": given,
-        "seen": given,
-        "mask": None,
-        "given": None,
-        "logprob": np.zeros(rows),
-        "rank": np.zeros(rows, np.int64),
-        "top_token": np.zeros((rows, 3), np.int32),
-        "top_logprob": np.zeros((rows, 3)),
+        "edits": SamplingBatch(
+            params, np.zeros(rows, np.int64), **{"bias": none, "banned": none, "seen": none, **edits}
+        ),
+        "scores": replace(scores, **scored),
     }
-    change(arguments)
-    sampler = BACKENDS["auto", 2].sampler(vocab)
-    sampler.sample(**arguments)
+    BACKENDS["auto", 2].sampler(vocab).sample(**{**arguments, **changes})
 
 
 def test_arguments_that_would_reach_beyond_an_array_are_refused() -> None:
-    wrong(lambda a: None)
+    wrong()
     starts = np.array([0, 1, 1])
 
-    def token(t: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return starts, np.array([t], np.int32), np.zeros(1, np.float32)
+    def token(t: int, starts: np.ndarray = starts) -> TokenLists:
+        return TokenLists(starts, np.array([t], np.int32), np.zeros(1, np.float32))
 
-    def more_logprobs(a: dict[str, Any]) -> None:
-        params = a["params"].copy().view(ROW)
-        params["num_logprobs"] = 4
-        a["params"] = params.view(np.uint8)
-
-    for words, change in (
-        ("beyond the vocabulary", lambda a: a.update(bias=token(40))),
-        ("beyond the vocabulary", lambda a: a.update(seen=token(-1))),
-        ("do not span", lambda a: a.update(bias=(starts[::-1].copy(), *token(1)[1:]))),
-        ("do not span", lambda a: a.update(banned=(starts * 2, *token(1)[1:]))),
-        ("differ in length", lambda a: a.update(seen=(starts[:2], *token(1)[1:]))),
-        ("differ in length", lambda a: a.update(positions=np.zeros(1, np.int64))),
-        ("differ in length", lambda a: a.update(mask=np.zeros((2, 1), np.uint32))),
-        ("differ in length", lambda a: a.update(rank=np.zeros(1, np.int64))),
-        ("differ in length", lambda a: a.update(logprob=np.zeros(1))),
-        ("differ in length", lambda a: a.update(given=np.zeros(1, np.int32))),
-        ("to score is beyond", lambda a: a.update(given=np.array([0, 40], np.int32))),
-        ("to score is beyond", lambda a: a.update(given=np.array([-1, 0], np.int32))),
-        ("another vocabulary", lambda a: a.update(logits=np.zeros((2, 41), np.float32))),
-        ("another layout", lambda a: a.update(params=np.zeros(2 * 48, np.uint8))),
-        ("more logprobs than", more_logprobs),
+    asking = np.zeros(2, ROW)
+    asking["num_logprobs"] = 4
+    bits, deltas = np.zeros((2, 2), np.uint32), np.zeros(2, np.float32)
+    for words, changes in (
+        ("beyond the vocabulary", {"bias": token(40)}),
+        ("beyond the vocabulary", {"seen": token(-1)}),
+        ("do not span", {"bias": token(1, starts[::-1].copy())}),
+        ("do not span", {"banned": token(1, starts * 2)}),
+        ("differ in length", {"seen": token(1, starts[:2])}),
+        ("differ in length", {"positions": np.zeros(1, np.int64)}),
+        ("differ in length", {"mask": np.zeros((2, 1), np.uint32)}),
+        ("differ in length", {"boost": Boost(bits[:, :1].copy(), deltas)}),
+        ("differ in length", {"boost": Boost(bits, deltas[:1])}),
+        ("differ in length", {"ranks": np.zeros(1, np.int64)}),
+        ("differ in length", {"logprobs": np.zeros(1)}),
+        ("differ in length", {"top_tokens": np.zeros((2, 2), np.int32)}),
+        ("another vocabulary", {"logits": np.zeros((2, 41), np.float32)}),
+        ("another layout", {"records": np.zeros(2 * 48, np.uint8)}),
+        ("another layout", {"which": np.array([0], np.int32)}),
+        ("has no logits", {"which": np.array([0, 2], np.int32)}),
+        ("has no logits", {"which": np.array([-1, 0], np.int32)}),
+        ("more logprobs than", {"records": asking.view(np.uint8)}),
+        ("more logprobs than", {"records": asking.view(np.uint8), "scores": None}),
     ):
         with pytest.raises(ValueError, match=words):
-            wrong(change)
+            wrong(**changes)
     with pytest.raises(ValueError, match="vocabulary"):
         BACKENDS["auto", 2].sampler(0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [([0], "differ in length"), ([0, 40], "to score is beyond"), ([-1, 0], "to score is beyond")],
+)
+def test_given_tokens_that_are_none_of_the_vocabulary_are_refused(tokens: list[int], words: str) -> None:
+    sampler = BACKENDS["auto", 2].sampler(40)
+    logits = np.zeros((2, 40), np.float32)
+    assert sampler.score(logits, np.array([0, 39], np.int32), Scores.room(2, 1)) == [0, 39]
+    with pytest.raises(ValueError, match=words):
+        sampler.score(logits, np.array(tokens, np.int32), Scores.room(2, 1))
+    with pytest.raises(ValueError, match="differ in length"):
+        sampler.score(logits, np.array([0, 39], np.int32), Scores.room(1, 1))
+
+
+def unlike(record: np.dtype[Any]) -> set[str]:
+    """Numbers that stand elsewhere in the native record than here, or in one of both alone."""
+    numbers, size = _native.record_layout()
+    theirs = {(name, offset, width) for name, offset, width in numbers} | {("size", 0, size)}
+    ours = {(name, at[1], at[0].itemsize) for name, at in (record.fields or {}).items()}
+    return {name for name, *_ in theirs ^ (ours | {("size", 0, record.itemsize)})}
+
+
+def test_the_record_has_the_layout_that_native_code_reads() -> None:
+    assert unlike(ROW) == set()
+    more = np.dtype([*((name, ROW[name]) for name in ROW.names or ()), ("typical_p", np.float64)], align=True)
+    assert unlike(more) == {"typical_p", "size"}  # a number that native code has not heard of is named
+    fewer = np.dtype([(name, ROW[name]) for name in (ROW.names or ()) if name != "min_p"], align=True)
+    assert "min_p" in unlike(fewer)
+
+
+def test_a_device_gets_every_number_of_a_record() -> None:
+    from octavo.kernels.cuda.sample import FIELDS
+
+    assert set(ROW.names or ()) <= set(FIELDS)
 
 
 def test_params_of_a_request_reach_the_native_record() -> None:

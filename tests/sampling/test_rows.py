@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
 from octavo.sampling import SamplingRows
-from octavo.sampling.rows import TokenCounts
+from octavo.sampling.batch import ROW, U32
+from octavo.sampling.wishes import TokenCounts
 
 VOCAB = 40
 TOKENS = st.lists(st.integers(0, VOCAB + 5), max_size=120)
@@ -63,6 +65,69 @@ def test_a_batch_holds_each_rows_own_numbers_in_the_asked_order() -> None:
     assert batch.rows["top_p"].tolist() == [0.9 - 3 / 10, 0.9, 0.9 - 3 / 10]
     assert batch.rows["num_logprobs"].tolist() == [3, -1, 3]
     assert not batch.edits
+
+
+def test_every_number_of_a_record_comes_from_its_request() -> None:
+    """A number that is new to the record needs a value here, and the field of its name in SamplingParams."""
+    values: dict[str, float] = {
+        "top_p": 0.75, "temperature": 0.5, "min_p": 0.25, "repetition_penalty": 1.5,
+        "frequency_penalty": -0.5, "presence_penalty": 1.25, "top_k": 7,
+    }  # fmt: skip
+    own = {"seed": 2**63 + 5, "sample_index": 3, "num_logprobs": 4, "min_position": 2 + 6}
+    rows = SamplingRows(1, VOCAB)
+    rows.add(0, SamplingParams(**values, logprobs=4, min_tokens=6, max_tokens=9), 2**63 + 5, 3, [1, 2, 3], 2)
+    assert {name: rows.records[0][name].item() for name in ROW.names or ()} == values | own
+    plain = SamplingParams()
+    assert all(getattr(plain, name) != value for name, value in values.items())
+
+
+def test_what_a_request_began_with_is_output() -> None:
+    """Behind num_prompt_tokens stands what was generated before: counted, banned and matched like it."""
+    prompt, output = [8, 9, 9], [4, 9, 4]
+    params = SamplingParams(min_tokens=5, max_tokens=9, frequency_penalty=0.5, stop_token_ids=[30])
+    params = params.replace(constraints=(BannedAfter(4, 6),))
+    begun, whole = SamplingRows(1, VOCAB), SamplingRows(1, VOCAB)
+    begun.add(0, params, 5, 0, prompt + output, len(prompt))
+    whole.add(0, params, 5, 0, prompt, len(prompt))
+    for token in output:
+        whole.append(0, [token])
+    for more in range(4):
+        at = len(prompt) + len(output) + more
+        a, b = begun.batch([0], [at]), whole.batch([0], [at])
+        assert a.rows.tolist() == b.rows.tolist()
+        assert dict(zip(*map(np.ndarray.tolist, a.seen.row(0)), strict=True)) == {8: 0, 9: 1, 4: 2 + more}
+        assert sorted(zip(*map(np.ndarray.tolist, b.seen.row(0)), strict=True)) == sorted(
+            zip(*map(np.ndarray.tolist, a.seen.row(0)), strict=True)
+        )
+        assert a.banned.row(0)[0].tolist() == b.banned.row(0)[0].tolist() == ([30] if more < 2 else [])
+        np.testing.assert_array_equal(a.mask, b.mask)
+        assert a.mask is not None
+        assert not a.mask[0, 0] >> np.uint32(6) & 1  # the output, not the prompt, ends with 4
+        begun.append(0, [4])
+        whole.append(0, [4])
+
+
+class BannedAfter:
+    """Constraint and matcher: after one token of the output another must not come."""
+
+    def __init__(self, token: int, banned: int, last: int | None = None) -> None:
+        self.token, self.banned, self.last = token, banned, last
+
+    def start(self, output: Sequence[int]) -> BannedAfter:
+        return BannedAfter(self.token, self.banned, output[-1] if output else None)
+
+    def fork(self) -> BannedAfter:
+        return BannedAfter(self.token, self.banned, self.last)
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        self.last = token_ids[-1]
+
+    def allows(self, token_id: int) -> bool:
+        return self.last != self.token or token_id != self.banned
+
+    def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
+        if (ahead[-1] if ahead else self.last) == self.token:
+            mask[self.banned // 32] &= ~np.uint32(1 << self.banned % 32)
 
 
 def test_a_batch_is_a_snapshot() -> None:

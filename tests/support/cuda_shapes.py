@@ -63,12 +63,15 @@ def draw(device: Any, rng: np.random.Generator) -> None:
     from octavo.kernels.cuda.sample import DeviceSampler, Kind, Slate, feed
     from octavo.sampling import SamplingBatch
     from octavo.sampling.device import DrawMaker
-    from support.draws import lists, random_mask, random_params
+    from support.draws import lists, random_boost, random_mask, random_params
 
     rows, vocab = 3, 49_152
     params = random_params(rng, rows, vocab, True)
     several = [lists(rng, 8, vocab, np.ones) for _ in range(3)]
-    batch = SamplingBatch(params, np.arange(rows), *several, mask=random_mask(rng, rows, vocab))
+    batch = SamplingBatch(
+        params, np.arange(rows), *several, mask=random_mask(rng, rows, vocab),
+        boost=random_boost(rng, rows, vocab),
+    )  # fmt: skip
     draws = DrawMaker().draws(batch)
     sampler, slate = DeviceSampler(vocab, rows, device), Slate(rows, device)
     slate.write(draws, range(rows))

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from octavo.sampling import TokenLists
-from octavo.sampling.batch import ROW
+from octavo.sampling.batch import ROW, Boost, TokenLists
 
 
 def lists(rng: np.random.Generator, rows: int, vocab: int, values: Callable[[int], np.ndarray]) -> TokenLists:
@@ -21,17 +20,24 @@ def lists(rng: np.random.Generator, rows: int, vocab: int, values: Callable[[int
 
 
 def random_params(rng: np.random.Generator, rows: int, vocab: int, logprobs: bool) -> np.ndarray:
+    """Records with every number that they have: one without choices here would be compared by no test."""
+    choices = {
+        "temperature": [0, 1e-42, 1e-6, 0.3, 0.8, 1, 1, 1.7, 50],
+        "top_p": [1, 1, 0.95, 0.5, 1e-9, 1 - 2**-53],
+        "min_p": [0, 0, 0, 0.02, 0.4, 1, 1e-30],
+        "top_k": [0, 0, 1, 3, 50, 250, vocab - 1, vocab, 2 * vocab],
+        "repetition_penalty": [1, 1.3, 0.7],
+        "frequency_penalty": [0, 0.4, -0.3],
+        "presence_penalty": [0, 0.6, -2],
+        "num_logprobs": [-1, 0, 1, 5, 40, vocab + 3] if logprobs else [-1],
+    }
     params = np.zeros(rows, ROW)
     params["seed"] = rng.integers(0, 2**64, rows, np.uint64)
     params["sample_index"] = rng.integers(0, 2**32, rows)
-    params["temperature"] = rng.choice([0, 1e-42, 1e-6, 0.3, 0.8, 1, 1, 1.7, 50], rows)
-    params["top_p"] = rng.choice([1, 1, 0.95, 0.5, 1e-9, 1 - 2**-53], rows)
-    params["min_p"] = rng.choice([0, 0, 0, 0.02, 0.4, 1, 1e-30], rows)
-    params["top_k"] = rng.choice([0, 0, 1, 3, 50, 250, vocab - 1, vocab, 2 * vocab], rows)
-    params["repetition_penalty"] = rng.choice([1, 1.3, 0.7], rows)
-    params["frequency_penalty"] = rng.choice([0, 0.4, -0.3], rows)
-    params["presence_penalty"] = rng.choice([0, 0.6, -2], rows)
-    params["num_logprobs"] = rng.choice([-1, 0, 1, 5, 40, vocab + 3], rows) if logprobs else -1
+    for name, values in choices.items():
+        params[name] = rng.choice(values, rows)
+    known = {*choices, "seed", "sample_index", "min_position"}  # the last is read where batches are gathered
+    assert known == {*(ROW.names or ())}, "a number of the record is drawn at random nowhere"
     return params
 
 
@@ -49,6 +55,12 @@ def random_mask(rng: np.random.Generator, rows: int, vocab: int) -> np.ndarray:
             token = int(rng.integers(vocab))
             mask[row, token // 32] |= np.uint32(1 << token % 32)
     return mask
+
+
+def random_boost(rng: np.random.Generator, rows: int, vocab: int) -> Boost:
+    """Sets of any size, for about half of the rows; bits past the vocabulary are noise."""
+    deltas = rng.choice([0, 0, 0, 2, -3.5, 1e-3, 1e30], rows).astype(np.float32)
+    return Boost(random_mask(rng, rows, vocab), deltas)
 
 
 def random_logits(rng: np.random.Generator, rows: int, vocab: int) -> np.ndarray:

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.draws import Drawn, Draws
+from octavo.kernels.draws import Drawn, Draws, Scores
 from octavo.kernels.ops import F32, Backend, Forward, KVCache, Limits, Program
 from octavo.sampling import Sampler, SamplingBatch, TokenLists
-from octavo.sampling.batch import ROW
 from octavo.sampling.sampler import RowError
 
 
@@ -155,30 +154,17 @@ class LateStep:
 
 
 def batch_of(draws: Draws) -> SamplingBatch:
-    """The SamplingBatch again, with temperatures that have the same inverses."""
-    n = draws.numbers
-    rows = np.zeros(len(draws.positions), ROW)
-    rows["temperature"] = [temperature(inverse) for inverse in n.inverses]
-    rows["seed"], rows["sample_index"] = n.seeds, n.sample_indices
-    rows["min_p"], rows["top_p"], rows["top_k"] = n.min_p, n.top_p, n.top_k
-    rows["repetition_penalty"], rows["frequency_penalty"], rows["presence_penalty"] = n.penalties
-    rows["num_logprobs"] = n.num_logprobs
+    """The SamplingBatch again."""
+    rows = draws.numbers.records.copy()
     edits, none = draws.edits, TokenLists.none(len(rows))
     if edits is None:
         return SamplingBatch(rows, draws.positions.copy(), none, none, none)
-    lists = [TokenLists(*(part.copy() for part in each)) for each in (edits.bias, edits.banned, edits.seen)]
+    lists = [
+        TokenLists(each.starts.copy(), each.tokens.copy(), each.values.copy())
+        for each in (edits.bias, edits.banned, edits.seen)
+    ]
     mask = None if edits.mask is None else edits.mask.copy()
-    return SamplingBatch(rows, draws.positions.copy(), *lists, mask=mask)
-
-
-def temperature(inverse: np.float32) -> np.float32:
-    if inverse == 0:
-        return inverse
-    near = np.float32(1) / inverse
-    for nearby in (near, np.nextafter(near, np.float32(0)), np.nextafter(near, np.float32(9))):
-        if np.float32(1) / nearby == inverse:
-            return nearby
-    raise AssertionError(f"{inverse} is no inverse")
+    return SamplingBatch(rows, draws.positions.copy(), *lists, mask=mask, boost=edits.boost)
 
 
 def drawn_of(found: Sequence[Any], most: int) -> Drawn:
@@ -186,10 +172,10 @@ def drawn_of(found: Sequence[Any], most: int) -> Drawn:
     if most < 0:
         return Drawn(tokens)
     top = [[*getattr(t, "top", ()), *[(-1, 0.0)] * most][:most] for t in found]
-    return Drawn(
-        tokens,
+    scores = Scores(
         np.array([getattr(t, "logprob", None) or 0.0 for t in found]),
         np.array([getattr(t, "rank", 0) for t in found], np.int32),
         np.array([[token for token, _ in row] for row in top], np.int32).reshape(len(found), most),
         np.array([[value for _, value in row] for row in top], np.float64).reshape(len(found), most),
     )
+    return Drawn(tokens, scores)

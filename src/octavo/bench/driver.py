@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,10 +77,17 @@ class Driver(LLM):
         """Tokens that one step computes at most."""
         return self._loaded.config.max_num_batched_tokens
 
-    def run(self, prompts: Sequence[Sequence[int]], new_tokens: int, **sampling: Any) -> Run:
+    def run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new_tokens: int,
+        last: Mapping[str, Any] | None = None,
+        **sampling: Any,
+    ) -> Run:
         """Compute the prompts and draw new_tokens for each: greedy, end of text ignored.
 
         Args:
+            last: fields that the last prompt has beside them; None: none.
             sampling: fields of SamplingParams, for other draws. structured_outputs end where they must,
                 so let them need more than new_tokens.
 
@@ -93,11 +100,15 @@ class Driver(LLM):
         self.reset_prefix_cache()
         ends = sampling.get("structured_outputs") is not None
         always = {"max_tokens": new_tokens, "ignore_eos": not ends, "detokenize": False}
-        params = self._compiler.compile(SamplingParams(**{"temperature": 0.0, **sampling, **always}))
+        fields = {"temperature": 0.0, **sampling, **always}
+        params = [self._compiler.compile(SamplingParams(**fields))] * len(prompts)
+        if last:
+            params[-1] = self._compiler.compile(SamplingParams(**{**fields, **last}))
         names = [f"run-{self._next_id + i}" for i in range(len(prompts))]
         self._next_id += len(names)
         requests = [
-            EngineRequest(name, list(prompt), params) for name, prompt in zip(names, prompts, strict=True)
+            EngineRequest(name, list(prompt), each)
+            for name, prompt, each in zip(names, prompts, params, strict=True)
         ]
         for request in requests:
             self._core.check(request)

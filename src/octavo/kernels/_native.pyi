@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.draws import Edits, Scores
+from octavo.kernels.ops import DecodeRows
 
 _Place: TypeAlias = tuple[int, int, int]  # kind of rows, width, byte offset in the arena
 _Table: TypeAlias = tuple[int, int, int, bool]  # address, row stride, column stride, is f32
@@ -16,7 +18,6 @@ _I32: TypeAlias = npt.NDArray[np.int32]
 _Routing: TypeAlias = tuple[bool, _F32 | None, int, int, int, float]  # as in ops.Routing
 _I64: TypeAlias = npt.NDArray[np.int64]
 _F64: TypeAlias = npt.NDArray[np.float64]
-_TokenLists: TypeAlias = tuple[_I64, _I32, _F32]  # starts, tokens, values
 _Norm: TypeAlias = tuple[int, _F32 | None, _F32 | None, float]  # kind, gain, bias, eps
 
 def isas() -> list[str]: ...
@@ -35,18 +36,15 @@ class Sampler:
     def sample(
         self,
         logits: _F32,
-        params: npt.NDArray[np.uint8],
+        records: npt.NDArray[np.uint8],
         positions: _I64,
-        bias: _TokenLists,
-        banned: _TokenLists,
-        seen: _TokenLists,
-        mask: npt.NDArray[np.uint32] | None,
-        given: _I32 | None,
-        logprob: _F64,
-        rank: _I64,
-        top_token: _I32,
-        top_logprob: _F64,
+        edits: Edits | None = None,
+        scores: Scores | None = None,
+        which: _I32 | None = None,
     ) -> list[int]: ...
+    def score(self, logits: _F32, tokens: _I32, scores: Scores) -> list[int]: ...
+
+def record_layout() -> tuple[list[tuple[str, int, int]], int]: ...
 
 class WeightArena:
     def __init__(self, isa: str, planned: bool = False) -> None: ...
@@ -183,17 +181,7 @@ class Program:
     def memory(self, buffer: _Place, rows: int, /) -> _F32: ...
 
 class Decoder:
-    def __init__(
-        self,
-        program: Program,
-        sampler: Sampler,
-        tokens: _I32,
-        lengths: _I64,
-        pages: _I32,
-        page_size: int,
-        params: npt.NDArray[np.uint8],
-        local_pages: _I32 | None = None,
-    ) -> None: ...
+    def __init__(self, program: Program, sampler: Sampler, rows: DecodeRows) -> None: ...
     @property
     def forward_s(self) -> float: ...
     @property
@@ -204,8 +192,10 @@ class Decoder:
         self,
         rows: Sequence[int],
         starts: Sequence[int],
-        mask: npt.NDArray[np.uint32] | None = None,
+        left: Sequence[int] = (),
+        asked: Sequence[int] = (),
         refuses: Callable[[int, int], bool] | None = None,
         room: npt.NDArray[np.uint32] | None = None,
     ) -> list[int]: ...
+    def logits(self) -> _F32: ...
     def redraw(self, indices: Sequence[int], mask: npt.NDArray[np.uint32]) -> list[int]: ...

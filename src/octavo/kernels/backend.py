@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from octavo.errors import CapacityError
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.draws import DeviceSteps
+from octavo.kernels.draws import DeviceSteps, Edits, Scores
 from octavo.kernels.operations import Ops
-from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight, Tensor, TokenArrays
+from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +132,25 @@ class RowSampler(Protocol):
     def sample(
         self,
         logits: F32,
-        params: npt.NDArray[np.uint8],
+        records: npt.NDArray[np.uint8],
         positions: npt.NDArray[np.int64],
-        bias: TokenArrays,
-        banned: TokenArrays,
-        seen: TokenArrays,
-        mask: npt.NDArray[np.uint32] | None,
-        given: npt.NDArray[np.int32] | None,
-        logprob: npt.NDArray[np.float64],
-        rank: npt.NDArray[np.int64],
-        top_token: npt.NDArray[np.int32],
-        top_logprob: npt.NDArray[np.float64],
-    ) -> list[int]: ...
+        edits: Edits | None = None,
+        scores: Scores | None = None,
+        which: npt.NDArray[np.int32] | None = None,
+    ) -> list[int]:
+        """Draw R tokens; an error's number stands in the place of one (sampling/native.py: ERRORS).
+
+        Args:
+            logits [L, vocab]. records [R]: of dtype ROW, as bytes. positions [R].
+            edits: None: no row's logits are changed.
+            scores: written to where records ask for log-probabilities; None: none does.
+            which [R]: each row's place in the logits; None: L = R.
+        """
+        ...
+
+    def score(self, logits: F32, tokens: npt.NDArray[np.int32], scores: Scores) -> list[int]:
+        """Write what `scores` has room for, of given tokens [R]; below 0: these logits do not say."""
+        ...
 
 
 class RowDecoder(Protocol):
@@ -153,31 +160,37 @@ class RowDecoder(Protocol):
         self,
         rows: Sequence[int],
         starts: Sequence[int],
-        mask: npt.NDArray[np.uint32] | None = None,
+        left: Sequence[int] = (),
+        asked: Sequence[int] = (),
         refuses: Callable[[int, int], bool] | None = None,
         room: npt.NDArray[np.uint32] | None = None,
     ) -> list[int]:
         """Compute the token at position starts[i] of each row, draw and append the one after it.
 
         Args:
-            mask [R, ceil(vocab / 32)]: which tokens may be drawn, as SamplingBatch has it; None: all.
-            refuses: asked about each token (index of its row, token), in any order, each row once and on
-                the calling thread, while other rows are still drawn. A row whose token it refuses is drawn
-                again, under the mask that it leaves in the room. What it raises ends the step, and nothing
-                is appended.
+            left: places in `rows` whose draws are the caller's, from logits(). Only these may ask for
+                log-probabilities.
+            asked: places whose tokens `refuses` is asked about: (place, token), in any order, each once and
+                on the calling thread, while other rows are still drawn. A row whose token it refuses is
+                drawn again, under the mask that it leaves in the room. What it raises ends the step, and
+                nothing is appended.
             room [ceil(vocab / 32)]: for that mask.
 
         Returns:
             The tokens; in the place of one what RowSampler.sample gives for an error: that row stays
-            as it was.
+            as it was. At the places that are left: any number below 0.
         """
+        ...
+
+    def logits(self) -> F32:
+        """Of the last step, [its rows, vocab]: complete where rows were left, elsewhere anything."""
         ...
 
     def redraw(self, indices: Sequence[int], mask: npt.NDArray[np.uint32]) -> list[int]:
         """Draw again for some rows of the last step, whose tokens were refused; the new ones replace them.
 
         Args:
-            indices: of `rows`, each once, and of none that has been drawn again.
+            indices: places that were asked about, each once, and of none that has been drawn again.
             mask [len(indices), ceil(vocab / 32)]: it forbids the token that was drawn.
 
         Returns:
@@ -280,8 +293,9 @@ class Backend(ABC):
         return None
 
     def decoder(self, program: Program, sampler: RowSampler, rows: DecodeRows) -> RowDecoder | None:
-        """Decodes rows whose draws need params and masks alone, without log-probabilities; None: it cannot.
+        """Decodes rows whose draws need their records alone, or are left to others; None: it cannot.
 
-        program, sampler: of this backend.
+        Args:
+            program, sampler: of this backend.
         """
         return None

@@ -105,9 +105,9 @@ class CpuDecoder:
         native: forward_s and drawing_s are the seconds that it has spent so far.
     """
 
-    def __init__(self, native: _native.Decoder, keep_alive: DecodeRows) -> None:
-        self.native, self._keep_alive = native, keep_alive
-        self.step, self.redraw = native.step, native.redraw  # with nothing in between
+    def __init__(self, native: _native.Decoder, rows: DecodeRows) -> None:
+        self.native, self._keep_alive = native, rows
+        self.step, self.redraw, self.logits = native.step, native.redraw, native.logits  # nothing in between
 
 
 class EagerOps(Recorder):
@@ -203,14 +203,4 @@ class CpuBackend(Backend):
     def decoder(self, program: Program, sampler: RowSampler, rows: DecodeRows) -> RowDecoder | None:
         if not isinstance(program, CpuProgram) or not isinstance(sampler, _native.Sampler):
             return None
-        native = _native.Decoder(
-            program.native,
-            sampler,
-            tokens=rows.tokens,
-            lengths=rows.lengths,
-            pages=rows.pages,
-            page_size=rows.page_size,
-            params=rows.params.view(np.uint8),
-            local_pages=rows.local_pages,
-        )
-        return CpuDecoder(native, rows)
+        return CpuDecoder(_native.Decoder(program.native, sampler, rows), rows)

@@ -1,24 +1,111 @@
-"""Draws: what a step's sampled rows ask of a sampler that runs where the logits are.
+"""Draws: what a step's sampled rows ask of a backend's sampler, and what comes back.
 
-The words between sampling/device.py, which makes them from a SamplingBatch, and a backend that draws.
+The words between sampling/, which knows why, and whoever draws: csrc/sample.h on the host, and
+kernels/cuda/sample.py where the logits are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.types import TokenArrays
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+
+ROW = np.dtype(
+    [
+        ("seed", np.uint64),
+        ("min_position", np.int64),  # up to this position stop ids are banned (min_tokens)
+        ("top_p", np.float64),  # 1: all
+        ("temperature", np.float32),  # 0: greedy
+        ("min_p", np.float32),  # 0: all
+        ("repetition_penalty", np.float32),  # 1: none
+        ("frequency_penalty", np.float32),  # 0: none
+        ("presence_penalty", np.float32),  # 0: none
+        ("top_k", np.int32),  # 0: all
+        ("sample_index", np.uint32),
+        ("num_logprobs", np.int32),  # -1: not asked for; 0: the drawn token's only
+    ],
+    align=True,
+)
+"""The numbers of one row: what SamplingRows keeps and samplers read (C layout, aligned)."""
+
+_NO_TOKENS, _NO_VALUES = np.zeros(0, np.int32), np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenLists:
+    """One list of (token, value) per row, stored end to end; most rows' lists are empty.
+
+    Attributes:
+        starts [R + 1] int64: row r owns entries starts[r] <= e < starts[r + 1].
+        tokens [E] int32: no token twice in one row.
+        values [E] float32: what they mean is said where the lists are used.
+    """
+
+    starts: I64
+    tokens: I32
+    values: F32
+
+    @classmethod
+    def of(cls, lists: Sequence[tuple[I32, F32] | None]) -> TokenLists:
+        """Concatenate one (tokens, values) per row; None is an empty list."""
+        return cls.at(len(lists), dict(enumerate(lists)))
+
+    @classmethod
+    def at(cls, rows: int, lists: Mapping[int, tuple[I32, F32] | None]) -> TokenLists:
+        """The lists of some of the rows, by index and in its order; the others' are empty."""
+        full = {index: pair for index, pair in lists.items() if pair is not None}
+        if not full:
+            return cls.none(rows)
+        starts = np.zeros(rows + 1, np.int64)
+        for index, pair in full.items():
+            starts[index + 1] = len(pair[0])
+        np.cumsum(starts, out=starts)
+        tokens = np.concatenate([pair[0] for pair in full.values()])
+        return cls(starts, tokens, np.concatenate([pair[1] for pair in full.values()]))
+
+    @classmethod
+    def none(cls, rows: int) -> TokenLists:
+        """An empty list for each row."""
+        return cls(np.zeros(rows + 1, np.int64), _NO_TOKENS, _NO_VALUES)
+
+    def row(self, index: int) -> tuple[I32, F32]:
+        span = slice(int(self.starts[index]), int(self.starts[index + 1]))
+        return self.tokens[span], self.values[span]
+
+    @property
+    def empty(self) -> bool:
+        return not len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boost:
+    """A set of tokens of each row whose logits get the row's delta; it may hold half of the vocabulary.
+
+    Attributes:
+        bits [R, ceil(V / 32)] uint32: bit t % 32 of word t // 32 is set where token t is in the set.
+        deltas [R] float32: finite; 0: the row has no set.
+    """
+
+    bits: U32
+    deltas: F32
+
+
+def idle_rows(count: int) -> npt.NDArray[Any]:
+    """Records [count] that ask for nothing: greedy, of all tokens."""
+    rows = np.zeros(count, ROW)
+    rows["top_p"], rows["repetition_penalty"], rows["num_logprobs"] = 1, 1, -1
+    return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,21 +113,18 @@ class Numbers:
     """Of R rows, in the order of the logits' rows; they stay while the same rows are drawn for.
 
     Attributes:
-        seeds [R] uint64, sample_indices [R] uint32: with the position they key a row's noise.
+        records [R] of dtype ROW.
         inverses [R]: 1 / temperature in f32, at most the largest float; 0: greedy.
-        min_p [R], top_p [R], top_k [R]: as sampling.batch.ROW has them.
-        penalties [3, R]: repetition, frequency, presence.
-        num_logprobs [R]: -1: none are asked for.
     """
 
-    seeds: npt.NDArray[np.uint64]
-    sample_indices: npt.NDArray[np.uint32]
+    records: npt.NDArray[Any]
     inverses: F32
-    min_p: F32
-    top_p: F64
-    top_k: I32
-    penalties: F32
-    num_logprobs: I32
+
+    @classmethod
+    def of(cls, records: npt.NDArray[Any]) -> Numbers:
+        with np.errstate(divide="ignore", over="ignore"):
+            inverse = np.minimum(np.float32(1) / records["temperature"], np.finfo(np.float32).max)
+        return cls(records, np.where(records["temperature"] > 0, inverse, np.float32(0)).astype(np.float32))
 
     @property
     def greedy(self) -> bool:
@@ -49,22 +133,48 @@ class Numbers:
     @property
     def narrows(self) -> bool:
         """Whether any row has a top_k or top_p."""
-        return bool((self.top_k > 0).any() or (self.top_p < 1).any())
+        return bool((self.records["top_k"] > 0).any() or (self.records["top_p"] < 1).any())
 
     @property
     def most(self) -> int:
         """The largest of num_logprobs."""
-        return int(self.num_logprobs.max(initial=-1))
+        return int(self.records["num_logprobs"].max(initial=-1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Edits:
-    """What changes logits before the draw (sampling.batch.SamplingBatch has the meaning of each)."""
+class Scores:
+    """Log-probabilities of R rows' tokens, for rows that ask for them.
 
-    bias: TokenArrays
-    banned: TokenArrays
-    seen: TokenArrays
-    mask: npt.NDArray[np.uint32] | None
+    Attributes:
+        logprobs [R], ranks [R]: of each row's token.
+        top_tokens [R, most], top_logprobs [R, most]: the likeliest, best first; -1 after the last.
+    """
+
+    logprobs: F64
+    ranks: I64 | I32
+    top_tokens: I32
+    top_logprobs: F64
+
+    @classmethod
+    def room(cls, rows: int, most: int) -> Scores:
+        """For a sampler to write to."""
+        shape = rows, most
+        return cls(np.empty(rows), np.empty(rows, np.int64), np.full(shape, -1, np.int32), np.empty(shape))
+
+
+class Edits(Protocol):
+    """What changes R rows' logits before their draws; sampling.batch.SamplingBatch says what each means."""
+
+    @property
+    def bias(self) -> TokenLists: ...
+    @property
+    def banned(self) -> TokenLists: ...
+    @property
+    def seen(self) -> TokenLists: ...
+    @property
+    def mask(self) -> U32 | None: ...
+    @property
+    def boost(self) -> Boost | None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,15 +192,11 @@ class Drawn:
 
     Attributes:
         tokens [R]: a token, or -1: none is allowed, -2: the logits hold NaN, -3: infinity.
-        logprobs [R], ranks [R], top_tokens [R, most], top_logprobs [R, most]: where they were asked
-            for; top_tokens ends with -1 where there are fewer. None: no row asked.
+        scores: None: no row asked for any.
     """
 
     tokens: I32
-    logprobs: F64 | None = None
-    ranks: I32 | None = None
-    top_tokens: I32 | None = None
-    top_logprobs: F64 | None = None
+    scores: Scores | None = None
 
 
 class Pending(Protocol):

@@ -48,7 +48,6 @@ from octavo.kernels.types import (
     Scaling,
     Sight,
     Tensor,
-    TokenArrays,
 )
 
 __all__ = [
@@ -81,5 +80,4 @@ __all__ = [
     "Scaling",
     "Sight",
     "Tensor",
-    "TokenArrays",
 ]

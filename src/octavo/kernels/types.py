@@ -14,8 +14,6 @@ from octavo.kernels.batch import ForwardBatch
 
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
-TokenArrays = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], F32]
-"""A list of (token, value) per row, end to end: starts [R + 1], tokens, values."""
 
 
 class Rows(Enum):

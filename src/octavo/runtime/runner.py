@@ -43,7 +43,7 @@ class ModelRunner:
     4. The batch is gathered and the Program replayed: logits [R, vocab]. The masks of rows with
        grammars are computed beside it where it leaves a core idle: both leave the interpreter to others.
     5. The sampler draws a token for every row that asked; each is appended to its row.
-    4 and 5 are one call where every row decodes and nothing but masks is asked for (Decoding).
+    4 and 5 are one call where every row decodes, but for what rows ask of the sampler alone (Decoding).
 
     A row whose logits are not finite fails alone (StepResult.errors).
 
@@ -103,7 +103,7 @@ class ModelRunner:
             states.local_pages,
         )  # fmt: skip
         decoder = backend.decoder(self._program, sampler.native, rows)
-        return None if decoder is None else Decoding(decoder, self._samplings, self._beside is None)
+        return None if decoder is None else Decoding(decoder, sampler, self._samplings, states, self._beside)
 
     @property
     def activation_bytes(self) -> int:
@@ -162,7 +162,7 @@ class ModelRunner:
         if not steps:
             return StepResult(step_id, {}, {}, prompt_logprobs=scores)
         batch = gather_batch(steps, self._states)
-        if rows and self._beside is not None and self._samplings.constrained:
+        if rows and self._beside is not None and self._samplings.constrained(rows):
             masks = self._beside.submit(self._samplings.batch, rows, positions)
             logits = self._program.replay(batch)
             wanted = masks.result()

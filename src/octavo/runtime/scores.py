@@ -59,6 +59,8 @@ class PromptScores:
             if end > step.start:
                 scores[step.row] = (step.start + 1, self._score(step, end, count))
                 step = replace(step, start=end, count=step.start + step.count - end, pages=())
+            if step.row in self._wanted and end == last:
+                self.remove(step.row)  # there is no more of its prompt
             if step.count > 0:
                 left.append(step)
         return left, scores

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from octavo.kernels.draws import Drawn, Draws, Edits, Numbers
+from octavo.kernels.draws import Drawn, Draws, Numbers
 from octavo.params import SampledToken
-from octavo.sampling.batch import SamplingBatch, TokenLists
-from octavo.sampling.native import ERRORS
+from octavo.sampling.batch import SamplingBatch
+from octavo.sampling.native import ERRORS, scored
 from octavo.sampling.sampler import RowError
 
 
@@ -22,11 +20,8 @@ class DrawMaker:
 
     def draws(self, batch: SamplingBatch) -> Draws:
         if batch.rows is not self._rows:  # SamplingRows gives the same ones as long as it can
-            self._rows, self._numbers = batch.rows, _numbers(batch)
-        edits = None
-        if batch.edits:
-            edits = Edits(_arrays(batch.bias), _arrays(batch.banned), _arrays(batch.seen), batch.mask)
-        return Draws(self._numbers, batch.positions, edits)
+            self._rows, self._numbers = batch.rows, Numbers.of(batch.rows)
+        return Draws(self._numbers, batch.positions, batch if batch.edits else None)
 
 
 def read(drawn: Drawn, batch: SamplingBatch) -> list[SampledToken | RowError]:
@@ -35,41 +30,10 @@ def read(drawn: Drawn, batch: SamplingBatch) -> list[SampledToken | RowError]:
     found: list[SampledToken | RowError] = [
         SampledToken(t) if t >= 0 else RowError(ERRORS[t]) for t in tokens
     ]
-    if drawn.logprobs is not None:
-        for row, asked in enumerate(batch.rows["num_logprobs"].tolist()):
-            if asked >= 0 and tokens[row] >= 0:
-                found[row] = _scored(drawn, row, tokens[row])
+    if drawn.scores is not None:
+        for row in np.flatnonzero(batch.rows["num_logprobs"] >= 0).tolist():
+            if tokens[row] >= 0:
+                found[row] = scored(tokens[row], row, drawn.scores)
     for row, message in batch.errors.items():
         found[row] = RowError(message)
     return found
-
-
-def _scored(drawn: Drawn, row: int, token: int) -> SampledToken:
-    assert drawn.logprobs is not None
-    assert drawn.ranks is not None
-    assert drawn.top_tokens is not None
-    assert drawn.top_logprobs is not None
-    pairs = zip(drawn.top_tokens[row].tolist(), drawn.top_logprobs[row].tolist(), strict=True)
-    top: Sequence[tuple[int, float]] = [pair for pair in pairs if pair[0] >= 0]
-    return SampledToken(token, float(drawn.logprobs[row]), int(drawn.ranks[row]), tuple(top))
-
-
-def _numbers(batch: SamplingBatch) -> Numbers:
-    rows = batch.rows
-    with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.minimum(np.float32(1) / rows["temperature"], np.finfo(np.float32).max)
-    penalties = [rows[f"{kind}_penalty"] for kind in ("repetition", "frequency", "presence")]
-    return Numbers(
-        rows["seed"].copy(),
-        rows["sample_index"].copy(),
-        np.where(rows["temperature"] > 0, inverse, np.float32(0)).astype(np.float32),
-        rows["min_p"].copy(),
-        rows["top_p"].copy(),
-        rows["top_k"].copy(),
-        np.array(penalties, np.float32),
-        rows["num_logprobs"].copy(),
-    )
-
-
-def _arrays(lists: TokenLists) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return lists.starts, lists.tokens, lists.values

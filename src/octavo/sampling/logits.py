@@ -22,6 +22,7 @@ def edit(logits: F32, batch: SamplingBatch, row: int, masked: bool = True) -> F3
     """The row's logits [V] after everything that changes single tokens, in this order:
 
     1. logit_bias is added.
+    1a. The row's delta is added where its bit of the boost is set; nothing, if it is 0.
     2. Banned tokens (stop ids before min_tokens) and those outside the row's mask become -inf.
     3. repetition_penalty r, on every token of prompt and output: z > 0 becomes z / r, else z * r.
     4. frequency_penalty f and presence_penalty p, on every token of the output, seen count times:
@@ -34,13 +35,16 @@ def edit(logits: F32, batch: SamplingBatch, row: int, masked: bool = True) -> F3
     bias_tokens, bias = batch.bias.row(row)
     banned, _ = batch.banned.row(row)
     seen, counts = batch.seen.row(row)
+    boost = batch.boost if batch.boost is not None and batch.boost.deltas[row] != 0 else None
     mask = batch.mask[row] if masked and batch.mask is not None else None
     if mask is not None and (mask == _ALL).all():
         mask = None
-    if not (len(bias_tokens) or len(banned) or len(seen) or mask is not None):
+    if not (len(bias_tokens) or len(banned) or len(seen) or boost is not None or mask is not None):
         return logits
     edited = logits.copy()
     edited[bias_tokens] += bias
+    if boost is not None:
+        edited[allowed(boost.bits[row], len(edited))] += boost.deltas[row]
     edited[banned] = -np.inf
     if mask is not None:
         edited[~allowed(mask, len(edited))] = -np.inf
@@ -56,7 +60,7 @@ def edit(logits: F32, batch: SamplingBatch, row: int, masked: bool = True) -> F3
 
 
 def allowed(mask: U32, vocab_size: int) -> Mask:
-    """A packed mask [ceil(V / 32)] as one bool per token [V]."""
+    """Packed bits [ceil(V / 32)], of a mask for instance, as one bool per token [V]."""
     words = mask.astype("<u4", copy=False)
     return np.unpackbits(words.view(np.uint8), count=vocab_size, bitorder="little").view(np.bool_)
 

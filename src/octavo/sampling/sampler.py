@@ -41,9 +41,9 @@ class Sampler:
     For a row with logits z [V], in this order:
 
     1. A NaN or +inf in z, or no finite value: the row is a RowError. -inf is a masked token.
-    2. z' = z edited (logits.edit): logit_bias, then banned stop ids and the row's mask, then the
-       repetition penalty, then the frequency and presence penalties. If no finite value is left, or
-       the batch has an error for the row: a RowError.
+    2. z' = z edited (logits.edit): logit_bias, then the boost, then banned stop ids and the row's
+       mask, then the repetition penalty, then the frequency and presence penalties. If no finite value
+       is left, or the batch has an error for the row: a RowError.
     3. temperature 0 (in f32): the token is argmax z', of equals the lowest id. Go to 8.
     4. Weights w = exp((z' - max z') * (1 / temperature)), in f32 (elementary.exp_negative).
     5. Kept tokens (logits.keep): min_p, then top_k, then top_p, each on what is left.
@@ -65,13 +65,18 @@ class Sampler:
     by drawing at each of its positions and comparing (verify.py).
     """
 
-    def sample(self, logits: F32, batch: SamplingBatch) -> list[SampledToken | RowError]:
-        """Draw for every row.
+    def sample(
+        self, logits: F32, batch: SamplingBatch, which: Sequence[int] | None = None
+    ) -> list[SampledToken | RowError]:
+        """Draw for every row of the batch.
 
         Args:
-            logits [R, V]: f32, read only.
+            logits [L, V]: f32, read only.
             batch: R rows.
+            which [R]: each row's place in the logits; None: L = R, in their order.
         """
+        if which is not None:
+            logits = logits[list(which)]
         greedy = batch.rows["temperature"] == 0
         best = logits.argmax(axis=1)  # the first NaN, if there is one
         peaks = logits[np.arange(len(best)), best]

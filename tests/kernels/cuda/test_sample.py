@@ -18,7 +18,7 @@ from octavo.sampling.batch import ROW
 from octavo.sampling.device import DrawMaker, read
 from octavo.sampling.sampler import RowError
 from support.cuda import interpreted
-from support.draws import lists, random_logits, random_mask, random_params
+from support.draws import lists, random_boost, random_logits, random_mask, random_params
 
 REFERENCE = Sampler()
 
@@ -71,6 +71,7 @@ def test_draws_equal_the_reference(seed: int, rows: int, vocab: int, logprobs: b
         more["banned"] = lists(rng, rows, vocab, np.zeros)
         more["seen"] = lists(rng, rows, vocab, lambda n: rng.integers(0, 4, n))
         more["mask"] = random_mask(rng, rows, vocab) if rng.random() < 0.5 else None
+        more["boost"] = random_boost(rng, rows, vocab) if rng.random() < 0.5 else None
     batch = batch_of(params, rng.integers(0, 2**40, rows).tolist(), **more)
     assert on_device(logits, batch) == REFERENCE.sample(logits, batch)
 

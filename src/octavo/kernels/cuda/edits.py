@@ -41,3 +41,17 @@ def mask_kernel(z, mask, stride, words, vocab, BLOCK: tl.constexpr):
     word = tl.load(mask + row * words + ids // 32, mask=inside, other=-1)
     banned = ((word >> (ids % 32)) & 1) == 0
     tl.store(z + row * stride + ids, tl.full((BLOCK,), float("-inf"), tl.float32), mask=inside & banned)
+
+
+@triton.jit
+def boost_kernel(z, bits, deltas, stride, words, vocab, BLOCK: tl.constexpr):
+    """Tokens whose bit is set get the row's delta; a row of delta 0 stays as it is."""
+    row = tl.program_id(0).to(tl.int64)
+    delta = tl.load(deltas + row)
+    if delta != 0.0:
+        ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = ids < vocab
+        word = tl.load(bits + row * words + ids // 32, mask=inside, other=0)
+        chosen = inside & (((word >> (ids % 32)) & 1) == 1)
+        at = z + row * stride + ids
+        tl.store(at, tl.load(at, mask=chosen, other=0.0) + delta, mask=chosen)

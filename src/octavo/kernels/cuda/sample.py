@@ -23,8 +23,8 @@ from octavo.kernels.cuda.draw_math import CHUNK
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.lane import Lane
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
-from octavo.kernels.draws import Drawn, Draws, Edits, Numbers
-from octavo.kernels.ops import TokenArrays
+from octavo.kernels.draws import ROW, Drawn, Draws, Edits, Numbers, TokenLists, idle_rows
+from octavo.kernels.draws import Scores as HostScores
 
 GROUP = 16
 """Chunks of a program that reads whole rows."""
@@ -45,19 +45,18 @@ class Kind(IntEnum):
         return cls.GREEDY if numbers.greedy else cls.NARROW if numbers.narrows else cls.RACE
 
 
-FIELDS: Mapping[str, tuple[torch.dtype, tuple[int, ...]]] = {
-    "seeds": (torch.int64, ()),
-    "positions": (torch.int64, ()),
-    "top_p": (torch.float64, ()),
-    "sample_indices": (torch.int32, ()),
-    "inverses": (torch.float32, ()),
-    "min_p": (torch.float32, ()),
-    "top_k": (torch.int32, ()),
-    "penalties": (torch.float32, (3,)),
-    "num_logprobs": (torch.int32, ()),
-    "owners": (torch.int32, ()),
+_TYPES = {
+    "u8": torch.int64, "i8": torch.int64, "f8": torch.float64, "u4": torch.int32, "i4": torch.int32,
+    "f4": torch.float32,
+}  # fmt: skip
+FIELDS: Mapping[str, torch.dtype] = {
+    **{name: _TYPES[ROW[name].str[1:]] for name in ROW.names or ()},
+    "positions": torch.int64,
+    "inverses": torch.float32,
+    "owners": torch.int32,
 }
-"""Of a Slate: type, and what stands before [rows]."""
+"""Of a Slate: each number of a row's record, and what a step adds to them."""
+_IDLE = idle_rows(1)[0]
 
 
 class Slate:
@@ -65,7 +64,7 @@ class Slate:
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows = rows
-        self._lane = Lane({name: (kind, (*more, rows)) for name, (kind, more) in FIELDS.items()}, device)
+        self._lane = Lane({name: (kind, (rows,)) for name, kind in FIELDS.items()}, device)
         self.device = self._lane.device
 
     def write(self, draws: Draws | None, owners: Any) -> None:
@@ -74,14 +73,13 @@ class Slate:
         count = len(owners)
         host["owners"][:count], host["owners"][count:] = owners, -1
         if draws is not None:
-            numbers = draws.numbers
-            host["seeds"][:count] = numbers.seeds.view(np.int64)
-            host["sample_indices"][:count] = numbers.sample_indices.view(np.int32)
+            records, signed = draws.numbers.records, {"u8": np.int64, "u4": np.int32}
+            for name in ROW.names or ():
+                column = records[name]
+                host[name][:count] = column.view(signed.get(column.dtype.str[1:], column.dtype))
+                host[name][count:] = _IDLE[name]
             host["positions"][:count] = draws.positions
-            for name in ("inverses", "min_p", "top_p", "top_k", "penalties", "num_logprobs"):
-                host[name][..., :count] = getattr(numbers, name)
-            for name, idle in (("inverses", 0), ("top_k", 0), ("top_p", 1), ("num_logprobs", -1)):
-                host[name][count:] = idle
+            host["inverses"][:count], host["inverses"][count:] = draws.numbers.inverses, 0
         self._lane.send()
 
 
@@ -172,21 +170,21 @@ class DeviceSampler:
         raw_peak = self._peaks(edited, work.peak, work.best)
         if edited is not logits:
             raw_peak, _ = self.peaks(logits)
-        wide = next_power_of_2(self.chunks)
         self._launch(
             draw.head_kernel, (rows,), raw_peak, work.peak, work.best, at["min_p"], work.code, work.top,
             work.likeliest, work.threshold, work.last, at["owners"], out, self.latest, self.chunks,
-            self.vocab_size, GREEDY=kind is Kind.GREEDY, BLOCK=wide,
+            self.vocab_size, GREEDY=kind is Kind.GREEDY,
+            BLOCK=next_power_of_2(self.chunks),
         )  # fmt: skip
         if kind is not Kind.GREEDY:
-            self._race(edited, at, work, kind, out, wide, again)
+            self._race(edited, at, work, kind, out, again)
         return out
 
     def _race(
         self, z: torch.Tensor, at: Mapping[str, torch.Tensor], work: Work, kind: Kind, out: torch.Tensor,
-        wide: int, again: bool,
+        again: bool,
     ) -> None:  # fmt: skip
-        rows = (z.shape[0],)
+        rows, wide = (z.shape[0],), next_power_of_2(self.chunks)
         sizes = z.stride(0), self.vocab_size, self.chunks
         kept = work.code, work.top, at["inverses"]
         limits = work.threshold, work.last
@@ -204,7 +202,7 @@ class DeviceSampler:
         self._sums(z, work, at)
         self._launch(
             draw.race_kernel, rows, z, work.sums, work.code, work.top, work.likeliest, at["inverses"],
-            *limits, at["seeds"], at["sample_indices"], at["positions"], at["owners"], out, self.latest,
+            *limits, at["seed"], at["sample_index"], at["positions"], at["owners"], out, self.latest,
             at["top_k"], at["top_p"], at["min_p"], *sizes, AGAIN=again, CHUNKS=wide,
         )  # fmt: skip
 
@@ -233,16 +231,22 @@ class DeviceSampler:
         """A copy of the logits, edited (logits.edit), but for the mask: it may come last as well."""
         z = logits.clone()
         rows, stride = z.shape[0], z.stride(0)
-        penalties = slate.device["penalties"]
+        penalties = [slate.device[f"{kind}_penalty"] for kind in ("repetition", "frequency", "presence")]
 
-        def listed(lists: TokenArrays, mode: int) -> None:
-            if len(lists[1]):
-                moved = (self._moved(each) for each in lists)
+        def listed(lists: TokenLists, mode: int) -> None:
+            if not lists.empty:
+                moved = (self._moved(each) for each in (lists.starts, lists.tokens, lists.values))
                 self._launch(
                     edits_kernels.list_kernel, (rows,), z, *moved, *penalties, stride, MODE=mode, BLOCK=256,
                 )  # fmt: skip
 
         listed(edits.bias, 0)
+        if edits.boost is not None:
+            bits, deltas = self._moved(edits.boost.bits.view(np.int32)), self._moved(edits.boost.deltas)
+            self._launch(
+                edits_kernels.boost_kernel, (rows, cdiv(self.vocab_size, 1024)), z, bits, deltas, stride,
+                bits.shape[1], self.vocab_size, BLOCK=1024,
+            )  # fmt: skip
         listed(edits.banned, 1)
         listed(edits.seen, 2)
         return z
@@ -313,7 +317,8 @@ class Copied:
             with step_errors():
                 self._event.synchronize()
             self._event = None
-        return Drawn(*(each.numpy() for each in self._host))
+        tokens, *scores = (each.numpy() for each in self._host)
+        return Drawn(tokens, HostScores(*scores) if scores else None)
 
 
 def feed(token_ids: torch.Tensor, sources: torch.Tensor, latest: torch.Tensor) -> None:
