@@ -18,9 +18,9 @@ SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 # Nothing may rise above its number; who lowers one lowers it here.
 AT_MOST = {
     "features": 2,  # None and truth tests of optional features of pages and scheduler
-    "beside": 40,  # the same of every other optional part
-    "functions_with_8_parameters": 78,
-    "request_fields": 24,
+    "beside": 36,  # the same of every other optional part
+    "functions_with_8_parameters": 42,
+    "request_fields": 20,
 }
 
 
