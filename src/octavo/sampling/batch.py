@@ -58,5 +58,5 @@ class SamplingBatch:
     @property
     def edits(self) -> bool:
         """Whether any row's logits are changed before the draw."""
-        lists = self.bias.empty and self.banned.empty and self.seen.empty
-        return not (lists and self.mask is None and self.boost is None)
+        listed = len(self.bias.tokens) + len(self.banned.tokens) + len(self.seen.tokens)
+        return bool(listed) or self.mask is not None or self.boost is not None

@@ -51,7 +51,8 @@ class SamplingRows:
         self.room = full_mask(1, vocab_size)[0]
         self._room_pointer = self.room.ctypes.data
         self._gathered_rows: Sequence[int] | None = None
-        self._gathered = self._rows[:0], TokenLists.none(0)
+        self._nothing = TokenLists.none(0)
+        self._gathered = self._rows[:0], self._nothing
 
     def add(
         self,
@@ -86,17 +87,11 @@ class SamplingRows:
         if constraints:
             narrowed = not drawn_free(self._rows[row])
             limits = RowLimits(constraints, list(token_ids[num_prompt_tokens:]), narrowed)
-        wishes = Wishes(
-            bias=bias,
-            banned=self._stops(params) if params.min_tokens else None,
-            min_position=num_prompt_tokens + params.min_tokens,
-            counts=counts,
-            limits=limits,
-            scored=params.logprobs is not None,
-            beam=params.beam_search is not None,
-        )
-        if wishes.any:
-            self._wishes[row] = wishes
+        banned = self._stops(params) if params.min_tokens else None
+        scored, beam = params.logprobs is not None, params.beam_search is not None
+        if scored or beam or any(each is not None for each in (bias, banned, counts, limits)):
+            until = num_prompt_tokens + params.min_tokens
+            self._wishes[row] = Wishes(bias, banned, until, counts, limits, scored, beam)
 
     def _bias_lists(self, bias: Mapping[int, float]) -> tuple[I32, F32]:
         if max(bias) >= self._vocab_size:
@@ -236,7 +231,9 @@ class SamplingRows:
         """
         where = np.array(positions, np.int64)
         if rows != self._gathered_rows:  # mostly they are those of the last step
-            self._gathered = self._rows[np.array(rows, np.intp)], TokenLists.none(len(rows))
+            starts = np.zeros(len(rows) + 1, np.int64)
+            none = TokenLists(starts, self._nothing.tokens, self._nothing.values)
+            self._gathered = self._rows[np.array(rows, np.intp)], none
             self._gathered_rows = list(rows)
         gathered, none = self._gathered
         known = self._wishes

@@ -137,10 +137,6 @@ class Wishes:
     beam: bool = False
 
     @property
-    def any(self) -> bool:
-        return self.edits or self.scored or self.beam
-
-    @property
     def edits(self) -> bool:
         """Whether its logits are changed before its draws."""
         lists = self.bias is not None or self.banned is not None
