@@ -15,7 +15,7 @@ import pytest
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import Backend, Sight
 from octavo.kernels.reference import ReferenceBackend
-from octavo.models import t5
+from octavo.models.families import t5
 from octavo.models.parts_cross import EncoderDecoderModel
 from octavo.models.registry import EncoderDecoder, families, family
 from support.forward import BACKENDS, Sequences, backend_called, load
