@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,6 +170,16 @@ class FakeEngine:
 
     async def outputs(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
         return self._answer(request)
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """AsyncLLM's door for programs, which the commands use."""
+        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt["prompt_token_ids"])
+        request = self.request(ids, sampling_params, request_id or "r")
+        async with aclosing(await self.outputs(request)) as stream:
+            async for output in stream:
+                yield output
 
     async def _answer(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
         ids, sampling_params, request_id = request.prompt_token_ids, request.params, request.request_id
