@@ -132,9 +132,9 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(listed(house, options.list)))
         return 0
     if options.where:
-        values = {word: house.standing(word) + native_files(word) for word in options.where}
-        if not options.json:
-            values = {word: dict.fromkeys(found, "") for word, found in values.items()}  # type: ignore[call-overload]
+        found = {word: house.standing(word) + native_files(word) for word in options.where}
+        # The table prints a file a line; JSON gives lists.
+        values = dict(found) if options.json else {word: dict.fromkeys(found[word], "") for word in found}
     elif options.since:
         values = {"lines": changes(options.since)._asdict()}
     else:
