@@ -44,6 +44,7 @@ class AsyncLLM:
         model: what the user named; served_model_names: what clients may call it; served_model_name: the first
             of them, which answers report.
         max_model_len: tokens of a sequence, prompt and answer together.
+        max_sequences: completions that may run and wait together: max_num_seqs + max_waiting.
     """
 
     def __init__(self, loaded: Loaded) -> None:
@@ -56,6 +57,7 @@ class AsyncLLM:
         self.served_model_names = loaded.user.served_names or (_short_name(loaded.user.model),)
         self.served_model_name = self.served_model_names[0]
         self.max_model_len = loaded.config.max_model_len
+        self.max_sequences = loaded.config.max_sequences
         self._prompts = PromptReader(loaded.tokenizer, loaded.decoder_prompt)
         self._texts = output_processor(loaded.tokenizer, loaded.decoder_prompt)
         self._engine = AsyncEngine(core_of(loaded))
@@ -130,8 +132,9 @@ class AsyncLLM:
         Raises:
             InvalidRequestError, OverloadedError: as generate().
         """
-        params = await self._compiler.compile_async(request.params)
-        return Outputs(self._engine, self._texts.open(compiled(request, params)))
+        if request.params.needs_compiling:
+            request = compiled(request, await self._compiler.compile_async(request.params))
+        return Outputs(self._engine, self._texts.open(request))
 
     async def abort(self, request_id: str) -> None:
         """End a request within one step."""
@@ -190,11 +193,6 @@ class AsyncLLM:
     def embedding_size(self) -> int | None:
         """Members of an embedding; None: the model gives none."""
         return self._loaded.embedding_size
-
-    @property
-    def max_sequences(self) -> int:
-        """Completions that may run and wait together: max_num_seqs + max_waiting."""
-        return self.config.max_sequences
 
     @property
     def max_waiting(self) -> int:

@@ -19,7 +19,7 @@ from octavo.engine.scheduler import Scheduler
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.start import Start
 from octavo.engine.step_builder import StepBuilder
-from octavo.engine.swap import SwapSpace
+from octavo.engine.tiers import SwapSpace
 from support.mutants import must_be_noticed
 from support.page_mutants import (
     Patch,

@@ -7,7 +7,7 @@ import pytest
 from octavo.assembly.memory import Pages, Room, plan_pages
 from octavo.config import EngineConfig
 from octavo.engine.request import RequestState
-from octavo.engine.swap import SwapSpace
+from octavo.engine.tiers import SwapSpace
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.ops import KVSpec
 from octavo.params import SamplingParams

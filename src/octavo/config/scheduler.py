@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.checks import one_of
 from octavo.errors import InvalidRequestError
@@ -34,6 +34,7 @@ class SchedulerConfig:
             own: num_local_pages, at most num_pages. None: all layers share pages.
         max_sampled_rows: rows of logits that a step may draw from, verified drafts included; 0: as many as it
             has tokens.
+        max_sequences: most sequences in the house, those that run and those that wait.
     """
 
     num_pages: int
@@ -53,6 +54,7 @@ class SchedulerConfig:
     local_window: int | None = None
     num_local_pages: int = 0
     max_sampled_rows: int = 0
+    max_sequences: int = field(init=False)
 
     @property
     def pages_at_a_time(self) -> int:
@@ -67,12 +69,8 @@ class SchedulerConfig:
             self.max_model_len, self.page_size, self.local_window, self.max_num_batched_tokens
         )
 
-    @property
-    def max_sequences(self) -> int:
-        """Most sequences in the house: those that run and those that wait."""
-        return self.max_num_seqs + self.max_waiting
-
     def __post_init__(self) -> None:
+        object.__setattr__(self, "max_sequences", self.max_num_seqs + self.max_waiting)
         one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         for name in (
             "num_pages",

@@ -81,7 +81,7 @@ class Admission:
             raise InvalidRequestError(
                 f"n {params.n} is above the {most} sequences that may run and wait", "n"
             )
-        if (params.bad_words or params.structured_outputs is not None) and not params.constraints:
+        if params.needs_compiling:
             raise InvalidRequestError(
                 "bad_words and structured_outputs need a tokenizer: use LLM or AsyncLLM", "structured_outputs"
             )

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from octavo.engine.page_pool import ensure
-from octavo.engine.plan import PageSave, StepPlan
-
-if TYPE_CHECKING:
-    from octavo.engine.request import Request
+from octavo.engine.plan import PageSave
+from octavo.engine.tiers import Tier
 
 MAX_FETCHES = 4
 """So many requests' pages are read and checked at a time; who comes next is passed over until one is."""
@@ -94,53 +92,6 @@ class Fetch:
                 break
             found.append(entry.slot)
         return found[first - self.first :]
-
-
-class Tier:
-    """What is below the tree: nothing, which is what these answers say."""
-
-    query_tokens = hit_tokens = 0
-
-    def ready(self, request: Request) -> bool:
-        """Whether what is here of a waiting request's prefix, beyond the tree's, is at hand or is nothing."""
-        return True
-
-    def find(self, request: Request, cached: int) -> Sequence[int]:
-        """Slots of its next pages, where so many are the tree's."""
-        return ()
-
-    def record(self, queried: int, hit: int) -> None:
-        """Count a request's first look-up, in tokens."""
-
-    def forget(self, request: Request) -> None:
-        """A request does not need what is here."""
-
-    def release(self, fetch: Fetch | None) -> None:
-        """Nobody reads these slots for that request any more."""
-
-    def plan(self) -> tuple[PageSave, ...]:
-        """What the next plan has to save."""
-        return ()
-
-    def abandon(self, saves: Sequence[PageSave]) -> None:
-        """The step with these saves failed."""
-
-    def wait(self) -> bool:
-        """Wait for pages that waiting requests begin with. False: none is being read."""
-        return False
-
-    def clear(self) -> None:
-        """Forget everything."""
-
-    def plans_to_keep(self) -> Iterator[StepPlan]:
-        """Plans that save all that is cached; whoever takes one executes it before the next."""
-        return iter(())
-
-    def close(self) -> None:
-        """Let go of what outlives the engine."""
-
-    def check_integrity(self, held: Sequence[Fetch]) -> None:
-        """Raise IntegrityError unless exactly these fetches are held."""
 
 
 class DiskTier(Tier):

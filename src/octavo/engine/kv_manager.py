@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 from octavo.config import SchedulerConfig
 from octavo.engine.disk_prefixes import DiskPrefixes
-from octavo.engine.disk_tier import Fetch, PageFile, Tier
+from octavo.engine.disk_tier import Fetch, PageFile
 from octavo.engine.integrity import check_tables
-from octavo.engine.kv_state import KVState
 from octavo.engine.page_group import GONE, Entry
 from octavo.engine.page_groups import GroupSpec, make_groups, specs_of
 from octavo.engine.page_pool import PagePool
 from octavo.engine.prefix_cache import Node, PrefixCache
-from octavo.engine.request import Request
+from octavo.engine.request import KVState, Request
 from octavo.engine.start import Start, find_start, start_without_tree
-from octavo.engine.swap import SwapSpace
+from octavo.engine.tiers import SwapSpace, Tier
 
 if TYPE_CHECKING:
     from octavo.engine.step_builder import StepBuilder

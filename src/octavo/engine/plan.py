@@ -127,6 +127,11 @@ class StepPlan:
         return tokens
 
     @property
+    def moves_pages(self) -> bool:
+        """Whether anything is saved, copied or loaded."""
+        return bool(self.copies or self.swaps_out or self.swaps_in or self.saves or self.loads)
+
+    @property
     def encodes(self) -> tuple[EncoderInput, ...]:
         """What the encoder computes in this step, each whole."""
         return tuple([new.encoder for new in self.new_rows if new.encoder and new.encoder.compute])

@@ -10,52 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import CapacityError
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.batch import ForwardBatch, Limits
 from octavo.kernels.draws import DeviceSteps, Edits, Scores
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight, Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Upper bounds of one batch; static buffers are sized by them.
-
-    Attributes:
-        local: batches have local_slots and local_tables.
-        max_given: rows of the arrays of Rows.GIVEN.
-        extras: names of the optional parts that batches may bring (kernels.batch.Extras).
-    """
-
-    max_tokens: int
-    max_sequences: int
-    max_sampled: int
-    max_pages_per_sequence: int
-    local: bool = False
-    max_given: int = 0
-    extras: frozenset[str] = frozenset()
-
-    def check(self, batch: ForwardBatch) -> None:
-        """
-        Raises:
-            CapacityError: the batch is larger than what was planned for.
-            ValueError: it brings a part that the program was not captured for.
-        """
-        if (
-            batch.num_tokens > self.max_tokens
-            or batch.num_sequences > self.max_sequences
-            or batch.num_sampled > self.max_sampled
-            or batch.page_tables.shape[1] > self.max_pages_per_sequence
-            or (batch.cross_tables is not None and batch.cross_tables.shape[1] > self.max_pages_per_sequence)
-        ):
-            raise CapacityError(
-                f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences exceeds {self}"
-            )
-        if batch.extras is not None:
-            foreign = batch.extras.names - self.extras
-            if foreign:
-                raise ValueError(f"this program was not captured for {', '.join(sorted(foreign))}")
-            batch.extras.check(batch.num_tokens)
 
 
 class KVCache(Protocol):

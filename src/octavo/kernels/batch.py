@@ -1,4 +1,4 @@
-"""ForwardBatch: the arrays of one forward pass. Frozen, and passed as an argument."""
+"""ForwardBatch: the arrays of one forward pass, frozen, and passed as an argument. Limits of such batches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from octavo.errors import CapacityError
 from octavo.kernels import trees
 
 I32 = npt.NDArray[np.int32]
@@ -142,3 +143,44 @@ def _there(array: I32 | None) -> I32:
     if array is None:
         raise ValueError("the batch lacks the pages of layers with a window")
     return array
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Upper bounds of one batch; static buffers are sized by them.
+
+    Attributes:
+        local: batches have local_slots and local_tables.
+        max_given: rows of the arrays of Rows.GIVEN.
+        extras: names of the optional parts that batches may bring (Extras).
+    """
+
+    max_tokens: int
+    max_sequences: int
+    max_sampled: int
+    max_pages_per_sequence: int
+    local: bool = False
+    max_given: int = 0
+    extras: frozenset[str] = frozenset()
+
+    def check(self, batch: ForwardBatch) -> None:
+        """
+        Raises:
+            CapacityError: the batch is larger than what was planned for.
+            ValueError: it brings a part that the program was not captured for.
+        """
+        if (
+            batch.num_tokens > self.max_tokens
+            or batch.num_sequences > self.max_sequences
+            or batch.num_sampled > self.max_sampled
+            or batch.page_tables.shape[1] > self.max_pages_per_sequence
+            or (batch.cross_tables is not None and batch.cross_tables.shape[1] > self.max_pages_per_sequence)
+        ):
+            raise CapacityError(
+                f"a batch of {batch.num_tokens} tokens and {batch.num_sequences} sequences exceeds {self}"
+            )
+        if batch.extras is not None:
+            foreign = batch.extras.names - self.extras
+            if foreign:
+                raise ValueError(f"this program was not captured for {', '.join(sorted(foreign))}")
+            batch.extras.check(batch.num_tokens)

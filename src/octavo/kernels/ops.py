@@ -2,6 +2,7 @@
 
 types.py       handles (Tensor, Inputs, PackedWeight) and specs (AttentionSpec, Routing, KVSpec)
 operations.py  Ops: every operation that model code may use
+batch.py       ForwardBatch: the arrays of one forward pass, and Limits of them
 backend.py     Backend: what makes weights, pages, programs and samplers
 
 Model code is ordinary Python over the methods of Ops. It sees Tensors as opaque handles: a row kind and
@@ -22,12 +23,12 @@ from octavo.kernels.backend import (
     Forward,
     KVCache,
     LateCopies,
-    Limits,
     PageBytes,
     Program,
     RowDecoder,
     RowSampler,
 )
+from octavo.kernels.batch import Limits
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import (
     F32,

@@ -199,6 +199,11 @@ class SamplingParams:
         scored = self.prompt_logprobs is not None and self.max_tokens == 1 and self.beam_search is None
         return scored or self.pooling is not None
 
+    @property
+    def needs_compiling(self) -> bool:
+        """It forbids text, or wants structure, and the constraints that say so in tokens are to be made."""
+        return bool(self.bad_words or self.structured_outputs is not None) and not self.constraints
+
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed (and checked again)."""
         return dataclasses.replace(self, **changes)

@@ -31,12 +31,12 @@ class PageMoves:
 
     def run(self, plan: StepPlan) -> None:
         """Save, copy, load."""
-        if plan.saves or plan.loads:
+        if plan.saves:
             self._save(plan)
+        if plan.copies or plan.swaps_out or plan.swaps_in:
             self._copy(plan)
+        if plan.loads:
             self._load(plan)
-        elif plan.copies or plan.swaps_out or plan.swaps_in:
-            self._copy(plan)
 
     def _copy(self, plan: StepPlan) -> None:
         self.kv.copy_pages(_pairs(plan, self._first_slot))

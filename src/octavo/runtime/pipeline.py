@@ -100,7 +100,7 @@ class PipelinedRunner(ModelRunner):
         steps, vectors = self._prepare(plan)
         for row in vectors:
             self._coming[row] += 1  # what stands for the end of its prompt
-        steps, scores = self._scores.run(steps)
+        steps, scores = self._score(steps)
         if not steps:
             return Done(self._finished(StepResult(plan.step_id, {}, {}), scores, vectors))
         return self._launch(plan.step_id, steps, scores, vectors)

@@ -13,7 +13,7 @@ from octavo.runtime.batch import encoder_batch, gather_batch
 from octavo.runtime.decoding import Decoding
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.page_moves import PageMoves
-from octavo.runtime.scores import PromptScores
+from octavo.runtime.scores import PromptScores, Scores
 from octavo.runtime.states import RequestStates
 from octavo.runtime.vectors import END, PromptVectors, Vector
 from octavo.sampling.native import NativeSampler, make_sampler
@@ -131,12 +131,14 @@ class ModelRunner:
         """All that comes before the step's own batch: 1, 2, and of 3 the pooled prompts."""
         for row in plan.freed_rows:
             self._samplings.remove(row)
-            self._scores.remove(row)
-            self._vectors.remove(row)
+            self._scores.rows.pop(row, None)
+            self._vectors.rows.pop(row, None)
         for new in plan.new_rows:
             self._states.start(new)
-            self._scores.add(new)
-            self._vectors.add(new)
+            if new.params.prompt_logprobs is not None:
+                self._scores.add(new)
+            if new.params.pooling is not None:
+                self._vectors.add(new)
             self._samplings.add(
                 new.row, new.params, new.seed, new.sample_index, new.token_ids, new.num_prompt_tokens
             )
@@ -146,14 +148,19 @@ class ModelRunner:
         if self._states.window is not None:
             for step in plan.steps:
                 self._states.pass_window(step)
-        self._moves.run(plan)
+        if plan.moves_pages:
+            self._moves.run(plan)
         if self._encoder is not None and plan.encodes:
             self._encoder.replay(encoder_batch(plan.encodes, self._states.page_size))
-        return self._vectors.run(plan.steps)
+        return self._vectors.run(plan.steps) if self._vectors.rows else (plan.steps, {})
+
+    def _score(self, steps: Sequence[RowStep]) -> tuple[Sequence[RowStep], Scores]:
+        """What of the steps is left when the prompts that are scored have been, and their scores."""
+        return self._scores.run(steps) if self._scores.rows else (steps, {})
 
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         """Score and sample."""
-        steps, scores = self._scores.run(steps)
+        steps, scores = self._score(steps)
         done = self._decoding.run(step_id, steps) if self._decoding is not None else None
         if done is not None:
             return replace(done, prompt_logprobs=scores) if scores else done

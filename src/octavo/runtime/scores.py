@@ -28,20 +28,19 @@ class PromptScores:
 
     Args:
         piece: tokens of one batch, all of whose logits fit.
+
+    Attributes:
+        rows: row -> (likeliest tokens to report, last position). Who frees a row takes it out.
     """
 
     def __init__(self, program: Program, piece: int, states: RequestStates, sampler: Sampler) -> None:
         self._program, self._piece, self._states, self._sampler = program, piece, states, sampler
-        self._wanted: dict[int, tuple[int, int]] = {}  # row -> (likeliest tokens to report, last position)
+        self.rows: dict[int, tuple[int, int]] = {}
 
     def add(self, new: NewRow) -> None:
         """A request enters a row. Of its n completions the first one brings the prompt's scores."""
-        self.remove(new.row)
         if new.params.prompt_logprobs is not None and new.sample_index == 0:
-            self._wanted[new.row] = (new.params.prompt_logprobs, new.num_prompt_tokens - 1)
-
-    def remove(self, row: int) -> None:
-        self._wanted.pop(row, None)
+            self.rows[new.row] = (new.params.prompt_logprobs, new.num_prompt_tokens - 1)
 
     def run(self, steps: Sequence[RowStep]) -> tuple[Sequence[RowStep], Scores]:
         """Compute and score prompts.
@@ -49,18 +48,18 @@ class PromptScores:
         Returns:
             What is left of the steps, and per row (position of the first, scored tokens).
         """
-        if not self._wanted or not any(step.row in self._wanted for step in steps):
+        if not any(step.row in self.rows for step in steps):
             return steps, {}
         left: list[RowStep] = []
         scores: Scores = {}
         for step in steps:
-            count, last = self._wanted.get(step.row, (0, 0))
+            count, last = self.rows.get(step.row, (0, 0))
             end = min(step.start + step.count, last)
             if end > step.start:
                 scores[step.row] = (step.start + 1, self._score(step, end, count))
                 step = replace(step, start=end, count=step.start + step.count - end, pages=())
-            if step.row in self._wanted and end == last:
-                self.remove(step.row)  # there is no more of its prompt
+            if step.row in self.rows and end == last:
+                del self.rows[step.row]  # there is no more of its prompt
             if step.count > 0:
                 left.append(step)
         return left, scores

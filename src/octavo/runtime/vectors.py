@@ -54,21 +54,20 @@ class PromptVectors:
 
     Args:
         capture: makes the program of hidden states, with its first use; all of a batch's tokens are sampled.
+
+    Attributes:
+        rows: row -> how far its prompt has come. Who frees a row takes it out.
     """
 
     def __init__(self, capture: Callable[[], Program], states: RequestStates) -> None:
         self._capture, self._states = capture, states
         self._program: Program | None = None
-        self._pools: dict[int, _Pool] = {}
+        self.rows: dict[int, _Pool] = {}
 
     def add(self, new: NewRow) -> None:
         """A request enters a row, for the first time or again: its prompt begins anew."""
-        self.remove(new.row)
         if new.params.pooling is not None:
-            self._pools[new.row] = _Pool(new.params.pooling == "mean")
-
-    def remove(self, row: int) -> None:
-        self._pools.pop(row, None)
+            self.rows[new.row] = _Pool(new.params.pooling == "mean")
 
     def run(self, steps: Sequence[RowStep]) -> tuple[Sequence[RowStep], dict[int, Vector | RowError]]:
         """Compute the pooled rows.
@@ -76,9 +75,7 @@ class PromptVectors:
         Returns:
             The other steps, and per row that has come to its end the vector, or why there is none.
         """
-        if not self._pools:
-            return steps, {}
-        mine = [step for step in steps if step.row in self._pools]
+        mine = [step for step in steps if step.row in self.rows]
         if not mine:
             return steps, {}
         if self._program is None:
@@ -87,7 +84,7 @@ class PromptVectors:
         done: dict[int, Vector | RowError] = {}
         begin = 0
         for step in mine:
-            pool = self._pools[step.row]
+            pool = self.rows[step.row]
             pool.add(hidden[begin : begin + step.count])
             begin += step.count
             if step.sample:
@@ -95,4 +92,4 @@ class PromptVectors:
                 finite = bool(np.isfinite(vector).all())
                 error = RowError("the model's hidden states are not finite")
                 done[step.row] = tuple(vector.tolist()) if finite else error
-        return [step for step in steps if step.row not in self._pools], done
+        return [step for step in steps if step.row not in self.rows], done

@@ -58,7 +58,7 @@ class ConstraintCompiler:
         Raises:
             InvalidRequestError, UnsupportedError: a grammar that is wrong or too large.
         """
-        if not _needs(params):
+        if not params.needs_compiling:
             return params
         constraints: list[BadWords | Grammar] = []
         if params.bad_words:
@@ -75,7 +75,7 @@ class ConstraintCompiler:
             InvalidRequestError, UnsupportedError: as compile(), or it takes too long.
             OverloadedError: too much is being compiled already. ShuttingDownError: after close().
         """
-        if not _needs(params):
+        if not params.needs_compiling:
             return params
         constraints: list[BadWords | Grammar] = []
         if words := params.bad_words:
@@ -178,7 +178,3 @@ class ConstraintCompiler:
 def _weight(key: str) -> int:
     """Bytes that a grammar takes, about: large schemas took up to 400 for each character of their text."""
     return 100_000 + 400 * len(key)
-
-
-def _needs(params: SamplingParams) -> bool:
-    return bool(params.bad_words or params.structured_outputs is not None) and not params.constraints

@@ -1,15 +1,21 @@
-"""SwapSpace: where the pages of preempted requests may wait, when copying costs less than computing."""
+"""Where keys and values wait outside of the page pool: SwapSpace, and the Tier below the prefix cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.request import Request
 
+if TYPE_CHECKING:
+    from octavo.engine.disk_tier import Fetch
+    from octavo.engine.plan import PageSave, StepPlan
+
 
 class SwapSpace:
-    """Slots of a page each, outside of the page pool, and what is known about both costs.
+    """Where the pages of preempted requests may wait: slots of a page each, and what both ways to have them
+    again cost.
 
         preempted   pages p4 p7 -> slots s0 s1   (StepPlan.swaps_out, in the step that preempts it)
         resumed     slots s0 s1 -> pages p2 p9   (StepPlan.swaps_in, in the step in which it enters)
@@ -53,3 +59,50 @@ class SwapSpace:
         """Raise IntegrityError unless every slot in use is some waiting request's."""
         held = [slot for request in waiting for slot in request.kv.swapped]
         ensure(len(held) == len(set(held)) == self.pool.num_pages - self.pool.num_free, "a slot is lost")
+
+
+class Tier:
+    """What is below the tree: nothing, which is what these answers say."""
+
+    query_tokens = hit_tokens = 0
+
+    def ready(self, request: Request) -> bool:
+        """Whether what is here of a waiting request's prefix, beyond the tree's, is at hand or is nothing."""
+        return True
+
+    def find(self, request: Request, cached: int) -> Sequence[int]:
+        """Slots of its next pages, where so many are the tree's."""
+        return ()
+
+    def record(self, queried: int, hit: int) -> None:
+        """Count a request's first look-up, in tokens."""
+
+    def forget(self, request: Request) -> None:
+        """A request does not need what is here."""
+
+    def release(self, fetch: Fetch | None) -> None:
+        """Nobody reads these slots for that request any more."""
+
+    def plan(self) -> tuple[PageSave, ...]:
+        """What the next plan has to save."""
+        return ()
+
+    def abandon(self, saves: Sequence[PageSave]) -> None:
+        """The step with these saves failed."""
+
+    def wait(self) -> bool:
+        """Wait for pages that waiting requests begin with. False: none is being read."""
+        return False
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+    def plans_to_keep(self) -> Iterator[StepPlan]:
+        """Plans that save all that is cached; whoever takes one executes it before the next."""
+        return iter(())
+
+    def close(self) -> None:
+        """Let go of what outlives the engine."""
+
+    def check_integrity(self, held: Sequence[Fetch]) -> None:
+        """Raise IntegrityError unless exactly these fetches are held."""
