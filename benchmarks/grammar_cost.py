@@ -12,17 +12,17 @@ turns; the grammar allows what random answers would hold, and no answer ends ear
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import random
 import statistics
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from arms import in_turns, interval, ratio, typical
 from harness import Server, report, usable_cores, write
 
 from octavo.bench.driver import Driver
@@ -32,7 +32,6 @@ from octavo.sampling import ConstraintCompiler
 from octavo.sampling.constraints import full_mask
 from octavo.sampling.logits import allowed
 
-Seconds = np.ndarray[Any, np.dtype[np.float64]]
 LIMITS = {"mask_p99_ms": 1.0, "cost": 0.05, "compile_ms": 50.0, "first_use_ms": 50.0}
 PROPERTIES = 200
 PROMPT = 16
@@ -131,10 +130,8 @@ def mask_times(tokenizer: Any, tokens: int, seed: int = 0) -> dict[str, Any]:
 def throughput(options: argparse.Namespace) -> dict[str, Any]:
     """What a grammar adds to the steps of all streams.
 
-    Three arms take turns, in every order: free, free once more, and with the grammar. All have the same
-    number of steps of the same sizes, so step i of one is compared with step i of the other, by the median
-    over all repetitions: what else the machine does for a moment drops out. The difference of the two free
-    ones is noise.
+    Three arms take turns: free, free once more, and with the grammar. The difference of the two free ones is
+    noise.
     """
     driver = Driver(
         options.model, threads=options.threads, max_num_seqs=options.streams,
@@ -142,44 +139,29 @@ def throughput(options: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
     long = {"type": "array", "items": PERSON, "minItems": options.new_tokens}
     wish = {"structured_outputs": StructuredOutputsParams(json=long)}
-    arms: dict[str, Any] = {"free": {}, "again": {}, "grammar": wish}
-    orders = list(itertools.permutations(arms))
-    seconds: dict[str, list[list[float]]] = {name: [] for name in arms}
-    for repetition in range(-1, options.repeat):  # the first warms up
-        prompts = random_prompts(options.streams, PROMPT, driver.vocab_size, repetition + 1)
-        for name in orders[repetition % len(orders)]:
-            draws = {"temperature": options.temperature, "seed": repetition + 1}
-            run = driver.run(prompts, options.new_tokens, **draws, **arms[name])
-            short = [ids for ids in run.token_ids if len(ids) < options.new_tokens]
+
+    def arm(given: Mapping[str, Any]) -> Callable[[int], list[float]]:
+        def run(repetition: int) -> list[float]:
+            prompts = random_prompts(options.streams, PROMPT, driver.vocab_size, repetition)
+            fields = {"temperature": options.temperature, "seed": repetition, **given}
+            done = driver.run(prompts, options.new_tokens, **fields)
+            short = [ids for ids in done.token_ids if len(ids) < options.new_tokens]
             if short:
                 raise SystemExit(f"{len(short)} answers ended early: their rate says nothing")
-            if repetition >= 0:
-                seconds[name].append([step.seconds for step in run.decode])
-    steps = {name: np.array(runs) for name, runs in seconds.items()}
-    low, high = np.percentile(_resampled(steps, 500), (5, 95))
-    count = options.streams * steps["free"].shape[1]
+            return [step.seconds for step in done.decode]
+
+        return run
+
+    steps = in_turns({"free": arm({}), "again": arm({}), "grammar": arm(wish)}, options.repeat)
+    free, grammar = steps["free"], steps["grammar"]
+    count = options.streams * free.shape[1]
     return {
-        "free_tokens_s": round(count / _typical(steps["free"]), 2),
-        "grammar_tokens_s": round(count / _typical(steps["grammar"]), 2),
-        "cost": round(1 - _typical(steps["free"]) / _typical(steps["grammar"]), 4),
-        "cost_5_95": [round(float(low), 4), round(float(high), 4)],
-        "noise": round(1 - _typical(steps["free"]) / _typical(steps["again"]), 4),
+        "free_tokens_s": round(count / typical(free), 2),
+        "grammar_tokens_s": round(count / typical(grammar), 2),
+        "cost": round(1 - ratio(free, grammar), 4),
+        "cost_5_95": sorted(round(1 - edge, 4) for edge in interval(free, grammar, 0.9)),
+        "noise": round(1 - ratio(free, steps["again"]), 4),
     }
-
-
-def _typical(runs: Seconds) -> float:
-    """Seconds of a run [repetitions, steps]: of each step the median."""
-    return float(np.median(runs, axis=0).sum())
-
-
-def _resampled(steps: dict[str, Seconds], times: int) -> list[float]:
-    """The cost, had other repetitions been met (bootstrap)."""
-    draw = np.random.default_rng(0)
-    costs = []
-    for _ in range(times):
-        chosen = draw.integers(0, len(steps["free"]), len(steps["free"]))
-        costs.append(1 - _typical(steps["free"][chosen]) / _typical(steps["grammar"][chosen]))
-    return costs
 
 
 def first_use(options: argparse.Namespace, servers: int = 3) -> dict[str, Any]:

@@ -319,31 +319,33 @@ def test_an_engine_that_fails_is_left_out_of_the_shape() -> None:
     assert {name: len(each) for name, each in timings.items()} == {"fine": 2}
 
 
-def test_crowds_take_turns_and_a_ratio_is_of_one_pair() -> None:
-    one, calls = script("one_scored_row"), []
+def test_arms_take_turns_in_every_place() -> None:
+    arms, calls = script("arms"), []
 
-    def crowd(name: str, factor: float) -> Any:
-        def run(pair: int) -> float:
-            calls.append((name, pair))
-            return factor * (pair + 1)
+    def arm(name: str) -> Any:
+        return lambda repetition: calls.append((repetition, name)) or [1.0, 2.0]
 
-        return run
+    names = "abc"
+    seconds = arms.in_turns({name: arm(name) for name in names}, 6)
+    assert {name: runs.shape for name, runs in seconds.items()} == dict.fromkeys(names, (6, 2))
+    turns = ["".join(name for number, name in calls if number == repetition) for repetition in range(6)]
+    assert all(sorted(turn[place] for turn in turns) == sorted(names * 2) for place in range(3))
+    before = [turn.index("a") < turn.index("b") for turn in turns]
+    assert before.count(True) == 3
 
-    assert one.paired(crowd("a", 2.0), crowd("b", 3.0), 3) == [1.5] * 3
-    assert calls == [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2)]
 
-
-def test_the_interval_of_a_median_is_its_resamples_middle() -> None:
-    one = script("one_scored_row")
-    assert one.interval([1.25] * 9) == (1.25, 1.25)
-    ratios = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 5.0]
-    low, high = one.interval(ratios)
-    assert low == one.interval(ratios)[0] < 1.04 < high < 5.0  # one outlier moves it little
-    found = one.summary(ratios)
-    assert (found["median"], found["spread"]) == (1.04, 5.0)
-    assert (found["low"], found["high"]) == (low, high)
-    wider = one.interval([0.9, 1.0, 1.3] * 3)
-    assert wider[0] < 1.0 < wider[1]
+def test_a_ratio_is_of_the_median_of_each_step() -> None:
+    arms = script("arms")
+    plain = np.array([[1.0, 3.0], [1.0, 3.0], [9.0, 3.0]])  # a moment's disturbance
+    asked = np.array([[2.0, 3.0], [2.0, 30.0], [2.0, 3.0]])
+    assert arms.typical(plain) == 4.0
+    assert arms.ratio(asked, plain) == 1.25
+    assert arms.interval(plain[:2], plain[:2]) == (1.0, 1.0)
+    low, high = arms.interval(asked, plain)
+    assert low < 1.25 < high
+    assert arms.interval(asked, plain, share=0.5)[1] <= high
+    summary = script("one_scored_row").summary(asked, plain)
+    assert summary == {"ratio": 1.25, "low": round(low, 4), "high": round(high, 4)}
 
 
 @pytest.mark.parametrize("wish", ["logprobs", "penalties", "mask", "narrowed mask"])
