@@ -11,14 +11,15 @@ import numpy as np
 
 from engines.base import Timing
 
-STEP = 512
-"""Tokens of one llama_decode: its default physical batch."""
+BATCH = 512
+"""Tokens of one llama_decode by default: its default physical batch."""
+KV_TYPES = {"f16": "GGML_TYPE_F16", "bf16": "GGML_TYPE_BF16", "q8_0": "GGML_TYPE_Q8_0"}
 PADDING = 256
 """Contexts are multiples of this."""
 
 
 class Engine:
-    """options: "flash_attn" (1), "kv_unified" (false)."""
+    """options: "flash_attn" (1), "ubatch" (512 tokens), "kv_type" ("f16"), "kv_unified" (false)."""
 
     def __init__(self, model: str, threads: int, options: dict[str, Any]) -> None:
         self._quiet = llama_cpp.llama_log_callback(lambda *_: None)  # kept alive: C holds it
@@ -33,11 +34,14 @@ class Engine:
         self._threads = threads
         self._flash = int(options.get("flash_attn", 1))
         self._unified = bool(options.get("kv_unified", False))
+        self._step, kv = int(options.get("ubatch", BATCH)), str(options.get("kv_type", "f16"))
+        self._kv_type = getattr(llama_cpp, KV_TYPES[kv])
         self._shape, self._context = (0, 0), None
-        self._batch = llama_cpp.llama_batch_init(STEP, 0, 1)
+        self._batch = llama_cpp.llama_batch_init(self._step, 0, 1)
         self.version = str(llama_cpp.__version__)
         system = llama_cpp.llama_print_system_info().decode().strip()
-        self.notes = f"flash_attn={self._flash} kv_unified={self._unified}; {system}"
+        settings = f"flash_attn={self._flash} ubatch={self._step} kv_type={kv} kv_unified={self._unified}"
+        self.notes = f"{settings} threads={threads}; {system}"
 
     def run(self, prompts: list[list[int]], new_tokens: int) -> Timing:
         self._open(len(prompts), max(map(len, prompts)) + new_tokens)
@@ -54,8 +58,8 @@ class Engine:
     def logits(self, ids: list[int], first: int) -> Any:
         self._open(1, len(ids))
         parts = []
-        for begin in range(0, len(ids), STEP):
-            span = range(begin, min(begin + STEP, len(ids)))
+        for begin in range(0, len(ids), self._step):
+            span = range(begin, min(begin + self._step, len(ids)))
             parts.append(self._decode([(ids[i], i, 0, i >= first) for i in span]).copy())
         return np.concatenate(parts)
 
@@ -69,23 +73,24 @@ class Engine:
             llama_cpp.llama_free(self._context)
         params = llama_cpp.llama_context_default_params()
         params.n_seq_max, params.n_ctx = sequences, sequences * shape[1]
-        params.n_batch = params.n_ubatch = STEP
+        params.n_batch = params.n_ubatch = self._step
         params.n_threads = params.n_threads_batch = self._threads
         params.flash_attn_type, params.kv_unified = self._flash, self._unified
+        params.type_k = params.type_v = self._kv_type
         self._context, self._shape = llama_cpp.llama_init_from_model(self._model, params), shape
         if not self._context:
             raise RuntimeError(f"llama.cpp has no room for {sequences} sequences of {shape[1]} tokens")
 
     def _prompts(self, prompts: list[list[int]]) -> list[int]:
-        """Compute them in steps of at most STEP tokens; each one's first new token."""
+        """Compute them in steps of at most a batch's tokens; each one's first new token."""
         rows = [
             (token, position, sequence, position == len(prompt) - 1)
             for sequence, prompt in enumerate(prompts)
             for position, token in enumerate(prompt)
         ]
         first: list[int] = []
-        for begin in range(0, len(rows), STEP):
-            step = rows[begin : begin + STEP]
+        for begin in range(0, len(rows), self._step):
+            step = rows[begin : begin + self._step]
             logits = self._decode(step)
             first += logits.argmax(axis=1).tolist()  # empty where no prompt ended
         return first

@@ -1,11 +1,13 @@
 """Octavo beside its peers: the same prompts, engines in processes of their own, in turns.
 
-    .venv/bin/python benchmarks/peers [--shapes short,batch-32] [--engines octavo,llama.cpp] [--write]
+    .venv/bin/python benchmarks/peers --tune-peer [--shapes short,batch-32] [--write]
 
-Engines are found in .venv-oracle, .venv-test and this Python, or named: --python llama.cpp=PATH. What
-cannot be imported is left out, and said. llama.cpp (flash attention on) and Octavo run the file as it is and
-requantized to Q4_0, threads = cores; a ratio is between the faster one of each. Figures are medians over the
-repetitions, after one that warms up; decode figures hold no prompt's time.
+Engines are found in .venv-oracle, .venv-test and this Python, or named: --python llama.cpp=PATH. What cannot
+be imported is left out, and said; no ratio is printed without it. --tune-peer first looks for the file (as
+shipped, or requantized to Q4_0) and the settings that suit each engine in each shape, for prompts and for
+decoding apart, and writes them into the result; --tuned RESULT takes them from there. Without either
+llama.cpp runs with flash attention on and off. Figures are medians over the repetitions, after one that warms
+up; decode figures hold no prompt's time.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,63 +28,13 @@ from harness import Worker, python_with, report, usable_cores, write
 
 from octavo.bench.stats import spread
 from octavo.bench.workload import COMMON_IDS, random_prompts
-from peers import files
-from peers.rows import OURS, OURS_F16, OURS_INT8, OURS_Q4, ROWS, SHAPES, Row, Shape
+from peers.entries import MODULES, Entry, entries, group_of, wanted
+from peers.rows import GROUPS, ROWS, SHAPES, THEIRS, Shape
+from peers.tuning import Tuner
 
 PAUSE_S = 0.3  # between turns: the other engines' idle threads stop spinning
-MODULES = {
-    "octavo": "octavo",
-    "llama.cpp": "llama_cpp",
-    "transformers": "transformers",
-    "openvino-genai": "openvino_genai",
-    "vllm": "vllm",
-}
-SLOW = ("transformers", "openvino-genai", "vllm")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An engine on one model's file; name is what tables say."""
-
-    name: str
-    engine: str
-    model: Path
-    python: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def entries(model: str, pythons: Mapping[str, str], ours: dict[str, Any], int8: bool) -> list[Entry]:
-    """All engines that are there, each with the model as it reads it."""
-    path, found = files.shipped(model), list[Entry]()
-    for engine, python in pythons.items():
-        if engine == "octavo":
-            found.append(Entry(OURS, "octavo", path, python, ours))
-            if "llama.cpp" in pythons and (best := files.requantized(model, pythons["llama.cpp"])) != path:
-                found.append(Entry(OURS_Q4, "octavo", best, python, ours))
-            if int8:
-                for name, pages in ((OURS_INT8, "int8"), (OURS_F16, "float16")):
-                    found.append(Entry(name, "octavo", path, python, {**ours, "kv_cache_dtype": pages}))
-        elif engine == "llama.cpp":
-            best = files.requantized(model, python)
-            found.append(Entry("llama.cpp Q4_0", "llama_cpp", best, python))
-            if best != path:
-                found.append(Entry("llama.cpp as shipped", "llama_cpp", path, python))
-        elif engine == "vllm":
-            folder = files.folder(model, pythons.get("transformers", python))
-            found.append(Entry(engine, MODULES[engine], folder, python))
-        else:
-            found.append(Entry(engine, MODULES[engine], path, python))
-            if engine == "openvino-genai" and "llama.cpp" in pythons:
-                best = files.requantized(model, pythons["llama.cpp"])
-                found += [Entry("openvino-genai Q4_0", MODULES[engine], best, python)] * (best != path)
-    return found
-
-
-def wanted(entry: Entry, shape: Shape, key: str, rows: Sequence[Row]) -> bool:
-    """Whether this engine takes part in this shape."""
-    if entry.name in (OURS_INT8, OURS_F16):
-        return any(row.shape == key and entry.name in (row.ours, row.over) for row in rows)
-    return not (shape.heavy and entry.name.removesuffix(" Q4_0") in SLOW)
+NOISY = 1.10
+"""Where Octavo's own runs of a shape differ by more the machine does other things: the table is marked."""
 
 
 def figures(timings: Sequence[Timing]) -> dict[str, float]:
@@ -104,8 +55,10 @@ def started(chosen: Sequence[Entry], threads: int) -> Iterator[dict[str, Worker]
         workers: dict[str, Worker] = {}
         for entry in chosen:
             print(f"loading {entry.name}", file=sys.stderr)
+            options = entry.options
             try:
-                worker = Worker(entry.engine, str(entry.model), threads, entry.python, entry.options)
+                mine = options.pop("threads", threads)
+                worker = Worker(entry.engine, str(entry.model), mine, entry.python, options)
             except RuntimeError as error:
                 print(f"{entry.name} does not start: {error}", file=sys.stderr)
                 continue
@@ -133,71 +86,127 @@ def interleave(workers: Mapping[str, Worker], shape: Shape, repeat: int) -> dict
     return timings
 
 
+def chosen(
+    forms: Sequence[Entry], key: str, shape: Shape, options: argparse.Namespace, tuner: Tuner
+) -> dict[str, dict[str, Entry]]:
+    """group -> figure -> the entry that stands for the group; "" for entries of every figure."""
+    rows = [row for row in ROWS if row.shape == key]
+    found: dict[str, dict[str, Entry]] = {}
+    for group in dict.fromkeys(entry.group for entry in forms if wanted(entry, shape, rows)):
+        mine = [entry for entry in forms if entry.group == group]
+        if options.tuned:
+            stored = options.tuned.get(key, {}).get(group, {})
+            found[group] = {figure: stored_entry(mine, each) for figure, each in stored.items()}
+        elif options.tune_peer:
+            asked = {row.figure for row in rows if group in (row.ours, row.over)} or {"prompt", "decode"}
+            found[group] = {figure: tuner.best(mine, shape, figure) for figure in sorted(asked)}
+        else:
+            settings = [{"flash_attn": 1}, {"flash_attn": 0}] if group == THEIRS else [{}]
+            every = [entry.with_settings(each) for entry in mine for each in settings]
+            found[group] = {entry.name: entry for entry in every}
+    return found
+
+
+def stored_entry(forms: Sequence[Entry], stored: Mapping[str, Any]) -> Entry:
+    """The entry that an earlier result has chosen.
+
+    Raises:
+        SystemExit: its file is not there.
+    """
+    for entry in forms:
+        if entry.form == stored["form"]:
+            return entry.with_settings(stored["settings"])
+    raise SystemExit(f"--tuned names a file that is not there: {forms[0].group}, {stored['form']}")
+
+
 def measure(options: argparse.Namespace, pythons: Mapping[str, str]) -> dict[str, Any]:
-    """shape key -> {"shape", "engines": name -> figures}, and what the engines say of themselves."""
-    rows = [row for row in ROWS if row.shape in options.shapes]
+    """Figures of every shape's engines, what the engines say of themselves, and what was tuned."""
     shapes = {key: SHAPES[key].quick() if options.quick else SHAPES[key] for key in options.shapes}
-    measured: dict[str, Any] = {}
-    about: dict[str, Any] = {}
-    for model in dict.fromkeys(shape.model for shape in shapes.values()):
-        mine = {key: shape for key, shape in shapes.items() if shape.model == model}
-        int8 = any(row.ours == OURS_INT8 and row.shape in mine for row in rows)
-        every = entries(model, pythons, options.options, int8)
-        chosen = [e for e in every if any(wanted(e, shape, key, rows) for key, shape in mine.items())]
-        with started(chosen, options.threads) as workers:
-            about |= {f"{name}, {model}": worker.about for name, worker in workers.items()}
-            for key, shape in mine.items():
-                print(f"measuring {shape.name}", file=sys.stderr)
-                taking = {
-                    e.name: workers[e.name]
-                    for e in chosen
-                    if e.name in workers and wanted(e, shape, key, rows)
-                }
-                timings = interleave(taking, shape, options.repeat)
-                measured[key] = {
-                    "shape": shape.name,
-                    "engines": {name: figures(each) for name, each in timings.items()},
-                }
-    return {"engines": about, "shapes": measured}
+    found: dict[str, Any] = {"engines": {}, "shapes": {}, "tuned": {}}
+    tuner = Tuner(options.threads)
+    for key, shape in shapes.items():
+        best = chosen(entries(shape.model, pythons, options.options), key, shape, options, tuner)
+        taking = {entry.name: entry for figures in best.values() for entry in figures.values()}
+        with started(list(taking.values()), options.threads) as workers:
+            found["engines"] |= {f"{name}, {shape.model}": worker.about for name, worker in workers.items()}
+            print(f"measuring {shape.name}", file=sys.stderr)
+            timings = interleave(workers, shape, options.repeat)
+        engines = {name: figures(each) for name, each in timings.items()}
+        missing = sorted(set(taking) - set(engines))
+        found["shapes"][key] = {"shape": shape.name, "engines": engines, "missing": missing}
+        if options.tune_peer or options.tuned:
+            found["tuned"][key] = {
+                group: {figure: {"form": e.form, "settings": dict(e.chosen)} for figure, e in each.items()}
+                for group, each in best.items()
+            }
+    if options.tune_peer:
+        found["tried"] = tuner.tried
+    return found
 
 
 def ratios(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows that could be computed."""
-    out = []
+    """The rows that could be computed; of the others, why not."""
+    out: list[dict[str, Any]] = []
     for row in ROWS:
-        engines = measured.get(row.shape, {}).get("engines", {})
-        rates = {name: float(each[row.figure]) for name, each in engines.items()}
-        ours = [name for name in ((OURS, OURS_Q4) if row.ours == OURS else (row.ours,)) if name in rates]
-        others = [row.over] if row.over in rates else [n for n in rates if n.startswith(row.over)]
-        if not ours or not others:
+        if row.shape not in measured:
             continue
-        mine, best = max(ours, key=rates.__getitem__), max(others, key=rates.__getitem__)
-        ratio = round(rates[mine] / rates[best], 2)
+        engines = measured[row.shape]["engines"]
+        sides = [
+            {name: float(each[row.figure]) for name, each in engines.items() if group_of(name) == group}
+            for group in (row.ours, row.over)
+        ]
+        if not all(sides):
+            lacking = row.over if sides[0] else row.ours
+            out.append({"row": row.name, "ratio": None, "why": f"{lacking} is missing or failed"})
+            continue
+        (mine, ours), (best, theirs) = (max(side.items(), key=lambda each: each[1]) for side in sides)
+        ratio = round(ours / theirs, 2)
         out.append(
             {
-                "row": row.name, "with": mine, "ours": rates[mine], "over": best, "theirs": rates[best],
+                "row": row.name, "with": mine, "ours": ours, "over": best, "theirs": theirs,
+                "what": f"{GROUPS[row.ours]}; over: {GROUPS[row.over]}",
                 "ratio": ratio, "least": row.least, "aim": row.aim, "reached": ratio >= row.least,
             }
         )  # fmt: skip
     return out
 
 
+def noisy(measured: Mapping[str, Any]) -> list[str]:
+    """Shapes in which runs of one engine differ by more than a tenth, the first of Octavo's group."""
+    return [
+        key
+        for key, each in measured.items()
+        if any(
+            figure[f"{kind}_spread"] > NOISY
+            for name, figure in each["engines"].items()
+            if group_of(name).startswith("octavo")
+            for kind in {row.figure for row in ROWS if row.shape == key}
+        )
+    ]
+
+
 def table(result: Mapping[str, Any]) -> str:
-    lines = [f"{'tok/s':<24}{'prompt':>10}{'spread':>8}{'decode':>10}{'spread':>8}"]
+    lines = [f"{'tok/s':<70}{'prompt':>10}{'spread':>8}{'decode':>10}{'spread':>8}"]
     for each in result["shapes"].values():
         lines.append(each["shape"])
         for name, f in each["engines"].items():
             lines.append(
-                f"  {name:<22}{f['prompt']:>10}{f['prompt_spread']:>8}"
+                f"  {name:<68}{f['prompt']:>10}{f['prompt_spread']:>8}"
                 f"{f['decode']:>10}{f['decode_spread']:>8}"
             )
-    lines.append(f"\n{'ratio':<40}{'ours':>9}{'theirs':>9}{'ratio':>7}{'least':>7}{'aim':>6}")
+        lines += [f"  {name}: does not start, or failed" for name in each["missing"]]
+    lines.append(f"\n{'ratio':<42}{'ours':>9}{'theirs':>9}{'ratio':>7}{'least':>7}{'aim':>6}")
     for row in result["ratios"]:
+        if row["ratio"] is None:
+            lines.append(f"{row['row']:<42}  no ratio: {row['why']}")
+            continue
         mark = "" if row["reached"] else "  below"
         lines.append(
-            f"{row['row']:<40}{row['ours']:>9}{row['theirs']:>9}{row['ratio']:>7}{row['least']:>7}"
+            f"{row['row']:<42}{row['ours']:>9}{row['theirs']:>9}{row['ratio']:>7}{row['least']:>7}"
             f"{row['aim'] or '':>6}{mark}"
         )
+    if result["noisy"]:
+        lines.append(f"NOISY: Octavo's own runs differ by more than a tenth at {', '.join(result['noisy'])}")
     return "\n".join(lines)
 
 
@@ -210,6 +219,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="an eighth of the lengths, once: does it run?")
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
     parser.add_argument("--options", type=json.loads, default={}, help='for Octavo, such as {"isa": "avx2"}')
+    parser.add_argument("--tune-peer", action="store_true", help="find each engine's best settings first")
+    parser.add_argument("--tuned", metavar="RESULT", help="settings that an earlier result has found")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/peers-*.json")
     options = parser.parse_args(arguments)
@@ -220,6 +231,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             parser.error(f"--{name}: there is no {', '.join(sorted(set(given) - set(known)))}")
     if any(word.partition("=")[0] not in MODULES or "=" not in word for word in options.python):
         parser.error(f"--python takes ENGINE=PATH, an engine of {', '.join(MODULES)}")
+    if options.tuned and options.tune_peer:
+        parser.error("--tuned takes settings that --tune-peer would look for: give one of them")
+    if options.tuned:
+        try:
+            options.tuned = json.loads(Path(options.tuned).read_text("utf-8"))["tuned"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            parser.error(f"--tuned: no result of --tune-peer: {type(error).__name__}: {error}")
     options.repeat = 1 if options.quick else options.repeat
     return options
 
@@ -236,7 +254,9 @@ def main(arguments: Sequence[str]) -> int:
             pythons[engine] = python
     measured = measure(options, pythons)
     settings = {name: getattr(options, name) for name in ("repeat", "threads", "quick", "options")}
-    body = {"settings": settings, **measured, "ratios": ratios(measured["shapes"])}
+    settings["temperature"] = 0
+    shapes = measured["shapes"]
+    body = {"settings": settings, **measured, "ratios": ratios(shapes), "noisy": noisy(shapes)}
     result = report("peers", sys.argv, body)
     print(json.dumps(result, indent=2) if options.json else table(result))
     if options.write:

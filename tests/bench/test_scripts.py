@@ -30,8 +30,8 @@ def script(name: str) -> Any:
 def test_every_row_has_its_shape_and_engines() -> None:
     rows, peers = script("peers.rows"), script("peers.__main__")
     assert {row.shape for row in rows.ROWS} == set(rows.SHAPES)
-    names = {*peers.MODULES, rows.OURS, rows.OURS_INT8, rows.OURS_F16}
-    assert {row.ours for row in rows.ROWS} | {row.over for row in rows.ROWS} <= names
+    assert {row.ours for row in rows.ROWS} | {row.over for row in rows.ROWS} <= set(rows.GROUPS)
+    assert set(peers.MODULES) <= set(rows.GROUPS)
     assert all(row.figure in ("prompt", "decode") for row in rows.ROWS)
     for shape in rows.SHAPES.values():
         limit = 2048 if shape.model == script("peers.files").TINYLLAMA else 8192
@@ -40,27 +40,105 @@ def test_every_row_has_its_shape_and_engines() -> None:
         assert shape.quick().prompt < shape.prompt
 
 
-def test_a_ratio_counts_against_the_fastest() -> None:
-    def engine(decode: float) -> dict[str, float]:
-        return {"prompt": 1.0, "decode": decode}
+def engine(decode: float, prompt: float = 1.0, spread: float = 1.0) -> dict[str, float]:
+    """What peers writes of one."""
+    return {"prompt": prompt, "prompt_spread": spread, "decode": decode, "decode_spread": spread}
 
+
+def test_a_ratio_counts_against_the_fastest_of_a_group() -> None:
+    peers = script("peers.__main__")
     engines = {
-        "octavo": engine(30.0), "octavo int8 KV": engine(45.0), "octavo f16 KV": engine(30.0),
-        "llama.cpp Q4_0": engine(10.0),
-        "llama.cpp as shipped": engine(12.0), "transformers": engine(99.0),
+        "octavo: as shipped": engine(30.0), "octavo: Q4_0": engine(24.0),
+        "octavo int8 KV: as shipped": engine(45.0), "octavo f16 KV: as shipped": engine(30.0),
+        "llama.cpp: Q4_0, flash_attn=1": engine(10.0), "llama.cpp: Q4_0, flash_attn=0": engine(12.0),
+        "llama.cpp q8_0 KV: Q4_0": engine(15.0, 2.0), "transformers: as shipped": engine(99.0),
     }  # fmt: skip
-    found = script("peers.__main__").ratios({"context-8k": {"engines": engines}})
-    assert [(row["over"], row["ratio"], row["reached"]) for row in found if "decode" in row["row"]] == [
-        ("llama.cpp as shipped", 2.5, False),
-        ("octavo f16 KV", 1.5, True),
-    ]
-    engines["octavo Q4_0"] = engine(36.0)  # the file that suits us best; int8 KV is compared on the same file
-    found = script("peers.__main__").ratios({"context-8k": {"engines": engines}})
-    assert [(row["with"], row["ratio"]) for row in found if "decode" in row["row"]] == [
-        ("octavo Q4_0", 3.0),
-        ("octavo int8 KV", 1.5),
-    ]
-    assert script("peers.__main__").ratios({"short": {"engines": {"octavo": engine(1.0)}}}) == []
+
+    def found() -> dict[str, tuple[str, str, float]]:
+        rows = peers.ratios({"context-8k": {"engines": engines}})
+        return {row["row"]: (row["with"], row["over"], row["ratio"]) for row in rows}
+
+    eight = "SmolLM2, decode at 8k"
+    assert found() == {
+        f"{eight} of context": ("octavo: as shipped", "llama.cpp: Q4_0, flash_attn=0", 2.5),
+        f"{eight}, int8 over q8_0 KV": ("octavo int8 KV: as shipped", "llama.cpp q8_0 KV: Q4_0", 3.0),
+        f"{eight}, int8 KV over f16": ("octavo int8 KV: as shipped", "octavo f16 KV: as shipped", 1.5),
+        "SmolLM2, prompt of 8,000": ("octavo: as shipped", "llama.cpp: Q4_0, flash_attn=1", 1.0),
+    }
+    engines["octavo: Q4_0"] = engine(36.0)
+    assert found()[f"{eight} of context"][::2] == ("octavo: Q4_0", 3.0)
+
+
+def test_without_a_peer_there_is_no_ratio() -> None:
+    peers = script("peers.__main__")
+    (row,) = peers.ratios({"short": {"engines": {"octavo: Q4_0": engine(1.0)}}})
+    assert row["ratio"] is None
+    assert row["why"] == "llama.cpp is missing or failed"
+    shapes = {
+        "short": {"shape": "x", "engines": {"octavo: Q4_0": engine(1.0)}, "missing": ["llama.cpp: Q4_0"]}
+    }
+    text = peers.table({"shapes": shapes, "ratios": [row], "noisy": []})
+    assert "no ratio: llama.cpp is missing" in text
+    assert "llama.cpp: Q4_0: does not start" in text
+
+
+@pytest.mark.parametrize(("spread", "marked"), [(1.10, []), (1.11, ["short"])])
+def test_a_noisy_machine_marks_the_table(spread: float, marked: list[str]) -> None:
+    peers = script("peers.__main__")
+    engines = {"octavo: Q4_0": engine(1.0, spread=spread), "llama.cpp: Q4_0": engine(1.0, spread=2.0)}
+    assert peers.noisy({"short": {"engines": engines}}) == marked
+    text = peers.table({"shapes": {}, "ratios": [], "noisy": marked})
+    assert ("NOISY" in text) is bool(marked)
+
+
+class TestTuning:
+    """With engines whose rates are made up."""
+
+    def entries(self, *, heavy: bool = False) -> tuple[list[Any], Any]:
+        entries, rows = script("peers.entries"), script("peers.rows")
+        forms = [entries.Entry(rows.THEIRS, "llama_cpp", Path(form), "python", form) for form in ("a", "b")]
+        return forms, dataclasses.replace(rows.SHAPES["short"], heavy=heavy, streams=2)
+
+    def tuner(self, rates: Any) -> Any:
+        base = script("engines.base")
+
+        def run(entry: Any, shape: object, threads: int) -> Any:
+            found = rates({"form": entry.form, **entry.chosen})
+            return found and base.Timing(1, 1.0 / found[0], 1, 1.0 / found[1])
+
+        return script("peers.tuning").Tuner(2, run)
+
+    def test_the_fastest_settings_are_found_for_each_figure(self) -> None:
+        forms, shape = self.entries()
+
+        def rates(given: dict[str, Any]) -> tuple[float, float]:
+            """Prompts like flash attention and large batches, decoding neither and file b."""
+            prompt = 1 + given["flash_attn"] + given["ubatch"] / 2048 + (given["form"] == "a")
+            decode = 3 - given["flash_attn"] + (given["form"] == "b") + (given["threads"] == 1)
+            return prompt, decode + given["kv_unified"]
+
+        tuner = self.tuner(rates)
+        prompt, decode = tuner.best(forms, shape, "prompt"), tuner.best(forms, shape, "decode")
+        assert (prompt.form, prompt.chosen["flash_attn"], prompt.chosen["ubatch"]) == ("a", 1, 2048)
+        assert decode.form == "b"
+        assert [decode.chosen[name] for name in ("flash_attn", "threads", "kv_unified")] == [0, 1, True]
+        tried = tuner.tried[shape.name]
+        assert len(tried) == len(set(tried))
+        assert all(name.startswith("llama.cpp: ") for name in tried)
+
+    def test_what_fails_is_not_chosen(self) -> None:
+        forms, shape = self.entries()
+        tuner = self.tuner(lambda given: None if given["flash_attn"] else (1.0, 1.0))
+        assert tuner.best(forms, shape, "decode").chosen["flash_attn"] == 0
+
+    def test_quantized_values_need_flash_attention(self) -> None:
+        (entry, _), shape = self.entries(heavy=True)
+        choices = script("peers.tuning").choices
+        assert choices(entry, shape, 2)["flash_attn"] == [1, 0]
+        assert "threads" not in choices(entry, shape, 2), "a heavy shape takes minutes as it is"
+        small = choices(dataclasses.replace(entry, fixed={"kv_type": "q8_0"}), shape, 2)
+        assert small["flash_attn"] == [1]
+        assert "kv_type" not in small
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are /proc's")
@@ -81,15 +159,15 @@ def test_figures_are_medians() -> None:
 
 
 def test_slow_peers_sit_out_what_is_heavy() -> None:
-    peers, rows = script("peers.__main__"), script("peers.rows")
+    entries, rows = script("peers.entries"), script("peers.rows")
 
-    def takes_part(name: str, key: str) -> bool:
-        entry = peers.Entry(name, "x", Path(), "python")
-        return bool(peers.wanted(entry, rows.SHAPES[key], key, rows.ROWS))
+    def takes_part(group: str, key: str) -> bool:
+        entry = entries.Entry(group, "x", Path(), "python")
+        return bool(entries.wanted(entry, rows.SHAPES[key], [row for row in rows.ROWS if row.shape == key]))
 
     assert takes_part("transformers", "short")
     assert not takes_part("transformers", "context-8k")
-    assert takes_part("llama.cpp Q4_0", "context-8k")
+    assert takes_part(rows.THEIRS, "context-8k")
     assert takes_part(rows.OURS_INT8, "context-8k")
     assert not takes_part(rows.OURS_INT8, "context-2k")
 
@@ -154,6 +232,8 @@ def test_what_a_dead_script_leaves(tmp_path: Path) -> None:
         (["--shapes", "short,long"], "there is no long"),
         (["--engines", "octavo,ik"], "there is no ik"),
         (["--python", "llama.cpp"], "ENGINE=PATH"),
+        (["--tuned", "nothing.json"], "no result of --tune-peer"),
+        (["--tuned", "nothing.json", "--tune-peer"], "give one of them"),
     ],
 )
 def test_wrong_words(words: list[str], text: str) -> None:
@@ -175,8 +255,8 @@ def test_peers_from_end_to_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     found = json.loads(capsys.readouterr().out)
     assert found["settings"]["quick"] is True
     assert set(found["shapes"]) == {"short", "batch-32"}
-    assert found["shapes"]["batch-32"]["engines"]["octavo"]["decode"] > 0
-    assert found["ratios"] == []
+    assert found["shapes"]["batch-32"]["engines"]["octavo: as shipped"]["decode"] > 0
+    assert {row["ratio"] for row in found["ratios"]} == {None}
     assert {"machine", "commit", "command", "date"} <= set(found)
 
 
