@@ -1,5 +1,4 @@
-// The Python module octavo.kernels._native. Arrays that a program keeps pointers into (gains, tables)
-// are kept alive by its Python owner, kernels/cpu.py.
+// The Python module octavo.kernels._native.
 #include "bind.h"
 
 #include "calibrate.h"

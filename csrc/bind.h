@@ -26,16 +26,33 @@ using BufferTuple = std::tuple<int, int64_t, int64_t>;
 // kind, gain, bias, eps
 using NormTuple = std::tuple<int, std::optional<Floats>, std::optional<Floats>, float>;
 
-inline const float* data_of(const std::optional<Floats>& x) { return x ? x->data() : nullptr; }
 inline Buffer buffer_of(const BufferTuple& b) {
     return {static_cast<Rows>(std::get<0>(b)), std::get<1>(b), std::get<2>(b)};
-}
-inline NormOf norm_of(const NormTuple& n) {
-    return {static_cast<NormKind>(std::get<0>(n)), data_of(std::get<1>(n)), data_of(std::get<2>(n)), std::get<3>(n)};
 }
 
 template <class T, int N> using Array = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 template <class T, int N> using Result = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+
+[[noreturn]] inline void refuse_array(const char* name) {
+    throw std::invalid_argument(std::string(name) + " is no array of the right type, shape and order");
+}
+// The array itself, never a copy of another type: what is written to a copy is lost, and a copy dies with this call.
+// Throws std::invalid_argument, with its name.
+template <class T> T exactly(nb::handle array, const char* name) {
+    T found;
+    if (!nb::try_cast(array, found, false)) refuse_array(name);
+    return found;
+}
+template <class T> T named(nb::handle from, const char* name) { return exactly<T>(from.attr(name), name); }
+// Of an array that is only read, and held by what this returns: a copy in C order where it lies in another.
+template <class T, int N> Array<T, N> in_order(nb::handle from, const char* name) {
+    const nb::object array = from.attr(name);
+    Array<T, N> found;
+    if (nb::try_cast(array, found, false)) return found;
+    nb::ndarray<const T, nb::ndim<N>, nb::device::cpu> strided;
+    if (!nb::try_cast(array, strided, false) || !nb::try_cast(array, found)) refuse_array(name);
+    return found;
+}
 
 inline MoeSpec moe_spec(const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k) {
     MoeSpec spec;

@@ -3,14 +3,8 @@
 namespace octavo {
 namespace {
 
-template <class T> T array(nb::handle batch, const char* name) {
-    T found;
-    if (!nb::try_cast(batch.attr(name), found))
-        throw std::invalid_argument(std::string("the batch's ") + name + " are no array of the right type and shape");
-    return found;
-}
-template <class T> std::optional<T> optional_array(nb::handle batch, const char* name) {
-    return batch.is_none() || batch.attr(name).is_none() ? std::nullopt : std::optional(array<T>(batch, name));
+template <class T, int N> std::optional<Array<T, N>> if_there(nb::handle from, const char* name) {
+    return from.is_none() || from.attr(name).is_none() ? std::nullopt : std::optional(in_order<T, N>(from, name));
 }
 
 template <class A> int64_t size(const A& a, size_t axis = 0) { return static_cast<int64_t>(a.shape(axis)); }
@@ -23,19 +17,19 @@ void require(bool condition, const char* what) {
 } // namespace
 
 BatchArrays::BatchArrays(nb::handle batch)
-    : token_ids_(array<Ints>(batch, "token_ids")), positions_(array<Ints>(batch, "positions")),
-      slots_(array<Ints>(batch, "slots")), query_start_(array<Ints>(batch, "query_start")),
-      context_lens_(array<Ints>(batch, "context_lens")), sampled_(array<Ints>(batch, "sampled")),
-      page_tables_(array<IntTable>(batch, "page_tables")), cross_lens_(optional_array<Ints>(batch, "cross_lens")),
-      local_slots_(optional_array<Ints>(batch, "local_slots")),
-      cross_tables_(optional_array<IntTable>(batch, "cross_tables")),
-      local_tables_(optional_array<IntTable>(batch, "local_tables")),
-      tree_masks_(optional_array<Masks>(batch, "tree_masks")) {
+    : token_ids_(in_order<int32_t, 1>(batch, "token_ids")), positions_(in_order<int32_t, 1>(batch, "positions")),
+      slots_(in_order<int32_t, 1>(batch, "slots")), query_start_(in_order<int32_t, 1>(batch, "query_start")),
+      context_lens_(in_order<int32_t, 1>(batch, "context_lens")), sampled_(in_order<int32_t, 1>(batch, "sampled")),
+      page_tables_(in_order<int32_t, 2>(batch, "page_tables")), cross_lens_(if_there<int32_t, 1>(batch, "cross_lens")),
+      local_slots_(if_there<int32_t, 1>(batch, "local_slots")),
+      cross_tables_(if_there<int32_t, 2>(batch, "cross_tables")),
+      local_tables_(if_there<int32_t, 2>(batch, "local_tables")),
+      tree_masks_(if_there<uint64_t, 2>(batch, "tree_masks")) {
     const nb::object extras = batch.attr("extras");
     if (!extras.is_none()) {
-        rope_positions_ = optional_array<Ints>(extras, "rope_positions");
-        replaced_ = optional_array<Ints>(extras, "replaced");
-        replaced_rows_ = optional_array<Array<float, 2>>(extras, "rows");
+        rope_positions_ = if_there<int32_t, 1>(extras, "rope_positions");
+        replaced_ = if_there<int32_t, 1>(extras, "replaced");
+        replaced_rows_ = if_there<float, 2>(extras, "rows");
     }
     check();
 }

@@ -8,10 +8,6 @@ namespace octavo {
 // sigmoid, bias, groups, top groups, best of a group that count, scale
 using RoutingTuple = std::tuple<bool, std::optional<Floats>, int64_t, int64_t, int64_t, float>;
 
-inline Routing routing_of(const RoutingTuple& r) {
-    return {std::get<0>(r), data_of(std::get<1>(r)), std::get<2>(r), std::get<3>(r), std::get<4>(r), std::get<5>(r)};
-}
-
 // The arrays of a batch, taken by their names from a kernels/batch.py ForwardBatch, and held as long as this lives.
 class BatchArrays {
 public:
@@ -30,7 +26,7 @@ private:
     std::optional<Array<float, 2>> replaced_rows_;
 };
 
-// A program and what its ops share while it is built.
+// A program, what its ops share while it is built, and the arrays that they point into.
 class Builder {
 public:
     Builder(std::shared_ptr<Pool> pool, const std::string& isa, const Limits& limits, int64_t arena_bytes)
@@ -62,7 +58,7 @@ public:
         spec.column = column;
         spec.weight = std::move(weight);
         spec.norm = norm_of(norm);
-        spec.bias = data_of(bias);
+        spec.bias = hold(bias);
         spec.activation = static_cast<Activation>(activation);
         spec.has_residual = residual.has_value();
         if (residual) spec.residual = buffer_of(*residual);
@@ -95,14 +91,14 @@ public:
         spec.layer = layer;
         spec.heads = heads;
         if (cos && sin) {
-            spec.cos = cos->data();
-            spec.sin = sin->data();
+            spec.cos = hold(cos);
+            spec.sin = hold(sin);
             spec.rotary_positions = static_cast<int64_t>(cos->shape(0));
             spec.rotary_dim = 2 * static_cast<int64_t>(cos->shape(1));
         }
         spec.interleaved = interleaved;
-        spec.q_norm = data_of(q_norm);
-        spec.k_norm = data_of(k_norm);
+        spec.q_norm = hold(q_norm);
+        spec.k_norm = hold(k_norm);
         const int64_t d = spec.cache->layer(layer).d, kv_heads = spec.cache->layer(layer).heads;
         spec.q_together = is_together(q_norm, d, heads);
         spec.k_together = is_together(k_norm, d, kv_heads);
@@ -123,8 +119,8 @@ public:
                                   .cache = std::move(cache),
                                   .layer = layer,
                                   .heads = heads,
-                                  .cos = cos.data(),
-                                  .sin = sin.data(),
+                                  .cos = hold(cos),
+                                  .sin = hold(sin),
                                   .rotary_dim = 2 * static_cast<int64_t>(cos.shape(1)),
                                   .rotary_positions = static_cast<int64_t>(cos.shape(0)),
                                   .interleaved = interleaved}));
@@ -140,10 +136,10 @@ public:
                              .scale = scale,
                              .softcap = softcap,
                              .window = window,
-                             .slopes = data_of(slopes),
-                             .sinks = data_of(sinks),
+                             .slopes = hold(slopes),
+                             .sinks = hold(sinks),
                              .sight = static_cast<Sight>(sight),
-                             .bias = data_of(bias),
+                             .bias = hold(bias),
                              .reach = 0};
         if (bias) {
             const auto width = static_cast<int64_t>(bias->shape(1));
@@ -176,9 +172,11 @@ public:
         const size_t shape[2] = {static_cast<size_t>(program_.rows(buffer.rows)), static_cast<size_t>(buffer.width)};
         return nb::ndarray<nb::numpy, float>(program_.at(buffer), 2, shape, self);
     }
-    // A buffer's memory [rows, width], to fill before a replay.
+    // A buffer's memory [rows, width], to fill before a replay. Throws std::invalid_argument for more rows than it has.
     nb::ndarray<nb::numpy, float> memory(const BufferTuple& tuple, int64_t rows, nb::handle self) {
         const Buffer b = buffer_of(tuple);
+        if (rows < 0 || rows > program_.limits().rows(b.rows))
+            throw std::invalid_argument("there is no memory for so many rows of this kind");
         const size_t shape[2] = {static_cast<size_t>(rows), static_cast<size_t>(b.width)};
         return nb::ndarray<nb::numpy, float>(program_.at(b), 2, shape, self);
     }
@@ -186,6 +184,16 @@ public:
     Program& program() { return program_; }
 
 private:
+    // What ops may point to from now on; null for none.
+    const float* hold(const std::optional<Floats>& array) { return array ? held_.emplace_back(*array).data() : nullptr; }
+    NormOf norm_of(const NormTuple& n) {
+        return {static_cast<NormKind>(std::get<0>(n)), hold(std::get<1>(n)), hold(std::get<2>(n)), std::get<3>(n)};
+    }
+    Routing routing_of(const RoutingTuple& r) {
+        return {std::get<0>(r), hold(std::get<1>(r)), std::get<2>(r), std::get<3>(r), std::get<4>(r), std::get<5>(r)};
+    }
+
+    std::vector<Floats> held_;
     Program program_;
     AttentionPlans plans_;
 };

@@ -12,8 +12,8 @@ struct TokenListsOf {
     Array<float, 1> values;
 
     explicit TokenListsOf(const nb::object& lists)
-        : starts(nb::cast<Array<int64_t, 1>>(lists.attr("starts"))), tokens(nb::cast<Array<int32_t, 1>>(lists.attr("tokens"))),
-          values(nb::cast<Array<float, 1>>(lists.attr("values"))) {}
+        : starts(named<Array<int64_t, 1>>(lists, "starts")), tokens(named<Array<int32_t, 1>>(lists, "tokens")),
+          values(named<Array<float, 1>>(lists, "values")) {}
     TokenListsView view(size_t rows) const {
         if (starts.shape(0) != rows + 1 || tokens.shape(0) != values.shape(0))
             throw std::invalid_argument("a token list's arrays differ in length");
@@ -35,11 +35,11 @@ struct EditsOf {
     std::optional<Array<float, 1>> deltas;
 
     explicit EditsOf(const nb::object& edits) : bias(edits.attr("bias")), banned(edits.attr("banned")), seen(edits.attr("seen")) {
-        mask = nb::cast<std::optional<Bits>>(edits.attr("mask"));
+        mask = named<std::optional<Bits>>(edits, "mask");
         const nb::object more = edits.attr("boost");
         if (more.is_none()) return;
-        boost = nb::cast<Bits>(more.attr("bits"));
-        deltas = nb::cast<Array<float, 1>>(more.attr("deltas"));
+        boost = named<Bits>(more, "bits");
+        deltas = named<Array<float, 1>>(more, "deltas");
     }
     EditsView view(size_t rows, size_t vocab) const {
         EditsView found{bias.view(rows), banned.view(rows), seen.view(rows), nullptr, nullptr, nullptr};
@@ -59,9 +59,9 @@ struct ScoresOf {
     Result<double, 2> top_logprob;
 
     explicit ScoresOf(const nb::object& scores)
-        : logprob(nb::cast<Result<double, 1>>(scores.attr("logprobs"))), rank(nb::cast<Result<int64_t, 1>>(scores.attr("ranks"))),
-          top_token(nb::cast<Result<int32_t, 2>>(scores.attr("top_tokens"))),
-          top_logprob(nb::cast<Result<double, 2>>(scores.attr("top_logprobs"))) {}
+        : logprob(named<Result<double, 1>>(scores, "logprobs")), rank(named<Result<int64_t, 1>>(scores, "ranks")),
+          top_token(named<Result<int32_t, 2>>(scores, "top_tokens")),
+          top_logprob(named<Result<double, 2>>(scores, "top_logprobs")) {}
     ScoresView view(size_t rows) const {
         const bool same = logprob.shape(0) == rows && rank.shape(0) == rows && top_token.shape(0) == rows &&
                           top_logprob.shape(0) == rows && top_token.shape(1) == top_logprob.shape(1);
@@ -138,13 +138,13 @@ std::pair<std::vector<std::tuple<std::string, size_t, size_t>>, size_t> record_l
 #undef NUMBER
 }
 
-// Its arrays are kept alive by their Python owner (kernels/backend.py: DecodeRows).
+// The decoder keeps the Python object alive, and so its arrays (kernels/backend.py: DecodeRows).
 DecodeRows decode_rows(const nb::object& rows) {
-    const auto tokens = nb::cast<Result<int32_t, 2>>(rows.attr("tokens"));
-    const auto lengths = nb::cast<Result<int64_t, 1>>(rows.attr("lengths"));
-    const auto pages = nb::cast<IntTable>(rows.attr("pages"));
-    const auto local = nb::cast<std::optional<IntTable>>(rows.attr("local_pages"));
-    const auto records = nb::cast<Array<uint8_t, 1>>(rows.attr("params").attr("view")("uint8"));
+    const auto tokens = named<Result<int32_t, 2>>(rows, "tokens");
+    const auto lengths = named<Result<int64_t, 1>>(rows, "lengths");
+    const auto pages = named<IntTable>(rows, "pages");
+    const auto local = named<std::optional<IntTable>>(rows, "local_pages");
+    const auto records = exactly<Array<uint8_t, 1>>(rows.attr("records").attr("view")("uint8"), "records");
     const size_t count = tokens.shape(0);
     if (lengths.shape(0) != count || pages.shape(0) != count)
         throw std::invalid_argument("the rows' arrays differ in length");
@@ -198,9 +198,9 @@ void bind_sampling(nb::module_& m) {
         .def("__init__", [](Sampler* self, std::shared_ptr<Pool> pool, const std::string& isa, int64_t vocab) {
             new (self) Sampler(std::move(pool), choose_kernels(isa), vocab);
         })
-        .def("sample", &sample, "logits"_a, "records"_a, "positions"_a, "edits"_a.none() = nb::none(),
-             "scores"_a.none() = nb::none(), "which"_a.none() = nb::none())
-        .def("score", &score, "logits"_a, "tokens"_a, "scores"_a);
+        .def("sample", &sample, "logits"_a.noconvert(), "records"_a.noconvert(), "positions"_a.noconvert(),
+             "edits"_a.none() = nb::none(), "scores"_a.none() = nb::none(), "which"_a.none().noconvert() = nb::none())
+        .def("score", &score, "logits"_a.noconvert(), "tokens"_a.noconvert(), "scores"_a);
     nb::class_<Decoder>(m, "Decoder")
         .def("__init__", [](Decoder* self, Builder& program, Sampler& sampler, const nb::object& rows) {
             new (self) Decoder(program.program(), sampler, decode_rows(rows));
@@ -209,13 +209,13 @@ void bind_sampling(nb::module_& m) {
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
         .def_prop_ro("chosen", &Decoder::chosen)
         .def("step", &decode, "rows"_a, "starts"_a, "left"_a = std::vector<int32_t>(), "asked"_a = std::vector<int32_t>(),
-             "refuses"_a.none() = nb::none(), "room"_a.none() = nb::none())
+             "refuses"_a.none() = nb::none(), "room"_a.none().noconvert() = nb::none())
         .def("logits", [](nb::handle self) {
             const auto& decoder = nb::cast<Decoder&>(self);
             const size_t shape[2] = {static_cast<size_t>(decoder.logit_rows()), static_cast<size_t>(decoder.vocab())};
             return nb::ndarray<nb::numpy, float>(decoder.logits(), 2, shape, self);
         })
-        .def("redraw", &redraw, "indices"_a, "mask"_a);
+        .def("redraw", &redraw, "indices"_a, "mask"_a.noconvert());
 }
 
 } // namespace octavo

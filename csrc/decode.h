@@ -41,7 +41,8 @@ public:
     int64_t logit_rows() const { return program_.rows(program_.result().rows); }
     // The tokens that the last step drew for its rows `indices` (places in `rows`) were refused: others are drawn
     // from the same logits under the mask, a line for each index, and take their places. An error takes one away.
-    // Throws std::invalid_argument where an index names no token of the last step, or one drawn again already.
+    // Throws std::invalid_argument where an index names no token of the last step, or one that was drawn again
+    // already, left to others, or chosen without its logits.
     void redraw(const std::vector<int32_t>& indices, const uint32_t* mask, std::vector<int32_t>& drawn);
     int64_t vocab() const { return sampler_.vocab(); }
 

@@ -28,6 +28,7 @@ void Program::check(const BatchView& b) const {
     require(b.sampled_rows <= limits_.sampled, "the batch samples more rows than the program's limit");
     require(b.table_width <= limits_.table_width, "the batch's page tables are wider than the program's limit");
     require(b.cross_width <= limits_.table_width, "the encoder's page tables are wider than the program's limit");
+    require(b.given_rows >= 0, "the rows given with the batch are counted from 0");
     require(b.given_rows <= limits_.given, "the batch is given more rows than the program's limit");
     require(b.query_start[0] == 0 && b.query_start[b.sequences] == b.tokens, "query_start does not span the tokens");
     for (int64_t s = 0; s < b.sequences; s++)

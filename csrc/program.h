@@ -17,6 +17,8 @@ enum class Rows : int { Tokens, Sampled, Given };
 
 struct Limits {
     int64_t tokens, sequences, sampled, table_width, given;
+
+    int64_t rows(Rows kind) const { return kind == Rows::Tokens ? tokens : kind == Rows::Sampled ? sampled : given; }
 };
 
 struct Buffer { // [rows, width] f32 in the arena

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +47,7 @@ class Rows:
             return ops.linear(ops.gather_rows(inputs, ops.embed(inputs, table)), table, scaling=Scaling(4.0))
 
         self.program = backend.capture(forward, Limits(ROWS, ROWS, ROWS, -(-LENGTH // PAGE)))
-        self.sampler = make_sampler(backend, vocab)
+        self.sampler, self.backend = make_sampler(backend, vocab), backend
         self.tokens = rng.integers(0, vocab, (ROWS, LENGTH + 1)).astype(np.int32)
         self.lengths = rng.integers(1, LENGTH - 8, ROWS)
         self.pages = rng.permutation(ROWS * -(-LENGTH // PAGE)).reshape(ROWS, -1).astype(np.int32)
@@ -141,6 +145,60 @@ def test_out_of_range_changes_nothing(rows: list[int], starts: list[int]) -> Non
         each.decoder.step([0], [0])
     assert (each.tokens == tokens).all()
     assert (each.lengths == lengths).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("lengths", lambda a: a.astype(np.int32)),
+        ("lengths", lambda a: np.repeat(a, 2)[::2]),
+        ("tokens", lambda a: a.astype(np.int64)),
+        ("tokens", np.asfortranarray),
+        ("pages", lambda a: a.astype(np.int64)),
+        ("local_pages", np.asfortranarray),
+    ],
+)
+def test_rows_that_would_be_copied_are_refused_by_name(name: str, change: Callable[[Any], Any]) -> None:
+    """A decoder writes to the rows' arrays themselves, and reads what others have written there."""
+    each = Rows(1, 0)
+    arrays = {"tokens": each.tokens, "lengths": each.lengths, "pages": each.pages, "records": each.records}
+    arrays["local_pages"] = each.pages
+    arrays[name] = change(arrays[name])
+    rows = DecodeRows(page_size=PAGE, **arrays)
+    with pytest.raises(ValueError, match=f"{name} is no array"):
+        each.backend.decoder(each.program, each.sampler.native, rows)  # type: ignore[attr-defined]
+
+
+def test_a_mask_that_would_be_copied_is_refused() -> None:
+    each, words = Rows(1, 0), -(-VOCAB // 32)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        each.decoder.step([0], [0], (), [0], lambda *_: False, np.zeros(words, np.int64))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        each.decoder.redraw([0], np.zeros((1, words), np.int64))  # type: ignore[arg-type]
+
+
+def test_a_decoder_outlives_its_python_program() -> None:
+    """The program's arrays are read at each step: here a gain that nobody else holds."""
+    backend = CpuBackend(1)
+    table = backend.pack([random_weight(np.random.default_rng(0), "u4-min", VOCAB, 32)])
+    gains = [np.ones(32, np.float32)]
+    held = weakref.ref(gains[0])
+
+    def forward(ops: Ops, inputs: Inputs) -> Tensor:
+        x = ops.gather_rows(inputs, ops.embed(inputs, table))
+        return ops.linear(ops.rms_norm(x, gains.pop(), 1e-5), table)
+
+    program = backend.capture(forward, Limits(ROWS, ROWS, ROWS, -(-LENGTH // PAGE)))
+    each = Rows(1, 0)
+    rows = DecodeRows(each.tokens, each.lengths, each.pages, PAGE, each.records)
+    decoder = backend.decoder(program, backend.sampler(VOCAB), rows)
+    assert decoder is not None
+    del program
+    gc.collect()
+    assert held() is not None
+    del decoder
+    gc.collect()
+    assert held() is None
 
 
 WIDE = 8192

@@ -29,7 +29,7 @@ from octavo.kernels.ops import (
     Scaling,
     Tensor,
 )
-from octavo.kernels.program import Call, Recorder, fuse, plan_arena
+from octavo.kernels.program import Call, Recorder, fuse, max_rows, plan_arena
 from octavo.kernels.reference import ReferenceBackend
 from octavo.layers.rotary import rotary_tables
 from support.kernels import batch_of, batch_on, limits_of, normal, random_weight
@@ -202,6 +202,28 @@ def test_batches_beyond_the_limits_are_refused() -> None:
     for contexts, queries in [([5], [5]), ([2, 2], [2, 2]), ([33], [1])]:
         with pytest.raises(CapacityError, match="exceeds"):
             program.replay(batch_of(rng, contexts, queries))
+
+
+def test_rows_that_are_given_are_none_below_zero() -> None:
+    backend = BACKENDS[0]
+    program = backend.capture(forward_of(TinyModel(backend, "u4"), kv_of(backend)), LIMITS)
+    with pytest.raises(ValueError, match="counted from 0"):
+        program.native.replay(batch_of(np.random.default_rng(5), [4], [4]), -1)
+
+
+@pytest.mark.parametrize("rows", [Rows.TOKENS, Rows.SAMPLED, Rows.GIVEN])
+def test_memory_ends_with_the_rows_of_its_kind(rows: Rows) -> None:
+    limits = Limits(8, 2, 5, 2, max_given=3)
+
+    def forward(ops: Ops, inputs: Inputs) -> Tensor:
+        return ops.add(ops.given(inputs, "x", rows, HIDDEN), ops.given(inputs, "y", rows, HIDDEN))
+
+    program = BACKENDS[0].capture(forward, limits)
+    place, most = program._given["x"], max_rows(rows, limits)
+    assert program.native.memory(place, most).shape == (most, HIDDEN)
+    for count in (most + 1, -1):
+        with pytest.raises(ValueError, match="no memory for so many rows"):
+            program.native.memory(place, count)
 
 
 def test_bad_backends_are_refused() -> None:

@@ -177,12 +177,30 @@ def test_native_rotation_stays_within_its_tables(position: int) -> None:
         program.replay(replace(batch, extras=Extras(rope_positions=own)))
 
 
-@pytest.mark.parametrize("array", ["token_ids", "page_tables", "sampled"])
-def test_the_native_program_names_an_array_of_another_type(array: str) -> None:
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.bool_])
+@pytest.mark.parametrize("array", ["token_ids", "page_tables", "sampled", "context_lens", "slots"])
+def test_the_native_program_names_an_array_of_another_type(array: str, dtype: type) -> None:
     batch = prompt()
-    bad = replace(batch, **{array: getattr(batch, array).astype(np.float64).reshape(-1)[:, None, None]})
-    with pytest.raises(ValueError, match=array):
+    bad = replace(batch, **{array: getattr(batch, array).astype(dtype)})
+    with pytest.raises(ValueError, match=f"{array} is no array"):
         programs(CpuBackend(1)).native.replay(bad)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("array", ["token_ids", "sampled"])
+def test_the_native_program_names_an_array_of_another_shape(array: str) -> None:
+    batch = prompt()
+    bad = replace(batch, **{array: getattr(batch, array)[:, None]})
+    with pytest.raises(ValueError, match=f"{array} is no array"):
+        programs(CpuBackend(1)).native.replay(bad)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("array", ["token_ids", "page_tables"])
+def test_the_native_program_takes_arrays_in_any_order(array: str) -> None:
+    batch, program = prompt((40, 5)), programs(CpuBackend(1), max_tokens=64, max_sampled=64)
+    plain = program.replay(batch).copy()
+    spread = np.repeat(getattr(batch, array), 2, axis=-1)[..., ::2]
+    assert not spread.flags.c_contiguous
+    np.testing.assert_array_equal(program.replay(replace(batch, **{array: spread})), plain)
 
 
 # -- kept and given ------------------------------------------------------------------------------

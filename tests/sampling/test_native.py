@@ -270,6 +270,48 @@ def test_arguments_that_would_reach_beyond_an_array_are_refused() -> None:
         BACKENDS["auto", 2].sampler(0)
 
 
+def in_other_order(array: np.ndarray) -> np.ndarray:
+    return np.repeat(array, 2, axis=-1)[..., ::2]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("ranks", {"ranks": np.zeros(2, np.int32)}),
+        ("ranks", {"ranks": in_other_order(np.zeros(2, np.int64))}),
+        ("logprobs", {"logprobs": np.zeros(2, np.float32)}),
+        ("logprobs", {"logprobs": np.zeros((2, 1))}),
+        ("top_tokens", {"top_tokens": np.zeros((2, 3), np.int64)}),
+        ("top_tokens", {"top_tokens": in_other_order(np.zeros((2, 3), np.int32))}),
+        ("mask", {"mask": np.zeros((2, 2), np.int64)}),
+        ("deltas", {"boost": Boost(np.zeros((2, 2), np.uint32), np.zeros(2))}),  # type: ignore[arg-type]
+        ("starts", {"bias": replace(TokenLists.none(2), starts=np.zeros(3))}),
+        ("tokens", {"seen": replace(TokenLists.none(2), tokens=np.zeros(0, np.int64))}),
+    ],
+)
+def test_arrays_of_other_types_and_orders_are_refused_by_name(name: str, changes: dict[str, Any]) -> None:
+    """What would be written to a copy of theirs would be lost."""
+    with pytest.raises(ValueError, match=f"{name} is no array"):
+        wrong(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"logits": np.zeros((2, 40))}, {"positions": np.zeros(2)}, {"which": np.array([0.9, 1.9])}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_arguments_of_other_types_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        wrong(**changes)
+
+
+def test_scores_of_given_tokens_go_to_arrays_of_their_types() -> None:
+    sampler, tokens = BACKENDS["auto", 2].sampler(40), np.array([0, 39], np.int32)
+    scores = replace(Scores.room(2, 1), logprobs=np.zeros(2, np.float32))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="logprobs is no array"):
+        sampler.score(np.zeros((2, 40), np.float32), tokens, scores)
+
+
 @pytest.mark.parametrize(
     ("tokens", "words"),
     [([0], "differ in length"), ([0, 40], "to score is beyond"), ([-1, 0], "to score is beyond")],

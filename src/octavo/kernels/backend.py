@@ -165,14 +165,14 @@ class DecodeRows:
         tokens [rows, T]: each row's known tokens; those drawn are appended.
         lengths [rows]: how many of them are known; kept up likewise.
         pages [rows, P]: each row's page table; local_pages [rows, P]: the same of local pages, if any.
-        params [rows]: records as the sampler reads them.
+        records [rows]: as the sampler reads them.
     """
 
     tokens: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.int64]
     pages: npt.NDArray[np.int32]
     page_size: int
-    params: npt.NDArray[Any]
+    records: npt.NDArray[Any]
     local_pages: npt.NDArray[np.int32] | None = None
 
 

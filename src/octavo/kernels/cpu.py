@@ -77,7 +77,7 @@ class CpuProgram:
     """
 
     def __init__(self, built: Built, limits: Limits, recorder: Recorder) -> None:
-        self.native, self._limits, self._keep_alive = built.program, limits, built.held
+        self.native, self._limits = built.program, limits
         self.nbytes = built.plan.nbytes
         self._signature = signed(recorder, limits)
         self._given = {name: built.place(number) for name, number in recorder.given_as.items()}
@@ -99,14 +99,14 @@ class CpuProgram:
 
 
 class CpuDecoder:
-    """A step of decoding in one call (csrc/decode.h). Keeps the arrays that it reads and writes alive.
+    """A step of decoding in one call (csrc/decode.h).
 
     Attributes:
         native: forward_s and drawing_s are the seconds that it has spent so far.
     """
 
-    def __init__(self, native: _native.Decoder, rows: DecodeRows) -> None:
-        self.native, self._keep_alive = native, rows
+    def __init__(self, native: _native.Decoder) -> None:
+        self.native = native
         self.step, self.redraw, self.logits = native.step, native.redraw, native.logits  # nothing in between
 
 
@@ -203,4 +203,4 @@ class CpuBackend(Backend):
     def decoder(self, program: Program, sampler: RowSampler, rows: DecodeRows) -> RowDecoder | None:
         if not isinstance(program, CpuProgram) or not isinstance(sampler, _native.Sampler):
             return None
-        return CpuDecoder(_native.Decoder(program.native, sampler, rows), rows)
+        return CpuDecoder(_native.Decoder(program.native, sampler, rows))

@@ -67,11 +67,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A native program, its memory plan, and the arrays that it points into."""
+    """A native program, which keeps the arrays alive that it points into, and its memory plan."""
 
     program: _native.Program
     plan: Plan
-    held: list[Any]
     buffers: Sequence[Buffer]
 
     def place(self, number: int) -> Place:
@@ -96,7 +95,7 @@ def build(recorded: Recorded, limits: Limits, pool: _native.Pool, isa: str) -> B
         table_width=limits.max_pages_per_sequence,
         given=limits.max_given,
     )
-    built = Built(_native.Program(pool, isa, shape, plan.nbytes), plan, [], buffers)
+    built = Built(_native.Program(pool, isa, shape, plan.nbytes), plan, buffers)
     lowering = _Lowering(built)
     for call, workspace in zip(planned, plan.workspaces, strict=True):
         if call.name != "given":
@@ -138,19 +137,16 @@ def _padded(bias: Any) -> Any:
     return None if bias is None else np.pad(bias, ((0, 0), (_BLOCK, _BLOCK)), "edge")
 
 
+def _f32(array: Any) -> Any:
+    """Contiguous, as a program points into it (and keeps it alive); None stays None."""
+    return None if array is None else np.ascontiguousarray(array, np.float32)
+
+
 class _Lowering:
     """One method per op, named as in Ops, with (call, workspace offset)."""
 
     def __init__(self, built: Built) -> None:
-        self._program, self._place, self._held = built.program, built.place, built.held
-
-    def _hold(self, array: Any) -> Any:
-        """f32, contiguous, alive as long as the program; None stays None."""
-        if array is None:
-            return None
-        array = np.ascontiguousarray(array, np.float32)
-        self._held.append(array)
-        return array
+        self._program, self._place = built.program, built.place
 
     def _layer(self, kv: Any) -> tuple[_native.KVCache, int]:
         if not isinstance(kv, CpuKVLayer):
@@ -174,7 +170,7 @@ class _Lowering:
         self._program.replace(self._place(call.inputs[0]), self._place(call.output))
 
     def _norm(self, name: str, gain: Any, bias: Any, eps: float) -> tuple[int, Any, Any, float]:
-        return _NORMS[name], self._hold(gain), self._hold(bias), eps
+        return _NORMS[name], _f32(gain), _f32(bias), eps
 
     def rms_norm(self, call: Call, _: int) -> None:
         norm = self._norm(call.name, call.args["gain"], call.args["bias"], call.args["eps"])
@@ -185,7 +181,7 @@ class _Lowering:
     def linear(self, call: Call, workspace: int) -> None:
         args = call.args
         norm = _NO_NORM if args["norm"] is None else self._norm(*args["norm"])
-        bias, column = self._hold(args["bias"]), 0
+        bias, column = _f32(args["bias"]), 0
         for part in parts(args["weight"]):
             rows = part.shape[0]
             self._program.linear(
@@ -194,7 +190,7 @@ class _Lowering:
                 column,
                 part,
                 norm,
-                None if bias is None else self._hold(bias[column : column + rows]),
+                None if bias is None else _f32(bias[column : column + rows]),
                 _ACTIVATIONS[args["activation"]],
                 self._place(call.inputs[1]) if len(call.inputs) > 1 else None,
                 args["scale"],
@@ -226,7 +222,7 @@ class _Lowering:
             args["renormalize"],
             (
                 routing.sigmoid,
-                self._hold(routing.bias),
+                _f32(routing.bias),
                 routing.groups,
                 routing.top_groups,
                 routing.group_top,
@@ -252,8 +248,8 @@ class _Lowering:
             cache,
             layer,
             call.args["spec"].num_heads,
-            self._hold(rotary.cos),
-            self._hold(rotary.sin),
+            _f32(rotary.cos),
+            _f32(rotary.sin),
             rotary.interleaved,
         )
 
@@ -269,11 +265,11 @@ class _Lowering:
             cache,
             layer,
             spec.num_heads,
-            self._hold(rotary.cos) if rotary else None,
-            self._hold(rotary.sin) if rotary else None,
+            _f32(rotary.cos) if rotary else None,
+            _f32(rotary.sin) if rotary else None,
             rotary.interleaved if rotary else False,
-            self._hold(norms.q),
-            self._hold(norms.k),
+            _f32(norms.q),
+            _f32(norms.k),
             norms.eps,
         )
 
@@ -289,8 +285,8 @@ class _Lowering:
             spec.scale,
             spec.softcap or 0.0,
             spec.window or 0,
-            self._hold(spec.alibi_slopes),
-            self._hold(spec.sinks),
+            _f32(spec.alibi_slopes),
+            _f32(spec.sinks),
             _SIGHTS[spec.sight],
-            self._hold(_padded(spec.relative_bias)),
+            _f32(_padded(spec.relative_bias)),
         )
