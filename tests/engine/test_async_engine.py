@@ -1,129 +1,19 @@
-"""AsyncEngine: many callers, disconnects, slow readers, overload, death. No test waits for the clock:
+"""AsyncEngine: many callers, disconnects, slow readers, overload, ends. No test waits for the clock:
 a gate in the executor decides when a step may go on."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from octavo.config import SchedulerConfig
-from octavo.engine.admission import Admission
-from octavo.engine.async_engine import AsyncEngine
-from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
-from octavo.engine.output import OutputProcessor, Outputs, TextStream
-from octavo.engine.plan import NewRow, StepPlan
-from octavo.engine.request import EngineRequest, RequestUpdate
-from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
+from octavo.engine.core import EngineCore
+from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
 from octavo.params import RequestOutput, RequestOutputKind, SamplingParams
-from octavo.tokenizer.stop import StopMatcher
-from support.toy_executor import EOS, Done, Toy, ToyExecutor, alone
-
-FREE = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.0)
-LIMIT = 64
-
-
-class Letters:
-    def __init__(self, prompt: Any, params: SamplingParams) -> None: ...
-
-    def push(self, token_id: int) -> str:
-        return chr(97 + token_id)
-
-    def flush(self) -> str:
-        return ""
-
-
-class GatedExecutor(ToyExecutor):
-    """Waits in each step until it may go on. `entered` counts the steps that have begun."""
-
-    def __init__(self, *, gated: bool) -> None:
-        super().__init__(64, 4)
-        self.gate = threading.Semaphore(0) if gated else None
-        self.entered = threading.Semaphore(0)
-
-    def submit(self, plan: StepPlan) -> Done:
-        self.entered.release()
-        if self.gate is not None:
-            self.gate.acquire()
-        return super().submit(plan)
-
-    def open(self) -> None:
-        """Let everything pass from now on."""
-        gate, self.gate = self.gate, None
-        if gate is not None:
-            gate.release(1000)
-
-    async def begun(self, steps: int = 1) -> None:
-        """Wait until so many more steps have begun."""
-        for _ in range(steps):
-            assert await asyncio.to_thread(self.entered.acquire, timeout=30), "no step begins"
-
-    async def go(self, steps: int = 1) -> None:
-        """Let steps end, and wait until the next one has begun."""
-        for _ in range(steps):
-            assert self.gate is not None
-            self.gate.release()
-            await self.begun()
-
-
-class House:
-    """An engine with its parts in reach."""
-
-    def __init__(self, *, gated: bool = False, depth: int = 1, **engine: Any) -> None:
-        config = SchedulerConfig(
-            num_pages=64,
-            page_size=4,
-            max_model_len=LIMIT,
-            max_num_seqs=4,
-            max_num_batched_tokens=32,
-            max_waiting=4,
-        )
-        self.executor = GatedExecutor(gated=gated)
-        self.core = EngineCore(Admission(config, frozenset({EOS}), 64), self.executor, steps_in_flight=depth)
-        self.executor.references = self.core.scheduler.kv.pool.references
-        self.texts = OutputProcessor(Letters, lambda params: StopMatcher(params.stop))
-        self.engine = AsyncEngine(self.core, **engine)
-
-    async def collect(
-        self, name: str, tokens: list[int], params: SamplingParams = FREE
-    ) -> list[RequestOutput]:
-        async with aclosing(self.stream(name, tokens, params)) as stream:
-            return [output async for output in stream]
-
-    def stream(self, name: str, tokens: list[int], params: SamplingParams = FREE) -> Outputs:
-        return Outputs(self.engine, self.texts.open(EngineRequest(name, tokens, params)))
-
-    def begin(
-        self, name: str, tokens: list[int], params: SamplingParams = FREE
-    ) -> asyncio.Task[list[RequestOutput]]:
-        return asyncio.create_task(self.collect(name, tokens, params))
-
-
-@asynccontextmanager
-async def house(**changes: Any) -> AsyncIterator[House]:
-    """A running engine; afterwards nothing may be left of any request."""
-    h = House(**changes)
-    h.engine.start()
-    try:
-        yield h
-    finally:
-        h.executor.open()
-        await h.engine.drain(30.0)
-        assert not h.engine._open
-        assert not h.engine._readers
-        h.core.check_integrity()
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))  # type: ignore[arg-type]
-
-
-def expected(tokens: list[int], params: SamplingParams = FREE, seed: int = 0, index: int = 0) -> list[int]:
-    return alone(tokens, params, seed, index, LIMIT, Toy())[0]
+from support.async_house import FREE, House, expected, house, run
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -323,65 +213,6 @@ def test_what_only_the_core_can_refuse_reaches_the_caller() -> None:
     run(scenario)
 
 
-def test_a_failed_request_raises_and_the_others_go_on() -> None:
-    async def scenario() -> None:
-        async with house() as h:
-
-            def fail(new: NewRow) -> str | None:
-                return "logits are not finite" if (new.request_id, new.sample_index) == ("bad", 1) else None
-
-            h.executor.fail_row = fail
-            bad, good = h.begin("bad", [1, 2], FREE.replace(n=2)), h.begin("good", [3, 4])
-            with pytest.raises(RequestFailedError, match="logits are not finite"):
-                await bad
-            assert (await good)[-1].outputs[0].token_ids == expected([3, 4])
-            assert h.engine.healthy
-
-    run(scenario)
-
-
-def test_if_the_thread_dies_everybody_hears_of_it() -> None:
-    async def scenario() -> None:
-        async with house(gated=True) as h:
-            waiting = h.begin("waiting", [9], FREE)
-            await h.executor.begun()
-            tasks = [h.begin(f"r{i}", [i + 1]) for i in range(4)]
-            await asyncio.sleep(0)
-
-            def die(*args: Any) -> Any:
-                raise SystemError("out of luck")
-
-            h.core.scheduler.update = die  # type: ignore[method-assign]
-            h.executor.open()
-            for task in [waiting, *tasks]:
-                with pytest.raises(EngineDeadError, match="the engine thread died: SystemError: out of luck"):
-                    await task
-            assert not h.engine.healthy
-            with pytest.raises(EngineDeadError, match="out of luck"):
-                await h.collect("late", [1])
-            with pytest.raises(EngineDeadError):
-                await h.engine.call(EngineCore.reset_prefix_cache)
-            h.core.scheduler.update = lambda *args: []  # type: ignore[method-assign]
-
-    run(scenario)
-
-
-def test_a_broken_executor_kills_the_engine_with_its_reason() -> None:
-    async def scenario() -> None:
-        async with house() as h:
-            h.executor.fail_step = lambda plan: RuntimeError("no device")
-            for i in range(MAX_FAILED_STEPS - 1):
-                with pytest.raises(RequestFailedError, match="no device"):
-                    await h.collect(f"r{i}", [1])
-            with pytest.raises(
-                EngineDeadError, match="3 steps in a row failed, the last with RuntimeError: no device"
-            ):
-                await h.collect("last", [1])
-            assert not h.engine.healthy
-
-    run(scenario)
-
-
 def test_drain_lets_the_running_end_and_refuses_new_ones() -> None:
     async def scenario() -> None:
         h = House(gated=True)
@@ -444,6 +275,8 @@ def test_an_engine_that_was_not_started_says_so() -> None:
         assert not h.engine.healthy
         with pytest.raises(EngineDeadError, match="the engine is not running"):
             await h.collect("r", [1])
+        with pytest.raises(EngineDeadError, match="the engine is not running"):
+            await h.engine.call(EngineCore.snapshot)
         h.engine.stop()
 
     run(scenario)
@@ -509,11 +342,19 @@ def test_the_prefix_cache_can_be_reset_from_outside() -> None:
 
 def test_any_call_is_made_on_the_engine_thread_between_two_steps() -> None:
     async def scenario() -> None:
-        async with house() as h:
+        async with house(gated=True) as h:
             running = h.begin("r", [1, 2])
+            await h.executor.begun()
+            asked = asyncio.create_task(h.engine.call(EngineCore.snapshot))
+            while not h.engine._inbox:
+                await asyncio.sleep(0)
+            await h.executor.go()
+            seen = await asked
+            assert seen.free + seen.cached + seen.used + seen.shared == 64
+            assert [(row.request_id, row.num_tokens, row.in_last_step) for row in seen.rows] == [("r", 3, 2)]
+            h.executor.open()
             names = [await h.engine.call(lambda core: threading.current_thread().name) for _ in range(3)]
             assert names == ["octavo-engine"] * 3
-            assert (await h.engine.call(EngineCore.snapshot)).free <= 64
 
             def wrong(core: EngineCore) -> None:
                 raise KeyError("x")
@@ -521,23 +362,6 @@ def test_any_call_is_made_on_the_engine_thread_between_two_steps() -> None:
             with pytest.raises(KeyError):
                 await h.engine.call(wrong)
             assert (await running)[-1].finished
-
-    run(scenario)
-
-
-def test_a_reader_that_fails_takes_nobody_with_it() -> None:
-    class Failing(TextStream):
-        def take(self, update: RequestUpdate) -> bool:
-            raise KeyError("a reader's own")
-
-    async def scenario() -> None:
-        async with house() as h:
-            bad = Outputs(h.engine, Failing(EngineRequest("bad", [3], FREE), {}, lambda token: None))
-            good = h.begin("good", [1, 2])
-            with pytest.raises(KeyError, match="a reader's own"):
-                await anext(bad)
-            await bad.aclose()
-            assert (await good)[-1].outputs[0].token_ids == expected([1, 2])
 
     run(scenario)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from octavo.engine.stats import EngineStats
 from octavo.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
 
 T = TypeVar("T")
+
+logger = logging.getLogger("octavo.engine")
 
 ABORT_GRACE_S = 5.0
 """How long drain() waits for the last step once it has aborted what was left."""
@@ -38,6 +41,22 @@ class _Abort:
 class _Call:
     function: Callable[[], Any]
     future: Future[Any]
+
+    def answer(self) -> None:
+        """Call the function, unless its caller has been cancelled meanwhile."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self.function()
+        except Exception as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+    def refuse(self, reason: Exception) -> None:
+        """Have its caller, unless cancelled, raise this."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +84,7 @@ class AsyncEngine:
     4.  A reader hears of a step at once, and merges what its caller has not fetched, so slow callers
         cost no queue. All queues are bounded by the requests in the house, and these by
         max_waiting + max_num_seqs.
-    5.  A reader that leaves aborts its request.
+    5.  A reader that leaves aborts its request; one that raises leaves, and no other one notices.
         The id stays in use until the core has confirmed the end.
     6.  If the thread dies, every reader fails with EngineDeadError, now and later.
     7.  One event loop at a time; another one may follow when the first is closed.
@@ -156,7 +175,8 @@ class AsyncEngine:
             EngineDeadError: the engine thread is not running (any more). What the function raises, too.
         """
         future: Future[T] = Future()
-        if not self._send(_Call(lambda: function(self._core), future)):
+        call = _Call(lambda: function(self._core), future)
+        if not self._thread.is_alive() or not self._send(call):
             raise self._why_dead()
         return await asyncio.wrap_future(future)
 
@@ -237,15 +257,19 @@ class AsyncEngine:
                 self._added(item)
                 continue
             reader = self._readers.get(item.request_id)
-            if reader is not None and _heard(reader, item):
-                self._send(_Abort(item.request_id, item.index))
+            if reader is not None:
+                try:
+                    if reader.take(item):
+                        self._send(_Abort(item.request_id, item.index))
+                except Exception as error:
+                    self._failed(item.request_id, reader, error)
             if item.finish_reason is not None:
                 self._ended(item.request_id)
         if dead is not None:
-            for reader in self._readers.values():
-                reader.fail(dead)
-            self._readers.clear()
+            readers, self._readers = self._readers, {}  # before any of them calls leave()
             self._open.clear()
+            for request_id, reader in readers.items():
+                _fail(request_id, reader, dead)
         if not self._open:
             self._idle.set()
 
@@ -254,10 +278,20 @@ class AsyncEngine:
         if answer.error is not None:
             self._open.pop(answer.request_id, None)
             self._readers.pop(answer.request_id, None)
-        if reader is not None and answer.error is None:
+        if reader is None:
+            return
+        if answer.error is not None:
+            _fail(answer.request_id, reader, answer.error)
+            return
+        try:
             reader.begin(answer.seed)
-        elif reader is not None and answer.error is not None:
-            reader.fail(answer.error)
+        except Exception as error:
+            self._failed(answer.request_id, reader, error)
+
+    def _failed(self, request_id: str, reader: Reader, error: Exception) -> None:
+        """A reader has raised: its request ends, and it hears nothing but this."""
+        self.leave(request_id, reader)
+        _fail(request_id, reader, error)
 
     def _ended(self, request_id: str) -> None:
         """One of the request's sequences has."""
@@ -294,7 +328,7 @@ class AsyncEngine:
             commands, self._inbox = self._inbox, []
         for command in commands:
             if isinstance(command, _Call):
-                command.future.set_exception(reason)
+                command.refuse(reason)
         self._wake_loop()
 
     def _turn(self) -> bool:
@@ -309,8 +343,14 @@ class AsyncEngine:
             if not self._busy:
                 self._busy, self._last_progress = True, self._clock()
         news: list[RequestUpdate | _Added] = []
-        for command in commands:
-            self._apply(command, news)
+        left = iter(commands)
+        try:
+            for command in left:
+                self._apply(command, news)
+        except BaseException:
+            with self._wake:
+                self._inbox[:0] = left  # calls behind the one that failed are answered by _run
+            raise
         if self._core.can_step:
             news += self._core.step()
         self._last_progress = self._clock()
@@ -324,10 +364,7 @@ class AsyncEngine:
         if isinstance(command, _Abort):
             news += self._core.abort(command.request_id, command.index)
         elif isinstance(command, _Call):
-            try:
-                command.future.set_result(command.function())
-            except Exception as error:
-                command.future.set_exception(error)
+            command.answer()
         else:
             try:
                 seed = self._core.add(command.request, command.arrival)
@@ -350,10 +387,9 @@ class AsyncEngine:
                 self._waking = False
 
 
-def _heard(reader: Reader, update: RequestUpdate) -> bool:
-    """Whether the reader ends the completion here. One that fails does, and others still hear of theirs."""
+def _fail(request_id: str, reader: Reader, error: Exception) -> None:
+    """Tell a reader that nothing more will come; what it raises at that is logged, and is nobody else's."""
     try:
-        return reader.take(update)
-    except Exception as error:
         reader.fail(error)
-        return True
+    except Exception:
+        logger.exception("the reader of request %s failed when it was told of: %s", request_id, error)
