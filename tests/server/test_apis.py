@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,41 @@ def test_anthropics_shape_from_the_doors(
     assert body["type"] == "error"
     assert body["error"].keys() == {"type", "message"}
     assert body["error"]["type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [("/a/x", "/a"), ("/a/b/x/y", "/a/b"), ("/a/bc", "/a"), ("/a/b/", "/a/b"), ("/ab", None), ("x", None)],
+)
+def test_an_unknown_path_has_the_dialect_of_the_longest_one_it_continues(
+    path: str, above: str | None
+) -> None:
+    dialects = {known: replace(OPENAI) for known in ("/a", "/a/b", "/x")}
+    table = apis.Paths(apis.Path(known, dialect) for known, dialect in dialects.items())
+    assert table[path].dialect is (OPENAI if above is None else dialects[above])
+    assert table[path].rules == Rules()
+
+
+def test_a_path_of_many_parts_takes_no_more_work_than_a_short_one() -> None:
+    """It is looked up before its key is, so anybody may send it."""
+    table = apis.table(apis.find())
+
+    def calls(path: str) -> int:
+        count = 0
+
+        def profile(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            _ = table[path]
+        finally:
+            sys.setprofile(before)
+        return count
+
+    assert calls("/" * 4) == calls("/" * 4000)
 
 
 def test_openais_words_are_as_they_were() -> None:

@@ -61,16 +61,15 @@ class Paths(dict[str, Path]):
 
     def __init__(self, paths: Iterable[Path]) -> None:
         super().__init__((each.path, each) for each in paths)
+        self._longest_first = sorted(self, key=len, reverse=True)
         self._patterns = [(compile_path(path)[0], each) for path, each in self.items() if "{" in path]
 
     def __missing__(self, path: str) -> Path:
         for pattern, each in self._patterns:
             if pattern.match(path):
                 return each
-        above = path
-        while (above := above.rpartition("/")[0]) and above not in self:
-            pass
-        return Path(path, self[above].dialect if above else OPENAI)
+        above = next((known for known in self._longest_first if path.startswith(known + "/")), None)
+        return Path(path, OPENAI if above is None else self[above].dialect)
 
 
 class EndpointError(OctavoError):
