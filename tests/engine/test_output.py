@@ -200,6 +200,18 @@ def test_metrics_are_those_of_the_whole_request() -> None:
     assert found[-1].num_cached_tokens == 4, "what was cached before, not what the first sample left"
 
 
+def test_callers_may_change_what_they_are_given() -> None:
+    """Whoever goes on with the request elsewhere still has its prompt."""
+    request = EngineRequest("r", [1, 2], SamplingParams(max_tokens=9))
+    text = processor().open(request)
+    text.take(news(letters("a")))
+    output = text.output()
+    assert output is not None
+    output.prompt_token_ids += [7]
+    output.outputs[0].token_ids += [7]
+    assert request.prompt_token_ids == [1, 2]
+
+
 def test_what_comes_after_the_end_is_ignored() -> None:
     text = stream(SamplingParams(stop=["a"]))
     assert text.take(news(letters("a")))

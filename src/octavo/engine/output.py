@@ -221,6 +221,10 @@ class TextStream:
         self.request = request
         self.news = asyncio.Event()
         self.error: Exception | None = None
+        # What each output repeats: a copy, as callers may change it, and one for all of them.
+        self._empty = RequestOutput(
+            request.request_id, request.prompt, [*request.prompt_token_ids], [], False
+        )
         self._completions = completions
         self._first = request.indexes[0]
         self._decode = decode
@@ -276,7 +280,7 @@ class TextStream:
         return RequestOutput(
             request_id=request.request_id,
             prompt=request.prompt,
-            prompt_token_ids=request.prompt_token_ids,
+            prompt_token_ids=self._empty.prompt_token_ids,
             outputs=[completion.take(delta) for completion in chosen],
             finished=finished,
             metrics=self._metrics(finished),
