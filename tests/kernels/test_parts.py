@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -422,3 +423,56 @@ def test_steps_that_draw_refuse_what_they_could_not_hand_on() -> None:
     backend = interpreted()
     with pytest.raises(UnsupportedError, match="keep nothing yet"):
         backend.steps(Model(backend, "before"), LIMITS, VOCAB)
+
+
+@pytest.mark.parametrize("recorded_at", [0, 2, 3])
+def test_a_step_keeps_what_it_has_computed_itself(recorded_at: int) -> None:
+    """A graph fills its tensors when it is replayed, not when it is recorded: who records meanwhile, at the
+    end of a step or in the midst of one, leaves that step's own rows as they are."""
+    backend = interpreted()
+    from octavo.kernels.cuda.eager import EagerOps, EagerProgram, values
+    from octavo.kernels.cuda.ops import value
+    from octavo.kernels.cuda.program import GraphProgram
+
+    model, steps = Model(backend, "before"), list[int]()
+    filled: list[Any] = []
+    jobs: list[Callable[[], None]] = []
+
+    def forward(ops: Ops, inputs: Inputs) -> Tensor:
+        result = model(ops, inputs)
+        if isinstance(ops, EagerOps):
+            filled[:] = [value(result), *values(inputs.kept).values()]
+            if len(steps) == recorded_at and jobs:
+                jobs.pop()()
+        return result
+
+    class Captures:
+        def want(self, name: str, run: Any, warm: Any, take: Any) -> None:
+            def job() -> None:
+                run()
+                there = list(filled)
+
+                def replay() -> None:
+                    run()
+                    for mine, its in zip(there, filled, strict=True):
+                        mine.copy_(its)
+
+                for each in there:
+                    each.fill_(np.nan)
+                take(SimpleNamespace(replay=replay), there[0])
+
+            if recorded_at == 0:
+                job()
+            else:
+                jobs.append(job)
+
+    captures: Any = Captures()
+    graphs = GraphProgram(backend.maker, forward, LIMITS, captures)
+    eager = EagerProgram(backend.maker, Model(backend, "before"), LIMITS)
+    for seed in range(4):
+        steps.append(seed)
+        batch = batch_of(np.random.default_rng(seed), [7, 3], [1, 1], num_pages=8)
+        want = eager.replay(batch)
+        np.testing.assert_allclose(graphs.replay(batch), want, atol=1e-5)
+        np.testing.assert_allclose(graphs.kept("x"), eager.kept("x"), atol=1e-5)
+    assert graphs.replays > 0

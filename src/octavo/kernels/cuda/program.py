@@ -24,20 +24,27 @@ from octavo.kernels.ops import F32, Forward, Inputs, Limits, Rows
 from octavo.kernels.program import Signature
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """A graph, and the tensors at fixed addresses that each of its replays fills."""
+
+    graph: Any
+    logits: torch.Tensor
+    kept: dict[str, torch.Tensor]
+
+
 @dataclass(slots=True, eq=False)
 class Captured:
-    """A bucket and, once it was recorded, its graph and what that leaves.
+    """A bucket and, once a graph of it was recorded, that graph.
 
     Attributes:
         given: at fixed addresses, as the bucket's arrays are.
-        kept: by its latest run; with a graph at fixed addresses too.
+        recorded: set by the thread that records, while another launches: a launch reads it once.
     """
 
     bucket: Bucket
     given: dict[str, torch.Tensor]
-    kept: dict[str, torch.Tensor]
-    graph: Any = None
-    logits: torch.Tensor | None = None
+    recorded: Recorded | None = None
 
 
 class GraphProgram:
@@ -93,37 +100,40 @@ class GraphProgram:
         held.bucket.write(batch)
         for name, array in arrays.items():
             held.given[name][: len(array)] = torch.as_tensor(array)
-        if held.graph is not None and held.logits is not None:
-            held.graph.replay()
+        recorded = held.recorded
+        if recorded is not None:
+            recorded.graph.replay()
             self.replays += 1
-            result = held.logits
+            result, kept = recorded.logits, recorded.kept
         else:
-            result = self._run(held, held.kept)
+            result, kept = self._run(held)
             if new:
                 self._want(held)
         # A recorded step samples each of its tokens.
-        self._kept = {name: x[: batch.num_tokens] for name, x in held.kept.items()}
+        self._kept = {name: x[: batch.num_tokens] for name, x in kept.items()}
         return result[: batch.num_sampled]
 
     def _want(self, held: Captured) -> None:
         kept: dict[str, torch.Tensor] = {}
 
-        def take(graph: Any, logits: torch.Tensor) -> None:
-            held.logits, held.kept = logits, kept
-            held.graph = graph  # last: whoever sees it finds the rest
+        def run() -> torch.Tensor:
+            logits, found = self._run(held)
+            kept.update(found)
+            return logits
 
         def warm() -> torch.Tensor:
-            other = self._new(held.bucket.form)
-            return self._run(other, other.kept)
+            return self._run(self._new(held.bucket.form))[0]
 
-        self._captures.want(str(held.bucket.form), lambda: self._run(held, kept), warm, take)
+        def take(graph: Any, logits: torch.Tensor) -> None:
+            held.recorded = Recorded(graph, logits, kept)
 
-    def _run(self, held: Captured, kept: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The forward over a bucket; kept: where what it keeps is put."""
+        self._captures.want(str(held.bucket.form), run, warm, take)
+
+    def _run(self, held: Captured) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The forward over a bucket: its result, and what it keeps."""
         inputs = Inputs(None, self._limits.extras, held.given)
         result = value(self._forward(self._maker.on(held.bucket.batch), inputs))
-        kept |= values(inputs.kept)
-        return result
+        return result, values(inputs.kept)
 
     def _new(self, form: Form) -> Captured:
         device, given = self._maker.device, self._signature.given.items()
@@ -131,4 +141,4 @@ class GraphProgram:
             name: torch.zeros((form.tokens, buffer.width), dtype=self._maker.dtype, device=device)
             for name, buffer in given
         }
-        return Captured(Bucket(form, self._limits, self._page_size, device), arrays, {})
+        return Captured(Bucket(form, self._limits, self._page_size, device), arrays)
