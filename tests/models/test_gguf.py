@@ -14,7 +14,7 @@ from octavo.checkpoints.gguf import open_gguf
 from octavo.errors import CheckpointError
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available
-from octavo.models.load import load_model
+from octavo.models.load import load_model, outline_model
 from octavo.models.parts import DecoderModel
 from octavo.models.registry import families, family, family_of
 from support.forward import Sequences, load, logits
@@ -138,3 +138,24 @@ def test_experts_of_four_bits_do_not_know_the_batch(name: str, arch: str, pair: 
     found = together.logits({0: IDS, 1: IDS[5:14], 2: IDS[:30]})
     np.testing.assert_array_equal(found[0], whole)
     np.testing.assert_array_equal(found[2], whole[:30])
+
+
+@pytest.mark.skipif(not native_available(), reason="weights are planned for the native kernels")
+@pytest.mark.parametrize(("name", "arch"), [("mixtral", "llama"), ("qwen3_moe", "qwen3moe")])
+def test_experts_of_a_cut_file_weigh_what_the_whole_file_does(
+    name: str, arch: str, pair: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Wherever among its data the file ends: before a tensor, within one expert's bytes, in an odd place."""
+    from octavo.kernels.cpu import CpuBackend
+
+    _, file = pair(name, "plain", arch, {"_exps": "Q4_0"})
+    whole = file.read_bytes()
+    tensor = gguf.GGUFReader(file)
+    experts = next(t for t in tensor.tensors if t.name == "blk.1.ffn_down_exps.weight")
+    begin, size = int(experts.data_offset), int(experts.n_bytes)
+    weighed = {}
+    for end in (begin, begin + 1, begin + size // 3, begin + size - 1, len(whole) - 7, len(whole)):
+        cut = tmp_path / f"{end}.gguf"
+        cut.write_bytes(whole[:end])
+        _, weighed[end] = outline_model(open_gguf(cut, headers=True), CpuBackend(planned=True))
+    assert set(weighed.values()) == {load_model(open_gguf(file), CpuBackend())[1]}

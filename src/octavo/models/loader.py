@@ -294,14 +294,18 @@ class Loader:
             raise CheckpointError(f"tensor {stored!r} is missing (expected shape {list(shape)})")
         whole = tuple(tensor.shape)
         if slice_ is not None and len(whole) == len(shape) + 1 and slice_ < whole[0]:
-            data = tensor.data.reshape(whole[0], -1)[slice_]
-            tensor = replace(tensor, shape=whole[1:], data=data)
+            tensor = self._slice(tensor, slice_)
         if tuple(tensor.shape) != shape and [d for d in tensor.shape if d > 1] == [d for d in shape if d > 1]:
             tensor = replace(tensor, shape=shape)  # GGUF drops a dimension of 1, or keeps it
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"tensor {stored!r} has shape {list(tensor.shape)}, expected {list(shape)}")
         self._count(stored)
         return tensor
+
+    def _slice(self, tensor: StoredTensor, index: int) -> StoredTensor:
+        """One of the matrices that are stacked in a tensor."""
+        data = tensor.data.reshape(tensor.shape[0], -1)[index]
+        return replace(tensor, shape=tuple(tensor.shape[1:]), data=data)
 
 
 def parts_of(matrices: Sequence[Stacked], role: Role) -> tuple[Part, ...]:
