@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from octavo import checkpoints
-from octavo.assembly import Loaded, load, planning
+from octavo.assembly import Loaded, least_bytes, load, planning
 from octavo.assembly.memory import free_after
 from octavo.assembly.words import words_of
 from octavo.bench import plan
@@ -243,6 +244,30 @@ def test_auto_is_refused_where_it_takes_a_gpu(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(planning, "choose", lambda *_, **__: Choice("cuda"))
     with pytest.raises(UnsupportedError, match="what device cuda would take cannot be planned"):
         plan_model(EngineConfig("smollm2"))
+
+
+@pytest.mark.parametrize("kind", ["config", "header"])
+def test_a_gpu_is_weighed_against_what_is_not_there(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """auto compares a GPU's memory with the weights of the whole model, though their bytes lie elsewhere."""
+    path, least = tmp_path, 800_000_000_000
+    if kind == "config":
+        (tmp_path / "config.json").write_text(json.dumps(LLAMA_405B))
+    else:
+        whole, path = hub.resolve("smollm2"), tmp_path / "header.gguf"
+        path.write_bytes(whole.read_bytes()[: 4 << 20])
+        least = least_bytes(checkpoints.open_checkpoint(whole), "auto")
+        assert least > 80_000_000
+    weighed: list[int] = []
+
+    def choose(*_: object, weights: Callable[[], int], **__: object) -> Choice:
+        weighed.append(weights())
+        return Choice("cpu")
+
+    monkeypatch.setattr(planning, "choose", choose)
+    plan_model(EngineConfig(str(path), threads=1, max_model_len=512, num_pages=64), free=2 << 40)
+    assert weighed[0] == least if kind == "header" else weighed[0] > least
 
 
 def test_another_machine_is_planned_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ from octavo.errors import CheckpointError
 
 if TYPE_CHECKING:
     from octavo.assembly.memory import Budget
-    from octavo.checkpoints.base import Checkpoint
+    from octavo.checkpoints.base import Checkpoint, StoredTensor
     from octavo.kernels.ops import Backend
     from octavo.models.registry import Model
     from octavo.runtime.page_file import MappedPages
@@ -171,7 +171,10 @@ def check_vocabulary(tokenizer: Tokenizer, model: Model) -> None:
 
 
 def least_bytes(checkpoint: Checkpoint, dtype: str) -> int:
-    """What the weights take on a GPU at least: as stored, or in 16 bits where they are wider."""
+    """What the weights take on a GPU at least: as stored, or in 16 bits where they are wider.
+
+    By their shapes: a file that was opened for its headers may hold none of their bytes.
+    """
     widest = 4 if dtype == "float32" else 2
     total = 0
     for name in checkpoint.tensors:
@@ -179,5 +182,14 @@ def least_bytes(checkpoint: Checkpoint, dtype: str) -> int:
             tensor = checkpoint.tensors[name]
         except CheckpointError:  # of a type that nobody reads; whoever needs it will say so
             continue
-        total += min(tensor.data.nbytes, widest * prod(tensor.shape))
+        total += min(_stored_bytes(tensor), widest * prod(tensor.shape))
     return total
+
+
+def _stored_bytes(tensor: StoredTensor) -> int:
+    from octavo.quant.registry import get_format, names
+
+    if tensor.format not in names():  # codes of a method (safetensors), whose files are never cut
+        return tensor.data.nbytes
+    format_ = get_format(tensor.format)
+    return prod(tensor.shape) // format_.block * format_.block_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from octavo.assembly.engine import limits_of, states_of
@@ -17,8 +18,10 @@ from octavo.checkpoints.hub import resolve as find
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.errors import UnsupportedError
 from octavo.kernels.cuda.device import choose
+from octavo.kernels.ops import Backend
 from octavo.kernels.select import make_planner
 from octavo.models.load import outline_model
+from octavo.models.registry import Model
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.memory import return_freed
 from octavo.runtime.page_moves import PageMoves
@@ -56,10 +59,9 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     """
     path = find(user.model)
     checkpoint = open_checkpoint(path, headers=True)
-    refuse_gpu(user, lambda: least_bytes(checkpoint, user.dtype))
-    backend = make_planner(user.backend, user.isa, user.threads or usable_threads(), user.dtype)
+    refuse_gpu(user, partial(_least, user, checkpoint))
     tokenizer = _tokenizer(user, checkpoint, path)
-    model, weights = outline_model(checkpoint, backend, user.dtype, context=user.max_model_len)
+    model, weights, backend = _outline(user, checkpoint)
     if tokenizer is not None:
         check_vocabulary(tokenizer, model)
     specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
@@ -81,6 +83,19 @@ def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:
         raise UnsupportedError(
             f"what device {device} would take cannot be planned; --device cpu plans for the CPU", "device"
         )
+
+
+def _outline(user: EngineConfig, checkpoint: Checkpoint) -> tuple[Model, int, Backend]:
+    """The model without its numbers, the bytes of its weights, and the backend that would pack them."""
+    backend = make_planner(user.backend, user.isa, user.threads or usable_threads(), user.dtype)
+    return *outline_model(checkpoint, backend, user.dtype, context=user.max_model_len), backend
+
+
+def _least(user: EngineConfig, checkpoint: Checkpoint) -> int:
+    """What load() would compare with a GPU's memory; of config.json alone, what a CPU would pack."""
+    if checkpoint.tensors:
+        return least_bytes(checkpoint, user.dtype)
+    return _outline(user, checkpoint)[1]
 
 
 def _tokenizer(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> Tokenizer | None:

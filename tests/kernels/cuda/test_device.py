@@ -176,12 +176,14 @@ def torch_module() -> Any:
 
 
 def test_weights_are_weighed_before_they_are_loaded() -> None:
-    """As stored, or in 16 bits; a tensor of an unknown type is left to whoever needs it."""
+    """As stored, or in 16 bits; a tensor of an unknown type is left to whoever needs it.
+
+    Of a file that ends before them, too; what no format describes is as large as what is there."""
     from octavo.assembly import least_bytes
     from octavo.errors import CheckpointError
 
-    def tensor(shape: tuple[int, ...], nbytes: int) -> SimpleNamespace:
-        return SimpleNamespace(shape=shape, data=np.zeros(nbytes, np.uint8))
+    def tensor(shape: tuple[int, ...], nbytes: int, format: str) -> SimpleNamespace:
+        return SimpleNamespace(shape=shape, data=np.zeros(nbytes, np.uint8), format=format)
 
     class Tensors(dict[str, Any]):
         def __getitem__(self, name: str) -> Any:
@@ -189,10 +191,16 @@ def test_weights_are_weighed_before_they_are_loaded() -> None:
                 raise CheckpointError("of a type nobody knows")
             return super().__getitem__(name)
 
-    tensors = Tensors(wide=tensor((8, 4), 128), narrow=tensor((8, 32), 144), odd=None)
-    checkpoint: Any = SimpleNamespace(tensors=tensors)
-    assert least_bytes(checkpoint, "auto") == 64 + 144
-    assert least_bytes(checkpoint, "float32") == 128 + 144
+    for wide, narrow in ((128, 144), (7, 0)):
+        tensors = Tensors(
+            wide=tensor((8, 4), wide, "F32"),
+            narrow=tensor((8, 32), narrow, "Q4_0"),
+            codes=tensor((8, 32), 200, "F8_E4M3"),
+            odd=None,
+        )
+        checkpoint: Any = SimpleNamespace(tensors=tensors)
+        assert least_bytes(checkpoint, "auto") == 64 + 144 + 200
+        assert least_bytes(checkpoint, "float32") == 128 + 144 + 200
 
 
 def test_env_shows_what_auto_takes(monkeypatch: pytest.MonkeyPatch) -> None:
