@@ -168,13 +168,58 @@ def test_parts_that_do_not_fit_are_refused(name: str, extras: Extras, message: s
         program.replay(replace(prompt(), extras=extras))
 
 
+@every_backend
 @pytest.mark.parametrize("position", [-1, 64])
-def test_native_rotation_stays_within_its_tables(position: int) -> None:
+def test_rotation_stays_within_its_tables(name: str, position: int) -> None:
     batch = prompt()
     own = batch.positions.copy()
     own[3] = position
-    program = programs(CpuBackend(1), extras=frozenset({"rope_positions"}))
+    program = programs(BACKENDS[name](), extras=frozenset({"rope_positions"}))
     with pytest.raises(ValueError, match="rotary tables"):
+        program.replay(replace(batch, extras=Extras(rope_positions=own)))
+    own[3] = 63
+    program.replay(replace(batch, extras=Extras(rope_positions=own)))
+
+
+@pytest.mark.parametrize("position", [-1, 64])
+def test_recorded_rotation_stays_within_its_tables(position: int) -> None:
+    """Graphs, and steps that draw on the device, of which no host sees what they read."""
+    backend = interpreted()
+    from octavo.kernels.cuda.capture import Captures
+    from octavo.kernels.cuda.program import GraphProgram
+    from octavo.kernels.cuda.steps import Steps
+
+    limits = replace(LIMITS, extras=frozenset({"rope_positions"}))
+    captures = Captures(Recordings(), background=False)
+    graphs = GraphProgram(backend.maker, Model(backend), limits, captures)
+    steps = Steps(backend.maker, Model(backend), limits, captures, VOCAB)
+    batch = batch_of(np.random.default_rng(1), [7, 3], [1, 1], num_pages=8)
+    batch = replace(batch, extras=Extras(rope_positions=np.int32([0, position])))
+    with pytest.raises(ValueError, match="rotary tables"):
+        graphs.replay(batch)
+    with pytest.raises(ValueError, match="rotary tables"):
+        steps.launch(batch, np.full(2, -1, np.int32), ())
+
+
+@pytest.mark.parametrize("lengths", [(64, 40), (40, 64)])
+def test_the_shortest_table_bounds_rotation(lengths: tuple[int, int]) -> None:
+    """Layers of two kinds rotate by tables of their own."""
+    backend = ReferenceBackend()
+    models = [Model(backend), Model(backend)]
+    for model, positions in zip(models, lengths, strict=True):
+        model.rotary = rotary_tables(16, 10000.0, positions)
+
+    def forward(ops: Ops, inputs: Inputs) -> Tensor:
+        one, other = (model(ops, inputs) for model in models)
+        return ops.add(one, other)
+
+    program = backend.capture(forward, replace(LIMITS, extras=frozenset({"rope_positions"})))
+    batch = prompt()
+    own = batch.positions.copy()
+    own[3] = 39
+    program.replay(replace(batch, extras=Extras(rope_positions=own)))
+    own[3] = 40
+    with pytest.raises(ValueError, match="have 40 positions"):
         program.replay(replace(batch, extras=Extras(rope_positions=own)))
 
 
@@ -223,6 +268,25 @@ def test_what_is_kept_changes_nothing_else(name: str, tap: str) -> None:
     np.testing.assert_allclose(kept, reference.kept("x"), atol=2e-4)
     with pytest.raises(ValueError, match=r"keeps \['x'\], not 'y'"):
         program.kept("y")
+
+
+def test_nothing_is_kept_before_the_first_replay() -> None:
+    backend = interpreted()
+    from octavo.kernels.cuda.capture import Captures
+    from octavo.kernels.cuda.program import GraphProgram
+
+    captures = Captures(Recordings(), background=False)
+    reference = ReferenceBackend()
+    made: list[Program] = [
+        reference.capture(Model(reference, "before"), LIMITS),
+        backend.capture(Model(backend, "before"), LIMITS),
+        GraphProgram(backend.maker, Model(backend, "before"), LIMITS, captures),
+    ]
+    for program in made:
+        with pytest.raises(ValueError, match="nothing was replayed yet"):
+            program.kept("x")
+        with pytest.raises(ValueError, match=r"keeps \['x'\], not 'y'"):
+            program.kept("y")
 
 
 def sum_of(rows: Rows) -> Callable[[Ops, Inputs], Tensor]:

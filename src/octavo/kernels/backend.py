@@ -71,7 +71,8 @@ class Program(Protocol):
 
         Raises:
             ValueError: the batch brings a part, or given an array, that the forward does not know, or one
-                that it takes is missing or of another shape.
+                that it takes is missing or of another shape; or tokens rotate by positions of their own that
+                the rotary tables lack.
         """
         ...
 
@@ -79,7 +80,7 @@ class Program(Protocol):
         """What the last replay left under that name (Ops.keep), [rows, width]; valid until the next one.
 
         Raises:
-            ValueError: the forward keeps nothing of that name.
+            ValueError: the forward keeps nothing of that name, or nothing was replayed yet.
         """
         ...
 

@@ -66,6 +66,7 @@ class Recorder(Ops):
     Attributes:
         given_as, kept_as: names -> buffers that come from, and are left to, whoever replays the forward.
         reads: the optional parts of batches that the forward takes (kernels.batch.EXTRAS).
+        turns: how many positions the shortest rotary table has; None: nothing is rotated.
     """
 
     def __init__(self) -> None:
@@ -74,6 +75,7 @@ class Recorder(Ops):
         self.given_as: dict[str, int] = {}
         self.kept_as: dict[str, int] = {}
         self.reads: set[str] = set()
+        self.turns: int | None = None
 
     def emit(self, call: Call) -> None:
         self.calls.append(call)
@@ -192,7 +194,7 @@ class Recorder(Ops):
     ) -> Tensor:
         width = spec.num_heads * spec.head_dim
         parts = (*q, *k)
-        self.reads.add("rope_positions")
+        self._rotate(rotary)
         return self._call("latent_append", parts, q[0].rows, width, kv=kv, spec=spec, rotary=rotary)
 
     def rotary_append(
@@ -206,10 +208,14 @@ class Recorder(Ops):
     ) -> Tensor:
         width = spec.num_heads * spec.head_dim
         if rotary is not None:
-            self.reads.add("rope_positions")
+            self._rotate(rotary)
         return self._call(
             "rotary_append", (qkv,), qkv.rows, width, kv=kv, spec=spec, rotary=rotary, norms=norms
         )
+
+    def _rotate(self, rotary: Rotary) -> None:
+        self.reads.add("rope_positions")
+        self.turns = len(rotary.cos) if self.turns is None else min(self.turns, len(rotary.cos))
 
     def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
         # A projection of keys and values is one of queries, keys and values with no query heads.
@@ -224,10 +230,15 @@ class Recorder(Ops):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What goes into a forward beside its batch, and what comes out beside its result, by name."""
+    """What goes into a forward beside its batch, and what comes out beside its result, by name.
+
+    Attributes:
+        turns: Recorder.turns, which a batch's own positions of rotation must stay below.
+    """
 
     given: Mapping[str, Buffer]
     kept: Mapping[str, Buffer]
+    turns: int | None = None
 
     @staticmethod
     def of(forward: Forward, limits: Limits) -> Signature:
@@ -241,8 +252,10 @@ class Signature:
         """How many rows the arrays of Rows.GIVEN have.
 
         Raises:
-            ValueError: an array is missing, unknown, of another shape or of more rows than planned.
+            ValueError: an array is missing, unknown, of another shape or of more rows than planned; or as
+                check_turns.
         """
+        self.check_turns(batch)
         if self.given.keys() != given.keys():
             raise ValueError(f"this program is given {sorted(self.given)}, not {sorted(given)}")
         counts = {Rows.TOKENS: batch.num_tokens, Rows.SAMPLED: batch.num_sampled}
@@ -257,13 +270,32 @@ class Signature:
             raise ValueError(f"{rows} given rows exceed the {limits.max_given} that were planned for")
         return rows
 
-    def check_kept(self, name: str) -> None:
+    def check_turns(self, batch: ForwardBatch) -> None:
         """
         Raises:
-            ValueError: nothing of that name is kept.
+            ValueError: the batch rotates by a position of its own that the rotary tables lack.
+        """
+        own = None if batch.extras is None else batch.extras.rope_positions
+        if own is None or self.turns is None or own.size == 0:
+            return
+        if own.min() < 0 or own.max() >= self.turns:
+            raise ValueError(
+                f"rope_positions from {own.min()} to {own.max()} leave the rotary tables, which have "
+                f"{self.turns} positions"
+            )
+
+    def check_kept(self, name: str, replayed: bool = True) -> None:
+        """
+        Args:
+            replayed: whether anything was.
+
+        Raises:
+            ValueError: nothing of that name is kept, or nothing was replayed yet.
         """
         if name not in self.kept:
             raise ValueError(f"this program keeps {sorted(self.kept)}, not {name!r}")
+        if not replayed:
+            raise ValueError("nothing was replayed yet")
 
 
 IMPLEMENTED = frozenset({"rope_positions", "replaced"})
@@ -287,7 +319,8 @@ def signed(recorder: Recorder, limits: Limits) -> Signature:
         raise UnsupportedError(f"this model does not read {', '.join(sorted(unread))}")
     buffers = recorder.buffers
     given = {name: buffers[number] for name, number in recorder.given_as.items()}
-    return Signature(given, {name: buffers[number] for name, number in recorder.kept_as.items()})
+    kept = {name: buffers[number] for name, number in recorder.kept_as.items()}
+    return Signature(given, kept, recorder.turns)
 
 
 def fuse(calls: Sequence[Call], result: int, kept: Collection[int] = ()) -> list[Call]:

@@ -318,7 +318,7 @@ class ReferenceProgram:
         return result
 
     def kept(self, name: str) -> F32:
-        self._signature.check_kept(name)
+        self._signature.check_kept(name, bool(self._kept))
         array: F32 = self._kept[name].ref
         return array
 

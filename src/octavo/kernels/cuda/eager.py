@@ -84,6 +84,6 @@ class EagerProgram:
             return result
 
     def kept(self, name: str) -> F32:
-        self._signature.check_kept(name)
+        self._signature.check_kept(name, bool(self._kept))
         with step_errors():
             return on_host(self._kept[name])

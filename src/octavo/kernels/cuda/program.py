@@ -79,7 +79,7 @@ class GraphProgram:
 
     def kept_there(self, name: str) -> torch.Tensor:
         """kept() on the device, without waiting: another program may be given it."""
-        self._signature.check_kept(name)
+        self._signature.check_kept(name, bool(self._kept))
         return self._kept[name]
 
     def launch(self, batch: ForwardBatch, given: Mapping[str, Given] | None = None) -> torch.Tensor:

@@ -80,8 +80,8 @@ class Steps:
     ) -> None:
         self._maker, self._forward, self._limits = maker, forward, limits
         self._captures, self._page_size = captures, page_size
-        signature = Signature.of(forward, limits)
-        if signature.given or signature.kept:
+        self._signature = Signature.of(forward, limits)
+        if self._signature.given or self._signature.kept:
             raise UnsupportedError("steps that draw on the device are given nothing and keep nothing yet")
         self.sampler = DeviceSampler(vocab_size, limits.max_sequences, maker.device)
         self._forms = Forms(limits)
@@ -105,6 +105,7 @@ class Steps:
         self, batch: ForwardBatch, sources: I32, owners: Sequence[int], draws: Draws | None = None
     ) -> Step:
         self._limits.check(batch)
+        self._signature.check_turns(batch)
         with step_errors():
             whole = draws is not None and draws.edits is None and draws.numbers.most < 0
             kind = Kind.of(draws.numbers) if draws is not None and whole else None
