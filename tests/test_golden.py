@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 import math
 import subprocess
@@ -105,7 +106,24 @@ def test_missing_and_new_entries_are_seen(golden: ModuleType) -> None:
     assert len(golden.judge(ENTRIES, fewer, [], True)) == 1
     assert len(golden.judge(fewer, ENTRIES, [], True)) == 1
     assert golden.judge(ENTRIES, fewer, [], False) == []
+    assert len(golden.judge(fewer, ENTRIES, [], False)) == 1
     assert golden.judge(ENTRIES, ENTRIES, [], True) == []
+
+
+def test_a_part_that_the_file_does_not_know_is_wrong(
+    golden: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that changed would compare nothing."""
+    file, listing = tmp_path / "golden.json.gz", tmp_path / "listed.json"
+    content = {"about": {"commit": "e9d8bdb"}, "entries": ENTRIES}
+    file.write_bytes(gzip.compress(json.dumps(content).encode()))
+    listing.write_text("[]")
+    for said, wrong in (({"call 1": ENTRIES["call 1"]}, 0), ({"call one": ENTRIES["call 1"]}, 1)):
+        monkeypatch.setattr(golden, "say", lambda part, said=said: said)
+        assert golden.compare(file, listing, 12) == wrong
+    monkeypatch.setattr(golden, "say", lambda part: {})
+    with pytest.raises(AssertionError, match="says nothing"):
+        golden.compare(file, listing, 12)
 
 
 def test_one_line_for_many(golden: ModuleType) -> None:
