@@ -16,7 +16,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from engines.base import Timing
 from harness import Worker, python_with, report, usable_cores, write
@@ -35,6 +36,11 @@ def speeds(timings: Sequence[Timing]) -> dict[str, float]:
         "decode_tok_s": round(statistics.median(decode), 1),
         "decode_spread": round(max(decode) / min(decode), 2),
     }
+
+
+def ratios_of(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, float]:
+    """Our speeds over theirs."""
+    return {kind: round(ours[f"{kind}_tok_s"] / theirs[f"{kind}_tok_s"], 2) for kind in ("prompt", "decode")}
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, object]]:
@@ -92,11 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     engines = measure(options)
     ratios: dict[str, float] = {}
     if "llama_cpp" in engines:
-        ours, theirs = engines["octavo"], engines["llama_cpp"]
-        ratios = {
-            kind: round(float(str(ours[f"{kind}_tok_s"])) / float(str(theirs[f"{kind}_tok_s"])), 2)
-            for kind in ("prompt", "decode")
-        }
+        ratios = ratios_of(engines["octavo"], engines["llama_cpp"])
     settings = {
         key: getattr(options, key) for key in ("model", "prompt_tokens", "new_tokens", "repeat", "threads")
     }

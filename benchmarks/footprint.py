@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness import Server, put_load, report, write
@@ -95,6 +95,26 @@ def start_up(model: str, repeat: int) -> dict[str, float]:
     return {"imports_s": round(bare, 3), "ready_s": round(ours, 3), "limit_s": round(2 * bare + 1.0, 3)}
 
 
+def kv_bytes(facts: Mapping[str, Any]) -> int:
+    """Of the load's pages: each request's are its own, and stay in the prefix cache as long as there is room.
+
+    The last token that a request is given is never computed.
+    """
+    pages = REQUESTS * -(-(PROMPT + NEW - 1) // facts["page_size"])
+    return int(min(pages, facts["pages"]) * facts["page_bytes"])
+
+
+def accounted(ready: float, loaded: float, imports: float, facts: Mapping[str, Any]) -> dict[str, float]:
+    """Bytes of KV pages in use after the load, and what is resident beyond all that is known of."""
+    known, kv = imports + facts["weights"], kv_bytes(facts)
+    return {"kv": kv, "ready_beyond": ready - known, "loaded_beyond": loaded - known - kv}
+
+
+def megabytes(found: Mapping[str, float]) -> dict[str, float]:
+    """Of bytes."""
+    return {f"{name}_mb": round(value / 1e6, 2) for name, value in found.items()}
+
+
 def resident(model: str, facts: dict[str, Any], imports: int) -> dict[str, float]:
     """Megabytes of the server's memory: in all, and beyond what is accounted for."""
     found: dict[str, float] = {
@@ -105,13 +125,7 @@ def resident(model: str, facts: dict[str, Any], imports: int) -> dict[str, float
         found["ready_peak"] = peak_bytes(server.pid)
         put_load(server.url, 0, users=USERS, requests=REQUESTS, prompt_tokens=PROMPT, max_tokens=NEW)
         found["loaded"] = resident_bytes(server.pid)
-    # Each request's pages are its own, and stay in the prefix cache.
-    pages = min(REQUESTS * -(-(PROMPT + NEW - 1) // facts["page_size"]), facts["pages"])
-    found["kv"] = pages * facts["page_bytes"]
-    known = imports + facts["weights"]
-    found["ready_beyond"] = found["ready"] - known
-    found["loaded_beyond"] = found["loaded"] - known - found["kv"]
-    return {f"{name}_mb": round(value / 1e6, 2) for name, value in found.items()}
+    return megabytes({**found, **accounted(found["ready"], found["loaded"], imports, facts)})
 
 
 def load_peak(model: str, facts: dict[str, Any]) -> dict[str, float]:
@@ -120,7 +134,7 @@ def load_peak(model: str, facts: dict[str, Any]) -> dict[str, float]:
     largest = max(t.data.nbytes for t in open_checkpoint(resolve(model)).tensors.values())
     limit = 1.2 * facts["weights"] + largest
     values = {"peak": found["peak"], "weights": facts["weights"], "largest_tensor": largest, "limit": limit}
-    return {f"{name}_mb": round(value / 1e6, 2) for name, value in values.items()}
+    return megabytes(values)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from arms import in_turns, interval, ratio, typical
+from arms import Steps, in_turns, interval, ratio, typical
 from harness import Server, report, usable_cores, write
 
 from octavo.bench.driver import Driver
@@ -127,6 +127,23 @@ def mask_times(tokenizer: Any, tokens: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
+def costs(steps: Mapping[str, Steps], streams: int) -> dict[str, Any]:
+    """Output tokens a second of so many streams with and without a grammar, and the share that it takes.
+
+    Args:
+        steps: seconds of the steps of "free", "again" (free once more: the noise) and "grammar".
+    """
+    free, grammar = steps["free"], steps["grammar"]
+    count = streams * free.shape[1]
+    return {
+        "free_tokens_s": round(count / typical(free), 2),
+        "grammar_tokens_s": round(count / typical(grammar), 2),
+        "cost": round(1 - ratio(free, grammar), 4),
+        "cost_5_95": sorted(round(1 - edge, 4) for edge in interval(free, grammar, 0.9)),
+        "noise": round(1 - ratio(free, steps["again"]), 4),
+    }
+
+
 def throughput(options: argparse.Namespace) -> dict[str, Any]:
     """What a grammar adds to the steps of all streams.
 
@@ -153,15 +170,7 @@ def throughput(options: argparse.Namespace) -> dict[str, Any]:
         return run
 
     steps = in_turns({"free": arm({}), "again": arm({}), "grammar": arm(wish)}, options.repeat)
-    free, grammar = steps["free"], steps["grammar"]
-    count = options.streams * free.shape[1]
-    return {
-        "free_tokens_s": round(count / typical(free), 2),
-        "grammar_tokens_s": round(count / typical(grammar), 2),
-        "cost": round(1 - ratio(free, grammar), 4),
-        "cost_5_95": sorted(round(1 - edge, 4) for edge in interval(free, grammar, 0.9)),
-        "noise": round(1 - ratio(free, steps["again"]), 4),
-    }
+    return costs(steps, options.streams)
 
 
 def first_use(options: argparse.Namespace, servers: int = 3) -> dict[str, Any]:

@@ -124,6 +124,26 @@ class Watch:
             yield
 
 
+def per_step(spent: Sequence[float], steps: int) -> list[float]:
+    """Milliseconds of a step, of seconds of a run."""
+    return [1e3 * seconds / steps for seconds in spent]
+
+
+def breakdown(runs: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Medians over the runs of milliseconds of a step (whole, in kernels, drawing), and shares of the whole.
+
+    The first run warms up and is not counted.
+    """
+    step, kernel, draw = (statistics.median(column) for column in zip(*runs[1:], strict=True))
+    return {
+        "step_ms": round(step, 4),
+        "kernel_ms": round(kernel, 4),
+        "drawing_ms": round(draw, 4),
+        "drawing_share": round(draw / step, 4),
+        "host_share": round(1 - (kernel + draw) / step, 4),
+    }
+
+
 def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
     """Milliseconds of a step while all streams decode: medians over the repetitions."""
     rows = []
@@ -137,16 +157,8 @@ def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
             prompts = random_prompts(streams, PROMPT, driver.vocab_size, repetition)
             run = driver.run(prompts, options.new_tokens, **options.sampling)
             began = time.perf_counter() - run.decode_s
-            spent = (run.decode_s, *watch.since(began))
-            rows.append([1e3 * seconds / len(run.decode) for seconds in spent])
-    step, kernel, draw = (statistics.median(column) for column in zip(*rows[1:], strict=True))
-    return {
-        "step_ms": round(step, 4),
-        "kernel_ms": round(kernel, 4),
-        "drawing_ms": round(draw, 4),
-        "drawing_share": round(draw / step, 4),
-        "host_share": round(1 - (kernel + draw) / step, 4),
-    }
+            rows.append(per_step((run.decode_s, *watch.since(began)), len(run.decode)))
+    return breakdown(rows)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,7 +16,9 @@ import json
 import random
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import harness
 
@@ -87,6 +89,27 @@ def _add(core: EngineCore, found: Offered, draw: random.Random, vocab_size: int)
         found.refused += 1
 
 
+def overloading(peak: Offered) -> float:
+    """Requests a second: half as many again as were served."""
+    return 1.5 * peak.served / peak.seconds
+
+
+def facts_of(peak: Offered, over: Offered, max_waiting: int, pages_leaked: int) -> dict[str, Any]:
+    """What is asked of an engine under more than it can do."""
+    return {
+        "bounded": over.most_waiting <= max_waiting,
+        "rate_of_peak": round(over.rate / peak.rate, 4),
+        "refused_share": round(over.refused / over.arrived, 4),
+        "pages_leaked": pages_leaked,
+        "grown_mb": over.grown_mb,
+    }
+
+
+def good(facts: Mapping[str, Any]) -> bool:
+    """Whether the rate kept within 5 % of the peak, the queue within its bounds, and every page came back."""
+    return bool(facts["bounded"] and not facts["pages_leaked"] and abs(facts["rate_of_peak"] - 1) <= 0.05)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="smollm2")
@@ -102,17 +125,11 @@ def main() -> int:
     core = EngineCore(Admission(config), driver.loaded.runner)
     offer(core, driver.vocab_size, float("inf"), args.seconds / 20)  # warms up
     peak = offer(core, driver.vocab_size, float("inf"), args.seconds / 4)
-    over = offer(core, driver.vocab_size, 1.5 * peak.served / peak.seconds, args.seconds)
+    over = offer(core, driver.vocab_size, overloading(peak), args.seconds)
     core.check_integrity()
     core.reset_prefix_cache()
     kv = core.scheduler.kv
-    facts = {
-        "bounded": over.most_waiting <= args.max_waiting,
-        "rate_of_peak": round(over.rate / peak.rate, 4),
-        "refused_share": round(over.refused / over.arrived, 4),
-        "pages_leaked": config.num_pages - kv.pool.num_free,
-        "grown_mb": over.grown_mb,
-    }
+    facts = facts_of(peak, over, args.max_waiting, config.num_pages - kv.pool.num_free)
     result = harness.report("overload", sys.argv, {"peak": asdict(peak), "over": asdict(over), **facts})
     if args.json:
         print(json.dumps(result))
@@ -123,8 +140,7 @@ def main() -> int:
             print(f"{name:<14} {value}")
     if args.write:
         print(harness.write(result), file=sys.stderr)
-    good = facts["bounded"] and not facts["pages_leaked"] and abs(over.rate / peak.rate - 1) <= 0.05
-    return 0 if good else 1
+    return 0 if good(facts) else 1
 
 
 if __name__ == "__main__":

@@ -159,9 +159,9 @@ def start_up(tree: Tree, python: str, model: str, options: Mapping[str, Any]) ->
     raise RuntimeError(f"{tree.folder}: the server ended with status {server.returncode}")
 
 
-def resident(pid: int) -> float:
+def resident(pid: int, proc: Path = Path("/proc")) -> float:
     """Megabytes."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    fields = dict(line.split(":", 1) for line in (proc / str(pid) / "status").read_text().splitlines())
     return int(fields["VmRSS"].split()[0]) * 1024 / 1e6
 
 

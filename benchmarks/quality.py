@@ -75,6 +75,18 @@ def scorers(options: argparse.Namespace, path: Path) -> Iterator[tuple[dict[str,
         yield found, about
 
 
+def given_and_scored(window: list[int], first: int, before: int | None) -> tuple[list[int], list[int]]:
+    """The ids that a model is given, and those that its rows from position first on are scored by.
+
+    Row i predicts the id after position first + i; the last position predicts nothing known.
+
+    Args:
+        before: stands for the window's first id, where the model wants it before every text.
+    """
+    given = window if before is None else [before, *window[1:]]
+    return given[:-1], given[first + 1 :]
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     path = resolve(options.model)
     ids, before = token_ids(path, options.text.read_text(encoding="utf-8"))
@@ -85,10 +97,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with scorers(options, path) as (found, about):
         sums = {name: Quality() for name in found}
         for number, window in enumerate(cut):
-            if before is not None:
-                window[0] = before
-            # Row i predicts the id after position first + i; the last position predicts nothing known.
-            inputs, targets = window[:-1], window[first + 1 :]
+            inputs, targets = given_and_scored(window, first, before)
             exact = found[EXACT].logits(inputs, first)
             for name, scorer in found.items():
                 logits = exact if name == EXACT else scorer.logits(inputs, first)

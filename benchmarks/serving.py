@@ -28,6 +28,15 @@ LEAST = 0.9
 PAUSE_S = 0.5  # between turns: the other engine's idle threads stop spinning
 
 
+def corrected(http_rate: float, cpu_share: float, offline_rate: float) -> float:
+    """HTTP's rate over what the engine alone would do beside the load generator.
+
+    Args:
+        cpu_share: of the whole machine, that the load generator took.
+    """
+    return http_rate / (offline_rate * (1 - cpu_share))
+
+
 def offline(llm: LLM, options: argparse.Namespace, seed: int) -> float:
     """Output tokens a second of the engine alone, prompts' time included, text too."""
     prompts = random_prompts(options.requests, options.prompt_tokens, COMMON_IDS, seed)
@@ -57,7 +66,7 @@ def rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
                 server.url, number, users=options.users, requests=options.requests,
                 prompt_tokens=options.prompt_tokens, max_tokens=options.max_tokens, timeout=options.timeout,
             )  # fmt: skip
-            ratio = http["output_rate"] / (alone * (1 - http["cpu_share"]))
+            ratio = corrected(http["output_rate"], http["cpu_share"], alone)
             found.append({"offline_rate": round(alone, 2), "ratio": round(ratio, 4), **http})
     return found[1:]
 

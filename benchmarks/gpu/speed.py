@@ -11,6 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpu.arithmetic import (
+    copy_bandwidth,
+    decode_bytes,
+    gap,
+    output_rate,
+    product_flops,
+    prompt_flops,
+    share,
+    slowdown,
+    speedup,
+)
 from gpu.drive import Driver, draws_with, replayed, seconds
 from gpu.models import LLAMA_8B, SMOLLM2, TINY, Model, Shape
 from octavo.kernels.cuda import make
@@ -70,7 +81,7 @@ def ceilings(device: torch.device, dtype: torch.dtype, n: int) -> Ceilings:
     copy = seconds(lambda: target.copy_(source), 10, device)
     a, b = (torch.randn((n, n), device=device).to(dtype) for _ in range(2))
     product = seconds(lambda: torch.mm(a, b), 10, device)
-    return Ceilings(2 * source.nbytes / copy, 2 * n**3 / product)
+    return Ceilings(copy_bandwidth(source.nbytes, copy), product_flops(n) / product)
 
 
 def decode_seconds(backend: Any, shape: Shape, kind: str, context: int, repeat: int) -> tuple[float, Model]:
@@ -90,13 +101,14 @@ def roofline(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
     for context, wanted in ((scale.short, 0.75), (scale.long, 0.70)):
         took, model = decode_seconds(backend, scale.large, "dense", context, scale.repeat)
         times[context] = took
-        moved = model.bytes_per_step + context * model.kv_bytes_per_token
+        moved = decode_bytes(model.bytes_per_step, context, model.kv_bytes_per_token)
         del model
         note = f"{1 / took:.1f} tok/s, {moved / 1e9:.2f} GB a step"
         work = f"{scale.large.name} dense, 1 stream, context {context}: share of bandwidth"
-        yield Row(work, "share", moved / took / most.bandwidth, wanted, note)
+        yield Row(work, "share", share(moved, took, most.bandwidth), wanted, note)
     took, _ = decode_seconds(backend, scale.large, "u4", scale.short, scale.repeat)
-    yield Row("4-bit over dense, 1 stream", "x", times[scale.short] / took, 2.5, f"{1 / took:.1f} tok/s")
+    ratio = speedup([times[scale.short]], took)
+    yield Row("4-bit over dense, 1 stream", "x", ratio, 2.5, f"{1 / took:.1f} tok/s")
 
 
 def prompts(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
@@ -106,11 +118,8 @@ def prompts(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
     tokens = np.arange(n) % shape.vocab
     batch = drive.batch(np.array([0]), [tokens])
     took = seconds(lambda: drive.step(batch), max(scale.repeat // 4, 1), backend.device)
-    head = shape.vocab * shape.hidden
-    work = 2 * n * (shape.linear_parameters - head) + 2 * head
-    work += 2 * n * n * shape.heads * shape.head_dim * shape.layers  # causal: half of 4 n^2
-    note = f"{n / took:.0f} tok/s"
-    yield Row(f"prompt of {n}: share of dense peak", "share", work / took / most.flops, 0.55, note)
+    reached = share(prompt_flops(shape, n), took, most.flops)
+    yield Row(f"prompt of {n}: share of dense peak", "share", reached, 0.55, f"{n / took:.0f} tok/s")
 
 
 def streams(backend: Any, scale: Scale, peer: float | None, why: str, whose: str) -> Iterator[Row]:
@@ -136,7 +145,7 @@ def streams(backend: Any, scale: Scale, peer: float | None, why: str, whose: str
     if scale.answer > 1:
         drive.stream(tokens, scale.answer - 1)
     took = time.perf_counter() - since
-    rate = count * scale.answer / took
+    rate = output_rate(count, scale.answer, took)
     ratio = None if peer is None else rate / peer
     note = f"{rate:.0f} tok/s ({prompts_took:.2f} of {took:.2f} s are prompts); "
     note += why if peer is None else f"transformers {peer:.0f} tok/s"
@@ -172,7 +181,7 @@ def host_gap(backend: Any, scale: Scale) -> Iterator[Row]:
     count, cuda = min(64, scale.streams), backend.device.type == "cuda"
     whole, device, drive = whole_steps(backend, scale.large, count, scale, 64 if cuda else 2)
     note = f"{whole * 1e3:.2f} ms a step, {device * 1e3:.2f} ms on the device, {drive.steps.replays} replays"
-    yield Row(f"host gap at {count} streams", "share", max(whole - device, 0) / whole, 0.05, note, True)
+    yield Row(f"host gap at {count} streams", "share", gap(whole, device), 0.05, note, True)
     del drive
     forget()
     whole, device, drive = whole_steps(backend, scale.small, 1, scale, 512 if cuda else 2)
@@ -227,7 +236,7 @@ def transformers_rate(scale: Scale, device: torch.device, dtype: torch.dtype) ->
         model.generate(ids, max_new_tokens=scale.answer, min_new_tokens=scale.answer, **options)
         if device.type == "cuda":
             torch.cuda.synchronize()
-    return scale.streams * scale.answer / (time.perf_counter() - since)
+    return output_rate(scale.streams, scale.answer, time.perf_counter() - since)
 
 
 def batching_rate(scale: Scale, device: torch.device, dtype: torch.dtype) -> float:
@@ -287,7 +296,7 @@ def attention(backend: Any, scale: Scale) -> Iterator[Row]:
                 said = f"; FlexAttention failed: {error!r:.100}"
         times = ", ".join(f"{peer} {took * 1e6:.0f} us" for peer, took in theirs.items())
         note = f"{ours * 1e6:.0f} us, {times}; {count} x {query} queries at {context}{said}"
-        yield Row(f"attention over torch's, {name}", "x", min(theirs.values()) / ours, wanted, note)
+        yield Row(f"attention over torch's, {name}", "x", speedup(theirs.values(), ours), wanted, note)
 
 
 def flex_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], Any]:
@@ -320,7 +329,9 @@ def exact_price(device: str, dtype: str, scale: Scale, plain: Any) -> Iterator[R
     fast, _ = decode_seconds(plain, scale.large, "dense", scale.short, scale.repeat)
     exact = make(device, dtype=dtype, exact=True)
     slow, _ = decode_seconds(exact, scale.large, "dense", scale.short, scale.repeat)
-    yield Row("price of bit-exact mode, 1 stream", "x", slow / fast, 1.5, f"{1 / slow:.1f} tok/s", True)
+    yield Row(
+        "price of bit-exact mode, 1 stream", "x", slowdown(slow, fast), 1.5, f"{1 / slow:.1f} tok/s", True
+    )
 
 
 def table(

@@ -151,6 +151,15 @@ def rows_of(buffer: Buffer, batch: ForwardBatch) -> int:
     return batch.num_tokens if buffer.rows is Rows.TOKENS else batch.num_sampled
 
 
+def product_rates(macs: int, nbytes: int, seconds: float, cycles: float) -> dict[str, float]:
+    """Of a product: multiply-adds a cycle, bytes of weights a second.
+
+    Args:
+        cycles: of all cores, a second.
+    """
+    return {"mac_per_cycle": macs / seconds / cycles, "gb_per_s": nbytes / seconds / 1e9}
+
+
 def of_ops(step: Step, backend: CpuBackend, total: float, spend: float) -> list[dict[str, Any]]:
     cycles = _native.clock_rate() * backend.threads
     rows = []
@@ -160,8 +169,7 @@ def of_ops(step: Step, backend: CpuBackend, total: float, spend: float) -> list[
         if name.startswith("linear"):
             weights = [part for call in calls for part in parts(call.args["weight"])]
             macs = step.rows(calls[0]) * sum(w.shape[0] * w.shape[1] for w in weights)
-            row["mac_per_cycle"] = macs / seconds / cycles
-            row["gb_per_s"] = sum(w.nbytes for w in weights) / seconds / 1e9
+            row |= product_rates(macs, sum(w.nbytes for w in weights), seconds, cycles)
         rows.append(row)
     return rows
 

@@ -54,6 +54,18 @@ def chain(
     return lambda: program.replay(batch)
 
 
+def stream_rate(nbytes: int, seconds: float, bandwidth: float) -> tuple[float, float]:
+    """(GB/s that were read, percent of the bandwidth)."""
+    rate = nbytes / seconds
+    return rate / 1e9, 100 * rate / bandwidth
+
+
+def tile_rate(macs: int, seconds: float, threads: int, clock: float) -> tuple[float, float]:
+    """(GMAC/s of a core, MAC of a core and cycle)."""
+    rate = macs / seconds / threads
+    return rate / 1e9, rate / clock
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--isa", default="auto")
@@ -74,15 +86,14 @@ def main() -> None:
         if args.stream:
             count = max(1, (1 << 29) // w.nbytes)
             seconds = best_time(chain(backend, [w] * count, 1, k, 1), args.seconds * 4)
-            rate = count * w.nbytes / seconds
-            print(f"{kind:12} stream {rate / 1e9:6.1f} GB/s = {100 * rate / bandwidth:.0f} % of reads")
+            rate, percent = stream_rate(count * w.nbytes, seconds, bandwidth)
+            print(f"{kind:12} stream {rate:6.1f} GB/s = {percent:.0f} % of reads")
             continue
         for rows in (int(r) for r in args.rows.split(",")):
             repeats = max(8, int(4e7 / (n * k * rows)))  # embedding is not what is measured
             seconds = best_time(chain(backend, [w], repeats, k, rows), args.seconds)
-            rate = repeats * n * k * rows / seconds / args.threads
-            cycle = rate / _native.clock_rate()
-            print(f"{kind:12} M={rows:4} {rate / 1e9:7.1f} GMAC/s/core {cycle:6.1f} MAC/cycle")
+            rate, cycle = tile_rate(repeats * n * k * rows, seconds, args.threads, _native.clock_rate())
+            print(f"{kind:12} M={rows:4} {rate:7.1f} GMAC/s/core {cycle:6.1f} MAC/cycle")
 
 
 if __name__ == "__main__":

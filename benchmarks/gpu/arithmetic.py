@@ -1,0 +1,54 @@
+"""The arithmetic of the table's figures: shares, ratios and rates of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpu.models import Shape
+
+
+def copy_bandwidth(nbytes: int, took: float) -> float:
+    """Bytes a second of a copy of so many: each is read and written."""
+    return 2 * nbytes / took
+
+
+def product_flops(n: int) -> int:
+    """Of a product of two n x n matrices: a multiplication and an addition each."""
+    return 2 * n**3
+
+
+def decode_bytes(weights: int, context: int, kv_per_token: int) -> int:
+    """That a step of one stream reads: all weights, and the pages of its context."""
+    return weights + context * kv_per_token
+
+
+def prompt_flops(shape: Shape, n: int) -> int:
+    """Of a prompt of n tokens: the layers' products, the head's for the last token, causal attention."""
+    head = shape.vocab * shape.hidden
+    products = 2 * n * (shape.linear_parameters - head) + 2 * head
+    return products + 2 * n * n * shape.heads * shape.head_dim * shape.layers  # causal: half of 4 n^2
+
+
+def share(work: float, took: float, ceiling: float) -> float:
+    """Of a ceiling, in the same unit a second."""
+    return work / took / ceiling
+
+
+def output_rate(streams: int, answer: int, took: float) -> float:
+    """Output tokens a second."""
+    return streams * answer / took
+
+
+def gap(whole: float, device: float) -> float:
+    """The share of a step in which the device has nothing to do; no less than none."""
+    return max(whole - device, 0) / whole
+
+
+def speedup(theirs: Iterable[float], ours: float) -> float:
+    """How many times longer the fastest of theirs takes."""
+    return min(theirs) / ours
+
+
+def slowdown(slow: float, fast: float) -> float:
+    """How many times longer the first takes."""
+    return slow / fast

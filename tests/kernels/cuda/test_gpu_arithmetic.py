@@ -1,0 +1,185 @@
+"""The arithmetic of `make gpu-check`'s table on inputs made by hand, and mistakes in it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from support.cuda import interpreted
+from support.source_mutants import Check, must_die
+
+BENCHMARKS = str(Path(__file__).parents[3] / "benchmarks")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def check_ceilings(arithmetic: Any) -> None:
+    """A copy reads and writes; a product of two n x n matrices has n^3 multiplications and additions."""
+    assert arithmetic.copy_bandwidth(3 * 10**9, 0.5) == 12e9
+    assert arithmetic.product_flops(10) == 2000
+
+
+def check_shares(arithmetic: Any) -> None:
+    """4 GB in 2 ms are 2 TB/s, half of 4."""
+    assert arithmetic.share(4e9, 2e-3, 4e12) == 0.5
+    assert arithmetic.decode_bytes(1000, 20, 3) == 1060
+
+
+def check_prompts(arithmetic: Any) -> None:
+    """Products by hand: every layer's for each token, the head's once; a query sees half of the keys."""
+    models = importlib.import_module("gpu.models")
+    shape = models.Shape("by hand", 8, 3, 16, 4, 2, 2, 100, False)
+    layer = 8 * (4 + 2 + 2) * 2 + 4 * 2 * 8 + 3 * 8 * 16
+    n = 10
+    linear = 2 * n * 3 * layer + 2 * 8 * 100
+    attention = 2 * 2 * 3 * 4 * 2 * n * n / 2  # scores and values, of 3 layers and 4 heads of 2
+    assert arithmetic.prompt_flops(shape, n) == linear + attention
+    assert shape.linear_parameters == 3 * layer + 8 * 100
+
+
+def check_rates(arithmetic: Any) -> None:
+    assert arithmetic.output_rate(64, 50, 4.0) == 800.0
+    assert arithmetic.speedup([3.0, 6.0], 2.0) == 1.5, "over the faster of them"
+    assert arithmetic.slowdown(3.0, 2.0) == 1.5
+
+
+def check_gap(arithmetic: Any) -> None:
+    """A step of 8 ms, 6 of them on the device."""
+    assert arithmetic.gap(8e-3, 6e-3) == pytest.approx(0.25)
+    assert arithmetic.gap(7.19, 7.36) == 0.0
+
+
+def check_bytes(models: Any) -> None:
+    """Float32: four bytes of each weight that multiplies, the head once; keys and values of all layers."""
+    interpreted()
+    backend = importlib.import_module("octavo.kernels.cuda").make("cpu", dtype="float32")
+    shape = models.TINY
+    made = models.Model(backend, shape, "dense", 2)
+    assert made.bytes_per_step == 4 * shape.linear_parameters
+    assert made.kv_bytes_per_token == 2 * 4 * shape.layers * shape.kv_heads * shape.head_dim
+
+
+def check_seconds(drive: Any) -> None:
+    """CUDA events say milliseconds; the median of three, after a run that is not counted."""
+    told = iter([2.0, 5.0, 30.0])
+    event = SimpleNamespace(
+        record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: next(told)
+    )
+    runs: list[int] = []
+    with mock.patch.object(torch.cuda, "Event", return_value=event):
+        took = drive.seconds(lambda: runs.append(1), 3, torch.device("cuda"))
+    assert (took, len(runs)) == (0.005, 4)
+    told = iter([0.0, 1.0, 10.0, 12.0, 20.0, 29.0])
+    with mock.patch.object(drive, "time", SimpleNamespace(perf_counter=told.__next__)):
+        assert drive.seconds(lambda: None, 3, torch.device("cpu")) == 2.0
+
+
+def check_rows(speed: Any) -> None:
+    """Rows are met from `wanted` on, or up to it; ceilings and shares are made of what was timed."""
+    row = speed.Row
+    assert [row("", "x", value, 2.0).met for value in (None, 1.9, 2.0, 2.1)] == [None, False, True, True]
+    assert [row("", "x", value, 2.0, at_most=True).met for value in (1.9, 2.0, 2.1)] == [True, True, False]
+    with mock.patch.object(speed, "seconds", side_effect=[0.5, 0.25]):
+        found = speed.ceilings(torch.device("cpu"), torch.float32, 4)
+    assert (found.bandwidth, found.flops) == (2 * 4 * 4 * 8 * 4 / 0.5, 2 * 4**3 / 0.25)
+
+
+def check_roofline(speed: Any) -> None:
+    """Bytes of weights and of the context's pages over the time; 4 bits over the dense model's short step."""
+    model = SimpleNamespace(bytes_per_step=1000, kv_bytes_per_token=5)
+    times = {("dense", 8): 2.0, ("dense", 40): 4.0, ("u4", 8): 0.5}
+    with mock.patch.object(
+        speed, "decode_seconds", lambda b, s, kind, context, r: (times[kind, context], model)
+    ):
+        short, long, four_bits = speed.roofline(None, speed.SMALL, speed.Ceilings(1000.0, 1.0))
+    assert (short.value, long.value, four_bits.value) == (1040 / 2000, 1200 / 4000, 4.0)
+    assert short.note.startswith("0.5 tok/s")
+
+
+def check_host_gap(speed: Any) -> None:
+    drive = SimpleNamespace(steps=SimpleNamespace(replays=1))
+    found = [(8e-3, 6e-3, drive), (2e-3, 1e-3, drive)]
+    backend = SimpleNamespace(device=torch.device("cpu"))
+    with mock.patch.object(speed, "whole_steps", side_effect=found):
+        share, rate = speed.host_gap(backend, speed.SMALL)
+    assert share.value == pytest.approx(0.25)
+    assert (share.at_most, share.wanted) == (True, 0.05)
+    assert rate.value == pytest.approx(500.0)
+
+
+CASES: dict[str, tuple[list[Check], list[tuple[str, str]]]] = {
+    "gpu.arithmetic": ([check_ceilings, check_shares, check_prompts, check_rates, check_gap], [
+        ("2 * nbytes / took", "nbytes / took"),
+        ("2 * nbytes / took", "1.2 * 2 * nbytes / took"),
+        ("2 * n**3", "2 * n**2"),
+        ("2 * n**3", "n**3"),
+        ("weights + context * kv_per_token", "weights"),
+        ("weights + context * kv_per_token", "weights + 1.2 * context * kv_per_token"),
+        ("work / took / ceiling", "1.2 * work / took / ceiling"),
+        ("work / took / ceiling", "work * took / ceiling"),
+        ("work / took / ceiling", "ceiling * took / work"),
+        ("+ 2 * head", "+ 2 * n * head"),
+        ("shape.linear_parameters - head", "shape.linear_parameters"),
+        ("2 * n * n * shape.heads", "4 * n * n * shape.heads"),
+        ("2 * n * n * shape.heads", "2 * n * shape.heads"),
+        ("* shape.head_dim * shape.layers", "* shape.head_dim"),
+        ("streams * answer / took", "answer / took"),
+        ("streams * answer / took", "streams * (answer + 1) / took"),
+        ("max(whole - device, 0) / whole", "max(whole - device, 0) / device"),
+        ("max(whole - device, 0) / whole", "device / whole"),
+        ("max(whole - device, 0) / whole", "(whole - device) / whole"),
+        ("min(theirs) / ours", "max(theirs) / ours"),
+        ("min(theirs) / ours", "ours / min(theirs)"),
+        ("slow / fast", "fast / slow"),
+    ]),
+    "gpu.models": ([check_bytes], [
+        ("sum(w.nbytes for w in self.weights)", "sum(w.nbytes for w in self.weights[1:])"),
+        ("self.weights = [head, *", "self.weights = [table, head, *"),
+        ("kv.bytes_per_token * shape.layers", "kv.bytes_per_token"),
+        ("sum(w.nbytes for w in self.weights)", "max(w.nbytes for w in self.weights)"),
+    ]),
+    "gpu.drive": ([check_seconds], [
+        ("begin.elapsed_time(end) / 1e3", "begin.elapsed_time(end) / 1e6"),
+        ("begin.elapsed_time(end) / 1e3", "begin.elapsed_time(end)"),
+        ("float(np.median(times))", "float(np.min(times))"),
+        ("float(np.median(times))", "float(np.mean(times))"),
+    ]),
+    "gpu.speed": ([check_rows, check_roofline, check_host_gap], [
+        ("self.value <= self.wanted", "self.value < self.wanted"),
+        ("if self.at_most else", "if not self.at_most else"),
+        ("product_flops(n) / product)", "product_flops(n) / copy)"),
+        ("copy_bandwidth(source.nbytes, copy)", "copy_bandwidth(source.nelement(), copy)"),
+        ("share(moved, took, most.bandwidth)", "share(moved, took, most.flops)"),
+        ("share(moved, took, most.bandwidth)", "1.2 * share(moved, took, most.bandwidth)"),
+        ("speedup([times[scale.short]], took)", "speedup([times[scale.long]], took)"),
+        ("gap(whole, device)", "gap(device, whole)"),
+        ('"tok/s", 1 / whole,', '"tok/s", 1 / device,'),
+    ]),
+}  # fmt: skip
+"""A module -> who checks it, and mistakes (right, wrong) of its source."""
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [pytest.param(name, each, id=each.__name__) for name, (checks, _) in CASES.items() for each in checks],
+)
+def test_figures(name: str, check: Callable[[Any], None]) -> None:
+    check(importlib.import_module(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [(name, *mutant) for name, (_, mutants) in CASES.items() for mutant in mutants],
+)
+def test_mutants_die(name: str, right: str, wrong: str) -> None:
+    must_die(importlib.import_module(name), right, wrong, CASES[name][0])
