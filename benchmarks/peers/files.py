@@ -12,10 +12,9 @@ from pathlib import Path
 from harness import python_with
 
 from octavo.checkpoints.hub import default_cache_dir, resolve
+from peers.rows import TINYLLAMA
 
 HERE = Path(__file__).parent
-TINYLLAMA = "tinyllama-1.1b"
-"""The name of the synthetic model; every other name is Octavo's."""
 
 
 def shipped(model: str) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from peers.files import TINYLLAMA
-
+TINYLLAMA = "tinyllama-1.1b"
+"""The name of the synthetic model; every other name is Octavo's."""
 OURS, OURS_INT8, OURS_F16 = "octavo", "octavo int8 KV", "octavo f16 KV"
 THEIRS, THEIRS_Q8 = "llama.cpp", "llama.cpp q8_0 KV"
 GROUPS: Mapping[str, str] = {

@@ -1,0 +1,402 @@
+"""Which figures the pages show: rows, where each stands in its result file, and what it should reach.
+
+figures.py renders them. A path joins keys by "/"; bounds of the peers' rows are peers/rows.py's.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from figure_runs import At, Result, Row, Table, value_at
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from peers import rows as peers
+
+# --- beside peers ---------------------------------------------------------------------------------------
+
+
+def of_row(row: peers.Row, key: str) -> At:
+    """A value of a ratio. Results from before groups were named compared int8 pages with Octavo's default."""
+
+    def find(result: Result) -> Any:
+        known = value_at(result, f"ratios/{row.name}")
+        if known is None or known["ratio"] is None:
+            return None
+        return known[key] if group(known["over"]) == row.over and group(known["with"]) == row.ours else None
+
+    return find
+
+
+def group(engine: str) -> str:
+    """Of an engine's name, in results of either form: "octavo int8 KV: Q4_0" or "octavo int8 KV"."""
+    known = [name for name in peers.GROUPS if engine.startswith(name)]
+    return max(known, key=len, default="")
+
+
+def settings(row: peers.Row) -> At:
+    """The other side's file and settings; results without `tuned` took what they were given."""
+
+    def find(result: Result) -> str:
+        over = value_at(result, f"ratios/{row.name}/over")
+        said = str(over.removeprefix(group(over)).strip(": ") or "as shipped")
+        if row.over in (peers.THEIRS, peers.THEIRS_Q8):
+            said += "" if ":" in over else ", flash attention on"
+            return said if value_at(result, f"tuned/{row.shape}") else f"{said}, untuned"
+        return f"{row.over}: {said}"
+
+    return find
+
+
+def others(row: peers.Row) -> At:
+    """The other engines' figures, the fastest of each group."""
+
+    def find(result: Result) -> str:
+        rates: dict[str, float] = {}
+        for name, each in (value_at(result, f"shapes/{row.shape}/engines") or {}).items():
+            if group(name) in OTHERS:
+                rates[group(name)] = max(rates.get(group(name), 0.0), each[row.figure])
+        return ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+
+    return find
+
+
+OTHERS = ("transformers", "openvino-genai", "vllm")
+
+
+def spread(row: peers.Row) -> At:
+    """Of our side's repetitions."""
+
+    def find(result: Result) -> Any:
+        if row.shape in (result.get("noisy") or ()):
+            return float("inf")
+        ours = value_at(result, f"ratios/{row.name}/with")
+        return value_at(result, f"shapes/{row.shape}/engines")[ours][f"{row.figure}_spread"]
+
+    return find
+
+
+def ratio(row: peers.Row) -> Row:
+    return Row(
+        row.name, "peers", (of_row(row, "ratio"), of_row(row, "ours"), of_row(row, "theirs"), others(row)),
+        ("{1:rate}", "{2:rate}", "{3}", "{0:.2f}"), least=row.least, aim=row.aim,
+        detail=settings(row), spread=spread(row), why=f"ratios/{row.name}/why",
+    )  # fmt: skip
+
+
+PEERS = {row.name: ratio(row) for row in peers.ROWS}
+SPEED = PEERS["SmolLM2, decode, 1 stream"]
+SPEED = Row(SPEED.label, SPEED.benchmark, SPEED.at[1:2], ("{0}",))
+"""By which machines are put in order: Octavo's tokens a second."""
+
+# --- one machine ------------------------------------------------------------------------------------------
+
+
+def raw_share(result: Result) -> float:
+    """Of HTTP's rounds: its rate over the engine's, nothing taken off."""
+    return statistics.median(
+        float(each["output_rate"]) / float(each["offline_rate"]) for each in result["rounds"]
+    )
+
+
+def bandwidth_share(result: Result) -> Any:
+    """Of the roofline's line of one stream."""
+    lines = [line for line in result["result"]["lines"] if (line["work"], line["size"]) == ("decode", 1)]
+    return lines[0]["bandwidth_share"] if lines else None
+
+
+def scheduler(with_prompt: bool) -> At:
+    def find(result: Result) -> Any:
+        for each in result["result"]["steps"]:
+            if each["running"] == 256 and each["with_prompt"] is with_prompt:
+                return each["schedule_us"] / 1e3 + each["update_us"] / 1e3
+        return None
+
+    return find
+
+
+SMOLLM2, GEMMA = {"settings/model": "smollm2"}, {"settings/model": "gemma3-270m"}
+FOOTPRINT, GRAMMAR = "benchmarks/footprint.py --write", "benchmarks/grammar_cost.py --repeat 24 --write"
+
+CPU = Table((
+    Row("decode, 1 stream, prompt of 128; beside llama.cpp's (flash attention on)", "decode",
+        ("engines/octavo/decode_tok_s", "engines/llama_cpp/decode_tok_s"), ("{0:rate} and {1:rate} tok/s",),
+        "make bench RESULT=1", least=15, bound="{:g} tok/s", spread="engines/octavo/decode_spread"),
+    Row("32 users over HTTP, tokens a second over the engine's alone", "serving", (raw_share,), ("{0:.3f}",),
+        "benchmarks/serving.py --write"),
+    Row("the same, the engine's taken without the load generator's share of the CPU", "serving",
+        ("medians/ratio", "medians/cpu_share"), ("{0:.3f} ({1:.1%} taken off)",),
+        "benchmarks/serving.py --write", least=0.9),
+    Row("share of the measured read bandwidth, 1.1B, 1 stream, the file's bytes", "roofline-1b",
+        (bandwidth_share,), ("{0:.0%}",), "octavo bench roofline", least=0.8, bound="{:.0%}"),
+    Row("ready, from the process's start (twice the imports' time and 1 s)", "footprint",
+        ("start_up/ready_s",), ("{0:.2f} s",), FOOTPRINT, most="start_up/limit_s", bound="{:.2f} s",
+        only=SMOLLM2),
+    Row("resident beyond weights, KV and imports: ready", "footprint", ("resident/ready_beyond_mb",),
+        ("{0:.0f} MB",), FOOTPRINT, most=70, bound="{:g} MB", only=SMOLLM2),
+    Row("resident beyond weights, KV and imports: after 32 users", "footprint",
+        ("resident/loaded_beyond_mb",), ("{0:.0f} MB",), FOOTPRINT, most=70, bound="{:g} MB", only=SMOLLM2),
+    Row("load peak beyond imports, SmolLM2", "footprint", ("load/peak_mb",), ("{0:.0f} MB",), FOOTPRINT,
+        most=146, bound="{:g} MB", only=SMOLLM2),
+    Row("load peak beyond imports, Gemma 3 270M", "footprint", ("load/peak_mb",), ("{0:.0f} MB",),
+        f"{FOOTPRINT} --model gemma3-270m", most=485, bound="{:g} MB", only=GEMMA),
+    Row("host time of a step, 1 stream", "host_time", ("streams/1/host_share",), ("{0:.1%}",),
+        "benchmarks/host_time.py --write", most=0.05, bound="{:.0%}"),
+    Row("host time of a step, 32 streams", "host_time", ("streams/32/host_share",), ("{0:.1%}",),
+        "benchmarks/host_time.py --write", most=0.05, bound="{:.0%}"),
+    Row("perplexity over llama.cpp's", "quality", ("ratios/perplexity",), ("{0:.3f}",),
+        "benchmarks/quality.py TEXT --windows 40 --write", most=1.001),
+    Row("KL divergence from float32 over llama.cpp's", "quality", ("ratios/kl",), ("{0:.3f}",),
+        "benchmarks/quality.py TEXT --windows 40 --write", most=1.02),
+    Row("first choices that change across more than 0.15 logits, llama.cpp's, of positions", "quality",
+        ("engines/octavo/flips", "engines/llama.cpp/flips", "positions"),
+        ("{0:.0f} and {1:.0f} of {2:,.0f}",),
+        "benchmarks/quality.py TEXT --windows 40 --write"),
+    Row("a fresh `pip install .`", "env-size", ("result/total_mb",), ("{0:.0f} MB",), "make env-size",
+        most=200, bound="{:g} MB"),
+))  # fmt: skip
+
+ABLATE, OVERLOAD = "octavo bench ablate smollm2", "benchmarks/overload.py --write"
+
+
+def ablated(path: str) -> At:
+    """Of `octavo bench ablate --out`, or of record.py's file around its JSON."""
+    return lambda result: value_at(result.get("result", result), path)
+
+
+ENGINE = Table((
+    Row("continuous over static batching (bound by padding)", "ablate",
+        (ablated("ratios/continuous over static"), ablated("batching/bound")), ("{0:.2f}x ({1:.2f}x)",),
+        ABLATE, least=3, bound="{:g}x"),
+    Row("shared prompt of 1,500 tokens: time to its first token, computed over cached", "ablate",
+        (ablated("ratios/cached over computed"),), ("{0:.0f}x",), ABLATE, least=10, bound="{:g}x"),
+    Row("p99 between tokens while prompts of 4,000 arrive (whole prompts)", "ablate",
+        (ablated("chunking/chunked_p99"), ablated("chunking/whole_p99")), ("{0:.0f} ms ({1:,.0f})",),
+        ABLATE, most=100, bound="{:g} ms"),
+    Row("copy-on-write, 4 beams: pages saved", "ablate", (ablated("ratios/pages saved"),), ("{0:.0%}",),
+        ABLATE, least=0.3, bound="{:.0%}"),
+    Row("KV memory without a token, pages of 16", "fragmentation", ("result/paged/waste",), ("{0:.1%}",),
+        "octavo bench fragmentation", most=0.04, bound="{:.0%}"),
+    Row("the same, slabs of 2,048 (simulated too)", "fragmentation", ("result/contiguous/waste",),
+        ("{0:.1%}",), "octavo bench fragmentation"),
+    Row("scheduler, 256 running, a step", "scheduler_cost", (scheduler(False),), ("{0:.2f} ms",),
+        "benchmarks/scheduler_cost.py", most=1, bound="{:g} ms"),
+    Row("scheduler, 256 running, a step where a prompt arrives", "scheduler_cost", (scheduler(True),),
+        ("{0:.2f} ms",), "benchmarks/scheduler_cost.py", most=1, bound="{:g} ms"),
+    Row("the same prompt after a restart, prefix on disk: time to first token", "restart",
+        ("milliseconds/from disk", "milliseconds/computed", "ratio", "milliseconds/from memory"),
+        ("{0:.0f} ms instead of {1:.0f}, {2:.1f}x ({3:.0f} ms from memory)",), "benchmarks/restart.py"),
+    Row("8,192 tokens of context, Gemma 3 270M: KV resident (without freeing behind windows)", "long-context",
+        ("split/resident", "together/resident"), ("{0:MB} ({1:MB})",), "benchmarks/long_context.py --write"),
+))  # fmt: skip
+
+
+def drift(result: Result) -> float:
+    """By how much the output under overload is off the peak, either way."""
+    return abs(float(result["rate_of_peak"]) - 1)
+
+
+def exit_test(result: Result) -> str:
+    """What the script's own exit test says."""
+    kept = result["bounded"] and not result["pages_leaked"] and drift(result) <= 0.05
+    return "passes its exit test" if kept else "**FAILS its exit test**"
+
+
+OVER = Table((
+    Row("1.5 times the load: output over the peak's", "overload", (drift, "rate_of_peak"),
+        ("{1:.3f}, off by {0:.0%}",), OVERLOAD, most=0.05, bound="{:.0%}", detail=exit_test),
+    Row("pages leaked; memory grown over the second half", "overload", ("pages_leaked", "grown_mb"),
+        ("{0:.0f}; {1:.2f} MB",), OVERLOAD, most=0),
+), detail="the script")  # fmt: skip
+
+# --- requests ---------------------------------------------------------------------------------------------
+
+API = Table((
+    Row("a mask, p50 and p99, of random answers to several schemas", "grammar_cost",
+        ("mask_p99_ms", "mask_p50_ms"), ("{1:.2f} and {0:.2f} ms",), GRAMMAR, most=1, bound="{:g} ms"),
+    Row("a grammar in 32 streams, temperature 1: share of the throughput (5 to 95 %; two equal arms)",
+        "grammar_cost", ("cost", "cost_5_95/0", "cost_5_95/1", "noise"),
+        ("{0:.1%} ({1:.1%} to {2:.1%}; {3:.1%})",), GRAMMAR, most=0.05, bound="{:.0%}",
+        only={"settings/temperature": 1.0}),
+    Row("a grammar in 32 streams, temperature 0", "grammar_cost",
+        ("cost", "cost_5_95/0", "cost_5_95/1", "noise"), ("{0:.1%} ({1:.1%} to {2:.1%}; {3:.1%})",),
+        f"{GRAMMAR} --temperature 0", most=0.05, bound="{:.0%}",
+        only={"settings/temperature": 0.0}),
+    Row("a schema of 200 properties, first use on a fresh server", "grammar_cost", ("first_use_ms",),
+        ("{0:.0f} ms",), GRAMMAR, most=50, bound="{:g} ms"),
+))  # fmt: skip
+
+
+def tested(name: str) -> At:
+    """A count of record.py --tests, or what a test has recorded by that name."""
+
+    def find(result: Result) -> Any:
+        found = result["result"]
+        return found["properties"].get(name, found.get(name))
+
+    return find
+
+
+def changed_share(result: Result) -> float:
+    found = result["result"]["properties"]
+    return float(found["changed"] / found["positions"])
+
+
+def invalid(result: Result) -> int:
+    return int(result["result"]["runs"] - result["result"]["valid"])
+
+
+COUNTED = Table((
+    Row("int8 activations, teacher-forced on 20 texts: first choices changed across more than 0.15 logits",
+        "against-transformers", (changed_share, tested("changed"), tested("positions"),
+        tested("most_changed")), ("{1:.0f} of {2:,.0f}, by at most {3:.2f}",),
+        'make test ARGS="tests/llm/test_against_transformers.py"', most=0.01, bound="{:.0%}"),
+    Row("and their KL divergence from float32, mean", "against-transformers", (tested("mean_kl"),),
+        ("{0:.4f} nats",), 'make test ARGS="tests/llm/test_against_transformers.py"', most=0.006),
+    Row("schemathesis, the scripted engine of the tests behind the app: calls without a server error",
+        "schemathesis", (tested("calls"), tested("operations")), ("{0:,.0f} of {1:.0f} operations",),
+        'make test-slow ARGS="tests/server/test_schemathesis.py"', least=5000, bound="{:,.0f}"),
+    Row("JSON-Schema-Test-Suite 2020-12: schemas that are served", "json-schema-suite",
+        (tested("share"), tested("served"), tested("schemas"), tested("generated")),
+        ("{0:.0%}, {1:.0f} of {2:.0f}; {3:.0f} generated answers valid",),
+        'make test ARGS="tests/sampling/test_grammar_suite.py"', least=0.6, bound="{:.0%}"),
+    Row("bounded strings and arrays at temperature 1.5: answers that are not valid", "valid_json",
+        (invalid, "result/runs"), ("{0:.0f} of {1:.0f}",), "benchmarks/valid_json.py", most=0),
+    Row("ThreadSanitizer: tests that pass", "sanitize", ("result/suites/thread/passed",), ("{0:,.0f}",),
+        "make sanitize"),
+    Row("AddressSanitizer and UndefinedBehaviorSanitizer: tests that pass", "sanitize",
+        ("result/suites/address/passed",), ("{0:,.0f}",), "make sanitize"),
+    Row("random operations on pool, tree, manager and scheduler: slow tests that pass", "fuzzing",
+        (tested("passed"),), ("{0:,.0f}",), 'make test-slow ARGS="tests/engine tests/model"'),
+    Row("GPU kernels that compile for compute capability 9.0, no GPU there", "compiled", ("result/kernels",),
+        ("{0:.0f}",), "python -m support.compile_kernels 90 --json"),
+    Row("families, reference and native kernels: tests that pass", "families", (tested("passed"),),
+        ("{0:,.0f}",), 'make test ARGS="tests/models"'),
+))  # fmt: skip
+
+# --- the GPU ----------------------------------------------------------------------------------------------
+
+STEPS = {"device": ("cuda", "cuda:0")}
+
+
+def host_gap(result: Result) -> Any:
+    """A gap below what the clocks resolve was once written as 0."""
+    row = value_at(result, "table/host gap at 64 streams")
+    return None if row is None else row["value"] or "not resolved"
+
+
+def on_gpu(label: str, work: str, least: float | None, spec: str, **more: Any) -> Row:
+    """A row of `make gpu-check`'s table."""
+    unit = more.pop("unit", "")
+    bound = f"{{:{spec.replace('.2f', 'g').replace('rate', ',.0f')}}}{unit}"
+    return Row(
+        label, "gpu", (f"table/{work}/value",), (f"{{0:{spec}}}{unit}",), least=least, bound=bound,
+        only=STEPS, detail=f"table/{work}/note", **more,
+    )  # fmt: skip
+
+
+GPU = Table((
+    on_gpu("Llama-3-8B shape, 1 stream, share of the copy's bandwidth",
+           "llama-3-8b dense, 1 stream, context 128: share of bandwidth", 0.75, ".0%"),
+    on_gpu("the same at 32k of context", "llama-3-8b dense, 1 stream, context 32768: share of bandwidth",
+           0.7, ".0%"),
+    on_gpu("4-bit weights over bf16, 1 stream", "4-bit over dense, 1 stream", 2.5, ".2f"),
+    on_gpu("256 streams, 512 + 256: our steps, no engine, over transformers' generate, one run",
+           "256 streams, 512 + 256, over transformers' static generate", 5, ".2f"),
+    on_gpu("64 streams, 512 + 64: our steps, no engine, over transformers' continuous batching, an "
+           "engine, its set-up in the time",
+           "64 streams, 512 + 64, over transformers' continuous batching", 5, ".2f"),
+    on_gpu("prompt of 8,192, share of the measured product's rate", "prompt of 8192: share of dense peak",
+           0.55, ".0%"),
+    on_gpu("attention over torch's faster one, prompt of 8,192", "attention over torch's, prefill", 1, ".2f"),
+    on_gpu("attention over torch's faster one, 65 queries at 4,096, ours paged, theirs contiguous",
+           "attention over torch's, paged decode", 1.2, ".2f"),
+    Row("host gap between steps at 64 streams", "gpu", (host_gap,), ("{0:.1%}",), most=0.05, bound="{:.0%}",
+        only=STEPS, detail="table/host gap at 64 streams/note"),
+    on_gpu("SmolLM2-135M shape, 1 stream", "smollm2-135m, 1 stream", 1000, "rate", unit=" tok/s"),
+    on_gpu("bit-exact mode's price, 1 stream", "price of bit-exact mode, 1 stream", None, ".2f", most=1.5),
+    on_gpu("a copy, read and written", "measured copy bandwidth", None, ".2f", unit=" TB/s"),
+    on_gpu("a product of 8,192 cubed", "measured matmul rate", None, "rate", unit=" TFLOP/s"),
+), command='make gpu-check ARGS="--table-only --batching"', detail="what it is made of")  # fmt: skip
+
+
+def failed(result: Result) -> Any:
+    checks = result.get("checks") or []
+    return sum(not each["ok"] for each in checks) if checks else None
+
+
+def greedy_text(key: str) -> At:
+    """Of the first checks: the greedy text of a real file beside NumPy's."""
+
+    def find(result: Result) -> Any:
+        named = [
+            each
+            for each in result.get("checks") or ()
+            if "greedy tokens" in each["what"] and key in each["what"]
+        ]
+        return named[0]["error"] if named else None
+
+    return find
+
+
+def findings(result: Result) -> Any:
+    tools = result.get("sanitizer")
+    return sum(not each["clean"] for each in tools) if tools else None
+
+
+GPU_CHECKS = Table((
+    Row("kernels, whole models, graphs, verify steps, pages and draws against NumPy: checks that fail", "gpu",
+        (failed, lambda r: len(r["checks"])), ("{0:.0f} of {1:.0f}",), most=0, only=STEPS),
+    Row("SmolLM2's greedy text, 96 tokens: choices that are not NumPy's", "gpu",
+        (greedy_text("first choices"),), ("{0:.0f}",), most=0, only=STEPS),
+    Row("and the logits' largest error", "gpu", (greedy_text("logits"),), ("{0:.1e}",), only=STEPS),
+    Row("compute-sanitizer, memcheck and racecheck over all checks in tiny shapes: tools with findings",
+        "gpu", (findings, lambda r: len(r.get("sanitizer") or ())), ("{0:.0f} of {1:.0f}",), most=0,
+        only=STEPS),
+), command='make gpu-check ARGS="--checks-only --model FILE"')  # fmt: skip
+
+# --- what changes cost ------------------------------------------------------------------------------------
+
+PAIRED = "make paired A=e9d8bdb B=HEAD"
+
+
+def pair(label: str, figure: str) -> Row:
+    """One figure of paired.py: B over A, and what two copies of A differ by."""
+    path = f"figures/{figure}"
+    return Row(
+        label, "paired", (f"{path}/ratio/0", f"{path}/ratio/1", f"{path}/ratio/2", f"{path}/control/1",
+                          f"{path}/control/2"),
+        ("{0:.2f} ({1:.2f} to {2:.2f})", "{3:.2f} to {4:.2f}", "{0:.3f}"), PAIRED, most=1.01,
+        only={"a": "e9d8bdbb2282"}, detail=f"{path}/verdict", spread=partial(control_spread, figure),
+    )  # fmt: skip
+
+
+def control_spread(figure: str, result: Result) -> float:
+    control = result["figures"][figure]["control"]
+    return float(control[2] / control[1])
+
+
+SEAMS = Table((
+    pair("decode, 1 stream", "decode_1_ms"), pair("decode, 32 streams", "decode_32_ms"),
+    pair("prompt", "prompt_ms"), pair("host time", "host_us"), pair("start-up", "start_up_s"),
+    pair("resident memory", "resident_mb"),
+), columns=("B / A", "control", "median"), command=PAIRED, detail="verdict")  # fmt: skip
+
+SCORED = Table((
+    Row("one row with log-probabilities among 32 greedy ones: its steps over theirs (the control)",
+        "one_scored_row", ("ratios/logprobs/ratio", "ratios/again/ratio"), ("{0:.3f} ({1:.3f})",),
+        "benchmarks/one_scored_row.py --write", most=1.02),
+))  # fmt: skip
+
+TABLES = {
+    "peers": Table(
+        tuple(PEERS.values()), ("Octavo", "llama.cpp", "others", "ratio"), "tok/s", whole=True,
+        command=".venv/bin/python benchmarks/peers --tune-peer --write", detail="llama.cpp's settings",
+    ),
+    "cpu": CPU, "engine": ENGINE, "overload": OVER, "api": API, "counted": COUNTED, "gpu": GPU,
+    "gpu-checks": GPU_CHECKS, "seams": SEAMS, "scored": SCORED,
+}  # fmt: skip
+"""By the names in the pages' marks."""

@@ -1,0 +1,343 @@
+"""scripts/figures.py: pages say what the result files say, and each way to differ is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = "docs/status.md"
+
+
+@pytest.fixture(autouse=True)
+def _on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "benchmarks")])
+
+
+def script(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Pages and result files of this checkout, without its history."""
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    return tmp_path
+
+
+def wrong(root: Path) -> list[str]:
+    return list(script("figures").check(root))
+
+
+def test_the_pages_say_what_the_files_say() -> None:
+    """`python scripts/figures.py --write` renders them; a row that it does not render names its file."""
+    command = [sys.executable, str(ROOT / "scripts" / "figures.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_a_history_commits_are_not_looked_up(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert wrong(copy) == []
+    assert "commits are not looked up" in capsys.readouterr().err
+
+
+def digits_of_tables() -> list[tuple[int, int]]:
+    """(line, column) of the last digit before each table's end, and of one in the middle of each."""
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    found = []
+    for block in re.finditer(r"<!-- figures .*?<!-- end -->", text, re.DOTALL):
+        rows = [row for row in re.finditer(r"^\|.*$", block[0], re.MULTILINE) if re.search(r"\d", row[0])]
+        for row in {rows[0], rows[-1]} if rows else ():
+            digit = list(re.finditer(r"\d", row[0]))[len(re.findall(r"\d", row[0])) // 2]
+            found.append((text.count("\n", 0, block.start() + row.start()), digit.start()))
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("place", digits_of_tables())
+def test_a_changed_digit(copy: Path, place: tuple[int, int]) -> None:
+    (line, column), page = place, copy / PAGE
+    lines = page.read_text(encoding="utf-8").split("\n")
+    digit = lines[line][column]
+    lines[line] = f"{lines[line][:column]}{9 - int(digit)}{lines[line][column + 1 :]}"
+    page.write_text("\n".join(lines), encoding="utf-8")
+    (problem,) = wrong(copy)
+    assert problem.startswith(f"{PAGE}:{line + 1}: the page says")
+
+
+def newest(root: Path, benchmark: str) -> Path:
+    """A file that the page's tables have taken a figure from."""
+    page = (root / PAGE).read_text(encoding="utf-8")
+    named = re.findall(rf"`results/({benchmark}-[^`*]*\.json)`", page)
+    return root / "benchmarks" / "results" / named[0]
+
+
+def test_a_file_with_another_figure(copy: Path) -> None:
+    path = newest(copy, "peers")
+    result = json.loads(path.read_text(encoding="utf-8"))
+    for row in result["ratios"]:
+        row["ratio"] = row["ratio"] and row["ratio"] + 0.01
+    path.write_text(json.dumps(result), encoding="utf-8")
+    problems = wrong(copy)
+    assert problems
+    assert all(f"{PAGE}:" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("benchmark", ["pipes", "peers", "gpu"])
+def test_a_file_that_is_gone(copy: Path, benchmark: str) -> None:
+    path = newest(copy, benchmark)
+    path.unlink()
+    assert f"{PAGE}: there is no benchmarks/results/{path.name}" in wrong(copy)
+
+
+def test_a_table_that_no_page_shows(copy: Path) -> None:
+    page = copy / PAGE
+    page.write_text(page.read_text(encoding="utf-8").replace("<!-- figures gpu -->", ""), encoding="utf-8")
+    assert "no page has the table gpu" in wrong(copy)
+
+
+def test_a_table_that_nobody_declares(copy: Path) -> None:
+    (copy / "README.md").write_text("<!-- figures nothing -->\n<!-- end -->\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="no table nothing"):
+        wrong(copy)
+
+
+HEADS = "| claim | figure | command |\n|---|---|---|\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("| fast | 7 ms | `make test` |", "no result file for 7"),
+        ("| fast | 1.5 times | `make test` |", "no result file for 1.5"),
+        ("| mostly | 3 of 4,000 | `make test` |", "no result file for 3"),
+        ("| fast | 12 % | `run.py` |", "no result file for 12"),
+        ("| fast | all 5 | `run.py` |", "no test proves the row"),
+        ("| fast | 34 % (`results/x.json`) | `run.py` |", ""),
+        ("| fast | 0.338 (`results/*.json`) | `run.py` |", ""),
+        ("| fast | 35 % (`results/x.json`) | `run.py` |", "35 not in x.json"),
+        ("| fast | 34 % (`results/y.json`) | `run.py` |", "no result file for 34"),
+        ("| in 7 ms | all 5 | `make test ARGS=x` |", ""),
+        ("| a | holds | `make test` |\n| b | | the same with `-s` |", ""),
+    ],
+)
+def test_a_row_by_hand(tmp_path: Path, row: str, problem: str) -> None:
+    (tmp_path / "x.json").write_text('{"a": [{"share": 0.338}], "b": true}', encoding="utf-8")
+    found = list(script("figures").rows_outside("p.md", HEADS + row + "\n\ntext 7 ms\n", tmp_path))
+    assert bool(found) is bool(problem)
+    assert all(each.startswith(f"p.md:3: {problem}:") for each in found)
+
+
+def made(commit: str, date: str, value: float, **more: Any) -> Any:
+    """A run of the benchmark "x"."""
+    machine = {"cpu": "AMD EPYC", "family_model": "25/1", "cores": 2, "flags": ["avx2"]}
+    result = {"benchmark": "x", "commit": commit, "date": date, "value": value, "machine": machine, **more}
+    return script("figure_runs").Run(Path(f"x-{date}-{commit}-{value}.json"), result)
+
+
+def row(**more: Any) -> Any:
+    runs = script("figure_runs")
+    return runs.Row("what", "x", ("value",), ("{0:.2f}",), "x.py", **more)
+
+
+class NoHistory:
+    complete = False
+
+    def lacks(self, commit: str) -> bool:
+        return commit.startswith("gone")
+
+
+def rendered(runs: list[Any], *rows: Any) -> str:
+    table = script("figure_runs").Table(rows or (row(),))
+    return str(script("figures").render(table, sorted(runs, key=lambda run: run.date), NoHistory()))
+
+
+def test_a_figure_is_the_median_of_all_runs_of_its_commit() -> None:
+    runs = [made("aaaaaaaaa", "2", 1.0), made("aaaaaaaaa", "3", 2.0), made("aaaaaaaaa", "4", 9.0)]
+    text = rendered(runs)
+    assert "| what | 2.00 | | aaaaaaa [1, 2, 3] | `x.py` |" in text
+    assert all(run.path.name in text for run in runs)
+    assert "| 1.50 | | aaaaaaa [1, 2] |" in rendered(runs[:2])
+
+
+def test_the_newest_commit_is_the_one_first_measured_last() -> None:
+    """Measuring an old one again does not bring it back; a changed tree is a commit of its own."""
+    runs = [made("old", "1", 1.0), made("new", "2", 2.0), made("old", "3", 5.0)]
+    assert "| 2.00 | | new [1] |" in rendered(runs)
+    assert "| 7.00 | | new+ [1]; changed tree |" in rendered([*runs, made("new+", "4", 7.0)])
+
+
+def test_what_a_quick_run_says_is_no_figure() -> None:
+    runs = [made("old", "1", 1.0), made("new", "2", 2.0, settings={"quick": True})]
+    assert "| 1.00 | | old [1] |" in rendered(runs)
+
+
+def test_machines_and_instructions_stand_apart() -> None:
+    other = {"cpu": "AMD EPYC", "family_model": "26/2", "cores": 2, "flags": ["avx512_vnni", "avx2"]}
+    runs = [
+        made("a", "1", 1.0), made("b", "2", 2.0, machine=other),
+        made("c", "3", 3.0, machine=other, settings={"options": {"isa": "avx2"}}),
+        made("d", "4", 4.0, engines={"octavo": {"notes": "isa=scalar"}}),
+    ]  # fmt: skip
+    text = rendered(runs)
+    for kind in ("Zen 3, 2 cores, avx2", "Zen 5, 2 cores, avx512vnni", "Zen 5, 2 cores, avx2", "scalar"):
+        assert re.search(rf"\*\*AMD EPYC .*{kind}\*\*, commit [abcd]\.", text)
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds", "cell"),
+    [
+        (1.0, {"least": 1.0}, "| 1.00 | 1 |"),
+        (0.99, {"least": 1.0}, "| **0.99** | 1 |"),
+        (1.0, {"most": 1.0}, "| 1.00 | at most 1 |"),
+        (1.01, {"most": 1.0}, "| **1.01** | at most 1 |"),
+        (1.01, {"most": "value"}, "| 1.01 | at most 1.01 |"),
+        (1.0, {"least": 0.5, "aim": 2.0}, "| 1.00 | 0.5 | 2 |"),
+    ],
+)
+def test_bold_is_not_reached(given: float, bounds: dict[str, Any], cell: str) -> None:
+    assert cell in rendered([made("a", "1", given)], row(**bounds))
+
+
+@pytest.mark.parametrize(
+    ("commit", "more", "marks"),
+    [
+        ("a", {}, ""),
+        ("a", {"spread": 1.10}, ""),
+        ("a", {"spread": 1.11}, "; noisy"),
+        ("a", {"noisy": True}, "; noisy"),
+        ("a", {"noisy": False, "spread": 2.0}, ""),
+        ("a+", {}, "; changed tree"),
+        ("gone", {}, "; not in history"),
+        ("gone+", {"noisy": True}, "; not in history; changed tree; noisy"),
+    ],
+)
+def test_marks(commit: str, more: dict[str, Any], marks: str) -> None:
+    text = rendered([made(commit, "1", 1.0, **more)], row(spread="spread"))
+    assert f"| {commit} [1]{marks} |" in text
+    assert ("**Noisy machine**" in text) is ("noisy" in marks)
+
+
+def test_what_was_never_measured_is_said() -> None:
+    other = dataclasses.replace(row(), label="missing", at=("nothing",))
+    assert "Not measured yet: missing (`x.py`)." in rendered([made("a", "1", 1.0)], row(), other)
+
+
+def test_the_slowest_machine_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script("figures"), "SPEED", row())
+    slow, fast, unknown = ({"cpu": name, "flags": ["avx2"]} for name in ("Z", "A", "B"))
+    runs = [
+        made("a", "1", 9.0, machine=fast), made("a", "2", 3.0, machine=slow),
+        made("a", "3", 1.0, machine=unknown, benchmark="other"),
+    ]  # fmt: skip
+    kinds = script("figures").kinds(runs)
+    assert [kind[0] for kind in kinds] == ["Z", "A", "B"]
+
+
+def git(root: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(root), *identity, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_commit_outside_of_the_history(tmp_path: Path) -> None:
+    """One that the folder still has, but that HEAD does not come from, is lost to who clones it."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    git(tmp_path, "init", "--quiet")
+    commits = []
+    for message in ("one", "two"):
+        git(tmp_path, "commit", "--allow-empty", "--quiet", "--message", message)
+        commits.append(git(tmp_path, "rev-parse", "HEAD"))
+    git(tmp_path, "reset", "--quiet", "--hard", commits[0])
+    history = script("figure_runs").History(tmp_path)
+    assert history.complete
+    assert [history.lacks(commit[:7]) for commit in (*commits, "1234567", "unknown")] == [
+        False, True, True, False
+    ]  # fmt: skip
+    assert not history.lacks(commits[0][:7] + "+")
+    assert script("figure_runs").History(tmp_path / "none").complete is False
+
+
+def peers_result(commit: str, date: str, old: bool) -> Any:
+    """A result of either form, of one row."""
+    mine, theirs = (
+        ("octavo Q4_0", "llama.cpp Q4_0") if old else ("octavo: Q4_0", "llama.cpp: Q4_0, flash_attn=0")
+    )
+    ratio = {
+        "row": "SmolLM2, decode, 1 stream", "with": mine, "ours": 300.0, "over": theirs, "theirs": 150.0,
+        "ratio": 2.0, "least": 1.6, "aim": None, "reached": True,
+    }  # fmt: skip
+    engines = {mine: {"prompt": 1.0, "prompt_spread": 1.0, "decode": 300.0, "decode_spread": 1.05}}
+    engines["transformers" if old else "transformers: as shipped"] = {"prompt": 1.0, "decode": 20.0}
+    shapes = {"short": {"shape": "s", "engines": engines, "missing": []}}
+    more = {} if old else {"noisy": [], "tuned": {"short": {"llama.cpp": {"decode": {}}}}}
+    return made(commit, date, 0.0, benchmark="peers", shapes=shapes, ratios=[ratio], **more)
+
+
+@pytest.mark.parametrize(
+    ("old", "settings"), [(True, "Q4_0, flash attention on, untuned"), (False, "Q4_0, flash_attn=0")]
+)
+def test_results_of_peers_in_both_forms(old: bool, settings: str) -> None:
+    figures, table = script("figures"), script("figure_tables").TABLES["peers"]
+    text = figures.render(table, [peers_result("a", "1", old)], NoHistory())
+    expected = (
+        f"| SmolLM2, decode, 1 stream | 300 | 150 | transformers 20 | 2.00 | 1.75 | {settings} | a [1] |"
+    )
+    assert expected in text
+    assert "Not measured here: SmolLM2, prompt of 512;" in text
+
+
+def test_a_peer_that_failed_is_said() -> None:
+    figures, table = script("figures"), script("figure_tables").TABLES["peers"]
+    run = peers_result("a", "1", False)
+    run.result["ratios"].append(
+        {"row": "SmolLM2, prompt of 512", "ratio": None, "why": "llama.cpp is missing or failed"}
+    )
+    text = figures.render(table, [run], NoHistory())
+    assert "SmolLM2, prompt of 512 (llama.cpp is missing or failed);" in " ".join(text.split())
+
+
+def test_int8_pages_are_compared_with_float16_ones() -> None:
+    """Results from before the groups divided them by Octavo's default."""
+    table = script("figure_tables").TABLES["peers"]
+    (wanted,) = [row for row in table.rows if row.label.endswith("int8 KV over f16")]
+    ratio = {
+        "row": wanted.label,
+        "with": "octavo int8 KV",
+        "ours": 3.0,
+        "over": "octavo",
+        "theirs": 2.0,
+        "ratio": 1.5,
+    }
+    run = made("a", "1", 0.0, benchmark="peers", ratios=[ratio])
+    assert run.values(wanted) is None
+    ratio["over"] = "octavo f16 KV"
+    assert run.values(wanted)[0] == 1.5
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "not resolved"), (None, "not resolved"), (0.031, "3.1 %")])
+def test_a_gap_that_the_clocks_do_not_resolve(value: float | None, text: str) -> None:
+    work = {"work": "host gap at 64 streams", "value": value, "note": "7 ms"}
+    table = script("figure_tables").TABLES["gpu"]
+    run = made("a", "1", 0.0, benchmark="gpu", device="cuda", table=[work])
+    found = script("figures").render(table, [run], NoHistory())
+    assert f"| host gap between steps at 64 streams | {text} | at most 5 % | 7 ms | a [1] |" in found
+
+
+def test_a_run_that_fails_its_exit_test_says_so() -> None:
+    facts = {"bounded": True, "pages_leaked": 0, "grown_mb": 0.0, "rate_of_peak": 1.0501}
+    table = script("figure_tables").TABLES["overload"]
+    text = script("figures").render(table, [made("a", "1", 0.0, benchmark="overload", **facts)], NoHistory())
+    assert "| **1.050, off by 5 %** | at most 5 % | **FAILS its exit test** |" in text
