@@ -15,8 +15,10 @@ resident              megabytes of that server
 
 All are better when smaller. A figure is "within" where the interval of its ratio reaches into 0.99 to 1.01
 and its median is no further from 1 than the widest end of the control's interval; "better" where it is not
-and the median is below 1 with the interval ending below 1.01; else "apart", and pairs are added up to
---max-pairs. Exits 1 where a figure stays apart. Give it the machine alone.
+and the median is below 1 with the interval ending below 1.01; else "apart". A wide interval makes "within"
+easy to reach, and a wide control as well: where one of both is wider than 0.10, the figure is marked "noisy"
+beside its verdict, and so is the table. Pairs are added up to --max-pairs while a figure is apart or noisy.
+Exits 1 where a figure stays apart. Give it the machine alone.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ import golden_models
 TURN = Path(__file__).resolve().parent / "paired_turn.py"
 FIGURES = ("decode_1_ms", "decode_32_ms", "prompt_ms", "host_us", "start_up_s", "resident_mb")
 LOW, HIGH = 0.99, 1.01
+WIDEST = 0.10
 RESAMPLES, CONFIDENCE = 10_000, 0.95
 WITHIN, BETTER, APART = "within", "better", "apart"
 Figures = dict[str, float]
@@ -77,6 +80,16 @@ def verdict(ratio: Ratio, control: Ratio) -> str:
     return BETTER if ratio.median < 1 and ratio.high < HIGH else APART
 
 
+def is_noisy(*ratios: Ratio) -> bool:
+    """One of the intervals is so wide that "within" says little."""
+    return any(round(ratio.high - ratio.low, 4) > WIDEST for ratio in ratios)
+
+
+def noisy_of(judged: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Names of the noisy figures."""
+    return [name for name, found in judged.items() if found["noisy"]]
+
+
 def schedule(pair: int) -> tuple[str, ...]:
     """Turns of a pair: A B and A C, where C is the control, the other way round in every second pair."""
     turns = ("A", "B", "A'", "C")
@@ -96,7 +109,7 @@ class Arms:
         }
 
     def judged(self) -> dict[str, dict[str, Any]]:
-        """Every figure: both medians, ratio, control, verdict."""
+        """Every figure: both medians, ratio, control, verdict, whether it is noisy."""
         ours, control = self.ratios("A", "B"), self.ratios("A'", "C")
         return {
             name: {
@@ -105,6 +118,7 @@ class Arms:
                 "ratio": [round(value, 4) for value in ours[name]],
                 "control": [round(value, 4) for value in control[name]],
                 "verdict": verdict(ours[name], control[name]),
+                "noisy": is_noisy(ours[name], control[name]),
             }
             for name in FIGURES
         }
@@ -220,7 +234,7 @@ def built(tree: Tree, others: Sequence[Path]) -> Tree:
 
 
 def compare(options: argparse.Namespace, arms: Arms, trees: Mapping[str, Tree], tiny: str) -> int:
-    """Take turns until no figure is apart, or until there were enough. Returns the number of pairs."""
+    """Take turns until no figure is apart or noisy, or until there were enough. Returns the pairs' number."""
     done, wanted = 0, int(options.pairs)
     settings = {"threads": options.threads, "quick": options.quick}
     while True:
@@ -231,20 +245,24 @@ def compare(options: argparse.Namespace, arms: Arms, trees: Mapping[str, Tree], 
                 shown = "  ".join(f"{name} {figures[name]:.4g}" for name in FIGURES)
                 print(f"pair {pair + 1:2d} {turn:2s} {shown}", file=sys.stderr, flush=True)
         done = wanted
-        apart = [name for name, found in arms.judged().items() if found["verdict"] == APART]
-        if not apart or wanted >= options.max_pairs:
+        judged = arms.judged()
+        unsure = [name for name, found in judged.items() if found["verdict"] == APART or found["noisy"]]
+        if not unsure or wanted >= options.max_pairs:
             return done
         wanted = min(wanted + options.more, options.max_pairs)
-        print(f"{', '.join(apart)}: more pairs, up to {wanted}", file=sys.stderr)
+        print(f"{', '.join(unsure)}: more pairs, up to {wanted}", file=sys.stderr)
 
 
 def table(judged: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """One line a figure."""
+    """One line a figure, and one for the whole where figures are noisy."""
     yield f"{'figure':14}{'A':>10}{'B':>10}   {'B / A':26}{'control':26}"
     for name, found in judged.items():
         both = ["{:.4f} ({:.4f}-{:.4f})".format(*found[arm]) for arm in ("ratio", "control")]
         figures = f"{found['a']:>10.4g}{found['b']:>10.4g}"
-        yield f"{name:14}{figures}   {both[0]:26}{both[1]:26}{found['verdict']}"
+        marked = f"{found['verdict']}{', noisy' if found['noisy'] else ''}"
+        yield f"{name:14}{figures}   {both[0]:26}{both[1]:26}{marked}"
+    if noisy := noisy_of(judged):
+        yield f"NOISY: wider than {WIDEST:.2f} in {', '.join(noisy)}: an idle machine must say it again"
 
 
 def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
@@ -280,7 +298,8 @@ def main(arguments: Sequence[str]) -> int:
         trees = {"A": a, "B": b, "A'": a, "C": control}
         pairs = compare(options, arms, trees, tiny)
         judged = arms.judged()
-        body = {"a": a.commit, "b": b.commit, "pairs": pairs, "figures": judged, "turns": arms.turns}
+        about = {"a": a.commit, "b": b.commit, "pairs": pairs, "noisy": noisy_of(judged)}
+        body = {**about, "figures": judged, "turns": arms.turns}
     settings = {"model": options.model, "threads": options.threads, "quick": options.quick}
     result = report("paired", sys.argv, {"settings": settings, **body})
     print(json.dumps(result, indent=2) if options.json else "\n".join(table(judged)))

@@ -69,6 +69,32 @@ def check_verdicts(paired: Any) -> None:
         assert paired.verdict(paired.Ratio(*ours), paired.Ratio(*control)) == expected, (ours, control)
 
 
+NOISE: list[tuple[tuple[float, float, float], tuple[float, float, float], bool]] = [
+    ((1.0, 0.95, 1.05), (1.0, 0.95, 1.05), False),  # as wide as may be
+    ((1.0, 0.90, 1.0), (1.0, 1.0, 1.10), False),
+    ((1.0, 0.9499, 1.05), (1.0, 1.0, 1.0), True),
+    ((1.0, 1.0, 1.0), (1.0, 0.95, 1.0501), True),
+    ((1.5, 1.4, 1.6), (1.5, 1.4, 1.6), True),
+]
+
+
+def check_noise(paired: Any) -> None:
+    """Either interval, by its width; where it lies does not matter."""
+    for ours, control, expected in NOISE:
+        found = paired.is_noisy(paired.Ratio(*ours), paired.Ratio(*control))
+        assert found == expected, (ours, control)
+    # 0.9 and 1.1 in turn, of B or of the control: noisy, and within by the rule.
+    wide, still = [0.9, 1.1] * 5, [1.0] * 10
+    for ours, control in ((wide, still), (still, wide), (still, still)):
+        arms = paired.Arms()
+        for turn, values in (("A", still), ("B", ours), ("A'", still), ("C", control)):
+            arms.turns[turn] = [dict.fromkeys(paired.FIGURES, value) for value in values]
+        judged = arms.judged()
+        noisy = ours is wide or control is wide
+        assert paired.noisy_of(judged) == (list(paired.FIGURES) if noisy else [])
+        assert {found["verdict"] for found in judged.values()} == {"within"}
+
+
 def check_schedule(paired: Any) -> None:
     turns = [turn for pair in range(4) for turn in paired.schedule(pair)]
     assert [turn for turn in turns if turn in "AB"] == list("ABBAABBA")
@@ -88,7 +114,7 @@ def check_arms(paired: Any) -> None:
         assert found["verdict"] == "apart", "its interval does not reach into 0.99 to 1.01"
 
 
-CHECKS: list[Callable[[Any], None]] = [check_ratio, check_verdicts, check_schedule, check_arms]
+CHECKS: list[Callable[[Any], None]] = [check_ratio, check_verdicts, check_noise, check_schedule, check_arms]
 MUTANTS = [
     ("[b / a for", "[a / b for"),
     ("statistics.median(rng.choices", "statistics.mean(rng.choices"),
@@ -105,6 +131,12 @@ MUTANTS = [
     ("if reaches and abs", "if reaches or abs"),
     ("return BETTER if ratio.median < 1 and ratio.high < HIGH else APART", "return APART"),
     ("ratio.median < 1 and ratio.high < HIGH", "ratio.median < 1"),
+    ("round(ratio.high - ratio.low, 4) > WIDEST", "ratio.high - ratio.low > WIDEST"),
+    ("round(ratio.high - ratio.low, 4) > WIDEST", "ratio.high - 1 > WIDEST / 2"),
+    ("return any(round", "return all(round"),
+    ("is_noisy(ours[name], control[name])", "is_noisy(ours[name])"),
+    ("is_noisy(ours[name], control[name])", "is_noisy(control[name])"),
+    ('if found["noisy"]]', 'if found["verdict"] == APART]'),
     ("if pair % 2 == 0 else", "if True else"),
     ('self.ratios("A", "B")', 'self.ratios("B", "A")'),
     ('self.ratios("A\'", "C")', 'self.ratios("A", "B")'),
@@ -122,24 +154,32 @@ def test_mutants_die(paired: ModuleType, right: str, wrong: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("medians", "pairs"),
-    [([1.0], 9), ([1.5, 1.0], 15), ([1.5] * 9, 27), ([0.5], 9)],
-    ids=["within", "more pairs help", "stays apart", "better"],
+    ("looks", "pairs"),
+    [
+        ([(1.0, False)], 9),
+        ([(1.5, False), (1.0, False)], 15),
+        ([(1.5, False)] * 9, 27),
+        ([(0.5, False)], 9),
+        ([(1.0, True), (1.0, False)], 15),
+        ([(1.0, True), (1.5, False), (1.0, True), (1.0, True)], 27),
+        ([(0.5, True)] * 9, 27),
+    ],
+    ids=["within", "more pairs help", "stays apart", "better", "noise ends", "one or the other", "noisy"],
 )
 def test_pairs_are_added_until_it_is_known(
-    paired: ModuleType, monkeypatch: pytest.MonkeyPatch, medians: list[float], pairs: int
+    paired: ModuleType, monkeypatch: pytest.MonkeyPatch, looks: list[tuple[float, bool]], pairs: int
 ) -> None:
-    """B takes medians[i] of A's time after the i-th look."""
-    arms = paired.Arms()
+    """B takes looks[i] of A's time after the i-th look, and the figure is noisy or not."""
+    arms, left = paired.Arms(), list(looks)
     rng = random.Random(3)
 
     def turn(tree: str, *_: Any) -> dict[str, float]:
         return dict.fromkeys(paired.FIGURES, 1 + rng.random() / 1e4)
 
     def judged() -> dict[str, dict[str, Any]]:
-        ratio = medians.pop(0)
-        ours = paired.Ratio(ratio, ratio, ratio)
-        return {"host_us": {"verdict": paired.verdict(ours, paired.Ratio(1.0, 0.99, 1.01))}}
+        ratio, noisy = left.pop(0)
+        told = paired.verdict(paired.Ratio(ratio, ratio, ratio), paired.Ratio(1.0, 0.99, 1.01))
+        return {"host_us": {"verdict": told, "noisy": noisy}}
 
     monkeypatch.setattr(paired, "run_turn", turn)
     monkeypatch.setattr(arms, "judged", judged)
@@ -216,4 +256,8 @@ def test_table_and_json(paired: ModuleType) -> None:
     assert len(lines) == 1 + len(paired.FIGURES)
     assert all(line.endswith("within") and "1.0000 (1.0000-1.0000)" in line for line in lines[1:])
     assert json.loads(json.dumps(arms.judged())) == arms.judged()
+    arms.turns["C"] = [{**figures, "host_us": 2.0 + i % 2} for i, figures in enumerate(arms.turns["C"])]
+    lines = list(paired.table(arms.judged()))
+    assert [line.split()[0] for line in lines if line.endswith("within, noisy")] == ["host_us"]
+    assert lines[-1].startswith("NOISY: wider than 0.10 in host_us: ")
     assert math.isfinite(paired.resident(1) if Path("/proc/1/status").exists() else 0)
