@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -244,6 +245,23 @@ def test_auto_is_refused_where_it_takes_a_gpu(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(planning, "choose", lambda *_, **__: Choice("cuda"))
     with pytest.raises(UnsupportedError, match="what device cuda would take cannot be planned"):
         plan_model(EngineConfig("smollm2"))
+
+
+def test_weights_without_words_are_refused_as_by_a_load(tmp_path: Path) -> None:
+    """A folder of weights that lacks its tokenizer cannot be loaded; config.json alone can be planned."""
+    importlib.import_module("paired").golden_models.save("llama", tmp_path)  # scripts/ is on its path
+    for words in tmp_path.glob("tokenizer*"):
+        words.unlink()
+    user = EngineConfig(str(tmp_path), threads=1, max_model_len=64, num_pages=16)
+    said = []
+    for start in (load, plan_model):
+        with pytest.raises(CheckpointError, match="tokenizer") as caught:
+            start(user)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    for weights in tmp_path.glob("*.safetensors"):
+        weights.unlink()
+    assert plan_model(user).fits
 
 
 @pytest.mark.parametrize("kind", ["config", "header"])

@@ -99,9 +99,10 @@ def _least(user: EngineConfig, checkpoint: Checkpoint) -> int:
 
 
 def _tokenizer(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> Tokenizer | None:
-    """Where the model's words are there, or somebody has named others."""
+    """As load() makes it; None: nobody has named one, and beside config.json alone there is none either."""
     named = user.tokenizer is not None or user.chat_template is not None
-    if not named and path.is_dir() and not (path / "tokenizer.json").exists():
+    alone = path.is_dir() and not checkpoint.tensors
+    if alone and not named and not (path / "tokenizer.json").exists():
         return None
     tokenizer, _ = words_of(user, checkpoint, path)
     checkpoint.forget_words()
