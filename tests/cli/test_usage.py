@@ -87,6 +87,19 @@ def test_a_model_gets_several_names() -> None:
     for names in wrong:
         with pytest.raises(InvalidRequestError, match="served_model_name must hold non-empty names"):
             EngineConfig("m", served_model_name=names)
+    for other in (3, 0.5, True, {"a"}):
+        wrong_type: Any = other
+        with pytest.raises(InvalidRequestError, match="must be a name or a list of names, not") as caught:
+            EngineConfig("m", served_model_name=wrong_type)
+        assert caught.value.param == "served_model_name"
+
+
+def test_an_empty_name_is_the_models_own() -> None:
+    """As a script gives it whose variable is unset; on the command line and in Python."""
+    engine, _ = parse("m", "--served-model-name", "")
+    assert EngineConfig(engine.model, **engine.options).served_names == ()
+    for own in ("", [""], [], None):
+        assert EngineConfig("m", served_model_name=own).served_names == ()
 
 
 def test_two_models_are_one_too_many() -> None:

@@ -32,7 +32,7 @@ DISK_SPACE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What the user asked for. None means: decided by resolve() from the model and the machine.
+    """What the user asked for. None means: decided by assembly.memory.resolve from the model and the machine.
 
     Field names are vLLM's where vLLM has the thing.
 
@@ -61,7 +61,8 @@ class EngineConfig:
             end, wait for later, a restart included. prefix_cache_disk_space: GiB they may take there; None
             is DISK_SPACE.
         scheduling_policy: one of POLICIES.
-        served_model_name: what clients call the model: one name or several, the first of which is reported.
+        served_model_name: what clients call the model: one name or several, the first of which is reported;
+            None or "" is the model's own.
         seed: base of the seeds of requests that bring none; None draws each at random.
         chat_template: a Jinja template, or the path of a file that holds one.
     """
@@ -104,8 +105,7 @@ class EngineConfig:
         one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPES))
         one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         one_of("backend", self.backend, ("auto", "cpu", "reference"))
-        if not all(isinstance(name, str) and name for name in self.served_names):
-            raise InvalidRequestError("served_model_name must hold non-empty names", "served_model_name")
+        self._check_names()
         if not 0.0 <= self.swap_space < float("inf"):
             raise InvalidRequestError("swap_space must be 0 or a positive number of GiB", "swap_space")
         self._check_disk()
@@ -141,9 +141,20 @@ class EngineConfig:
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """The names in served_model_name; none: the model's own is taken."""
+        """The names in served_model_name; none: the model's own is taken, as where an empty one is given."""
         given = self.served_model_name or ()
-        return (given,) if isinstance(given, str) else tuple(given)
+        names = (given,) if isinstance(given, str) else tuple(given)
+        return () if names == ("",) else names
+
+    def _check_names(self) -> None:
+        given = self.served_model_name
+        if given is not None and not isinstance(given, Sequence):
+            raise InvalidRequestError(
+                f"served_model_name must be a name or a list of names, not {type(given).__name__}",
+                "served_model_name",
+            )
+        if not all(isinstance(name, str) and name for name in self.served_names):
+            raise InvalidRequestError("served_model_name must hold non-empty names", "served_model_name")
 
     def _check_disk(self) -> None:
         space = self.prefix_cache_disk_space
@@ -169,7 +180,7 @@ class EngineConfig:
 
     @property
     def kv_dtype(self) -> str:
-        """The pages' dtype as kernels name it, where the backend has no choice of its own (page_dtype)."""
+        """The pages' dtype as kernels name it, where Backend.kv_dtype is None or the user named one."""
         if self.kv_cache_dtype == "auto" and self.dtype == "float32":
             return "f32"
         return KV_DTYPES[self.kv_cache_dtype]
