@@ -287,7 +287,7 @@ class DeviceSampler:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """On the device: as kernels.draws.Drawn has them."""
+    """On the device: as kernels.draws.Scores has them."""
 
     logprobs: torch.Tensor
     ranks: torch.Tensor
