@@ -75,7 +75,7 @@ private:
     AttentionItem whole_item(const BatchView& b, int64_t s, int64_t head, int64_t t0, int64_t t1) const {
         if (sight_ != Sight::Causal) {
             const int64_t length = (sight_ == Sight::Cross ? b.cross_lens : b.context_lens)[s];
-            return {s, head, t0, t1, 0, (length + kSplit - 1) / kSplit, nullptr, 0, 0, INT64_MAX, nullptr};
+            return {.sequence = s, .head = head, .t0 = t0, .t1 = t1, .c0 = 0, .c1 = (length + kSplit - 1) / kSplit};
         }
         const int64_t tree = is_tree(b, s) ? tree_start(b, s) : INT64_MAX;
         int64_t low = INT32_MAX, high = 0;
@@ -84,7 +84,13 @@ private:
             high = std::max<int64_t>(high, b.positions[t] + 1);
         }
         const int64_t first = window_ ? std::max<int64_t>(0, low - window_ + 1) / kSplit : 0;
-        return {s, head, t0, t1, first, (high + kSplit - 1) / kSplit, nullptr, 0, 0, tree, nullptr};
+        return {.sequence = s,
+                .head = head,
+                .t0 = t0,
+                .t1 = t1,
+                .c0 = first,
+                .c1 = (high + kSplit - 1) / kSplit,
+                .tree = tree};
     }
 
     void cut(int threads) {

@@ -106,7 +106,7 @@ public:
         program_.add(make_rotary(std::move(spec)));
     }
     void head_linear(const BufferTuple& x, const BufferTuple& y, const std::vector<Weights>& weights, int64_t workspace) {
-        program_.add(make_head_linear({buffer_of(x), buffer_of(y), weights, workspace}));
+        program_.add(make_head_linear({.x = buffer_of(x), .y = buffer_of(y), .weights = weights, .workspace = workspace}));
     }
     void latent_append(const BufferTuple& q_latent, const BufferTuple& q_rope, const BufferTuple& latent,
                        const BufferTuple& k_rope, const BufferTuple& q, std::shared_ptr<KVCache> cache, size_t layer,

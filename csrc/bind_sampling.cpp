@@ -17,7 +17,10 @@ struct TokenListsOf {
     TokenListsView view(size_t rows) const {
         if (starts.shape(0) != rows + 1 || tokens.shape(0) != values.shape(0))
             throw std::invalid_argument("a token list's arrays differ in length");
-        return {starts.data(), tokens.data(), values.data(), static_cast<int64_t>(tokens.shape(0))};
+        return {.starts = starts.data(),
+                .tokens = tokens.data(),
+                .values = values.data(),
+                .entries = static_cast<int64_t>(tokens.shape(0))};
     }
 };
 
@@ -42,7 +45,7 @@ struct EditsOf {
         deltas = named<Array<float, 1>>(more, "deltas");
     }
     EditsView view(size_t rows, size_t vocab) const {
-        EditsView found{bias.view(rows), banned.view(rows), seen.view(rows), nullptr, nullptr, nullptr};
+        EditsView found{.bias = bias.view(rows), .banned = banned.view(rows), .seen = seen.view(rows)};
         if (mask) found.mask = bits_of(*mask, rows, vocab);
         if (!boost) return found;
         found.boost = bits_of(*boost, rows, vocab);
@@ -53,20 +56,24 @@ struct EditsOf {
 };
 
 struct ScoresOf {
-    Result<double, 1> logprob;
-    Result<int64_t, 1> rank;
-    Result<int32_t, 2> top_token;
-    Result<double, 2> top_logprob;
+    Result<double, 1> logprobs;
+    Result<int64_t, 1> ranks;
+    Result<int32_t, 2> top_tokens;
+    Result<double, 2> top_logprobs;
 
     explicit ScoresOf(const nb::object& scores)
-        : logprob(named<Result<double, 1>>(scores, "logprobs")), rank(named<Result<int64_t, 1>>(scores, "ranks")),
-          top_token(named<Result<int32_t, 2>>(scores, "top_tokens")),
-          top_logprob(named<Result<double, 2>>(scores, "top_logprobs")) {}
+        : logprobs(named<Result<double, 1>>(scores, "logprobs")), ranks(named<Result<int64_t, 1>>(scores, "ranks")),
+          top_tokens(named<Result<int32_t, 2>>(scores, "top_tokens")),
+          top_logprobs(named<Result<double, 2>>(scores, "top_logprobs")) {}
     ScoresView view(size_t rows) const {
-        const bool same = logprob.shape(0) == rows && rank.shape(0) == rows && top_token.shape(0) == rows &&
-                          top_logprob.shape(0) == rows && top_token.shape(1) == top_logprob.shape(1);
+        const bool same = logprobs.shape(0) == rows && ranks.shape(0) == rows && top_tokens.shape(0) == rows &&
+                          top_logprobs.shape(0) == rows && top_tokens.shape(1) == top_logprobs.shape(1);
         if (!same) throw std::invalid_argument("arrays of a sampling batch differ in length");
-        return {logprob.data(), rank.data(), top_token.data(), top_logprob.data(), static_cast<int64_t>(top_token.shape(1))};
+        return {.logprobs = logprobs.data(),
+                .ranks = ranks.data(),
+                .top_tokens = top_tokens.data(),
+                .top_logprobs = top_logprobs.data(),
+                .top = static_cast<int64_t>(top_tokens.shape(1))};
     }
 };
 
@@ -83,9 +90,10 @@ SampleBatch batch_of(const Sampler& sampler, const Array<float, 2>& logits, cons
         if (which->data()[i] < 0 || static_cast<size_t>(which->data()[i]) >= logits.shape(0))
             throw std::invalid_argument("a row to draw for has no logits");
     const size_t rows = which ? which->shape(0) : logits.shape(0);
-    SampleBatch batch{logits.data(), static_cast<int64_t>(rows), sampler.vocab(), nullptr, nullptr, {}, nullptr};
-    batch.which = which ? which->data() : nullptr;
-    return batch;
+    return {.logits = logits.data(),
+            .rows = static_cast<int64_t>(rows),
+            .vocab = sampler.vocab(),
+            .which = which ? which->data() : nullptr};
 }
 
 // The tokens; what belongs to log-probabilities is written to the scores' arrays.
@@ -157,7 +165,7 @@ DecodeRows decode_rows(const nb::object& rows) {
             .pages = pages.data(),
             .pages_width = static_cast<int64_t>(pages.shape(1)),
             .page_size = nb::cast<int64_t>(rows.attr("page_size")),
-            .params = records_of(records, count),
+            .records = records_of(records, count),
             .local_pages = local ? local->data() : nullptr};
 }
 
@@ -177,7 +185,7 @@ std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, 
             if (!held) held.emplace();
             return nb::cast<bool>(refuses(index, token)) ? room->data() : nullptr;
         };
-    decoder.step(rows, starts, {std::move(asked), std::move(left)}, refusal, drawn);
+    decoder.step(rows, starts, {.left = std::move(left), .asked = std::move(asked)}, refusal, drawn);
     return drawn;
 }
 

@@ -33,7 +33,7 @@ int64_t Decoder::check(const std::vector<int32_t>& rows, const std::vector<int32
         require(rows[i] >= 0 && rows[i] < rows_.num_rows, "there is no such row");
         const int64_t length = rows_.lengths[rows[i]];
         require(starts[i] >= 0 && starts[i] < length && length < rows_.tokens_width, "a position is not a known token's");
-        require(left_[i] || rows_.params[rows[i]].num_logprobs < 0, "a row asks for log-probabilities");
+        require(left_[i] || rows_.records[rows[i]].num_logprobs < 0, "a row asks for log-probabilities");
         last = std::max(last, starts[i]);
     }
     const int64_t width = last / rows_.page_size + 1;
@@ -53,7 +53,7 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
         slots_[i] = table[starts[i] / page_size] * page_size + starts[i] % page_size;
         context_lens_[i] = starts[i] + 1;
         positions_[i] = starts[i] + 1; // of the token to be drawn
-        params_[i] = rows_.params[rows[i]];
+        params_[i] = rows_.records[rows[i]];
         std::copy_n(table, width, page_tables_.begin() + static_cast<int64_t>(i) * width);
     }
     if (rows_.local_pages) gather_local(rows, starts, width);
@@ -97,7 +97,7 @@ void Decoder::gather_local(const std::vector<int32_t>& rows, const std::vector<i
 
 void Decoder::sort_out(size_t rows, const OtherRows& others) {
     asked_.assign(rows, 0), left_.assign(rows, 0);
-    for (const auto& [places, flags] : {std::pair(&others.asked, &asked_), std::pair(&others.left, &left_)})
+    for (const auto& [places, flags] : {std::pair(&others.left, &left_), std::pair(&others.asked, &asked_)})
         for (const int32_t i : *places) {
             const auto at = static_cast<size_t>(i);
             require(i >= 0 && at < rows && !asked_[at] && !left_[at], "a place is no row's, or one of two kinds");
@@ -140,7 +140,12 @@ void Decoder::draw(const Refusal& refusal, std::vector<int32_t>& drawn) {
         if (left_[i]) drawn[i] = kLeft;
     }
     if (which_.empty()) return;
-    SampleBatch batch{logits(), static_cast<int64_t>(which_.size()), sampler_.vocab(), params_.data(), positions_.data(), {}, drawn.data()};
+    SampleBatch batch{.logits = logits(),
+                      .rows = static_cast<int64_t>(which_.size()),
+                      .vocab = sampler_.vocab(),
+                      .params = params_.data(),
+                      .positions = positions_.data(),
+                      .token = drawn.data()};
     if (which_.size() == drawn.size()) return draw(batch, refusal);
     which_params_.clear(), which_positions_.clear();
     for (const int32_t i : which_) {
@@ -179,11 +184,15 @@ void Decoder::redraw(const std::vector<int32_t>& indices, const uint32_t* mask, 
     }
     drawn.resize(indices.size());
     const double begin = now();
-    SampleBatch batch{logits(), static_cast<int64_t>(indices.size()), sampler_.vocab(), params.data(), positions.data(), {}, drawn.data()};
-    batch.edits.mask = mask;
-    batch.again = true;
-    batch.which = indices.data();
-    sampler_.sample(batch);
+    sampler_.sample({.logits = logits(),
+                     .rows = static_cast<int64_t>(indices.size()),
+                     .vocab = sampler_.vocab(),
+                     .params = params.data(),
+                     .positions = positions.data(),
+                     .edits = {.mask = mask},
+                     .token = drawn.data(),
+                     .again = true,
+                     .which = indices.data()});
     drawing_s_ += now() - begin;
     for (size_t i = 0; i < indices.size(); i++) {
         int64_t& length = rows_.lengths[rows[i]];

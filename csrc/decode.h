@@ -15,14 +15,14 @@ struct DecodeRows {
     int64_t num_rows;
     const int32_t* pages;
     int64_t pages_width, page_size;
-    const SampleParams* params;
+    const SampleParams* records;
     const int32_t* local_pages; // of the layers with a window; null where they share pages with the others
 };
 
-// Places in a step's rows, each once: of rows whose tokens are asked about (Refusal), and of those whose draws are left
-// to whoever has their logits.
+// Places in a step's rows, each once: of rows whose draws are left to whoever has their logits, and of those whose
+// tokens are asked about (Refusal).
 struct OtherRows {
-    std::vector<int32_t> asked, left;
+    std::vector<int32_t> left, asked;
 };
 
 class Decoder {

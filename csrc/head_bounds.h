@@ -117,7 +117,12 @@ private:
         errors_.resize(static_cast<size_t>(w_.panels * kPanel));
         along_.resize(errors_.size());
         sizes_.resize(static_cast<size_t>(w_.panels));
-        view_ = {usual_.data(), direction_.data(), std::sqrt(norm), errors_.data(), along_.data(), sizes_.data()};
+        view_ = {.usual = usual_.data(),
+                 .direction = direction_.data(),
+                 .direction_norm = std::sqrt(norm),
+                 .errors = errors_.data(),
+                 .along = along_.data(),
+                 .sizes = sizes_.data()};
     }
     static float dot(const float* x, const float* y, size_t k) {
         float sum = 0.0f;

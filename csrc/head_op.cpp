@@ -114,9 +114,18 @@ private:
         Activations a = activations(s);
         a.sum = rounded_.starts();
         const ScreenBounds& known = bounds_.view();
-        s.kernels->screen({w_, a, rounded_.norms(), rounded_.parts(), known.errors, known.along, rounded_.upper(0),
-                           s.at(spec_.y), least_.data() + thread * stride(), scratch, panel_at(upcoming)},
-                          begin, end);
+        const ScreenArgs args{.w = w_,
+                              .a = a,
+                              .norms = rounded_.norms(),
+                              .parts = rounded_.parts(),
+                              .errors = known.errors,
+                              .along = known.along,
+                              .upper = rounded_.upper(0),
+                              .rows = s.at(spec_.y),
+                              .least = least_.data() + thread * stride(),
+                              .scratch = scratch,
+                              .upcoming = panel_at(upcoming)};
+        s.kernels->screen(args, begin, end);
     }
     // One row's logits, in place of what was noted of their bounds: those that it has among others.
     void compute_all(const Step& s, int64_t r, int64_t begin, int64_t end, uint8_t* scratch) {
@@ -124,8 +133,8 @@ private:
         one.m = 1;
         one.tiles = split_tiles(1, s.kernels->tile_int8);
         one.q = rounded_.q(r), one.d = one.u = rounded_.d(r), one.sum = rounded_.sums(r);
-        s.kernels->linear({w_, one, nullptr, Activation::None, 1.0f, 0.0f, nullptr, s.row(spec_.y, r), spec_.y.width, scratch, nullptr},
-                          begin, end);
+        s.kernels->linear(
+            {.w = w_, .a = one, .y = s.row(spec_.y, r), .y_stride = spec_.y.width, .scratch = scratch}, begin, end);
     }
 
     // The rows of a panel that may be the best. Where it was not worth noting their bounds, none is, and any will do.

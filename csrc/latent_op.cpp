@@ -79,12 +79,14 @@ public:
             uint8_t* memory = s.arena + spec_.workspace + head * static_cast<int64_t>(activation_bytes(w.layout, m, w.k));
             const Activations a = activations_at(memory, w.layout, m, w.k, tile);
             if (phase == 0) {
-                const PrepareArgs args{s.at(spec_.x), rows_.data() + head * m, a, NormKind::None, nullptr, nullptr, 0.0f};
+                const PrepareArgs args{.x = s.at(spec_.x), .rows = rows_.data() + head * m, .to = a};
                 s.kernels->prepare(args, begin - base, stop - base, s.scratch_of(thread));
             } else {
-                const LinearArgs args{w, a, nullptr, Activation::None, 1.0f, 0.0f, nullptr,
-                                      s.at(spec_.y) + head * w.n, spec_.y.width,
-                                      reinterpret_cast<uint8_t*>(s.scratch_of(thread)), nullptr};
+                const LinearArgs args{.w = w,
+                                      .a = a,
+                                      .y = s.at(spec_.y) + head * w.n,
+                                      .y_stride = spec_.y.width,
+                                      .scratch = reinterpret_cast<uint8_t*>(s.scratch_of(thread))};
                 s.kernels->linear(args, begin - base, stop - base);
             }
             begin = stop;

@@ -136,8 +136,9 @@ private:
             const Expert& e = active_[static_cast<size_t>(expert_of_[static_cast<size_t>(begin)])];
             const int64_t stop = std::min(end, e.first_row + e.count), width = spec_.down[0]->view.k;
             const float* hidden = reinterpret_cast<float*>(memory_ + at_.hidden) + e.first_row * width;
-            const PrepareArgs args{first ? s.at(spec_.x) : hidden, first ? token_of_.data() + e.first_row : nullptr,
-                                   activations(s, e, first), NormKind::None, nullptr, nullptr, 0.0f};
+            const PrepareArgs args{.x = first ? s.at(spec_.x) : hidden,
+                                   .rows = first ? token_of_.data() + e.first_row : nullptr,
+                                   .to = activations(s, e, first)};
             s.kernels->prepare(args, begin - e.first_row, stop - e.first_row, scratch);
             begin = stop;
         }
@@ -152,8 +153,12 @@ private:
             const Matrix& w = weights[static_cast<size_t>(e.number)]->view;
             const int64_t width = first ? spec_.down[0]->view.k : w.n;
             float* y = reinterpret_cast<float*>(memory_ + (first ? at_.hidden : at_.output)) + e.first_row * width;
-            const LinearArgs args{w, activations(s, e, first), nullptr, first ? spec_.activation : Activation::None,
-                                  1.0f, 0.0f, nullptr, y, width, reinterpret_cast<uint8_t*>(scratch), nullptr};
+            const LinearArgs args{.w = w,
+                                  .a = activations(s, e, first),
+                                  .activation = first ? spec_.activation : Activation::None,
+                                  .y = y,
+                                  .y_stride = width,
+                                  .scratch = reinterpret_cast<uint8_t*>(scratch)};
             s.kernels->linear(args, begin - base, stop - base);
             begin = stop;
         }

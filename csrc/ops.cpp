@@ -151,16 +151,23 @@ public:
         Activations a = activations_at(s.arena + spec_.prepared, w.layout, m, w.k, tile_of(*s.kernels, w));
         if (phase == 0) {
             const NormOf& n = spec_.norm;
-            s.kernels->prepare({s.at(spec_.x), nullptr, a, n.kind, n.gain, n.bias, n.eps}, tile_start(a.tiles, begin),
-                               tile_start(a.tiles, end), s.scratch_of(thread));
+            s.kernels->prepare(
+                {.x = s.at(spec_.x), .to = a, .norm = n.kind, .gain = n.gain, .bias = n.bias, .eps = n.eps},
+                tile_start(a.tiles, begin), tile_start(a.tiles, end), s.scratch_of(thread));
             return;
         }
         if (in_place(m)) a.x = s.at(spec_.x);
-        const LinearArgs args{w, a, spec_.bias, spec_.activation, spec_.scale, spec_.softcap,
-                              spec_.has_residual ? s.at(spec_.residual) + spec_.column : nullptr,
-                              s.at(spec_.y) + spec_.column, spec_.y.width,
-                              reinterpret_cast<uint8_t*>(s.scratch_of(thread)),
-                              panel_at(s.upcoming[thread * Step::kLine])};
+        const LinearArgs args{.w = w,
+                              .a = a,
+                              .bias = spec_.bias,
+                              .activation = spec_.activation,
+                              .scale = spec_.scale,
+                              .softcap = spec_.softcap,
+                              .residual = spec_.has_residual ? s.at(spec_.residual) + spec_.column : nullptr,
+                              .y = s.at(spec_.y) + spec_.column,
+                              .y_stride = spec_.y.width,
+                              .scratch = reinterpret_cast<uint8_t*>(s.scratch_of(thread)),
+                              .upcoming = panel_at(s.upcoming[thread * Step::kLine])};
         s.kernels->linear(args, begin, end);
     }
     bool prefetches(int phase) const override { return phase == 1; }

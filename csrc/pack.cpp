@@ -189,7 +189,13 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     if (layout == Layout::S8Cut && (gated || minima)) throw std::invalid_argument("a head has neither gates nor minima");
     auto packed = std::make_shared<PackedMatrix>();
     Matrix& m = packed->view;
-    m = Matrix{nullptr, n, k, gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel, 0, 0, layout, gated, wide, minima, nullptr, nullptr, nullptr};
+    m = {.n = n,
+         .k = k,
+         .panels = gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel,
+         .layout = layout,
+         .gated = gated,
+         .wide = wide,
+         .minima = minima};
     m.block_bytes = value_bytes(layout) + table_bytes(wide) * (scale_tables(layout) + minima);
     m.panel_bytes = is_quantized(layout) ? k / kBlock * m.block_bytes : k * kPanel * (layout == Layout::F32 ? 4 : 2);
     auto take = [&](int64_t bytes) {
@@ -205,7 +211,7 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout
     if ((layout == Layout::U4 || cut) && !wide && arena.integer_scales()) units = reinterpret_cast<float*>(take(m.panels * kPanel * 4));
     m.data = data, m.low = low, m.fifth = fifth, m.units = units;
     if (arena.planned()) return packed;
-    const Job job{&sources, m, data, low, fifth, units};
+    const Job job{.sources = &sources, .m = m, .data = data, .low = low, .fifth = fifth, .units = units};
     const int64_t slice = std::max<int64_t>(1, kSlice / m.panel_bytes);
     for (int64_t first = 0; first < m.panels; first += slice) {
         const auto count = static_cast<int>(std::min(slice, m.panels - first));

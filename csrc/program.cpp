@@ -78,15 +78,15 @@ void Program::replay(const BatchView& batch, int32_t* choices, const uint8_t* wh
 Program::Pieces Program::pieces(size_t index) const {
     const auto [op, phase] = phases_[index];
     const int n = units(index), most = pool_->size() == 1 ? 1 : pool_->size() * 4; // every thread sees the same number
-    if (const std::vector<int>* ends = op->ranges()) return {n, 1, static_cast<int>(ends->size()), ends->data()};
+    if (const std::vector<int>* ends = op->ranges()) return {.n = n, .grain = 1, .count = static_cast<int>(ends->size()), .ends = ends->data()};
     const int grain = op->together(step_, phase), grains = (n + grain - 1) / grain;
-    return {n, grain, std::min(grains, most), nullptr};
+    return {.n = n, .grain = grain, .count = std::min(grains, most)};
 }
 
 int Program::Pieces::begin(int piece) const {
     if (ends) return piece ? ends[piece - 1] : 0;
     const int grains = (n + grain - 1) / grain;
-    return std::min(static_cast<int>(tile_start({count, grains / count, grains % count}, piece)) * grain, n);
+    return std::min(static_cast<int>(tile_start({.count = count, .base = grains / count, .extra = grains % count}, piece)) * grain, n);
 }
 
 void Program::work(int thread) {

@@ -103,7 +103,7 @@ private:
     void prefetch_after(size_t index, int thread) const;
     struct Pieces {
         int n, grain, count;
-        const int* ends;
+        const int* ends = nullptr;
         int begin(int piece) const;
     };
     Pieces pieces(size_t index) const;

@@ -20,11 +20,11 @@ struct SampleParams { // kernels/draws.py: ROW; bind_sampling.cpp tells Python w
     int32_t num_logprobs;
 };
 
-struct TokenListsView { // sampling/batch.py: TokenLists
-    const int64_t* starts;
-    const int32_t* tokens;
-    const float* values;
-    int64_t entries;
+struct TokenListsView { // kernels/draws.py: TokenLists
+    const int64_t* starts = nullptr;
+    const int32_t* tokens = nullptr;
+    const float* values = nullptr;
+    int64_t entries = 0;
 
     int64_t begin(int64_t row) const { return starts ? starts[row] : 0; }
     int64_t end(int64_t row) const { return starts ? starts[row + 1] : 0; }
@@ -33,30 +33,29 @@ struct TokenListsView { // sampling/batch.py: TokenLists
 
 // What changes logits before a draw; of lists without starts, and of null, there are none.
 struct EditsView {
-    TokenListsView bias, banned, seen;
-    const uint32_t* mask;  // [rows, ceil(vocab / 32)]
-    const uint32_t* boost; // likewise: the tokens whose logits get the row's delta
-    const float* deltas;   // [rows], with boost
+    TokenListsView bias = {}, banned = {}, seen = {};
+    const uint32_t* mask = nullptr;  // [rows, ceil(vocab / 32)]
+    const uint32_t* boost = nullptr; // likewise: the tokens whose logits get the row's delta
+    const float* deltas = nullptr;   // [rows], with boost
 };
 
 // Where log-probabilities go, for rows whose params ask for them.
 struct ScoresView {
-    double* logprob;
-    int64_t* rank;
-    int32_t* top_token;  // [rows, top], -1 after the last
-    double* top_logprob; // [rows, top]
-    int64_t top;         // -1: no row may ask for any of it
+    double* logprobs = nullptr;
+    int64_t* ranks = nullptr;
+    int32_t* top_tokens = nullptr;  // [rows, top], -1 after the last
+    double* top_logprobs = nullptr; // [rows, top]
+    int64_t top = -1;               // -1: no row may ask for any of it
 };
-constexpr ScoresView kNoScores{nullptr, nullptr, nullptr, nullptr, -1};
 
 struct SampleBatch {
     const float* logits; // [rows, vocab]
     int64_t rows, vocab;
-    const SampleParams* params;
-    const int64_t* positions;
-    EditsView edits;
-    int32_t* token; // the results, or why there is none, see below
-    ScoresView scores = kNoScores;
+    const SampleParams* params = nullptr;
+    const int64_t* positions = nullptr;
+    EditsView edits = {};
+    int32_t* token = nullptr; // the results, or why there is none, see below
+    ScoresView scores = {};
     const int32_t* given = nullptr; // tokens to score instead of drawing any
     // The tokens drawn first from these finite logits were refused: what follows from that, with the mask.
     bool again = false;

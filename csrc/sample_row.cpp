@@ -124,7 +124,7 @@ int32_t Sampler::Row::draw_sparse(RaceNoise& noise) {
         threshold = std::max(threshold, below(peak_ + temperature * (std::log(static_cast<double>(p.min_p)) - 0.01)));
     if (p.top_k > 0 && p.top_k <= chunks_)
         threshold = std::max(threshold, below(kth_maximum(maxima_, p.top_k) - temperature * 0.01));
-    Candidates c{ids_, found_, 0, vocab_};
+    Candidates c{.ids = ids_, .weights = found_, .size = 0, .count = vocab_};
     const int64_t found = gather(z_, maxima_, threshold);
     for (int64_t i = 0; i < found; i++) found_[i] = z_[ids_[i]];
     pass_->exp(found_, found, peak_, inverse_, found_);
@@ -145,7 +145,7 @@ int32_t Sampler::Row::draw_sparse(RaceNoise& noise) {
 }
 
 Candidates Sampler::Row::heavier(float floor) {
-    Candidates c{ids_, found_, 0, vocab_};
+    Candidates c{.ids = ids_, .weights = found_, .size = 0, .count = vocab_};
     floor = std::max(floor, kNormal);
     for (int64_t chunk = 0; chunk < chunks_; chunk++)
         if (sums_[chunk] >= static_cast<double>(floor))
@@ -212,8 +212,8 @@ void Sampler::Row::report(int32_t token) {
         for (const float* at = own; at < end; at++) rank += *at > value;
     }
     const ScoresView& to = batch_->scores;
-    to.logprob[row_] = static_cast<double>(value) - normalizer;
-    to.rank[row_] = rank;
+    to.logprobs[row_] = static_cast<double>(value) - normalizer;
+    to.ranks[row_] = rank;
     const int64_t count = std::min<int64_t>(params_->num_logprobs, vocab_);
     if (count == 0) return;
     const float bound = count <= chunks_ ? kth_maximum(raw_maxima_, count) : -kLargest;
@@ -223,8 +223,8 @@ void Sampler::Row::report(int32_t token) {
         return raw_[a] > raw_[b] || (raw_[a] == raw_[b] && a < b);
     });
     for (int64_t i = 0; i < most; i++) {
-        to.top_token[row_ * to.top + i] = ids_[i];
-        to.top_logprob[row_ * to.top + i] = static_cast<double>(raw_[ids_[i]]) - normalizer;
+        to.top_tokens[row_ * to.top + i] = ids_[i];
+        to.top_logprobs[row_ * to.top + i] = static_cast<double>(raw_[ids_[i]]) - normalizer;
     }
 }
 

@@ -42,13 +42,13 @@ enum class Sight : int { Causal, Whole, Cross };
 // multiples of their row's unit, a power of two, with row r's at integer_scale_at(r).
 // gated: rows 0-7 of panel p are gate rows 8p.., rows 8-15 the up rows of the same numbers.
 struct Matrix {
-    const uint8_t* data;
-    int64_t n, k, panels;
-    int64_t panel_bytes, block_bytes;
-    Layout layout;
-    bool gated, wide, minima;
-    const float* units;
-    const uint8_t *low, *fifth; // of S8Cut
+    const uint8_t* data = nullptr;
+    int64_t n = 0, k = 0, panels = 0;
+    int64_t panel_bytes = 0, block_bytes = 0;
+    Layout layout = Layout::F32;
+    bool gated = false, wide = false, minima = false;
+    const float* units = nullptr;
+    const uint8_t *low = nullptr, *fifth = nullptr; // of S8Cut
 };
 
 // So two instructions repeat the scales of eight rows each in both of a row's int16 lanes.
@@ -107,25 +107,25 @@ static inline int32_t offset_of(Layout layout) { return layout == Layout::U4 ? -
 
 struct PrepareArgs {
     const float* x; // [rows, k]
-    const int32_t* rows; // row of x of each of the m tokens; null: the same
+    const int32_t* rows = nullptr; // row of x of each of the m tokens; null: the same
     Activations to;
-    NormKind norm;
-    const float* gain;
-    const float* bias;
-    float eps;
+    NormKind norm = NormKind::None;
+    const float* gain = nullptr;
+    const float* bias = nullptr;
+    float eps = 0.0f;
 };
 
 struct LinearArgs {
     Matrix w;
     Activations a;
-    const float* bias; // [n] or null
-    Activation activation;
-    float scale, softcap; // softcap 0: none
-    const float* residual;
+    const float* bias = nullptr; // [n] or null
+    Activation activation = Activation::None;
+    float scale = 1.0f, softcap = 0.0f; // softcap 0: none
+    const float* residual = nullptr;
     float* y; // [m, gated ? n/2 : n], rows y_stride apart; residual likewise
     int64_t y_stride;
     uint8_t* scratch; // linear_scratch bytes of this thread's own, 64-byte aligned
-    const uint8_t* upcoming; // panels that the thread is likely to meet after these, or null
+    const uint8_t* upcoming = nullptr; // panels that the thread is likely to meet after these, or null
 };
 
 // What is known of the x that meet a weight, and from it of its rows (isa/screen.inl).
@@ -259,9 +259,9 @@ struct AttentionArgs {
 // soon: the item that whoever computes this one is likely to compute next, or null.
 struct AttentionItem {
     int64_t sequence, head, t0, t1, c0, c1;
-    float* partial;
-    int64_t splits, first_split, tree;
-    const AttentionItem* soon;
+    float* partial = nullptr;
+    int64_t splits = 0, first_split = 0, tree = INT64_MAX;
+    const AttentionItem* soon = nullptr;
 };
 
 } // namespace octavo

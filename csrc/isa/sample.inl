@@ -172,5 +172,11 @@ int64_t sample_at_least(const float* x, int64_t count, float threshold, int32_t 
 }
 
 const SamplePasses kSamplePasses = {
-    sample_maxima, sample_mask, sample_boost, sample_weights, sample_sums, sample_exp, sample_at_least,
+    .maxima = sample_maxima,
+    .mask = sample_mask,
+    .boost = sample_boost,
+    .weights = sample_weights,
+    .sums = sample_sums,
+    .exp = sample_exp,
+    .at_least = sample_at_least,
 };
