@@ -8,19 +8,10 @@
 namespace octavo {
 namespace {
 
-// address, row stride, column stride, is f32
-using TableTuple = std::tuple<uint64_t, int64_t, int64_t, bool>;
-// address, rows, row stride, block stride, scales, minima
-using SourceTuple = std::tuple<uint64_t, int64_t, int64_t, int64_t, TableTuple, TableTuple>;
-
 const uint8_t* address(uint64_t a) { return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(a)); }
-Table table_of(const TableTuple& t) { return {address(std::get<0>(t)), std::get<1>(t), std::get<2>(t), std::get<3>(t)}; }
 
-Weights pack_sources(Pool& pool, WeightArena& arena, int layout, const std::vector<SourceTuple>& tuples, int64_t k,
+Weights pack_sources(Pool& pool, WeightArena& arena, int layout, const std::vector<Source>& sources, int64_t k,
                      bool gated, bool wide, bool minima, const nb::callable& after_slice) {
-    std::vector<Source> sources;
-    for (const auto& [values, rows, row_stride, block_stride, scales, mins] : tuples)
-        sources.push_back({address(values), rows, row_stride, block_stride, table_of(scales), table_of(mins)});
     nb::gil_scoped_release release;
     return pack(pool, arena, static_cast<Layout>(layout), sources, k, gated, wide, minima, [&after_slice] {
         nb::gil_scoped_acquire acquire;
@@ -54,12 +45,14 @@ NB_MODULE(_native, m) {
     m.def("choose_isa", [](const std::string& isa) { return std::string(choose_kernels(isa)->name); }, "isa"_a);
     m.def("clock_rate", &clock_rate, nb::call_guard<nb::gil_scoped_release>());
     m.def("read_bandwidth", &read_bandwidth, nb::call_guard<nb::gil_scoped_release>());
-    m.def("pack", &pack_sources);
+    m.def("pack", &pack_sources, nb::kw_only(), "pool"_a, "arena"_a, "layout"_a, "sources"_a, "k"_a, "gated"_a, "wide"_a,
+          "minima"_a, "after_slice"_a);
     m.def("activation_bytes", [](const PackedMatrix& w, int64_t rows) { return activation_bytes(w.view.layout, rows, w.view.k); });
     m.def("moe_workspace", [](const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k,
-                              int64_t tokens) { return moe_workspace(moe_spec(gate_up, down, top_k), tokens); });
+                              int64_t tokens) { return moe_workspace(moe_spec(gate_up, down, top_k), tokens); },
+          nb::kw_only(), "gate_up"_a, "down"_a, "top_k"_a, "tokens"_a);
     m.def("top_k", &top_k_rows, "Indices of each row's k largest, ascending; ties as torch.topk's on a CPU.", "x"_a, "k"_a);
-    m.def("head_linear_workspace", &head_linear_workspace);
+    m.def("head_linear_workspace", &head_linear_workspace, nb::kw_only(), "weights"_a, "rows"_a);
 
     nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("size", &Pool::size);
     nb::class_<WeightArena>(m, "WeightArena")
@@ -73,14 +66,27 @@ NB_MODULE(_native, m) {
             return is_quantized(p.view.layout);
         })
         .def_ro("nbytes", &PackedMatrix::nbytes);
+    nb::class_<Table>(m, "Table")
+        .def("__init__", [](Table* self, uint64_t data, int64_t row_stride, int64_t column_stride, bool wide) {
+            new (self) Table{.data = address(data), .row_stride = row_stride, .column_stride = column_stride, .wide = wide};
+        }, nb::kw_only(), "data"_a, "row_stride"_a, "column_stride"_a, "wide"_a);
+    nb::class_<Source>(m, "Source")
+        .def("__init__", [](Source* self, uint64_t values, int64_t rows, int64_t row_stride, int64_t block_stride,
+                            std::optional<Table> scale, std::optional<Table> minimum) {
+            new (self) Source{.values = address(values),
+                              .rows = rows,
+                              .row_stride = row_stride,
+                              .block_stride = block_stride,
+                              .scale = scale.value_or(Table{}),
+                              .minimum = minimum.value_or(Table{})};
+        }, nb::kw_only(), "values"_a, "rows"_a, "row_stride"_a, "block_stride"_a, "scale"_a.none(), "minimum"_a.none());
+    nb::class_<KVShape>(m, "KVShape")
+        .def("__init__", [](KVShape* self, int64_t heads, int64_t d, int64_t dv, int type, bool latent) {
+            new (self) KVShape{.heads = heads, .d = d, .dv = dv, .type = static_cast<KVType>(type), .latent = latent};
+        }, nb::kw_only(), "heads"_a, "d"_a, "dv"_a, "type"_a, "latent"_a);
     nb::class_<KVCache>(m, "KVCache")
-        .def("__init__", [](KVCache* self, const std::vector<std::tuple<int64_t, int64_t, int64_t, int, bool>>& layers,
-                            int64_t num_pages, int64_t page_size, bool local) {
-            std::vector<KVShape> shapes;
-            for (const auto& [heads, d, dv, type, latent] : layers)
-                shapes.push_back({heads, d, dv, static_cast<KVType>(type), latent});
-            new (self) KVCache(shapes, num_pages, page_size, local);
-        }, "layers"_a, "num_pages"_a, "page_size"_a, "local"_a = false)
+        .def(nb::init<const std::vector<KVShape>&, int64_t, int64_t, bool>(), nb::kw_only(), "layers"_a, "num_pages"_a,
+             "page_size"_a, "local"_a = false)
         .def_prop_ro("nbytes", &KVCache::nbytes)
         .def("copy_pages", &KVCache::copy_pages, nb::call_guard<nb::gil_scoped_release>())
         .def("pages", [](nb::handle_t<KVCache> self) {

@@ -1,4 +1,4 @@
-// What the parts of the Python module share: arrays as they arrive, and tuples made into the structs they stand for.
+// What the parts of the Python module share: arrays as they arrive, and structs whose fields Python names.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -22,13 +22,6 @@ using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Masks = nb::ndarray<const uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using BufferTuple = std::tuple<int, int64_t, int64_t>;
-// kind, gain, bias, eps
-using NormTuple = std::tuple<int, std::optional<Floats>, std::optional<Floats>, float>;
-
-inline Buffer buffer_of(const BufferTuple& b) {
-    return {static_cast<Rows>(std::get<0>(b)), std::get<1>(b), std::get<2>(b)};
-}
 
 template <class T, int N> using Array = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 template <class T, int N> using Result = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;

@@ -88,32 +88,42 @@ void bind_program(nb::module_& m) {
             new (self) Limits{.tokens = tokens, .sequences = sequences, .sampled = sampled, .table_width = table_width,
                               .given = given};
         }, nb::kw_only(), "tokens"_a, "sequences"_a, "sampled"_a, "table_width"_a, "given"_a = 0);
+    nb::class_<Buffer>(m, "Buffer").def("__init__", [](Buffer* self, int rows, int64_t width, int64_t offset) {
+        new (self) Buffer{.rows = static_cast<Rows>(rows), .width = width, .offset = offset};
+    }, nb::kw_only(), "rows"_a, "width"_a, "offset"_a);
+    nb::class_<NormArrays>(m, "Norm")
+        .def("__init__", [](NormArrays* self, int kind, std::optional<Floats> gain, std::optional<Floats> bias, float eps) {
+            new (self) NormArrays{.kind = static_cast<NormKind>(kind), .gain = std::move(gain), .bias = std::move(bias), .eps = eps};
+        }, nb::kw_only(), "kind"_a, "gain"_a.none(), "bias"_a.none(), "eps"_a);
     nb::class_<Builder>(m, "Program")
-        .def(nb::init<std::shared_ptr<Pool>, const std::string&, const Limits&, int64_t>())
-        .def("embed", &Builder::embed)
-        .def("embed_positions", &Builder::embed_positions)
-        .def("replace", &Builder::replace)
-        .def("gather", &Builder::gather)
-        .def("norm", &Builder::norm)
-        .def("add", &Builder::add)
-        .def("gate_rows", &Builder::gate_rows)
-        .def("linear", &Builder::linear, "x"_a, "y"_a, "column"_a, "weight"_a, "norm"_a, "bias"_a.none(), "activation"_a,
-             "residual"_a.none(), "scale"_a, "softcap"_a, "prepared"_a)
-        .def("moe", &Builder::moe)
-        .def("rotary_append", &Builder::rotary_append, "qkv"_a, "q"_a, "cache"_a, "layer"_a, "heads"_a, "cos"_a.none(),
-             "sin"_a.none(), "interleaved"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a)
-        .def("head_linear", &Builder::head_linear)
-        .def("latent_append", &Builder::latent_append)
-        .def("attention", &Builder::attention, "q"_a, "y"_a, "cache"_a, "layer"_a, "heads"_a, "scale"_a, "softcap"_a,
-             "window"_a, "slopes"_a.none(), "sinks"_a.none(), "sight"_a, "bias"_a.none())
+        .def(nb::init<std::shared_ptr<Pool>, const std::string&, const Limits&, int64_t>(), nb::kw_only(), "pool"_a,
+             "isa"_a, "limits"_a, "nbytes"_a)
+        .def("embed", &Builder::embed, nb::kw_only(), "y"_a, "table"_a, "scale"_a)
+        .def("embed_positions", &Builder::embed_positions, nb::kw_only(), "x"_a, "y"_a, "table"_a, "offset"_a)
+        .def("replace", &Builder::replace, nb::kw_only(), "x"_a, "y"_a)
+        .def("gather", &Builder::gather, nb::kw_only(), "x"_a, "y"_a)
+        .def("norm", &Builder::norm, nb::kw_only(), "x"_a, "y"_a, "norm"_a)
+        .def("add", &Builder::add, nb::kw_only(), "x"_a, "y"_a, "z"_a)
+        .def("gate_rows", &Builder::gate_rows, nb::kw_only(), "x"_a, "gate"_a, "y"_a)
+        .def("linear", &Builder::linear, nb::kw_only(), "x"_a, "y"_a, "column"_a, "weight"_a, "norm"_a.none(),
+             "bias"_a.none(), "activation"_a, "residual"_a.none(), "scale"_a, "softcap"_a, "prepared"_a)
+        .def("moe", &Builder::moe, nb::kw_only(), "x"_a, "router"_a, "y"_a, "gate_up"_a, "down"_a, "top_k"_a,
+             "activation"_a, "renormalize"_a, "routing"_a, "workspace"_a)
+        .def("rotary_append", &Builder::rotary_append, nb::kw_only(), "qkv"_a, "q"_a, "cache"_a, "layer"_a, "heads"_a,
+             "cos"_a.none(), "sin"_a.none(), "interleaved"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a)
+        .def("head_linear", &Builder::head_linear, nb::kw_only(), "x"_a, "y"_a, "weights"_a, "workspace"_a)
+        .def("latent_append", &Builder::latent_append, nb::kw_only(), "q_latent"_a, "q_rope"_a, "latent"_a, "k_rope"_a,
+             "q"_a, "cache"_a, "layer"_a, "heads"_a, "cos"_a, "sin"_a, "interleaved"_a)
+        .def("attention", &Builder::attention, nb::kw_only(), "q"_a, "y"_a, "cache"_a, "layer"_a, "heads"_a, "scale"_a,
+             "softcap"_a, "window"_a, "slopes"_a.none(), "sinks"_a.none(), "sight"_a, "bias"_a.none())
         .def("set_result", &Builder::set_result)
         .def("replay", [](nb::handle self, nb::handle batch, int64_t given_rows) {
             return nb::cast<Builder&>(self).replay(batch, given_rows, self);
         }, "batch"_a, "given_rows"_a = 0)
-        .def("rows", [](nb::handle self, const BufferTuple& buffer) {
-            return nb::cast<Builder&>(self).rows_of(buffer_of(buffer), self);
+        .def("rows", [](nb::handle self, const Buffer& buffer) {
+            return nb::cast<Builder&>(self).rows_of(buffer, self);
         })
-        .def("memory", [](nb::handle self, const BufferTuple& buffer, int64_t rows) {
+        .def("memory", [](nb::handle self, const Buffer& buffer, int64_t rows) {
             return nb::cast<Builder&>(self).memory(buffer, rows, self);
         });
 }

@@ -5,8 +5,12 @@
 
 namespace octavo {
 
-// sigmoid, bias, groups, top groups, best of a group that count, scale
-using RoutingTuple = std::tuple<bool, std::optional<Floats>, int64_t, int64_t, int64_t, float>;
+// A norm as Python gives it.
+struct NormArrays {
+    NormKind kind;
+    std::optional<Floats> gain, bias;
+    float eps;
+};
 
 // The arrays of a batch, taken by their names from a kernels/batch.py ForwardBatch, and held as long as this lives.
 class BatchArrays {
@@ -32,48 +36,48 @@ public:
     Builder(std::shared_ptr<Pool> pool, const std::string& isa, const Limits& limits, int64_t arena_bytes)
         : program_(std::move(pool), choose_kernels(isa), limits, arena_bytes) {}
 
-    void embed(const BufferTuple& y, Weights table, float scale) {
-        program_.add(make_embed(buffer_of(y), std::move(table), scale));
+    void embed(const Buffer& y, Weights table, float scale) {
+        program_.add(make_embed(y, std::move(table), scale));
     }
-    void embed_positions(const BufferTuple& x, const BufferTuple& y, Weights table, int64_t offset) {
-        program_.add(make_embed_positions(buffer_of(x), buffer_of(y), std::move(table), offset));
+    void embed_positions(const Buffer& x, const Buffer& y, Weights table, int64_t offset) {
+        program_.add(make_embed_positions(x, y, std::move(table), offset));
     }
-    void gather(const BufferTuple& x, const BufferTuple& y) { program_.add(make_gather(buffer_of(x), buffer_of(y))); }
-    void replace(const BufferTuple& x, const BufferTuple& y) { program_.add(make_replace(buffer_of(x), buffer_of(y))); }
-    void norm(const BufferTuple& x, const BufferTuple& y, const NormTuple& norm) {
-        program_.add(make_norm(buffer_of(x), buffer_of(y), norm_of(norm)));
+    void gather(const Buffer& x, const Buffer& y) { program_.add(make_gather(x, y)); }
+    void replace(const Buffer& x, const Buffer& y) { program_.add(make_replace(x, y)); }
+    void norm(const Buffer& x, const Buffer& y, const NormArrays& norm) {
+        program_.add(make_norm(x, y, norm_of(norm)));
     }
-    void add(const BufferTuple& x, const BufferTuple& y, const BufferTuple& z) {
-        program_.add(make_add(buffer_of(x), buffer_of(y), buffer_of(z)));
+    void add(const Buffer& x, const Buffer& y, const Buffer& z) {
+        program_.add(make_add(x, y, z));
     }
-    void gate_rows(const BufferTuple& x, const BufferTuple& gate, const BufferTuple& y) {
-        program_.add(make_gate(buffer_of(x), buffer_of(gate), buffer_of(y)));
+    void gate_rows(const Buffer& x, const Buffer& gate, const Buffer& y) {
+        program_.add(make_gate(x, gate, y));
     }
-    void linear(const BufferTuple& x, const BufferTuple& y, int64_t column, Weights weight, const NormTuple& norm,
-                std::optional<Floats> bias, int activation, std::optional<BufferTuple> residual, float scale,
-                float softcap, int64_t prepared) {
+    void linear(const Buffer& x, const Buffer& y, int64_t column, Weights weight,
+                const std::optional<NormArrays>& norm, std::optional<Floats> bias, int activation,
+                std::optional<Buffer> residual, float scale, float softcap, int64_t prepared) {
         LinearSpec spec;
-        spec.x = buffer_of(x);
-        spec.y = buffer_of(y);
+        spec.x = x;
+        spec.y = y;
         spec.column = column;
         spec.weight = std::move(weight);
-        spec.norm = norm_of(norm);
+        if (norm) spec.norm = norm_of(*norm);
         spec.bias = hold(bias);
         spec.activation = static_cast<Activation>(activation);
         spec.has_residual = residual.has_value();
-        if (residual) spec.residual = buffer_of(*residual);
+        if (residual) spec.residual = *residual;
         spec.scale = scale;
         spec.softcap = softcap;
         spec.prepared = prepared;
         program_.add(screens(spec) ? make_head(std::move(spec), program_.limits()) : make_linear(std::move(spec)));
     }
-    void moe(const BufferTuple& x, const BufferTuple& router, const BufferTuple& y, const std::vector<Weights>& gate_up,
+    void moe(const Buffer& x, const Buffer& router, const Buffer& y, const std::vector<Weights>& gate_up,
              const std::vector<Weights>& down, int64_t top_k, int activation, bool renormalize,
-             const RoutingTuple& routing, int64_t workspace) {
+             nb::handle routing, int64_t workspace) {
         MoeSpec spec = moe_spec(gate_up, down, top_k);
-        spec.x = buffer_of(x);
-        spec.router = buffer_of(router);
-        spec.y = buffer_of(y);
+        spec.x = x;
+        spec.router = router;
+        spec.y = y;
         spec.activation = static_cast<Activation>(activation);
         spec.renormalize = renormalize;
         spec.routing = routing_of(routing);
@@ -81,12 +85,12 @@ public:
         spec.workspace = workspace;
         program_.add(make_moe(std::move(spec)));
     }
-    void rotary_append(const BufferTuple& qkv, const BufferTuple& q, std::shared_ptr<KVCache> cache, size_t layer,
+    void rotary_append(const Buffer& qkv, const Buffer& q, std::shared_ptr<KVCache> cache, size_t layer,
                        int64_t heads, std::optional<Floats> cos, std::optional<Floats> sin, bool interleaved,
                        std::optional<Floats> q_norm, std::optional<Floats> k_norm, float eps) {
         RotarySpec spec;
-        spec.qkv = buffer_of(qkv);
-        spec.q = buffer_of(q);
+        spec.qkv = qkv;
+        spec.q = q;
         spec.cache = std::move(cache);
         spec.layer = layer;
         spec.heads = heads;
@@ -105,17 +109,17 @@ public:
         spec.eps = eps;
         program_.add(make_rotary(std::move(spec)));
     }
-    void head_linear(const BufferTuple& x, const BufferTuple& y, const std::vector<Weights>& weights, int64_t workspace) {
-        program_.add(make_head_linear({.x = buffer_of(x), .y = buffer_of(y), .weights = weights, .workspace = workspace}));
+    void head_linear(const Buffer& x, const Buffer& y, const std::vector<Weights>& weights, int64_t workspace) {
+        program_.add(make_head_linear({.x = x, .y = y, .weights = weights, .workspace = workspace}));
     }
-    void latent_append(const BufferTuple& q_latent, const BufferTuple& q_rope, const BufferTuple& latent,
-                       const BufferTuple& k_rope, const BufferTuple& q, std::shared_ptr<KVCache> cache, size_t layer,
+    void latent_append(const Buffer& q_latent, const Buffer& q_rope, const Buffer& latent,
+                       const Buffer& k_rope, const Buffer& q, std::shared_ptr<KVCache> cache, size_t layer,
                        int64_t heads, const Floats& cos, const Floats& sin, bool interleaved) {
-        program_.add(make_latent({.q_latent = buffer_of(q_latent),
-                                  .q_rope = buffer_of(q_rope),
-                                  .latent = buffer_of(latent),
-                                  .k_rope = buffer_of(k_rope),
-                                  .q = buffer_of(q),
+        program_.add(make_latent({.q_latent = q_latent,
+                                  .q_rope = q_rope,
+                                  .latent = latent,
+                                  .k_rope = k_rope,
+                                  .q = q,
                                   .cache = std::move(cache),
                                   .layer = layer,
                                   .heads = heads,
@@ -125,11 +129,11 @@ public:
                                   .rotary_positions = static_cast<int64_t>(cos.shape(0)),
                                   .interleaved = interleaved}));
     }
-    void attention(const BufferTuple& q, const BufferTuple& y, std::shared_ptr<KVCache> cache, size_t layer,
+    void attention(const Buffer& q, const Buffer& y, std::shared_ptr<KVCache> cache, size_t layer,
                    int64_t heads, float scale, float softcap, int64_t window, std::optional<Floats> slopes,
                    std::optional<Floats> sinks, int sight, std::optional<Floats> bias) {
-        AttentionOpSpec spec{.q = buffer_of(q),
-                             .y = buffer_of(y),
+        AttentionOpSpec spec{.q = q,
+                             .y = y,
                              .cache = std::move(cache),
                              .layer = layer,
                              .heads = heads,
@@ -149,7 +153,7 @@ public:
         }
         program_.add(plans_.make(std::move(spec), program_.limits(), program_.threads()));
     }
-    void set_result(const BufferTuple& result) { program_.set_result(buffer_of(result)); }
+    void set_result(const Buffer& result) { program_.set_result(result); }
 
     static bool is_together(const std::optional<Floats>& gain, int64_t d, int64_t heads) {
         if (!gain) return false;
@@ -173,8 +177,7 @@ public:
         return nb::ndarray<nb::numpy, float>(program_.at(buffer), 2, shape, self);
     }
     // A buffer's memory [rows, width], to fill before a replay. Throws std::invalid_argument for more rows than it has.
-    nb::ndarray<nb::numpy, float> memory(const BufferTuple& tuple, int64_t rows, nb::handle self) {
-        const Buffer b = buffer_of(tuple);
+    nb::ndarray<nb::numpy, float> memory(const Buffer& b, int64_t rows, nb::handle self) {
         if (rows < 0 || rows > program_.limits().rows(b.rows))
             throw std::invalid_argument("there is no memory for so many rows of this kind");
         const size_t shape[2] = {static_cast<size_t>(rows), static_cast<size_t>(b.width)};
@@ -186,11 +189,17 @@ public:
 private:
     // What ops may point to from now on; null for none.
     const float* hold(const std::optional<Floats>& array) { return array ? held_.emplace_back(*array).data() : nullptr; }
-    NormOf norm_of(const NormTuple& n) {
-        return {static_cast<NormKind>(std::get<0>(n)), hold(std::get<1>(n)), hold(std::get<2>(n)), std::get<3>(n)};
+    NormOf norm_of(const NormArrays& n) {
+        return {.kind = n.kind, .gain = hold(n.gain), .bias = hold(n.bias), .eps = n.eps};
     }
-    Routing routing_of(const RoutingTuple& r) {
-        return {std::get<0>(r), hold(std::get<1>(r)), std::get<2>(r), std::get<3>(r), std::get<4>(r), std::get<5>(r)};
+    // Of a kernels/types.py Routing.
+    Routing routing_of(nb::handle r) {
+        return {.sigmoid = nb::cast<bool>(r.attr("sigmoid")),
+                .bias = hold(nb::cast<std::optional<Floats>>(r.attr("bias"))),
+                .groups = nb::cast<int64_t>(r.attr("groups")),
+                .top_groups = nb::cast<int64_t>(r.attr("top_groups")),
+                .group_top = nb::cast<int64_t>(r.attr("group_top")),
+                .scale = nb::cast<float>(r.attr("scale"))};
     }
 
     std::vector<Floats> held_;

@@ -205,7 +205,7 @@ void bind_sampling(nb::module_& m) {
     nb::class_<Sampler>(m, "Sampler")
         .def("__init__", [](Sampler* self, std::shared_ptr<Pool> pool, const std::string& isa, int64_t vocab) {
             new (self) Sampler(std::move(pool), choose_kernels(isa), vocab);
-        })
+        }, nb::kw_only(), "pool"_a, "isa"_a, "vocab"_a)
         .def("sample", &sample, "logits"_a.noconvert(), "records"_a.noconvert(), "positions"_a.noconvert(),
              "edits"_a.none() = nb::none(), "scores"_a.none() = nb::none(), "which"_a.none().noconvert() = nb::none())
         .def("score", &score, "logits"_a.noconvert(), "tokens"_a.noconvert(), "scores"_a);

@@ -64,7 +64,7 @@ struct Tiles {
 
 static inline Tiles split_tiles(int64_t m, int64_t most) {
     int64_t count = (m + most - 1) / most;
-    return count ? Tiles{count, m / count, m % count} : Tiles{0, 0, 0};
+    return count ? Tiles{.count = count, .base = m / count, .extra = m % count} : Tiles{.count = 0, .base = 0, .extra = 0};
 }
 static inline int64_t tile_start(const Tiles& t, int64_t i) { return i * t.base + (i < t.extra ? i : t.extra); }
 static inline int64_t tile_size(const Tiles& t, int64_t i) { return t.base + (i < t.extra ? 1 : 0); }

@@ -8,17 +8,12 @@ import numpy.typing as npt
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.draws import Edits, Scores
-from octavo.kernels.ops import DecodeRows
+from octavo.kernels.ops import DecodeRows, Routing
 
-_Place: TypeAlias = tuple[int, int, int]  # kind of rows, width, byte offset in the arena
-_Table: TypeAlias = tuple[int, int, int, bool]  # address, row stride, column stride, is f32
-_Source: TypeAlias = tuple[int, int, int, int, _Table, _Table]  # address, rows, row and block stride, tables
 _F32: TypeAlias = npt.NDArray[np.float32]
 _I32: TypeAlias = npt.NDArray[np.int32]
-_Routing: TypeAlias = tuple[bool, _F32 | None, int, int, int, float]  # as in ops.Routing
 _I64: TypeAlias = npt.NDArray[np.int64]
 _F64: TypeAlias = npt.NDArray[np.float64]
-_Norm: TypeAlias = tuple[int, _F32 | None, _F32 | None, float]  # kind, gain, bias, eps
 
 def isas() -> list[str]: ...
 def choose_isa(isa: str) -> str: ...
@@ -32,7 +27,7 @@ class Pool:
     def size(self) -> int: ...
 
 class Sampler:
-    def __init__(self, pool: Pool, isa: str, vocab: int, /) -> None: ...
+    def __init__(self, *, pool: Pool, isa: str, vocab: int) -> None: ...
     def sample(
         self,
         logits: _F32,
@@ -59,26 +54,45 @@ class Matrix:
     @property
     def nbytes(self) -> int: ...
 
+class Table:  # data: an address; strides in bytes; wide: f32
+    def __init__(self, *, data: int, row_stride: int, column_stride: int, wide: bool) -> None: ...
+
+class Source:  # values: an address; strides in bytes
+    def __init__(
+        self,
+        *,
+        values: int,
+        rows: int,
+        row_stride: int,
+        block_stride: int,
+        scale: Table | None,
+        minimum: Table | None,
+    ) -> None: ...
+
 def pack(
+    *,
     pool: Pool,
     arena: WeightArena,
     layout: int,
-    sources: Sequence[_Source],
+    sources: Sequence[Source],
     k: int,
     gated: bool,
     wide: bool,
     minima: bool,
     after_slice: Callable[[], None],
-    /,
 ) -> Matrix: ...
 def activation_bytes(weight: Matrix, rows: int, /) -> int: ...
-def moe_workspace(gate_up: Sequence[Matrix], down: Sequence[Matrix], top_k: int, tokens: int, /) -> int: ...
-def head_linear_workspace(weights: Sequence[Matrix], rows: int, /) -> int: ...
+def moe_workspace(*, gate_up: Sequence[Matrix], down: Sequence[Matrix], top_k: int, tokens: int) -> int: ...
+def head_linear_workspace(*, weights: Sequence[Matrix], rows: int) -> int: ...
+
+class KVShape:
+    def __init__(self, *, heads: int, d: int, dv: int, type: int, latent: bool) -> None: ...
 
 class KVCache:
     def __init__(
         self,
-        layers: Sequence[tuple[int, int, int, int, bool]],
+        *,
+        layers: Sequence[KVShape],
         num_pages: int,
         page_size: int,
         local: bool = False,
@@ -93,47 +107,55 @@ class Limits:
         self, *, tokens: int, sequences: int, sampled: int, table_width: int, given: int = 0
     ) -> None: ...
 
+class Buffer:  # rows: of which kind; offset: bytes, in the arena
+    def __init__(self, *, rows: int, width: int, offset: int) -> None: ...
+
+class Norm:
+    def __init__(self, *, kind: int, gain: _F32 | None, bias: _F32 | None, eps: float) -> None: ...
+
 class Program:
-    def __init__(self, pool: Pool, isa: str, limits: Limits, nbytes: int, /) -> None: ...
-    def embed(self, y: _Place, table: Matrix, scale: float, /) -> None: ...
-    def embed_positions(self, x: _Place, y: _Place, table: Matrix, offset: int, /) -> None: ...
-    def gather(self, x: _Place, y: _Place, /) -> None: ...
-    def replace(self, x: _Place, y: _Place, /) -> None: ...
-    def norm(self, x: _Place, y: _Place, norm: _Norm, /) -> None: ...
-    def add(self, x: _Place, y: _Place, z: _Place, /) -> None: ...
-    def gate_rows(self, x: _Place, gate: _Place, y: _Place, /) -> None: ...
+    def __init__(self, *, pool: Pool, isa: str, limits: Limits, nbytes: int) -> None: ...
+    def embed(self, *, y: Buffer, table: Matrix, scale: float) -> None: ...
+    def embed_positions(self, *, x: Buffer, y: Buffer, table: Matrix, offset: int) -> None: ...
+    def gather(self, *, x: Buffer, y: Buffer) -> None: ...
+    def replace(self, *, x: Buffer, y: Buffer) -> None: ...
+    def norm(self, *, x: Buffer, y: Buffer, norm: Norm) -> None: ...
+    def add(self, *, x: Buffer, y: Buffer, z: Buffer) -> None: ...
+    def gate_rows(self, *, x: Buffer, gate: Buffer, y: Buffer) -> None: ...
     def linear(
         self,
-        x: _Place,
-        y: _Place,
+        *,
+        x: Buffer,
+        y: Buffer,
         column: int,
         weight: Matrix,
-        norm: _Norm,
+        norm: Norm | None,
         bias: _F32 | None,
         activation: int,
-        residual: _Place | None,
+        residual: Buffer | None,
         scale: float,
         softcap: float,
         prepared: int,
     ) -> None: ...
     def moe(
         self,
-        x: _Place,
-        router: _Place,
-        y: _Place,
+        *,
+        x: Buffer,
+        router: Buffer,
+        y: Buffer,
         gate_up: Sequence[Matrix],
         down: Sequence[Matrix],
         top_k: int,
         activation: int,
         renormalize: bool,
-        routing: _Routing,
+        routing: Routing,
         workspace: int,
-        /,
     ) -> None: ...
     def rotary_append(
         self,
-        qkv: _Place,
-        q: _Place,
+        *,
+        qkv: Buffer,
+        q: Buffer,
         cache: KVCache,
         layer: int,
         heads: int,
@@ -144,26 +166,27 @@ class Program:
         k_norm: _F32 | None,
         eps: float,
     ) -> None: ...
-    def head_linear(self, x: _Place, y: _Place, weights: Sequence[Matrix], workspace: int, /) -> None: ...
+    def head_linear(self, *, x: Buffer, y: Buffer, weights: Sequence[Matrix], workspace: int) -> None: ...
     def latent_append(
         self,
-        q_latent: _Place,
-        q_rope: _Place,
-        latent: _Place,
-        k_rope: _Place,
-        q: _Place,
+        *,
+        q_latent: Buffer,
+        q_rope: Buffer,
+        latent: Buffer,
+        k_rope: Buffer,
+        q: Buffer,
         cache: KVCache,
         layer: int,
         heads: int,
         cos: _F32,
         sin: _F32,
         interleaved: bool,
-        /,
     ) -> None: ...
     def attention(
         self,
-        q: _Place,
-        y: _Place,
+        *,
+        q: Buffer,
+        y: Buffer,
         cache: KVCache,
         layer: int,
         heads: int,
@@ -175,10 +198,10 @@ class Program:
         sight: int,
         bias: _F32 | None,
     ) -> None: ...
-    def set_result(self, result: _Place, /) -> None: ...
+    def set_result(self, result: Buffer, /) -> None: ...
     def replay(self, batch: ForwardBatch, given_rows: int = 0) -> _F32: ...
-    def rows(self, buffer: _Place, /) -> _F32: ...
-    def memory(self, buffer: _Place, rows: int, /) -> _F32: ...
+    def rows(self, buffer: Buffer, /) -> _F32: ...
+    def memory(self, buffer: Buffer, rows: int, /) -> _F32: ...
 
 class Decoder:
     def __init__(self, program: Program, sampler: Sampler, rows: DecodeRows) -> None: ...

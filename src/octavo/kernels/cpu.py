@@ -41,8 +41,17 @@ class CpuKVCache:
     """All layers' pages, one page of every layer side by side; touched lazily by the system."""
 
     def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int, local: bool = False) -> None:
-        shapes = [(s.num_kv_heads, s.head_dim, s.v_head_dim, _KV_TYPES[s.dtype], s.latent) for s in layers]
-        self._native = _native.KVCache(shapes, num_pages, page_size, local)
+        shapes = [
+            _native.KVShape(
+                heads=s.num_kv_heads,
+                d=s.head_dim,
+                dv=s.v_head_dim,
+                type=_KV_TYPES[s.dtype],
+                latent=s.latent,
+            )
+            for s in layers
+        ]
+        self._native = _native.KVCache(layers=shapes, num_pages=num_pages, page_size=page_size, local=local)
         self._bytes: U8 = self._native.pages()
         self._layers = [CpuKVLayer(self._native, i, spec) for i, spec in enumerate(layers)]
 
@@ -198,7 +207,7 @@ class CpuBackend(Backend):
 
     def sampler(self, vocab_size: int) -> RowSampler:
         """Its memory, 12 bytes a token and thread, is touched as far as rows need it."""
-        return _native.Sampler(self.pool, self.isa, vocab_size)
+        return _native.Sampler(pool=self.pool, isa=self.isa, vocab=vocab_size)
 
     def decoder(self, program: Program, sampler: RowSampler, rows: DecodeRows) -> RowDecoder | None:
         if not isinstance(program, CpuProgram) or not isinstance(sampler, _native.Sampler):

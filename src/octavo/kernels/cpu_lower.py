@@ -18,7 +18,6 @@ from octavo.kernels.ops import (
     Limits,
     PackedWeight,
     Rotary,
-    Routing,
     Rows,
     Sight,
 )
@@ -34,11 +33,7 @@ _ACTIVATIONS = {
 }
 _SIGHTS = {Sight.CAUSAL: 0, Sight.WHOLE: 1, Sight.CROSS: 2}
 _NORMS = {"rms_norm": 1, "layer_norm": 2}
-_NO_NORM = (0, None, None, 0.0)
 _BLOCK = 32  # positions (kRescale)
-
-Place = tuple[int, int, int]
-"""A native buffer: kind of rows, width, byte offset in the arena."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +68,10 @@ class Built:
     plan: Plan
     buffers: Sequence[Buffer]
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> _native.Buffer:
+        """Of a buffer, in the program's arena."""
         buffer = self.buffers[number]
-        return _ROWS[buffer.rows], buffer.width, self.plan.offsets[number]
+        return _native.Buffer(rows=_ROWS[buffer.rows], width=buffer.width, offset=self.plan.offsets[number])
 
 
 def build(recorded: Recorded, limits: Limits, pool: _native.Pool, isa: str) -> Built:
@@ -95,7 +91,7 @@ def build(recorded: Recorded, limits: Limits, pool: _native.Pool, isa: str) -> B
         table_width=limits.max_pages_per_sequence,
         given=limits.max_given,
     )
-    built = Built(_native.Program(pool, isa, shape, plan.nbytes), plan, buffers)
+    built = Built(_native.Program(pool=pool, isa=isa, limits=shape, nbytes=plan.nbytes), plan, buffers)
     lowering = _Lowering(built)
     for call, workspace in zip(planned, plan.workspaces, strict=True):
         if call.name != "given":
@@ -118,10 +114,10 @@ def _workspace(call: Call, buffers: Sequence[Buffer], limits: Limits) -> int:
     if call.name == "moe":
         rows = max_rows(buffers[call.output].rows, limits)
         gate_up, down = (_whole(call.args[name]) for name in ("gate_up", "down"))
-        return int(_native.moe_workspace(gate_up, down, call.args["top_k"], rows))
+        return int(_native.moe_workspace(gate_up=gate_up, down=down, top_k=call.args["top_k"], tokens=rows))
     if call.name == "head_linear":
         rows = max_rows(buffers[call.output].rows, limits)
-        return _native.head_linear_workspace(_whole(call.args["weights"]), rows)
+        return _native.head_linear_workspace(weights=_whole(call.args["weights"]), rows=rows)
     return 0
 
 
@@ -142,6 +138,10 @@ def _f32(array: Any) -> Any:
     return None if array is None else np.ascontiguousarray(array, np.float32)
 
 
+def _norm(name: str, gain: Any, bias: Any, eps: float) -> _native.Norm:
+    return _native.Norm(kind=_NORMS[name], gain=_f32(gain), bias=_f32(bias), eps=eps)
+
+
 class _Lowering:
     """One method per op, named as in Ops, with (call, workspace offset)."""
 
@@ -155,102 +155,97 @@ class _Lowering:
 
     def embed(self, call: Call, _: int) -> None:
         (table,) = parts(call.args["table"])
-        self._program.embed(self._place(call.output), table, call.args["scale"])
+        self._program.embed(y=self._place(call.output), table=table, scale=call.args["scale"])
 
     def embed_positions(self, call: Call, _: int) -> None:
         (table,) = parts(call.args["table"])
         self._program.embed_positions(
-            self._place(call.inputs[0]), self._place(call.output), table, call.args["offset"]
+            x=self._place(call.inputs[0]),
+            y=self._place(call.output),
+            table=table,
+            offset=call.args["offset"],
         )
 
     def gather_rows(self, call: Call, _: int) -> None:
-        self._program.gather(self._place(call.inputs[0]), self._place(call.output))
+        self._program.gather(x=self._place(call.inputs[0]), y=self._place(call.output))
 
     def replace_rows(self, call: Call, _: int) -> None:
-        self._program.replace(self._place(call.inputs[0]), self._place(call.output))
-
-    def _norm(self, name: str, gain: Any, bias: Any, eps: float) -> tuple[int, Any, Any, float]:
-        return _NORMS[name], _f32(gain), _f32(bias), eps
+        self._program.replace(x=self._place(call.inputs[0]), y=self._place(call.output))
 
     def rms_norm(self, call: Call, _: int) -> None:
-        norm = self._norm(call.name, call.args["gain"], call.args["bias"], call.args["eps"])
-        self._program.norm(self._place(call.inputs[0]), self._place(call.output), norm)
+        norm = _norm(call.name, call.args["gain"], call.args["bias"], call.args["eps"])
+        self._program.norm(x=self._place(call.inputs[0]), y=self._place(call.output), norm=norm)
 
     layer_norm = rms_norm
 
     def linear(self, call: Call, workspace: int) -> None:
         args = call.args
-        norm = _NO_NORM if args["norm"] is None else self._norm(*args["norm"])
         bias, column = _f32(args["bias"]), 0
         for part in parts(args["weight"]):
             rows = part.shape[0]
             self._program.linear(
-                self._place(call.inputs[0]),
-                self._place(call.output),
-                column,
-                part,
-                norm,
-                None if bias is None else _f32(bias[column : column + rows]),
-                _ACTIVATIONS[args["activation"]],
-                self._place(call.inputs[1]) if len(call.inputs) > 1 else None,
-                args["scale"],
-                args["softcap"] or 0.0,
-                workspace,
+                x=self._place(call.inputs[0]),
+                y=self._place(call.output),
+                column=column,
+                weight=part,
+                norm=None if args["norm"] is None else _norm(*args["norm"]),
+                bias=None if bias is None else bias[column : column + rows],
+                activation=_ACTIVATIONS[args["activation"]],
+                residual=self._place(call.inputs[1]) if len(call.inputs) > 1 else None,
+                scale=args["scale"],
+                softcap=args["softcap"] or 0.0,
+                prepared=workspace,
             )
             column += rows
 
     def add(self, call: Call, _: int) -> None:
         x, y = call.inputs
-        self._program.add(self._place(x), self._place(y), self._place(call.output))
+        self._program.add(x=self._place(x), y=self._place(y), z=self._place(call.output))
 
     def gate_rows(self, call: Call, _: int) -> None:
         x, gate = call.inputs
-        self._program.gate_rows(self._place(x), self._place(gate), self._place(call.output))
+        self._program.gate_rows(x=self._place(x), gate=self._place(gate), y=self._place(call.output))
 
     def moe(self, call: Call, workspace: int) -> None:
         x, router = call.inputs
         args = call.args
-        routing: Routing = args["routing"]
         self._program.moe(
-            self._place(x),
-            self._place(router),
-            self._place(call.output),
-            _whole(args["gate_up"]),
-            _whole(args["down"]),
-            args["top_k"],
-            _ACTIVATIONS[args["activation"]],
-            args["renormalize"],
-            (
-                routing.sigmoid,
-                _f32(routing.bias),
-                routing.groups,
-                routing.top_groups,
-                routing.group_top,
-                routing.scale,
-            ),
-            workspace,
+            x=self._place(x),
+            router=self._place(router),
+            y=self._place(call.output),
+            gate_up=_whole(args["gate_up"]),
+            down=_whole(args["down"]),
+            top_k=args["top_k"],
+            activation=_ACTIVATIONS[args["activation"]],
+            renormalize=args["renormalize"],
+            routing=args["routing"],
+            workspace=workspace,
         )
 
     def head_linear(self, call: Call, workspace: int) -> None:
-        weights = _whole(call.args["weights"])
-        self._program.head_linear(self._place(call.inputs[0]), self._place(call.output), weights, workspace)
+        self._program.head_linear(
+            x=self._place(call.inputs[0]),
+            y=self._place(call.output),
+            weights=_whole(call.args["weights"]),
+            workspace=workspace,
+        )
 
     def latent_append(self, call: Call, _: int) -> None:
         rotary: Rotary = call.args["rotary"]
         q_latent, q_rope, latent, k_rope = (self._place(x) for x in call.inputs)
         cache, layer = self._layer(call.args["kv"])
         self._program.latent_append(
-            q_latent,
-            q_rope,
-            latent,
-            k_rope,
-            self._place(call.output),
-            cache,
-            layer,
-            call.args["spec"].num_heads,
-            _f32(rotary.cos),
-            _f32(rotary.sin),
-            rotary.interleaved,
+            q_latent=q_latent,
+            q_rope=q_rope,
+            latent=latent,
+            k_rope=k_rope,
+            q=self._place(call.output),
+            cache=cache,
+            layer=layer,
+            heads=call.args["spec"].num_heads,
+            cos=_f32(rotary.cos),
+            sin=_f32(rotary.sin),
+            interleaved=rotary.interleaved,
         )
 
     def rotary_append(self, call: Call, _: int) -> None:
@@ -260,33 +255,33 @@ class _Lowering:
         spec: AttentionSpec = args["spec"]
         cache, layer = self._layer(args["kv"])
         self._program.rotary_append(
-            self._place(call.inputs[0]),
-            self._place(call.output),
-            cache,
-            layer,
-            spec.num_heads,
-            _f32(rotary.cos) if rotary else None,
-            _f32(rotary.sin) if rotary else None,
-            rotary.interleaved if rotary else False,
-            _f32(norms.q),
-            _f32(norms.k),
-            norms.eps,
+            qkv=self._place(call.inputs[0]),
+            q=self._place(call.output),
+            cache=cache,
+            layer=layer,
+            heads=spec.num_heads,
+            cos=_f32(rotary.cos) if rotary else None,
+            sin=_f32(rotary.sin) if rotary else None,
+            interleaved=rotary.interleaved if rotary else False,
+            q_norm=_f32(norms.q),
+            k_norm=_f32(norms.k),
+            eps=norms.eps,
         )
 
     def attention(self, call: Call, _: int) -> None:
         spec: AttentionSpec = call.args["spec"]
         cache, layer = self._layer(call.args["kv"])
         self._program.attention(
-            self._place(call.inputs[0]),
-            self._place(call.output),
-            cache,
-            layer,
-            spec.num_heads,
-            spec.scale,
-            spec.softcap or 0.0,
-            spec.window or 0,
-            _f32(spec.alibi_slopes),
-            _f32(spec.sinks),
-            _SIGHTS[spec.sight],
-            _f32(_padded(spec.relative_bias)),
+            q=self._place(call.inputs[0]),
+            y=self._place(call.output),
+            cache=cache,
+            layer=layer,
+            heads=spec.num_heads,
+            scale=spec.scale,
+            softcap=spec.softcap or 0.0,
+            window=spec.window or 0,
+            slopes=_f32(spec.alibi_slopes),
+            sinks=_f32(spec.sinks),
+            sight=_SIGHTS[spec.sight],
+            bias=_f32(_padded(spec.relative_bias)),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TypeAlias
 
 import numpy as np
 
@@ -16,8 +15,6 @@ from octavo.kernels.weight import Array, Layout, Weight
 _LAYOUTS = {Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4, Layout.U5: 6}
 _S8_BY_16 = 5
 _S8_CUT = 7
-_Table: TypeAlias = tuple[int, int, int, bool]
-_ABSENT: _Table = (0, 0, 0, False)
 
 
 class CpuWeight:
@@ -106,7 +103,17 @@ def _pack_part(
     held: list[Array] = []  # copies that must live until the packing is done
     sources = [_source(w, held) for w in weights]
     # Pages that are still to be read come back when they are: at no time is a whole table held twice.
-    return _native.pack(pool, arena, layout, sources, k, gated, wide, minima, lambda: _release(weights))
+    return _native.pack(
+        pool=pool,
+        arena=arena,
+        layout=layout,
+        sources=sources,
+        k=k,
+        gated=gated,
+        wide=wide,
+        minima=minima,
+        after_slice=lambda: _release(weights),
+    )
 
 
 def _release(weights: Sequence[Weight]) -> None:
@@ -115,29 +122,36 @@ def _release(weights: Sequence[Weight]) -> None:
             w.release()
 
 
-def _source(w: Weight, held: list[Array]) -> tuple[int, int, int, int, _Table, _Table]:
+def _source(w: Weight, held: list[Array]) -> _native.Source:
     if isinstance(w, Outline):
-        return 0, w.shape[0], 0, 0, _ABSENT, _ABSENT
+        return _native.Source(
+            values=0, rows=w.shape[0], row_stride=0, block_stride=0, scale=None, minimum=None
+        )
     values = _addressable(w.values, held)
     block_stride = values.strides[1] if w.layout.quantized else 0
-    return (
-        values.ctypes.data,
-        w.shape[0],
-        values.strides[0],
-        block_stride,
-        _table(w.scale, held),
-        _table(w.minimum, held),
+    return _native.Source(
+        values=values.ctypes.data,
+        rows=w.shape[0],
+        row_stride=values.strides[0],
+        block_stride=block_stride,
+        scale=_table(w.scale, held),
+        minimum=_table(w.minimum, held),
     )
 
 
-def _table(table: Array | None, held: list[Array]) -> _Table:
+def _table(table: Array | None, held: list[Array]) -> _native.Table | None:
     if table is None:
-        return _ABSENT
+        return None
     if table.dtype not in (np.float16, np.float32):
         raise CheckpointError(f"scales must be f16 or f32, not {table.dtype}")
     table = table.astype(table.dtype.newbyteorder("="), copy=False)
     held.append(table)
-    return table.ctypes.data, table.strides[0], table.strides[1], table.dtype == np.float32
+    return _native.Table(
+        data=table.ctypes.data,
+        row_stride=table.strides[0],
+        column_stride=table.strides[1],
+        wide=bool(table.dtype == np.float32),
+    )
 
 
 def _addressable(values: Array, held: list[Array]) -> Array:
