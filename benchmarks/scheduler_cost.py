@@ -1,6 +1,6 @@
 """What the scheduler costs per step, without a model: microseconds of schedule() and update().
 
-    python benchmarks/scheduler_cost.py [--steps 300] [--requests 100000]
+    python benchmarks/scheduler_cost.py [--steps 300] [--requests 100000] [--json]
 
 Prints the median step with 1, 32 and 256 running requests that decode, and with a prompt of 8,000
 tokens that is computed in chunks beside them. --requests replays so many short chats in the simulator.
@@ -9,8 +9,11 @@ tokens that is computed in chunks beside them. --requests replays so many short 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from octavo.bench.simulate import simulate
 from octavo.bench.trace import poisson
@@ -69,25 +72,37 @@ def scenario(running: int, with_prompt: bool, steps: int) -> tuple[float, float]
     return measure(scheduler, steps)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--requests", type=int, default=0)
-    args = parser.parse_args()
-    steps = args.steps
-    print("microseconds a step, median")
-    print(f"{'running':>8} {'prompt':>7} {'schedule':>9} {'update':>9} {'sum':>9}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args(arguments)
+    found: list[dict[str, Any]] = []
     for running in (1, 32, 256):
         for with_prompt in (False, True):
-            plan, update = scenario(running, with_prompt, steps)
-            prompt = "yes" if with_prompt else "no"
-            print(f"{running:8d} {prompt:>7} {plan:9.1f} {update:9.1f} {plan + update:9.1f}")
-    if args.requests:
-        replay(args.requests)
+            plan, update = scenario(running, with_prompt, args.steps)
+            times = {"schedule_us": round(plan, 2), "update_us": round(update, 2)}
+            found.append({"running": running, "with_prompt": with_prompt, **times})
+    replayed = replay(args.requests) if args.requests else None
+    if args.json:
+        print(json.dumps({"steps": found, "replayed": replayed}))
+        return
+    print("microseconds a step, median")
+    print(f"{'running':>8} {'prompt':>7} {'schedule':>9} {'update':>9} {'sum':>9}")
+    for each in found:
+        plan, update = each["schedule_us"], each["update_us"]
+        prompt = "yes" if each["with_prompt"] else "no"
+        print(f"{each['running']:8d} {prompt:>7} {plan:9.1f} {update:9.1f} {plan + update:9.1f}")
+    if replayed:
+        print(
+            "{requests} requests, {steps} steps, {output_tokens} output tokens: "
+            "{simulated_s} s simulated in {cpu_s} s of CPU time".format(**replayed)
+        )
 
 
-def replay(count: int) -> None:
-    """Simulate a trace in which up to 256 requests run at once."""
+def replay(count: int) -> dict[str, float]:
+    """A simulated trace in which up to 256 requests run at once: its size, and the CPU time that it takes."""
     config = SchedulerConfig(
         num_pages=8192, max_num_seqs=256, max_num_batched_tokens=2048, step_target_s=0.1, max_waiting=count
     )
@@ -95,10 +110,13 @@ def replay(count: int) -> None:
     trace = poisson(count, 100.0, [(0.85, (16, 128), (4, 32)), (0.15, (64, 512), (32, 128))])
     start = time.process_time()
     result = simulate(config, cost, trace)
-    print(
-        f"{count} requests, {result.steps} steps, {result.output_rate * result.seconds:.0f} output tokens: "
-        f"{result.seconds:.0f} s simulated in {time.process_time() - start:.1f} s of CPU time"
-    )
+    return {
+        "requests": count,
+        "steps": result.steps,
+        "output_tokens": round(result.output_rate * result.seconds),
+        "simulated_s": round(result.seconds),
+        "cpu_s": round(time.process_time() - start, 1),
+    }
 
 
 if __name__ == "__main__":

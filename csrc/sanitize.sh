@@ -2,6 +2,7 @@
 # Build the extension under sanitizers, apart from the one in use, and run the kernels' tests on it.
 #   csrc/sanitize.sh PYTHON [address|thread]...      (default: both)
 # PYTHON runs the tests. BUILD_PYTHON, if set, is the one that has nanobind; cmake and ninja come from the PATH.
+# JUNIT_FOLDER, if set, is where each kind's results are written (benchmarks/record.py sets it).
 # address: AddressSanitizer and UndefinedBehaviorSanitizer. thread: ThreadSanitizer.
 set -eu
 python=$1
@@ -37,5 +38,6 @@ for kind in "$@"; do
     # One thread for NumPy's BLAS, whose own is not built for this; what a sanitizer prints is not captured.
     (cd "$build" && export OPENBLAS_NUM_THREADS=1 && $set_up "$python" -m pytest -p no:xdist -p no:cacheprovider -q --capture=sys \
         --ignore tests/kernels/cuda \
+        ${JUNIT_FOLDER:+--junitxml="$JUNIT_FOLDER/$kind.xml"} \
         --deselect tests/kernels/test_reference.py --deselect tests/kernels/test_cpu_spills.py $tests)
 done

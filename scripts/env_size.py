@@ -10,6 +10,7 @@ or triton is installed, and where a fresh one came without the compiled extensio
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -38,13 +39,16 @@ def forbidden_packages(site: Path) -> list[str]:
     return [name for name in names if name.startswith(FORBIDDEN)]
 
 
-def weigh(environment: Path, limit_mb: float) -> int:
+def weigh(environment: Path, limit_mb: float, as_json: bool = False) -> int:
     """Print the size and the largest packages; the exit status."""
     site = site_packages(environment)
     total_mb = size_of(environment) / 1e6
     parts = sorted(((size_of(p) / 1e6, p.name) for p in site.iterdir() if p.is_dir()), reverse=True)
     largest = ", ".join(f"{name} {megabytes:.0f}" for megabytes, name in parts[:SHOWN])
-    print(f"{environment}: {total_mb:.0f} MB (limit {limit_mb:.0f}); largest: {largest}")
+    if as_json:
+        print(json.dumps({"total_mb": round(total_mb, 1), "limit_mb": limit_mb, "largest": largest}))
+    else:
+        print(f"{environment}: {total_mb:.0f} MB (limit {limit_mb:.0f}); largest: {largest}")
     unwanted = forbidden_packages(site)
     if unwanted:
         print(f"env_size: the runtime must not need {', '.join(unwanted)}", file=sys.stderr)
@@ -53,7 +57,7 @@ def weigh(environment: Path, limit_mb: float) -> int:
     return int(bool(unwanted) or total_mb > limit_mb)
 
 
-def weigh_fresh(limit_mb: float) -> int:
+def weigh_fresh(limit_mb: float, as_json: bool = False) -> int:
     """Weigh what `pip install .` makes of this checkout, in a folder that is removed afterwards."""
     root = Path(__file__).resolve().parent.parent
     with tempfile.TemporaryDirectory(prefix="octavo-env-") as folder:
@@ -64,7 +68,7 @@ def weigh_fresh(limit_mb: float) -> int:
         if not any((site_packages(environment) / "octavo" / "kernels").glob("*.so")):
             print("env_size: the extension was not compiled (pip install -v . says why)", file=sys.stderr)
             return 1
-        return weigh(environment, limit_mb)
+        return weigh(environment, limit_mb, as_json)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -72,10 +76,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("environment", type=Path, nargs="?")
     parser.add_argument("--fresh", action="store_true", help="make one by pip install . and weigh it")
     parser.add_argument("--limit-mb", type=float, default=200.0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if options.fresh == bool(options.environment):
         parser.error("give an environment's folder or --fresh")
-    return weigh_fresh(options.limit_mb) if options.fresh else weigh(options.environment, options.limit_mb)
+    if options.fresh:
+        return weigh_fresh(options.limit_mb, options.json)
+    return weigh(options.environment, options.limit_mb, options.json)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,10 @@ def test_prompt_logprobs_are_transformers(smollm2_llm: Callable[..., LLM], backe
 
 
 def test_rounded_activations_keep_the_model(
-    smollm2_llm: Callable[..., LLM], fastest: str, oracle: Any
+    smollm2_llm: Callable[..., LLM],
+    fastest: str,
+    oracle: Any,
+    record_testsuite_property: Callable[[str, object], None],
 ) -> None:
     """The default path (4-bit weights, int8 activations), teacher-forced on greedy text in fp32.
 
@@ -116,6 +119,10 @@ def test_rounded_activations_keep_the_model(
         margins.append(logits.max(-1).values - chosen)
     mean, margin = float(torch.cat(divergence).mean()), torch.cat(margins)
     changed = int((margin > 0.15).sum())
-    print(f"mean KL {mean:.4f}; {changed} of {len(margin)} changed, by at most {float(margin.max()):.2f}")
+    most = float(margin.max())
+    print(f"mean KL {mean:.4f}; {changed} of {len(margin)} changed, by at most {most:.2f}")
+    found = {"mean_kl": mean, "changed": changed, "positions": len(margin), "most_changed": most}
+    for name, value in found.items():
+        record_testsuite_property(name, value)
     assert mean < 0.006
     assert changed <= 0.01 * len(margin)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,9 @@ def walk(constraint: Constraint, draw: random.Random) -> Any:
     return None
 
 
-def test_supported_schemas_are_followed_from_both_sides(suite: list[Group]) -> None:
+def test_supported_schemas_are_followed_from_both_sides(
+    suite: list[Group], record_testsuite_property: Callable[[str, object], None]
+) -> None:
     """Each valid instance is reachable, no invalid one is, and what is generated validates."""
     make = ConstraintCompiler(ByteTokenizer())
     draw = random.Random(0)
@@ -118,6 +121,13 @@ def test_supported_schemas_are_followed_from_both_sides(suite: list[Group]) -> N
                     leaks.append((name, json.dumps(value)))
     share = done / len(suite)
     print(f"\n{done} of {len(suite)} schemas ({share:.0%}), {generated} generated; refused:")
+    for what, value in {
+        "served": done,
+        "schemas": len(suite),
+        "share": share,
+        "generated": generated,
+    }.items():
+        record_testsuite_property(what, value)
     for reason, count in refused.most_common():
         print(f"{count:4} {reason}")
     assert leaks == []

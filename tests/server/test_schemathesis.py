@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import schemathesis
@@ -47,7 +48,9 @@ def test_nothing_in_thousands_of_calls(case: schemathesis.Case) -> None:
 
 
 @pytest.mark.slow
-def test_there_were_thousands_of_calls() -> None:
+def test_there_were_thousands_of_calls(record_testsuite_property: Callable[[str, object], None]) -> None:
     """Counts the test above, which runs before it."""
+    record_testsuite_property("calls", calls.total())
+    record_testsuite_property("operations", len(calls))
     print(f"{calls.total()} calls of {len(calls)} operations, none a server error")
     assert calls.total() >= 5000

@@ -1,11 +1,13 @@
 """Compile the GPU backend's kernels for a GPU that is not there: `python -m support.compile_kernels 90`.
 
 Tiny models run on tensors of the CPU, and each launch only compiles, down to machine code: what the
-interpreter lets pass and the compiler does not is found without a GPU. Results are garbage.
+interpreter lets pass and the compiler does not is found without a GPU. Results are garbage. --json prints how
+many there are.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Any
@@ -49,7 +51,7 @@ def compile_only(capability: int) -> list[str]:
                 if options.get("enable_fp_fusion") is False:
                     assert "fma." not in kernel.asm["ptx"], f"{self.fn.__name__} fuses"
                 compiled.append(self.fn.__name__)
-                print(len(compiled), self.fn.__name__, flush=True)
+                print(len(compiled), self.fn.__name__, file=sys.stderr, flush=True)
 
         return launch
 
@@ -74,7 +76,10 @@ def main() -> int:
     for options in ({}, {"exact": True}, {"rounds": True, "dtype": "float16"}):
         backend = CudaBackend("cpu", sms=132, **options)  # type: ignore[arg-type]
         exercise(backend, np.random.default_rng(0), brief="rounds" in options)
-    print(f"{len(compiled)} kernels compiled: {', '.join(sorted(set(compiled)))}")
+    if "--json" in sys.argv:
+        print(json.dumps({"kernels": len(compiled), "capability": int(sys.argv[1])}))
+    else:
+        print(f"{len(compiled)} kernels compiled: {', '.join(sorted(set(compiled)))}")
     return 0
 
 
