@@ -1,6 +1,6 @@
 """What grammars cost: compiling, each mask, and the throughput of many streams.
 
-    .venv/bin/python benchmarks/grammar_cost.py [--streams 32] [--json] [--write]
+    .venv/bin/python benchmarks/grammar_cost.py [--options '{"isa": "avx2"}'] [--json] [--write]
 
 Compiling: a schema of 200 properties that was never seen, from the request's params to its first mask. The
 tokenizer's table is made once for a process and counted apart; a server makes it when it is ready and idle:
@@ -144,15 +144,15 @@ def costs(steps: Mapping[str, Steps], streams: int) -> dict[str, Any]:
     }
 
 
-def throughput(options: argparse.Namespace) -> dict[str, Any]:
-    """What a grammar adds to the steps of all streams.
+def throughput(options: argparse.Namespace, temperature: float) -> dict[str, Any]:
+    """What a grammar adds to the steps of all streams, all drawing at this temperature.
 
     Three arms take turns: free, free once more, and with the grammar. The difference of the two free ones is
     noise.
     """
     driver = Driver(
         options.model, threads=options.threads, max_num_seqs=options.streams,
-        max_model_len=PROMPT + options.new_tokens + 8, enable_prefix_caching=False,
+        max_model_len=PROMPT + options.new_tokens + 8, enable_prefix_caching=False, **options.options,
     )  # fmt: skip
     long = {"type": "array", "items": PERSON, "minItems": options.new_tokens}
     wish = {"structured_outputs": StructuredOutputsParams(json=long)}
@@ -160,7 +160,7 @@ def throughput(options: argparse.Namespace) -> dict[str, Any]:
     def arm(given: Mapping[str, Any]) -> Callable[[int], list[float]]:
         def run(repetition: int) -> list[float]:
             prompts = random_prompts(options.streams, PROMPT, driver.vocab_size, repetition)
-            fields = {"temperature": options.temperature, "seed": repetition, **given}
+            fields = {"temperature": temperature, "seed": repetition, **given}
             done = driver.run(prompts, options.new_tokens, **fields)
             short = [ids for ids in done.token_ids if len(ids) < options.new_tokens]
             if short:
@@ -205,30 +205,36 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--new-tokens", type=int, default=32)
-    parser.add_argument(
-        "--temperature", type=float, default=1.0, help="0: argmax, where a mask saves nothing"
-    )
+    parser.add_argument("--temperature", type=float, action="append", help="of the streams (0 and 1)")
     parser.add_argument("--masks", type=int, default=2000, help="for each of the schemas")
     parser.add_argument("--repeat", type=int, default=12, help="of all three arms of the throughput")
     parser.add_argument("--settle", type=float, default=1.0, help="seconds from a server's start to its use")
     parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--options", type=json.loads, default={}, help='for the streams: {"isa": "avx2"}')
+    parser.add_argument("--only-throughput", action="store_true", help="nothing else")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/grammar_cost-*.json")
     options = parser.parse_args(arguments)
-    small = Driver(options.model, threads=1, max_num_seqs=1, max_model_len=64)
-    tokenizer = small.loaded.tokenizer
-    found = {**compile_times(tokenizer, 7), **mask_times(tokenizer, options.masks)}
-    del small
-    found |= first_use(options)
-    found |= throughput(options)
+    options.temperature = options.temperature or [0.0, 1.0]
+    found: dict[str, Any] = {}
+    if not options.only_throughput:
+        small = Driver(options.model, threads=1, max_num_seqs=1, max_model_len=64)
+        tokenizer = small.loaded.tokenizer
+        found = {**compile_times(tokenizer, 7), **mask_times(tokenizer, options.masks)}
+        del small
+        found |= first_use(options)
+    found["throughput"] = {f"{each:g}": throughput(options, each) for each in options.temperature}
     settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
     result = report("grammar_cost", sys.argv, {"settings": settings, "limits": LIMITS, **found})
     if options.json:
         print(json.dumps(result, indent=2))
     else:
-        for name, value in found.items():
-            limit = f"  (limit {LIMITS[name]})" if name in LIMITS else ""
-            print(f"{name:18} {value}{limit}")
+        streams = {
+            f"{n}, temperature {t}": v for t, each in found.pop("throughput").items() for n, v in each.items()
+        }
+        for name, value in {**found, **streams}.items():
+            limit = LIMITS.get(name.partition(",")[0])
+            print(f"{name:34} {value}{f'  (limit {limit})' if limit is not None else ''}")
     if options.write:
         print(f"wrote {write(result)}", file=sys.stderr)
     return 0

@@ -112,11 +112,14 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     drawn.assign(rows.size(), -1);
     last_rows_ = rows;
     whole_.resize(rows.size());
-    for (size_t i = 0; i < rows.size(); i++) whole_[i] = asked_[i] || left_[i] || params_[i].temperature != 0.0f;
+    for (size_t i = 0; i < rows.size(); i++) whole_[i] = left_[i] || params_[i].temperature != 0.0f;
     const bool chooses = program_.chooses() && std::find(whole_.begin(), whole_.end(), 0) != whole_.end();
     const double begin = now();
     program_.replay(batch, chooses ? drawn.data() : nullptr, whole_.data());
     const double computed = now();
+    chose_.assign(rows.size(), 0);
+    for (size_t i = 0; i < rows.size(); i++) chose_[i] = drawn[i] >= 0;
+    ask(refusal, drawn);
     draw(refusal, drawn);
     forward_s_ += computed - begin;
     drawing_s_ += now() - computed;
@@ -127,17 +130,24 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     }
 }
 
+// About what the program chose: of a refused row it knows the largest that is allowed, too.
+void Decoder::ask(const Refusal& refusal, std::vector<int32_t>& drawn) {
+    for (size_t i = 0; i < drawn.size(); i++) {
+        if (!chose_[i]) continue;
+        chosen_++;
+        const auto place = static_cast<int32_t>(i);
+        const uint32_t* allowed = asked_[i] && refusal ? refusal(place, drawn[i]) : nullptr;
+        if (allowed) drawn[i] = program_.choose_among(place, allowed);
+        if (allowed || !asked_[i]) last_rows_[i] = -1;
+    }
+}
+
 // Those that the program did not choose, and that are not left to others.
 void Decoder::draw(const Refusal& refusal, std::vector<int32_t>& drawn) {
     which_.clear();
     for (size_t i = 0; i < drawn.size(); i++) {
-        if (drawn[i] < 0 && !left_[i]) {
-            which_.push_back(static_cast<int32_t>(i));
-            continue;
-        }
-        chosen_ += drawn[i] >= 0;
-        last_rows_[i] = -1;
-        if (left_[i]) drawn[i] = kLeft;
+        if (left_[i]) drawn[i] = kLeft, last_rows_[i] = -1;
+        else if (!chose_[i]) which_.push_back(static_cast<int32_t>(i));
     }
     if (which_.empty()) return;
     SampleBatch batch{.logits = logits(),
@@ -171,28 +181,44 @@ void Decoder::draw(const SampleBatch& batch, const Refusal& refusal) {
 }
 
 void Decoder::redraw(const std::vector<int32_t>& indices, const uint32_t* mask, std::vector<int32_t>& drawn) {
+    const int64_t words = (sampler_.vocab() + 31) / 32;
     std::vector<SampleParams> params;
     std::vector<int64_t> positions;
-    std::vector<int32_t> rows;
+    std::vector<int32_t> rows, which;
+    std::vector<uint32_t> masks;
+    std::vector<size_t> places; // in `indices`, of those that have logits
     for (const int32_t i : indices) {
         const bool known = i >= 0 && static_cast<size_t>(i) < last_rows_.size() && last_rows_[static_cast<size_t>(i)] >= 0;
         const auto at = static_cast<size_t>(i);
         require(known && rows_.lengths[last_rows_[at]] == positions_[at] + 1, "a redrawn token is not the last step's");
-        params.push_back(params_[at]);
-        positions.push_back(positions_[at]);
         rows.push_back(std::exchange(last_rows_[at], -1));
     }
     drawn.resize(indices.size());
     const double begin = now();
-    sampler_.sample({.logits = logits(),
-                     .rows = static_cast<int64_t>(indices.size()),
-                     .vocab = sampler_.vocab(),
-                     .params = params.data(),
-                     .positions = positions.data(),
-                     .edits = {.mask = mask},
-                     .token = drawn.data(),
-                     .again = true,
-                     .which = indices.data()});
+    for (size_t i = 0; i < indices.size(); i++) {
+        const auto at = static_cast<size_t>(indices[i]);
+        const uint32_t* line = mask + static_cast<int64_t>(i) * words;
+        if (chose_[at]) {
+            drawn[i] = program_.choose_among(indices[i], line);
+            continue;
+        }
+        places.push_back(i), which.push_back(indices[i]);
+        params.push_back(params_[at]), positions.push_back(positions_[at]);
+        masks.insert(masks.end(), line, line + words);
+    }
+    if (!places.empty()) {
+        std::vector<int32_t> again(places.size());
+        sampler_.sample({.logits = logits(),
+                         .rows = static_cast<int64_t>(places.size()),
+                         .vocab = sampler_.vocab(),
+                         .params = params.data(),
+                         .positions = positions.data(),
+                         .edits = {.mask = masks.data()},
+                         .token = again.data(),
+                         .again = true,
+                         .which = which.data()});
+        for (size_t i = 0; i < places.size(); i++) drawn[places[i]] = again[i];
+    }
     drawing_s_ += now() - begin;
     for (size_t i = 0; i < indices.size(); i++) {
         int64_t& length = rows_.lengths[rows[i]];

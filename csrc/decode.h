@@ -36,7 +36,7 @@ public:
     // asks for log-probabilities: nothing has changed then.
     void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const OtherRows& others,
               const Refusal& refusal, std::vector<int32_t>& drawn);
-    // Of the last step, [its rows, vocab()]: whole for rows that were left or asked about, elsewhere anything.
+    // Of the last step, [its rows, vocab()]: whole for rows that were left, elsewhere anything.
     float* logits() const { return program_.at(program_.result()); }
     int64_t logit_rows() const { return program_.rows(program_.result().rows); }
     // The tokens that the last step drew for its rows `indices` (places in `rows`) were refused: others are drawn
@@ -58,6 +58,7 @@ private:
     void sort_out(size_t rows, const OtherRows& others);
     void draw(const Refusal& refusal, std::vector<int32_t>& drawn);
     void draw(const SampleBatch& batch, const Refusal& refusal);
+    void ask(const Refusal& refusal, std::vector<int32_t>& drawn);
     void gather_local(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
 
     Program& program_;
@@ -69,7 +70,8 @@ private:
     std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_, local_slots_, local_tables_;
     std::vector<int64_t> positions_;
     std::vector<SampleParams> params_;
-    std::vector<uint8_t> asked_, left_, whole_; // 1 for each row that is; whole_: its logits are wanted, not its choice
+    // 1 for each row that is; whole_: its logits are wanted, not its choice; chose_: it has its choice.
+    std::vector<uint8_t> asked_, left_, whole_, chose_;
     std::vector<int32_t> last_rows_; // of the last step; -1 where no token may be drawn again
     // Of rows that are drawn apart from others.
     std::vector<int32_t> which_, which_tokens_;

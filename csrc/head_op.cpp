@@ -49,6 +49,19 @@ public:
     bool prefetches(int phase) const override { return phase == kPanels; }
     void prefetch(int64_t unit) const override { product_->prefetch(unit); }
     const Buffer* chooses() const override { return &spec_.y; }
+    // The panels' bounds are the row's still, but for those of panels that choose() computed.
+    int32_t choose_among(const Step& s, int64_t r, const uint32_t* allowed) const override {
+        const float* upper = rounded_.upper(r);
+        int64_t likely = -1;
+        for (int64_t p = 0; p < w_.panels; p++)
+            if (bits_of(allowed, p) && (likely < 0 || upper[p] > upper[likely])) likely = p;
+        if (likely < 0) return -1;
+        Best best;
+        compute_among(s, r, likely, bits_of(allowed, likely), best);
+        for (int64_t p = 0; p < w_.panels; p++)
+            if (p != likely && (upper[p] >= best.bound() || upper[p] == -INFINITY)) compute_among(s, r, p, bits_of(allowed, p), best);
+        return best.id == INT32_MAX ? -1 : best.id;
+    }
 
     // Bounds that leave too much to compute cost more than they save, and where they did they soon will again: then
     // the next steps do without, each time twice as many.
@@ -142,6 +155,13 @@ private:
         const float* bounds = s.row(spec_.y, r);
         for (int64_t row = panel * kPanel; row < std::min(panel * kPanel + kPanel, w_.n); row++)
             if (bounds[row] >= best.bound()) best.meet(s.kernels->row_product(w_, row, rounded_.q(r), rounded_.d(r)), row);
+    }
+    // Which of a panel's rows are allowed.
+    static uint32_t bits_of(const uint32_t* allowed, int64_t panel) { return allowed[panel / 2] >> (panel % 2 * kPanel) & 0xffff; }
+    // Rows that the first choice had no need of: of some panels their bounds were never noted, so none is looked at.
+    void compute_among(const Step& s, int64_t r, int64_t panel, uint32_t allowed, Best& best) const {
+        for (int64_t row = panel * kPanel; allowed && row < w_.n; row++, allowed >>= 1)
+            if (allowed & 1) best.meet(s.kernels->row_product(w_, row, rounded_.q(r), rounded_.d(r)), row);
     }
     void ask_for(int64_t panel) const {
         const int64_t bytes = w_.k / kBlock * kLowBytes;

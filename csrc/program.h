@@ -68,6 +68,9 @@ public:
     virtual size_t scratch_bytes(const Kernels&) const { return 0; }
     // The buffer of whose rows it can find the largest number without computing them (Step::choices).
     virtual const Buffer* chooses() const { return nullptr; }
+    // Of a row that it made a choice for in this step: the place of the largest number among those allowed, a bit each,
+    // the first of equals; -1 where none is.
+    virtual int32_t choose_among(const Step&, int64_t, const uint32_t*) const { return -1; }
     // Called before each replay, by one thread.
     virtual void begin(const Step&) {}
     // Throws std::invalid_argument if the batch would make this op read or write out of bounds.
@@ -88,6 +91,8 @@ public:
     void replay(const BatchView& batch, int32_t* choices = nullptr, const uint8_t* whole = nullptr);
     // Whether it ever makes choices.
     bool chooses() const;
+    // Op::choose_among, of the last replay.
+    int32_t choose_among(int64_t row, const uint32_t* allowed) const { return ops_.back()->choose_among(step_, row, allowed); }
 
     float* at(const Buffer& b) const { return reinterpret_cast<float*>(arena_.data() + b.offset); }
     const Buffer& result() const { return result_; }

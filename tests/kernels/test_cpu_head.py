@@ -230,9 +230,70 @@ def test_few_rows_that_need_logits_take_no_choice_from_the_others(isa: str, wide
         refuses = (lambda at, token: False, room) if asked else ()
         found = model.decoder.step(rows, starts, left, asked, *refuses)
         assert all(token == expected[at] for at, token in enumerate(found) if at not in left)
-        whole = sorted(places.tolist())
-        np.testing.assert_array_equal(model.decoder.logits()[whole], logits[whole])
-        assert model.chosen - before == (ROWS - few if bounded and few <= ROWS // 8 else 0)
+        np.testing.assert_array_equal(model.decoder.logits()[left + drawn], logits[left + drawn])
+        needed = len(left + drawn)
+        assert model.chosen - before == (ROWS - needed if bounded and needed <= ROWS // 8 else 0)
+
+
+def masks_of(rng: np.random.Generator, logits: F32, kind: str) -> npt.NDArray[np.uint32]:
+    """Lines of bits [rows, words] that forbid each row's largest logit."""
+    rows, vocab = logits.shape
+    allowed = np.zeros((rows, -(-vocab // 32) * 32), bool)
+    match kind:
+        case "few":
+            for row in allowed:
+                row[rng.integers(0, vocab, 5)] = True
+        case "one":
+            allowed[np.arange(rows), rng.integers(0, vocab, rows)] = True
+        case "most":
+            allowed[:] = True  # beyond the vocabulary, too
+            allowed[:, :vocab] &= logits < np.sort(logits, axis=1)[:, -20:-19]  # nor the next 19
+        case "half":
+            allowed[:, :vocab] = rng.random((rows, vocab)) < 0.5
+        case "none":
+            pass
+    allowed[np.arange(rows), logits.argmax(axis=1)] = False
+    bits = np.packbits(allowed.reshape(rows, -1, 32), axis=2, bitorder="little")
+    return np.ascontiguousarray(bits).view(np.uint32).reshape(rows, -1)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+@pytest.mark.parametrize("kind", ["few", "one", "most", "half", "none"])
+def test_a_refused_choice_is_the_largest_of_those_allowed(isa: str, later: bool, kind: str) -> None:
+    """Without its logits. Rows of the head that are equal tie, and the first of them wins."""
+    rng, vocab = np.random.default_rng(10), 4001
+    head, inputs = like_a_model(rng, vocab)
+    head[rng.integers(0, vocab, 400)] = head[rng.integers(0, vocab, 400)]
+    model = Greedy(rounded(rng, head), inputs, isa)
+    room = np.zeros(-(-vocab // 32), np.uint32)
+    for count in (1, 4):
+        ids = rng.integers(0, 64, count)
+        logits = model.logits(ids)
+        masks = masks_of(rng, logits, kind)
+        allowed = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, :vocab] == 1
+        expected = np.where(allowed.any(axis=1), np.where(allowed, logits, -np.inf).argmax(axis=1), -1)
+        refused = sorted(rng.permutation(count)[: -(-count // 2)].tolist())
+        free = model.long_way(ids)
+        before = model.chosen
+        model.lengths[:], model.tokens[:count, 0] = 1, ids
+
+        def refuses(at: int, token: int, masks: npt.NDArray[np.uint32] = masks) -> bool:
+            room[:] = masks[at]
+            return not later and at in refused  # noqa: B023 - called before the next round
+
+        drawn = model.decoder.step(list(range(count)), [0] * count, [], list(range(count)), refuses, room)
+        assert model.chosen - before == count
+        if later:
+            assert drawn == free
+            again = model.decoder.redraw(refused, masks[refused])
+            drawn = [again[refused.index(at)] if at in refused else drawn[at] for at in range(count)]
+        assert drawn == [int(expected[at]) if at in refused else free[at] for at in range(count)]
+        for at, token in enumerate(drawn):
+            assert model.lengths[at] == 1 + (token >= 0)
+            assert token < 0 or model.tokens[at, 1] == token
+        with pytest.raises(ValueError, match="not the last step's"):
+            model.decoder.redraw(refused[:1], masks[refused[:1]])
 
 
 @pytest.mark.parametrize("isa", ISAS)
