@@ -120,6 +120,7 @@ void bind_program(nb::module_& m) {
         .def("replay", [](nb::handle self, nb::handle batch, int64_t given_rows) {
             return nb::cast<Builder&>(self).replay(batch, given_rows, self);
         }, "batch"_a, "given_rows"_a = 0)
+        .def_prop_ro("replays", [](Builder& self) { return self.program().replays(); })
         .def("rows", [](nb::handle self, const Buffer& buffer) {
             return nb::cast<Builder&>(self).rows_of(buffer, self);
         })

@@ -91,6 +91,8 @@ public:
     void replay(const BatchView& batch, int32_t* choices = nullptr, const uint8_t* whole = nullptr);
     // Whether it ever makes choices.
     bool chooses() const;
+    // How many there were so far, those of decoders included.
+    int64_t replays() const { return serial_; }
     // Op::choose_among, of the last replay.
     int32_t choose_among(int64_t row, const uint32_t* allowed) const { return ops_.back()->choose_among(step_, row, allowed); }
 

@@ -276,9 +276,8 @@ def test_nothing_is_kept_before_the_first_replay() -> None:
     from octavo.kernels.cuda.program import GraphProgram
 
     captures = Captures(Recordings(), background=False)
-    reference = ReferenceBackend()
     made: list[Program] = [
-        reference.capture(Model(reference, "before"), LIMITS),
+        *(each.capture(Model(each, "before"), LIMITS) for each in (ReferenceBackend(), CpuBackend(2))),
         backend.capture(Model(backend, "before"), LIMITS),
         GraphProgram(backend.maker, Model(backend, "before"), LIMITS, captures),
     ]
@@ -473,8 +472,9 @@ def test_recorded_steps_keep_and_are_given() -> None:
         batch = batch_of(np.random.default_rng(rows), [7] * rows, [1] * rows, num_pages=8)
         for extras in (None, Extras(rope_positions=batch.positions * np.int32(2))):
             step = replace(batch, extras=extras)
-            np.testing.assert_allclose(graphs.replay(step), eager.replay(step), atol=1e-5)
-            np.testing.assert_allclose(graphs.kept("x"), eager.kept("x"), atol=1e-5)
+            # Tiles of another number of rows add in another order: of numbers around 40, four roundings.
+            np.testing.assert_allclose(graphs.replay(step), eager.replay(step), rtol=2.0**-21, atol=1e-5)
+            np.testing.assert_allclose(graphs.kept("x"), eager.kept("x"), rtol=2.0**-21, atol=1e-5)
             x = graphs.kept_there("x")
             given = graphs.kept("x")
             got = doubled.replay(batch, {"x": x, "y": given})

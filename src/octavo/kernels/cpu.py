@@ -103,7 +103,7 @@ class CpuProgram:
         return self.native.replay(batch, rows)
 
     def kept(self, name: str) -> F32:
-        self._signature.check_kept(name)
+        self._signature.check_kept(name, self.native.replays > 0)
         return self.native.rows(self._kept[name])
 
 
