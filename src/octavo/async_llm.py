@@ -60,7 +60,9 @@ class AsyncLLM:
         self.max_sequences = loaded.config.max_sequences
         self._prompts = PromptReader(loaded.tokenizer, loaded.decoder_prompt)
         self._texts = output_processor(loaded.tokenizer, loaded.decoder_prompt)
-        self._engine = AsyncEngine(core_of(loaded))
+        core = core_of(loaded)
+        self._check_continuation = core.check_continuation
+        self._engine = AsyncEngine(core)
         self._compiler = ConstraintCompiler(loaded.tokenizer)
         self._preparing: threading.Thread | None = None
         self._stopped = threading.Event()
@@ -132,6 +134,7 @@ class AsyncLLM:
         Raises:
             InvalidRequestError, OverloadedError: as generate().
         """
+        self._check_continuation(request)
         if request.params.needs_compiling:
             request = compiled(request, await self._compiler.compile_async(request.params))
         return Outputs(self._engine, self._texts.open(request))

@@ -195,6 +195,7 @@ class LLM:
         for prompt, wish, urgency in zip(prompts, params, priorities, strict=True):
             name = str(self._next_id + len(requests))
             request = self._prompts.request(name, prompt, wish, priority=urgency)
+            self._core.check_continuation(request)
             requests.append(compiled(request, self._compiler.compile(wish)))
         for request in requests:
             self._core.check(request)

@@ -27,8 +27,10 @@ from octavo.params import (
     StructuredOutputsParams,
 )
 from octavo.prompts import compiled, output_processor
+from octavo.sampling.grammar import Grammar
 from octavo.server.app import create_app
 from octavo.server.engine import ServedEngine
+from octavo.tokenizer.detokenizer import IncrementalDetokenizer
 from support.asgi import post
 from support.crowds import COMPILER, MAX_LENGTH, PARAMS, alone, prompts, random_engine
 from support.grammars import WordTokenizer
@@ -314,6 +316,47 @@ def test_prompts_may_bring_what_was_generated(smollm2_llm: Callable[..., LLM], f
         llm.generate({**prompt, "generated_token_ids": "abc"}, params)
     with pytest.raises(InvalidRequestError, match="must hold token ids, not float"):
         llm.generate({**prompt, "generated_token_ids": [1.5], "index": 0}, params)
+
+
+WRONG = [
+    ([-1], "token id -1 of generated_token_ids is not in the vocabulary"),
+    ([10**6], "token id 1000000 of generated_token_ids is not in the vocabulary"),
+    ([5] * 8, "generated_token_ids has 8 tokens, and the answer ends with 8"),
+]
+
+
+@pytest.mark.parametrize("door", ["LLM", "AsyncLLM"])
+def test_generated_ids_are_checked_before_anything_is_made_of_them(
+    door: str, smollm2_llm: Callable[..., LLM], fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grammar's matcher takes no negative id, and text is made of as many as an answer may hold."""
+    limits = SamplingParams(max_tokens=8, seed=1, structured_outputs=StructuredOutputsParams(regex="[a-z]+"))
+    made = "detokenized or held against a grammar"
+    if door == "LLM":
+        generate = smollm2_llm(backend=fastest, max_model_len=256).generate
+    else:
+        args = AsyncEngineArgs("smollm2", backend=fastest, max_model_len=256, max_num_seqs=1)
+        llm = AsyncLLM.from_engine_args(args)
+
+        def generate(prompt: Any, params: SamplingParams) -> Any:  # type: ignore[misc]
+            async def last() -> list[RequestOutput]:
+                return [output async for output in llm.generate(prompt, params)][-1:]
+
+            return asyncio.run(last())
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(IncrementalDetokenizer, "push", lambda *_: pytest.fail(made))
+            patch.setattr(Grammar, "start", lambda *_: pytest.fail(made))
+            for ids, text in WRONG:
+                for params in (limits, limits.replace(structured_outputs=None)):
+                    with pytest.raises(InvalidRequestError, match=text) as caught:
+                        generate({"prompt": "The sea is", "generated_token_ids": ids}, params)
+                    assert caught.value.param == "generated_token_ids"
+        assert generate({"prompt": "The sea is"}, limits)[0].finished
+    finally:
+        if door == "AsyncLLM":
+            llm.shutdown()
 
 
 class Behind:

@@ -63,8 +63,7 @@ class Admission:
                 than could run and wait together, or what was generated already cannot be gone on from.
         """
         check_priority(request.priority)
-        if request.index is not None or request.generated:
-            self._check_continuation(request)
+        self.check_continuation(request)
         token_ids, params = request.prompt_token_ids, request.params
         check_encoder_input(request.encoder_token_ids, self.config.max_encoder_len, self.vocab_size)
         length, limit = len(token_ids), self.config.max_model_len
@@ -101,8 +100,17 @@ class Admission:
             if highest >= vocab:
                 raise InvalidRequestError(f"{name} names token {highest}, the vocabulary has {vocab}", name)
 
-    def _check_continuation(self, request: EngineRequest) -> None:
-        """Whether an answer can be gone on with, or one of n be asked for alone."""
+    def check_continuation(self, request: EngineRequest) -> None:
+        """Whether an answer can be gone on with, or one of n be asked for alone.
+
+        Public doors ask this before they compile or detokenize: a grammar's matcher takes no id outside
+        the vocabulary, and the event loop would wait while an endless answer is detokenized.
+
+        Raises:
+            InvalidRequestError: as check(), of these alone; the params need not be compiled yet.
+        """
+        if request.index is None and not request.generated:
+            return
         params, index, field = request.params, request.index, "generated_token_ids"
         for name in ("beam_search", "pooling", "prompt_logprobs"):
             if getattr(params, name) is not None:

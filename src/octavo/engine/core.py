@@ -88,6 +88,10 @@ class EngineCore:
         """Admission.check(): whether a request could be served at all. Any thread may ask."""
         self._admission.check(request)
 
+    def check_continuation(self, request: EngineRequest) -> None:
+        """Admission.check_continuation(): before what was generated is looked at. Any thread may ask."""
+        self._admission.check_continuation(request)
+
     def has_room(self, n: int, pending: int = 0) -> bool:
         """Whether n more sequences may wait beside those that do, and pending ones. Any thread may ask."""
         waiting = self.num_waiting + pending
