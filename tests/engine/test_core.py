@@ -340,3 +340,17 @@ def test_a_snapshot_counts_each_page_once() -> None:
     snapshot = h.core.snapshot()
     assert snapshot.cached == h.kv.num_available - snapshot.free > 0
     assert (snapshot.used, snapshot.shared, snapshot.rows) == (0, 0, ())
+
+
+def test_a_snapshot_tells_a_row_from_whoever_had_it_before() -> None:
+    """With two steps in flight a row may be another request's when its last step's result comes."""
+    h = Harness(depth=2, max_num_seqs=1)
+    name = h.add([1, 2, 3])
+    h.step()
+    h.abort(name)
+    h.add([4, 5, 6, 7, 8])
+    seen = []
+    for _ in range(2):
+        h.step()
+        seen += [(row.request_id, row.row, row.in_last_step) for row in h.core.snapshot().rows]
+    assert seen == [("r1", 0, 0), ("r1", 0, 5)]

@@ -11,7 +11,7 @@ from octavo.config import MAX_IN_FLIGHT
 from octavo.engine.admission import Admission
 from octavo.engine.beams import begin_group
 from octavo.engine.page_pool import ensure
-from octavo.engine.plan import Executor, Handle, RowStep, StepPlan
+from octavo.engine.plan import Executor, Handle, StepPlan
 from octavo.engine.request import EngineRequest, Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.stats import EngineStats, RowState, Snapshot
@@ -76,7 +76,6 @@ class EngineCore:
         self._requests: dict[str, list[Request]] = {}  # unfinished ones by the caller's name
         self._flights: deque[tuple[StepPlan, Handle, float]] = deque()
         self._last_result_time = 0.0
-        self._last_steps: Sequence[RowStep] = ()
         self._arrivals = 0
         self.failed_steps = 0
         self._closed = False
@@ -229,7 +228,6 @@ class EngineCore:
         # With two steps in flight this one began when the one before it ended.
         duration = now - max(submitted, self._last_result_time)
         self._last_result_time = now
-        self._last_steps = plan.steps
         self.failed_steps = 0
         self._steps += 1
         return self.scheduler.update(result, now, duration)
@@ -282,16 +280,14 @@ class EngineCore:
 
     def snapshot(self) -> Snapshot:
         """What pages and rows hold. O(pages), so on request only; not while a step is being planned."""
-        kv, last = self.scheduler.kv, {step.row: step.count for step in self._last_steps}
+        kv, last = self.scheduler.kv, self.scheduler.counts_of_last_step()
         in_tree = {page for node in kv.cache.nodes() for page in node.pages}
         pages = Counter(
             min(references - (page in in_tree), 2) if references else -1
             for page, references in enumerate(map(kv.pool.references, range(kv.pool.num_pages)))
         )
         rows = [
-            RowState(
-                r.row, r.request_id, r.index, len(r.token_ids), r.kv.num_computed_tokens, last.get(r.row, 0)
-            )
+            RowState(r.row, r.request_id, r.index, len(r.token_ids), r.kv.num_computed_tokens, last.get(r, 0))
             for r in self.scheduler.running
         ]
         return Snapshot(pages[-1], pages[0], pages[1], pages[2], tuple(rows))

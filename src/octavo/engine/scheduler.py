@@ -88,6 +88,7 @@ class Scheduler:
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self._freed: list[int] = []  # not yet told to the executor
         self._in_flight: deque[InFlight] = deque()
+        self._latest: InFlight | None = None  # whose result came last
         self._next_step = 0
         self._drafts: dict[Request, tuple[int, ...]] = {}  # proposed to follow all that is known
         self._proposing = False  # the latest result brought some
@@ -261,6 +262,7 @@ class Scheduler:
         plan = flight.plan
         if plan.step_id != result.step_id:
             raise IntegrityError(f"result {result.step_id} came for step {plan.step_id}")
+        self._latest = flight
         num_tokens = plan.num_tokens
         self.budget.observe(num_tokens, duration_s)
         flight.confirmed(self.kv)
@@ -393,6 +395,16 @@ class Scheduler:
         self._drafts.pop(request, None)
         self._free_rows += request.group.rows_of(request)
         self._freed += request.group.leave(request)
+
+    def counts_of_last_step(self) -> dict[Request, int]:
+        """How many tokens each request has computed in the step whose result came last.
+
+        By request: its row may be another one's by now.
+        """
+        flight = self._latest
+        if flight is None:
+            return {}
+        return {r: step.count for r, step in zip(flight.requests, flight.plan.steps, strict=True)}
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless rows, queues and pages agree. O(pages + requests)."""

@@ -38,7 +38,7 @@ class RowState:
     Attributes:
         row: which of max_num_seqs it has.
         num_tokens: known ones, prompt and answer; num_computed: those whose keys and values are in pages.
-        in_last_step: tokens that the step confirmed last computed for this row; 0: it was not part of it.
+        in_last_step: tokens that the step confirmed last computed for it; 0: it was not part of that one.
     """
 
     row: int
