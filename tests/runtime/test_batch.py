@@ -29,7 +29,7 @@ def test_every_token_stands_where_the_definition_says(data: st.DataObject, page_
         count = data.draw(st.integers(1, len(known[row]) - start))
         tables[row] = [next(free) for _ in range(-(-(start + count) // page_size))]
         cut = data.draw(st.integers(0, len(tables[row])))
-        states.grow(RowStep(row, 0, 1, tuple(tables[row][:cut]), False))
+        states.grow(RowStep(row, 0, cut * page_size, tuple(tables[row][:cut]), False))
         sample = start + count == len(known[row])
         steps.append(RowStep(row, start, count, tuple(tables[row][cut:]), sample))
         states.grow(steps[-1])

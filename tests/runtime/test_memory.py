@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from octavo.assembly.memory import Pages, Room, plan_pages
+from octavo.assembly import limits_of
+from octavo.assembly.memory import Budget, Pages, Room, Shape, plan_pages, resolve
 from octavo.bench.memory import resident_bytes
+from octavo.config import EngineConfig, SchedulerConfig
+from octavo.engine.step_builder import StepBuilder
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec
 from octavo.kernels.reference_kv import ReferenceKVCache
@@ -35,6 +38,16 @@ def test_pages_are_what_is_wanted_or_what_fits() -> None:
     assert tight.kv_cache == 10 * 16 * PER_TOKEN
     assert tight.num_tokens == 160
     assert plan_pages(Pages(SPECS, 8192, 64, 16, 33), Room(10**12)).num_pages == 33
+
+
+def test_the_scheduler_and_the_programs_mean_the_same_rows_of_logits() -> None:
+    """Drafts take what is left of them: a scheduler that took them for more would overfill a program."""
+    user = EngineConfig("x", max_num_seqs=5, max_num_batched_tokens=64)
+    config = resolve(user, Shape((), 100), Budget(0, 0, 0, 20, 16, 1))
+    assert config.max_sampled_rows == limits_of(config).max_sampled == 5
+    unbounded = SchedulerConfig(20, max_model_len=100, max_num_batched_tokens=64, max_num_seqs=5)
+    step = StepBuilder(unbounded.max_num_batched_tokens, max_sampled=unbounded.max_sampled_rows)
+    assert step.max_sampled == limits_of(unbounded).max_sampled == 64
 
 
 def test_less_than_a_page_is_refused_with_its_size() -> None:

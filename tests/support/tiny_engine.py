@@ -122,6 +122,7 @@ def tiny_engine(
     """
     wanted: dict[str, Any] = {"page_size": 16, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8, **options}
     wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
+    wanted.setdefault("max_sampled_rows", wanted["max_num_seqs"])
     config = SchedulerConfig(**wanted)
     made, model = loaded(folder, backend, threads)
     spare = config.num_pages + config.num_swap_pages

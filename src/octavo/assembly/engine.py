@@ -55,10 +55,11 @@ def limits_of(config: SchedulerConfig) -> Limits:
     """Of one batch, the decoder's or the encoder's."""
     from octavo.kernels.ops import Limits
 
+    max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs)
     return Limits(
-        max_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        max_tokens=max_tokens,
         max_sequences=config.max_num_seqs,
-        max_sampled=config.max_num_seqs,
+        max_sampled=config.max_sampled_rows or max_tokens,
         max_pages_per_sequence=-(-max(config.max_model_len, config.max_encoder_len) // config.page_size),
         local=config.local_window is not None,
     )

@@ -382,4 +382,5 @@ def resolve(user: EngineConfig, shape: Shape, budget: Budget) -> SchedulerConfig
         window=shape.window,
         local_window=None if budget.local is None else budget.local.window,
         num_local_pages=budget.num_local_pages,
+        max_sampled_rows=user.max_num_seqs,
     )

@@ -62,7 +62,6 @@ class RequestStates:
         self.pages = np.zeros((max_num_seqs, max_pages), np.int32)
         self.local_pages = np.zeros((max_num_seqs, max_pages), np.int32) if window.local else None
         self._windowed = self.pages if self.local_pages is None else self.local_pages
-        self.num_pages = np.zeros(max_num_seqs, np.int64)
         self.has_encoder = max_encoder_len > 0
         self.cross = np.zeros((max_num_seqs, -(-max_encoder_len // page_size)), np.int32)
         self.cross_length = np.zeros(max_num_seqs, np.int32)
@@ -70,19 +69,23 @@ class RequestStates:
     @property
     def nbytes(self) -> int:
         local = 0 if self.local_pages is None else self.local_pages.nbytes
-        return self.tokens.nbytes + self.length.nbytes + self.pages.nbytes + self.num_pages.nbytes + local
+        return self.tokens.nbytes + self.length.nbytes + self.pages.nbytes + local
 
     def start(self, new: NewRow) -> None:
         count = len(new.token_ids)
         self.tokens[new.row, :count] = new.token_ids
         self.length[new.row] = count
-        self.num_pages[new.row] = self._passed[new.row] = 0
+        self._passed[new.row] = 0
         if new.encoder is not None:
             self.cross[new.row, : len(new.encoder.pages)] = new.encoder.pages
             self.cross_length[new.row] = len(new.encoder.token_ids)
 
     def grow(self, step: RowStep) -> None:
-        """Append the step's pages to the row's table; a copied one replaces the page it was copied from."""
+        """Put the step's pages at the end of the row's table; a copied one replaces what it was copied from.
+
+        The table ends with the step's last token then (RowStep.pages). What a draft was given may still
+        stand there: the engine has taken it back, and the new pages replace it.
+        """
         local = self.local_pages
         if step.copied_page is not None:
             self.pages[step.row, step.start // self.page_size] = step.copied_page
@@ -90,11 +93,11 @@ class RequestStates:
                 assert step.copied_local_page is not None
                 local[step.row, step.start // self.page_size] = step.copied_local_page
         if step.pages:
-            have = int(self.num_pages[step.row])
-            self.pages[step.row, have : have + len(step.pages)] = step.pages
+            end = -(-(step.start + step.count) // self.page_size)
+            have = end - len(step.pages)
+            self.pages[step.row, have:end] = step.pages
             if local is not None:
-                local[step.row, have : have + len(step.pages)] = step.local_pages
-            self.num_pages[step.row] = have + len(step.pages)
+                local[step.row, have:end] = step.local_pages
 
     def pass_window(self, step: RowStep) -> None:
         """Forget the pages that none of the step's tokens, nor a later one, sees anything of."""
