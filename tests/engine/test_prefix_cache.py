@@ -46,8 +46,8 @@ def test_the_longest_prefix_of_whole_pages_is_found() -> None:
     assert tree.get([1, 2, 3, 4, 5]) == pages[:2]
     assert tree.get([1, 2, 3, 9]) == pages[:1]
     assert tree.get([1, 9]) == tree.get([1]) == tree.get([]) == []
-    assert tree.cache.matched_tokens([1, 2, 3, 4, 9, 9]) == 4
-    assert tree.cache.matched_tokens([1, 2, 3, 4, 9, 9], "other") == 0
+    assert len(tree.cache.matched_pages([1, 2, 3, 4, 9, 9])) * PAGE == 4
+    assert tree.cache.matched_pages([1, 2, 3, 4, 9, 9], "other") == []
 
 
 def test_sequences_share_their_common_pages() -> None:
@@ -190,12 +190,12 @@ class TreeMachine(RuleBasedStateMachine):
     def use(self, tokens: list[int], salt: str | None) -> None:
         """Match, lock and keep a prefix; its pages must be there until unlocked."""
         cache = self.tree.cache
-        found = cache.matched_tokens(tokens, salt)
+        found = cache.matched_pages(tokens, salt)
         node, pages = cache.match(tokens, salt)
-        assert len(pages) * PAGE == found
+        assert pages == found
         cache.lock(node)
         self.tree.pool.retain(pages)
-        self.users.append((node, tokens[:found], pages, salt))
+        self.users.append((node, tokens[: len(found) * PAGE], pages, salt))
 
     @precondition(lambda self: self.users)
     @rule(data=st.data(), more=sequences)
@@ -235,7 +235,7 @@ class TreeMachine(RuleBasedStateMachine):
             while walk.parent is not None:
                 path, walk = walk.pages + path, walk.parent
             assert path == pages
-            assert self.tree.cache.matched_tokens(tokens, salt) == len(tokens)
+            assert self.tree.cache.matched_pages(tokens, salt) == pages
 
     def teardown(self) -> None:
         for node, _, pages, _ in self.users:

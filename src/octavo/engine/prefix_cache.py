@@ -91,16 +91,6 @@ class PrefixCache:
             node = child
         return node, pages
 
-    def matched_tokens(self, tokens: list[int], salt: str | None = None) -> int:
-        """How many tokens match() would find. Changes nothing."""
-        node, at = self._roots.get(salt), 0
-        while node is not None and (node := self._child(node, tokens, at)) is not None:
-            common = self._common_pages(node, tokens, at)
-            at += common * self.page_size
-            if common < len(node.pages):
-                break
-        return at
-
     def matched_pages(self, tokens: list[int], salt: str | None = None) -> list[int]:
         """The pages that match() would find. Changes nothing."""
         root = self._roots.get(salt)
