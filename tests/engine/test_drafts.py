@@ -240,15 +240,16 @@ def test_while_drafts_come_a_step_is_planned_when_the_one_before_it_is_known() -
     """The first ones are overtaken by the step in flight; from then on each step verifies some."""
     h = Harness(num_pages=40, depth=2, propose=oracle_drafts(64, 4))
     name = h.add([1, 2, 3, 4, 5], GREEDY)
-    most = 0
+    in_flight = []
     while h.core.has_unfinished():
         h.step()
-        most = max(most, len(h.executor.plans))
+        in_flight.append(len(h.scheduler._in_flight))
     assert h.tokens[name, 0] == h.expected(name)
     drafts = [[len(s.drafts) for s in plan.steps] for plan in h.executor.plans]
     assert drafts[:2] == [[0], [0]]
     assert all(count > [0] for count in drafts[2:-1])
-    assert len(h.executor.plans) < 20 < 30
+    assert in_flight == [1, *[0] * (len(in_flight) - 1)]
+    assert len(h.executor.plans) < 20, "of 30 tokens"
 
 
 def test_two_steps_are_in_flight_again_when_no_more_drafts_come() -> None:
@@ -382,6 +383,10 @@ def give_everybody_as_much() -> None:
         (preempt_for_drafts, change_nothing),
         (keep_the_pages_of_rejected_drafts, change_nothing),
         (plan_while_drafts_are_verified, cost_nobody_a_token),
+        (
+            plan_while_drafts_are_verified,
+            test_while_drafts_come_a_step_is_planned_when_the_one_before_it_is_known,
+        ),
         (drafts_of_an_overtaken_row, give_everybody_as_much),
         (drafts_for_the_oldest, test_one_token_for_everybody_comes_before_drafts),
         (forget_the_bound_of_samples, test_the_executor_is_not_asked_for_more_samples_than_it_can_draw),
