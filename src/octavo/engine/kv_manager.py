@@ -313,7 +313,7 @@ class KVManager:
     def swap_out(self, request: Request) -> tuple[tuple[int, int], ...]:
         """(page, slot) pairs that save what a request has computed, which is about to lose its pages.
 
-        None: it is not worth it, or there is no room. (Beams come back by way of their prompt, and what
+        (): it is not worth it, or there is no room. (Beams come back by way of their prompt, and what
         is pooled needs every token's vector again.)
         """
         if request.group.forks or request.params.pooling is not None:

@@ -27,7 +27,7 @@ rules = {"/v1/embeddings": Rules(batched=True)}
 
 
 class EmbeddingRequest(Strict):
-    """POST /v1/embeddings. pooling, normalize: see octavo.params.PoolingParams."""
+    """POST /v1/embeddings. pooling, normalize: see octavo.pooling.PoolingParams."""
 
     model: str | None = None
     input: Prompts
