@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import report, write
+from harness import commit, report, write
 
 NO_RESULT = 1
 NOT_FOUND = 127
@@ -127,13 +127,15 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(mine)
     if not command:
         parser.error("a command must follow --")
+    before = commit()  # what runs is the tree as it is now
     try:
         found = tested(command) if options.tests else said(command)
     except CommandError as error:
         print(f"record: {error}; nothing is written", file=sys.stderr)
         return error.status
     words = shlex.join([sys.argv[0], *given]).replace(str(Path.home()), "~")
-    print(f"wrote {write(report(options.name, [words], {'result': found}))}", file=sys.stderr)
+    result = report(options.name, [words], {"commit": before, "result": found})
+    print(f"wrote {write(result)}", file=sys.stderr)
     return 0
 
 

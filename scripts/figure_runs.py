@@ -107,6 +107,11 @@ class Run:
         return given.rstrip("+")[:7] + "+" * given.endswith("+")
 
     @property
+    def told(self) -> bool:
+        """Whether nobody has looked the commit up: a GPU machine may have had a copy without history."""
+        return bool(self.result.get("commit_told")) or self.result.get("command") == "make gpu-check"
+
+    @property
     def date(self) -> str:
         return str(self.result["date"])
 

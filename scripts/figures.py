@@ -70,6 +70,7 @@ def rendered(row: Row, runs: Sequence[Run], history: History) -> Line:
     commit = runs[0].commit
     marks = [
         *["changed tree"] * commit.endswith("+"),
+        *["commit as told"] * any(run.told for run in runs),
         *["noisy"] * any(run.noisy(row) for run in runs),
     ]
     details = (

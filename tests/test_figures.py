@@ -219,6 +219,8 @@ def test_bold_is_not_reached(given: float, bounds: dict[str, Any], cell: str) ->
         ("a", {"noisy": True}, "; noisy"),
         ("a", {"noisy": False, "spread": 2.0}, ""),
         ("a+", {}, "; changed tree"),
+        ("a", {"commit_told": True}, "; commit as told"),
+        ("a", {"command": "make gpu-check"}, "; commit as told"),
         ("gone", {}, "; not in history"),
         ("gone+", {"noisy": True}, "; not in history; changed tree; noisy"),
     ],

@@ -16,10 +16,11 @@ import itertools
 import json
 import os
 import platform
-import subprocess
+import shlex
+import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     from gpu import checks, speed
 
-    result: dict[str, Any] = {"benchmark": "gpu", **origin(device), "dtype": given.dtype}
+    words = sys.argv[1:] if arguments is None else arguments
+    result: dict[str, Any] = {"benchmark": "gpu", **origin(device, words), "dtype": given.dtype}
     until = time.monotonic() + given.minutes * 60
     path = None if given.no_write else place(result)
     found: Iterable[Any] = ()
@@ -62,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
     for row in rows:
         value = "-" if row.value is None else f"{row.value:.3f}"
         mark = {None: "failed", True: "", False: "missed"}[row.met]
+        if row.note.startswith(speed.NOT_RESOLVED):
+            mark = ""
         print(f"{row.work:<66} {value:>10} {row.unit:<8} {row.wanted:<6g} {mark:<7} {row.note}", flush=True)
         result["table"].append(
             {"work": row.work, "unit": row.unit, "value": row.value, "wanted": row.wanted, "met": row.met,
@@ -109,8 +113,8 @@ def sanitized(device: str, dtype: str, result: dict[str, Any]) -> int:
     return sum(one["clean"] is False for one in result["sanitizer"])
 
 
-def origin(device: str) -> dict[str, Any]:
-    """What a reader needs in order to judge a figure."""
+def origin(device: str, words: Sequence[str]) -> dict[str, Any]:
+    """What a reader needs in order to judge a figure: what ran, of which commit, where."""
     import torch
     import triton
 
@@ -118,8 +122,8 @@ def origin(device: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
         # datetime.UTC came with Python 3.11; the GPU machine may have an older one.
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
-        "commit": commit(),
-        "command": "make gpu-check",
+        **commit(),
+        "command": f"PYTHONPATH=src:benchmarks python3 -m gpu {shlex.join(words)}".rstrip(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": triton.__version__,
@@ -134,24 +138,23 @@ def origin(device: str) -> dict[str, Any]:
     return facts
 
 
-def commit() -> str:
-    """OCTAVO_COMMIT, where the tree is a copy that git knows nothing of."""
-    if given := os.environ.get("OCTAVO_COMMIT"):
-        return given
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return found.stdout.strip()
+def commit() -> dict[str, Any]:
+    """The checkout's, "+" where tracked files differ. Where the tree is a copy that git knows nothing of,
+    what OCTAVO_COMMIT tells, marked as told, or "unknown"."""
+    from harness import commit as of_the_checkout
+
+    found = of_the_checkout() if shutil.which("git") and (ROOT / ".git").exists() else "unknown"
+    told = os.environ.get("OCTAVO_COMMIT", "")
+    if found == "unknown" and told:
+        return {"commit": told, "commit_told": True}
+    return {"commit": found}
 
 
 def place(result: dict[str, Any]) -> Path:
     """A new file in benchmarks/results, beside what is there already."""
     folder = ROOT / "benchmarks" / "results"
     folder.mkdir(exist_ok=True)
-    stem = f"gpu-{result['date'][:10]}-{result['commit']}"
+    stem = f"gpu-{result['date'][:10]}-{result['commit'].rstrip('+')}"
     path, number = folder / f"{stem}.json", 1
     while path.exists():
         number += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import median
 
 from gpu.models import Shape
 
@@ -39,9 +40,17 @@ def output_rate(streams: int, answer: int, took: float) -> float:
     return streams * answer / took
 
 
-def gap(whole: float, device: float) -> float:
-    """The share of a step in which the device has nothing to do; no less than none."""
-    return max(whole - device, 0) / whole
+def gap(whole: Sequence[float], device: Sequence[float]) -> float | None:
+    """The share of a step in which the device has nothing to do, of medians.
+
+    Both are times of the same step, measured several times by clocks of their own.
+
+    Returns:
+        None where the clocks do not resolve it: not every whole step is longer than each on the device.
+    """
+    if min(whole) <= max(device):
+        return None
+    return 1 - median(device) / median(whole)
 
 
 def speedup(theirs: Iterable[float], ours: float) -> float:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,15 @@ from gpu.drive import Driver, draws_with, replayed, seconds
 from gpu.models import LLAMA_8B, SMOLLM2, TINY, Model, Shape
 from octavo.kernels.cuda import make
 
+NOT_RESOLVED = "not resolved"
+BLOCKS = 5
+"""Times that a step is measured by each clock: what they differ by is what the clocks do not resolve."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. value is None where the row could not be run; note says why."""
+    """One line of the table. value is None where the row could not be run; note says why. It begins with
+    NOT_RESOLVED where the clocks do not resolve the value."""
 
     work: str
     unit: str
@@ -154,24 +160,31 @@ def streams(backend: Any, scale: Scale, peer: float | None, why: str, whose: str
 
 def whole_steps(
     backend: Any, shape: Shape, count: int, scale: Scale, steps: int
-) -> tuple[float, float, Driver]:
-    """(seconds a step by the clock, on the device alone, the driver) of `count` greedy streams."""
+) -> tuple[list[float], list[float], Driver]:
+    """(seconds a step by the clock, on the device alone, the driver) of `count` greedy streams.
+
+    Both lists hold BLOCKS times, each of `steps` steps or of their median.
+    """
     length = scale.short + 16 + steps
     drive = Driver(Model(backend, shape, "dense", count * -(-length // 16)), count, length, scale.chunk)
     tokens = np.zeros(count, np.int64)
     drive.pretend(scale.short)
     drive.stream(tokens, 3)  # compiles, and asks for the graph
     drive.warm()
-    drive.pretend(scale.short)
-    drive.stream(tokens, 3)
-    since = time.perf_counter()
-    drive.stream(tokens, steps)
-    whole = (time.perf_counter() - since) / steps
-    drive.pretend(scale.short + steps // 2)
+    whole, device = [], []
+    for _ in range(BLOCKS):
+        drive.pretend(scale.short)
+        drive.stream(tokens, 3)
+        since = time.perf_counter()
+        drive.stream(tokens, steps)
+        whole.append((time.perf_counter() - since) / steps)
     draws, who = draws_with(count), list(range(count))
-    batch = drive.batch(np.arange(count), list(tokens.reshape(-1, 1)))
     here = np.full(count, -1, np.int32)
-    device = seconds(lambda: drive.steps.launch(batch, here, who, draws), scale.repeat, backend.device)
+    for _ in range(BLOCKS):
+        drive.pretend(scale.short + steps // 2)
+        batch = drive.batch(np.arange(count), list(tokens.reshape(-1, 1)))
+        launch = partial(drive.steps.launch, batch, here, who, draws)
+        device.append(seconds(launch, scale.repeat, backend.device))
     return whole, device, drive
 
 
@@ -180,13 +193,20 @@ def host_gap(backend: Any, scale: Scale) -> Iterator[Row]:
     part of it. And the smallest model's rate, where the host has the least time."""
     count, cuda = min(64, scale.streams), backend.device.type == "cuda"
     whole, device, drive = whole_steps(backend, scale.large, count, scale, 64 if cuda else 2)
-    note = f"{whole * 1e3:.2f} ms a step, {device * 1e3:.2f} ms on the device, {drive.steps.replays} replays"
-    yield Row(f"host gap at {count} streams", "share", gap(whole, device), 0.05, note, True)
+    found, row = gap(whole, device), f"host gap at {count} streams"
+    times = f"{in_ms(whole)} ms a step, {in_ms(device)} ms on the device, {drive.steps.replays} replays"
+    note = times if found is not None else f"{NOT_RESOLVED}: {times}"
+    yield Row(row, "share", found, 0.05, note, True)
     del drive
     forget()
     whole, device, drive = whole_steps(backend, scale.small, 1, scale, 512 if cuda else 2)
-    note = f"tokens on the host; {device * 1e6:.0f} us on the device, {drive.steps.replays} replays"
-    yield Row(f"{scale.small.name}, 1 stream", "tok/s", 1 / whole, 1000, note)
+    note = f"tokens on the host; {median(device) * 1e6:.0f} us on the device, {drive.steps.replays} replays"
+    yield Row(f"{scale.small.name}, 1 stream", "tok/s", 1 / median(whole), 1000, note)
+
+
+def in_ms(times: list[float]) -> str:
+    """The median and, of several, from which to which."""
+    return f"{median(times) * 1e3:.2f} ({min(times) * 1e3:.2f} to {max(times) * 1e3:.2f})"
 
 
 def draws_price(backend: Any, scale: Scale) -> Iterator[Row]:

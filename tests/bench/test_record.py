@@ -26,6 +26,16 @@ def record(*words: str) -> int:
     return int(importlib.import_module("record").main(words))
 
 
+def test_the_commit_is_of_before_the_run(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who changes the tree while a long command runs does not change what ran."""
+    commits = iter(["0123456789ab", "0123456789ab+"])
+    for module in ("record", "harness"):
+        monkeypatch.setattr(importlib.import_module(module), "commit", lambda: next(commits))
+    assert record("thing", "--", *HERE, "print({})") == 0
+    (found,) = written(results)
+    assert found["commit"] == "0123456789ab"
+
+
 def written(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 

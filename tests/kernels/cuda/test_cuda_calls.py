@@ -109,9 +109,40 @@ def test_a_result_says_which_gpu_it_is_of(monkeypatch: pytest.MonkeyPatch) -> No
 
     found = SimpleNamespace(name="H", major=9, minor=0, multi_processor_count=132, total_memory=141 * 10**9)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
-    facts = gpu.origin("cuda")
+    facts = gpu.origin("cuda", ["--table-only", "--model", "a b.gguf"])
     assert facts["gpu"]["name"] == "H"
     assert (facts["gpu"]["capability"], facts["gpu"]["memory_gb"]) == ("9.0", 141.0)
+    assert facts["command"] == "PYTHONPATH=src:benchmarks python3 -m gpu --table-only --model 'a b.gguf'"
+
+
+@pytest.mark.parametrize(
+    ("checkout", "told", "expected"),
+    [
+        ("0123456789ab+", "", {"commit": "0123456789ab+"}),
+        ("0123456789ab", "ffff", {"commit": "0123456789ab"}),
+        (None, "ffff", {"commit": "ffff", "commit_told": True}),
+        (None, "", {"commit": "unknown"}),
+    ],
+)
+def test_a_commit_is_looked_up_or_marked_as_told(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    checkout: str | None,
+    told: str,
+    expected: dict[str, object],
+) -> None:
+    """A GPU machine may have a copy of the tree without its history."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import harness
+    from gpu import __main__ as gpu
+
+    monkeypatch.setenv("OCTAVO_COMMIT", told)
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    monkeypatch.setattr(gpu.shutil, "which", lambda name: name)
+    if checkout is not None:
+        (tmp_path / ".git").touch()
+        monkeypatch.setattr(harness, "commit", lambda: checkout)
+    assert gpu.commit() == expected
 
 
 def test_pages_get_the_share_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
