@@ -6,6 +6,7 @@ Not close: both round every step alike, so results are compared with ==.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,23 +130,27 @@ def test_what_is_wrong_with_a_row_is_said() -> None:
     assert found == REFERENCE.sample(logits, batch_of(params, [1] * 4))
 
 
-def test_the_test_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutants: noise of the next position, sums that forget a threshold."""
+@pytest.mark.parametrize("mutant", ["noise of the next position", "no top-p", "no top-k"])
+def test_the_test_would_notice(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from octavo.kernels.cuda.sample import Slate
 
     write = Slate.write
 
-    def shifted(self: Any, draws: Any, owners: Any) -> None:
-        from dataclasses import replace
-
-        write(self, replace(draws, positions=draws.positions + 1), owners)
+    def wrong(self: Any, draws: Any, owners: Any) -> None:
+        if mutant == "noise of the next position":
+            draws = replace(draws, positions=draws.positions + 1)
+        write(self, draws, owners)
+        if mutant == "no top-p":
+            self.device["top_p"][:] = 1
+        if mutant == "no top-k":
+            self.device["top_k"][:] = 0
 
     rng = np.random.default_rng(0)
     params = np.zeros(8, ROW)
-    params["temperature"], params["top_p"] = 1, 1
+    params["temperature"], params["top_p"], params["top_k"] = 1, 0.5, 30
     logits = rng.standard_normal((8, 400)).astype(np.float32)
     batch = batch_of(params, range(8))
     want = REFERENCE.sample(logits, batch)
     assert on_device(logits, batch) == want
-    monkeypatch.setattr(Slate, "write", shifted)
+    monkeypatch.setattr(Slate, "write", wrong)
     assert on_device(logits, batch) != want
