@@ -1,10 +1,14 @@
-"""The OpenAPI document against the app: what it describes is taken, and nothing ends in a 500."""
+"""The OpenAPI document against the app with a scripted engine: what it describes is taken, and nothing ends
+in a 500. Most random bodies are refused; those of the second document, in which all fields are in range, are
+answered."""
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import schemathesis
@@ -21,6 +25,8 @@ with warnings.catch_warnings():
 
 
 calls = Counter[str]()
+answers = Counter[tuple[str, bool, bool]]()
+"""(path, more than one choice, streamed)."""
 
 
 def few(examples: int) -> settings:
@@ -37,6 +43,90 @@ def few(examples: int) -> settings:
 @few(25)
 def test_nothing_ends_in_a_server_error(case: schemathesis.Case) -> None:
     case.call_and_validate(checks=[not_a_server_error])
+
+
+def number(low: float, high: float, kind: str = "integer") -> dict[str, Any]:
+    return {"type": kind, "minimum": low, "maximum": high}
+
+
+LENGTH = number(1, 8)
+WORD = {"type": "string", "minLength": 1, "maxLength": 12, "pattern": "^[a-z ]+$"}
+TURN = {
+    "type": "object", "additionalProperties": False, "required": ["role", "content"],
+    "properties": {"role": {"enum": ["user", "assistant"]}, "content": WORD},
+}  # fmt: skip
+TURNS = {"type": "array", "minItems": 1, "maxItems": 3, "items": TURN}
+COMMON = {
+    "stream": {"type": "boolean"},
+    "temperature": number(0, 1, "number"),
+    "top_p": number(0.1, 1, "number"),
+}
+OPENAI = COMMON | {
+    "n": number(1, 3), "max_tokens": LENGTH, "seed": number(0, 2**31), "min_tokens": number(0, 1),
+    "presence_penalty": number(-2, 2, "number"), "frequency_penalty": number(-2, 2, "number"),
+    "stop": {"type": "array", "items": WORD, "maxItems": 2}, "return_token_ids": {"type": "boolean"},
+}  # fmt: skip
+IN_RANGE: dict[str, dict[str, Any]] = {
+    "/v1/completions": OPENAI | {
+        "prompt": {"anyOf": [WORD, {"type": "array", "items": WORD, "minItems": 1, "maxItems": 3}]},
+        "echo": {"type": "boolean"}, "logprobs": number(0, 5), "best_of": number(3, 4),
+    },
+    "/v1/chat/completions": OPENAI | {"messages": TURNS, "logprobs": {"type": "boolean"}},
+    "/v1/messages": COMMON | {"messages": TURNS, "max_tokens": LENGTH, "model": {"const": "fake/model"}},
+    "/v1/responses": COMMON | {"input": WORD, "max_output_tokens": LENGTH, "store": {"type": "boolean"}},
+    "/v1/embeddings": {"input": WORD},
+    "/tokenize": {"prompt": WORD},
+    "/detokenize": {"tokens": {"type": "array", "items": number(0, 255)}},
+}  # fmt: skip
+"""Of an operation's body: fields, each of which it takes."""
+ASKED = {"prompt", "messages", "input", "tokens", "n", "max_tokens", "model", "stream"}
+EXCLUDE_EACH_OTHER = ("needs n: 1", "needs stream: false")
+
+
+def narrowed() -> Any:
+    """The document with the bodies of IN_RANGE."""
+    document = json.loads(json.dumps(APP.openapi()))
+    for path, fields in IN_RANGE.items():
+        operation = document["paths"][path]["post"]
+        body = operation["requestBody"]["content"]["application/json"]
+        known = set(body["schema"]["properties"]) if "properties" in body["schema"] else set(fields)
+        assert set(fields) <= known, f"{path} has no {set(fields) - known}"
+        body["schema"] = {
+            "type": "object", "properties": fields, "additionalProperties": False,
+            "required": sorted(ASKED & set(fields)),
+        }  # fmt: skip
+    document["paths"] = {path: {"post": document["paths"][path]["post"]} for path in IN_RANGE}
+    made = schemathesis.openapi.from_dict(document)
+    made.app = APP
+    made.config.generation.update(modes=[schemathesis.GenerationMode.POSITIVE])
+    return made
+
+
+in_range = narrowed()
+
+
+@in_range.parametrize()
+@settings(few(25), derandomize=True)
+def test_what_is_in_range_is_answered(case: schemathesis.Case) -> None:
+    """With all that was asked for, and no error in the middle of a stream."""
+    answer, body = case.call(), case.body
+    if answer.status_code == 400 and any(each in answer.text for each in EXCLUDE_EACH_OTHER):
+        return
+    assert answer.status_code == 200, answer.text
+    assert '"error":{' not in answer.text.replace(" ", "")
+    answers[case.operation.path, body.get("n", 1) > 1, body.get("stream", False)] += 1
+    if "n" in body and not body.get("stream"):
+        prompts = body["prompt"] if isinstance(body.get("prompt"), list) else [""]
+        assert len(answer.json()["choices"]) == body["n"] * len(prompts)
+
+
+def test_all_kinds_of_answers_were_met() -> None:
+    """Counts the test above, which runs before it: several choices, whole and streamed."""
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        for stream in (False, True):
+            assert answers[path, True, stream]
+    for path in IN_RANGE:
+        assert sum(count for (which, *_), count in answers.items() if which == path) >= 12
 
 
 @pytest.mark.slow
