@@ -143,6 +143,44 @@ def test_a_wrong_result_is_a_failure(capsys: pytest.CaptureFixture[str], monkeyp
     assert [c["ok"] for c in result["checks"]] == [True, False]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_product_that_leaves_columns_out_is_a_failure(dtype: str, monkeypatch: Any) -> None:
+    """Any group of 8 of 4,096; rounding alone is none."""
+    import torch
+
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    interpreted()
+    from gpu.checks import TOLERANCE, error, weight_of
+
+    def rounded(values: np.ndarray) -> np.ndarray:
+        found: np.ndarray = torch.from_numpy(values).to(getattr(torch, dtype)).float().numpy()
+        return found
+
+    rng = np.random.default_rng(0)
+    x = rounded(rng.standard_normal((1, 4096)).astype(np.float32))
+    w = weight_of(rng, "dense", 1024, 4096).dequantize()
+    parts = (rounded(w) * x).reshape(1024, 512, 8).sum(axis=2)
+    want, got = w @ x[0], parts.sum(axis=1)
+    assert error(rounded(got), want) < 0.6 * TOLERANCE[dtype]
+    assert min(error(rounded(got - part), want) for part in parts.T) > TOLERANCE[dtype]
+
+
+def test_sixteen_bits_are_within_their_roundoff(monkeypatch: Any) -> None:
+    """Products and attention in float16 (the interpreter has no bfloat16), at the tolerance of a device."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    interpreted()
+    from gpu import checks
+
+    with np.errstate(all="ignore"):
+        found = [
+            *checks.linear("cpu", "float16", [(1, 24, 64)]),
+            *itertools.islice(checks.attention("cpu", "float16", [20, 7], [1, 1]), 2),
+        ]
+    assert len(found) == 22
+    assert [what for what, error, allowed in found if not 0 < error <= allowed] == []
+    assert {allowed for _, _, allowed in found} == {2**-10, 2**-9}
+
+
 def test_results_keep_earlier_ones(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from gpu import __main__ as gpu
