@@ -196,13 +196,22 @@ class TestPull:
         assert main(["pull"]) == 1
         assert capsys.readouterr() == ("", "octavo: error: the hash is wrong\n")
 
-    def test_a_bar_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("done", [1 << 20, 2 << 20])
+    def test_a_bar_on_a_terminal(
+        self, done: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The label, and how much of how much, on stderr; no lines for tenths."""
         from octavo.cli import _progress
 
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        monkeypatch.setenv("COLUMNS", "100")
         with _progress.byte_progress("pulling x") as progress:
-            progress(1, 2)
-            progress(2, 2)
+            progress(done, 2 << 20)
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "pulling x" in err
+        assert f"{done / 1e6:.1f}/2.1 MB" in err
+        assert "MiB" not in err
 
 
 class TestFetch:
