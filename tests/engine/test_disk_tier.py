@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from octavo.engine.request import Request
 from octavo.engine.step_builder import InFlight
 from octavo.params import BeamSearchParams, SamplingParams
 from support.engine_harness import Harness
+from support.mutants import must_be_noticed
 from support.random_driver import drive_with_restarts, fail_once
-from support.toy_executor import PlanError
 from support.toy_pages import ToyPages
 
 SHORT = SamplingParams(max_tokens=2, ignore_eos=True, temperature=0.0)
@@ -322,12 +321,7 @@ def test_the_mutant_is_caught(
     mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)
-    for seed in count():
-        assert seed < 120, "no random engine noticed"
-        try:
-            drive_with_restarts(seed, 100)
-        except (IntegrityError, PlanError, AssertionError, IndexError, KeyError):
-            return
+    must_be_noticed(lambda seed: drive_with_restarts(seed, 100), 120)
 
 
 def ignore_the_salt(patch: pytest.MonkeyPatch) -> None:

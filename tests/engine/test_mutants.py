@@ -341,10 +341,16 @@ MUTANTS: tuple[Patch, ...] = (
 )
 
 
+NATURAL_DEATHS: dict[Patch, tuple[type[Exception], ...]] = {
+    forget_beams_that_were_preempted: (ValueError,),  # beams.deal zips members and beams, strictly
+}
+"""Mistakes that no check can meet, because they end in an error before."""
+
+
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_the_mutant_is_caught(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    must_be_noticed(lambda seed: drive(seed, OPERATIONS), SEEDS)
+    must_be_noticed(lambda seed: drive(seed, OPERATIONS), SEEDS, NATURAL_DEATHS.get(mutate, ()))
 
 
 # --- mistakes that corrupt nothing: the test of the broken rule finds them ---------------------------

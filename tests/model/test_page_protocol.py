@@ -73,7 +73,7 @@ def test_with_a_window(caching: bool) -> None:
 @pytest.mark.parametrize("mutate", [free_what_is_seen, leave_pages_to_the_tree], ids=lambda m: m.__name__)
 def test_the_mistake_with_a_window_is_found(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    with pytest.raises((IntegrityError, AssertionError, IndexError, ValueError)) as caught:
+    with pytest.raises((IntegrityError, AssertionError)) as caught:
         explore(WINDOWED, 20_000)
     assert caught.value.__notes__[0].count("->") <= 6
 
@@ -120,7 +120,7 @@ def replace_what_others_read(patch: pytest.MonkeyPatch) -> None:
 )
 def test_the_mistake_with_local_pages_is_found(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    with pytest.raises((IntegrityError, AssertionError, IndexError, ValueError)) as caught:
+    with pytest.raises((IntegrityError, AssertionError)) as caught:
         explore(MIXED, 20_000)
     assert caught.value.__notes__[0].count("->") <= 8
 
@@ -212,7 +212,7 @@ MUTANTS: tuple[Patch, ...] = (
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_the_mistake_is_found(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    with pytest.raises((IntegrityError, AssertionError, IndexError, ValueError)) as caught:
+    with pytest.raises((IntegrityError, AssertionError)) as caught:
         explore(SMALL, 20_000)
     # The way there is told, and it is a short one: breadth first.
     assert caught.value.__notes__[0].count("->") <= 6

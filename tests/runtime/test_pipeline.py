@@ -101,7 +101,7 @@ def test_mutants_are_caught(folder: Path, mutant: str, monkeypatch: pytest.Monke
             try:
                 if Crowd(folder, seed, Queue()).meet().differing:
                     return True
-            except (AssertionError, IndexError, EngineDeadError, ValueError):
+            except AssertionError:
                 return True
         return False
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.engine.page_group import GONE
+from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling.beam import BeamSearch
-from support.toy_locals import ToyLocals
+from support.toy_locals import LocalPageError, ToyLocals
 from support.toy_pages import ToyPages
 
 EOS = 0
@@ -25,6 +26,10 @@ EOS = 0
 
 class PlanError(BaseException):  # no Exception: an engine that survives failing steps must not survive this
     """The plan asks for something that would corrupt a real KV cache."""
+
+
+class ToyCrash(BaseException):
+    """The toy itself cannot go on with a plan. No check of it says why: that is no PlanError."""
 
 
 def fingerprint(previous: int, token: int) -> int:
@@ -182,8 +187,10 @@ class ToyExecutor:
             return Done(failure)
         try:
             return Done(self.execute(plan))
-        except Exception as error:  # the engine would take it for a failed step
-            raise PlanError(f"{type(error).__name__}: {error}") from error
+        except (AssertionError, IntegrityError, LocalPageError) as error:  # the engine would survive these
+            raise PlanError(str(error)) from error
+        except Exception as error:
+            raise ToyCrash(f"{type(error).__name__}: {error}") from error
 
     def execute(self, plan: StepPlan) -> StepResult:
         for row in plan.freed_rows:
@@ -202,6 +209,11 @@ class ToyExecutor:
             raise PlanError("a row is in the step twice")
         # A step planned before the one before it was known to have failed computes nonsense.
         steps = [step for step in plan.steps if step.row not in self._unknown]
+        for step in steps:
+            if step.row not in self.rows:
+                raise PlanError(f"row {step.row} computes but was not given")
+            if step.count < 1:
+                raise PlanError("a step of no tokens")
         copied = self._copy(plan)
         for step in steps:
             self._grow(step, copied)
@@ -312,8 +324,6 @@ class ToyExecutor:
     def _sequence(self, step: RowStep) -> list[int]:
         row = self.rows[step.row]
         end = step.start + step.count
-        if step.count < 1:
-            raise PlanError("a step of no tokens")
         tokens = row.tokens + list(step.drafts)
         if end > len(tokens):
             raise PlanError("a step computes tokens that are not known")
