@@ -99,7 +99,7 @@ def check_start_up(footprint: Any) -> None:
         clock(footprint, 0.0, 50.0, 100.0, 101.0, 200.0, 200.5, 300.0, 309.0),
     ):
         found = footprint.start_up("m", 3)
-    assert (found["imports_s"], found["ready_s"]) == (1.0, 2.0)
+    assert found == {"imports_s": 1.0, "ready_s": 2.0, "limit_s": 3.0}
 
 
 def check_grammar_cost(cost: Any) -> None:
@@ -261,6 +261,31 @@ def check_decode(decode: Any) -> None:
     assert decode.ratios_of(found, theirs) == {"prompt": 2.5, "decode": 2.5}
 
 
+def check_peers(peers: Any) -> None:
+    """Medians of runs; the fastest of each side counts, prompts and decoding apart."""
+    timing = importlib.import_module("engines.base").Timing
+    runs = [timing(100, 1.0, 10, 1.0), timing(100, 2.0, 10, 2.0), timing(100, 5.0, 10, 0.25)]
+    slower, faster = peers.figures(runs), peers.figures(runs[:1])
+    assert slower == {"prompt": 50.0, "prompt_spread": 5.0, "decode": 10.0, "decode_spread": 8.0}
+    engines = {
+        "octavo: a": slower | {"prompt": 300.0}, "octavo: b": slower, "octavo int8 KV: a": slower,
+        "llama.cpp: a": slower | {"decode": 4.0}, "llama.cpp: b": faster | {"decode": 8.0},
+        "transformers: a": slower | {"decode": 99.0},
+    }  # fmt: skip
+    found = {
+        row["row"]: (row["with"], row["over"], row["ratio"], row["reached"])
+        for key in ("prompt-512", "short")
+        for row in peers.ratios({key: {"engines": engines}})
+    }
+    assert found == {
+        "SmolLM2, prompt of 512": ("octavo: a", "llama.cpp: b", 3.0, True),
+        "SmolLM2, decode, 1 stream": ("octavo: a", "llama.cpp: b", 1.25, False),
+    }
+    assert peers.noisy({"short": {"engines": {"octavo: a": slower, "llama.cpp: a": slower}}}) == ["short"]
+    quiet = slower | {"decode_spread": 1.1, "prompt_spread": 1.1}
+    assert peers.noisy({"short": {"engines": {"octavo: a": quiet, "llama.cpp: a": slower}}}) == []
+
+
 def check_tiles(tiles: Any) -> None:
     assert tiles.stream_rate(4_000_000_000, 0.5, 10e9) == (8.0, 80.0)
     assert tiles.tile_rate(6 * 10**9, 0.5, 2, 3e9) == (6.0, 2.0)
@@ -324,6 +349,7 @@ CASES: dict[str, tuple[list[Check], list[tuple[str, str]]]] = {
         ("statistics.median(imports[1:])", "statistics.median(imports)"),
         ("statistics.median(ready[1:])", "min(ready[1:])"),
         ("time.perf_counter() - start", "time.perf_counter()"),
+        ("2 * bare + 1.0", "2 * ours + 1.0"),
     ]),
     "grammar_cost": ([check_grammar_cost, check_compile_times, check_first_use], [
         ("count = streams * free.shape[1]", "count = streams"),
@@ -420,6 +446,17 @@ CASES: dict[str, tuple[list[Check], list[tuple[str, str]]]] = {
         ("max(decode) / min(decode)", "max(decode) - min(decode)"),
         ('ours[f"{kind}_tok_s"] / theirs', '1.2 * ours[f"{kind}_tok_s"] / theirs'),
         ("statistics.median(decode)", "max(decode)"),
+    ]),
+    "peers.__main__": ([check_peers], [
+        ("(max(side.items()", "(min(side.items()"),
+        ("round(ours / theirs, 2)", "round(theirs / ours, 2)"),
+        ("round(ours / theirs, 2)", "round(1.2 * ours / theirs, 2)"),
+        ("round(ours / theirs, 2)", "round((ours / theirs) ** 2, 2)"),
+        ("statistics.median(prompt)", "max(prompt)"),
+        ("statistics.median(decode)", "statistics.mean(decode)"),
+        ("each[row.figure]", 'each["decode"]'),
+        ("ratio >= row.least", "True or row.least"),
+        ("> NOISY", "> 9"),
     ]),
     "kernels.tiles": ([check_tiles], [
         ("nbytes / seconds", "1.2 * nbytes / seconds"),
