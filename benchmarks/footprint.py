@@ -45,8 +45,8 @@ print(json.dumps({"modules": mine, "weights": loaded.memory.weights, "pages": lo
 """What a server has imported once its model is loaded, and what the model takes."""
 
 HELD = """
-import contextlib, importlib, json, sys
-from octavo.bench.memory import peak_bytes, reset_peak, resident_bytes
+import contextlib, importlib, json, sys, threading, time
+from octavo.bench.memory import anonymous_bytes, peak_bytes, reset_peak, resident_bytes
 for name in json.load(sys.stdin):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
@@ -58,16 +58,23 @@ print(json.dumps({"imports": before}))
 LOAD = (
     HELD
     + """
+def watch():
+    while "peak" not in found:
+        found["held"] = max(found["held"], anonymous_bytes() - own)
+        time.sleep(2e-4)
 def phase(name, seconds):
     if name == "weights":
         found["peak"] = peak_bytes() - before
+found["held"], own = 0, anonymous_bytes()
 reset_peak()
+threading.Thread(target=watch, daemon=True).start()
 from octavo.llm import LLM
 LLM(sys.argv[1], progress=phase)
 print(json.dumps(found))
 """
 )
-"""And the most that loading the weights took beyond them."""
+"""And the most that loading the weights took beyond them. peak: with the file's pages that were mapped just
+then, which the system may drop, and maps more or fewer of by how it has them in its cache; held: without."""
 
 
 def child(code: str, model: str, given: object = None) -> list[dict[str, Any]]:
@@ -134,7 +141,8 @@ def load_peak(model: str, facts: dict[str, Any]) -> dict[str, float]:
     """Megabytes that loading takes at its worst, and may, where that is known."""
     _, found = child(LOAD, model, facts["modules"])
     largest = max(t.data.nbytes for t in open_checkpoint(resolve(model)).tensors.values())
-    values = megabytes({"peak": found["peak"], "weights": facts["weights"], "largest_tensor": largest})
+    sizes = {"weights": facts["weights"], "largest_tensor": largest}
+    values = megabytes({"peak": found["peak"], "held": found["held"], **sizes})
     return values | ({"limit_mb": LOAD_LIMITS_MB[model]} if model in LOAD_LIMITS_MB else {})
 
 

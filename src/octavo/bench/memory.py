@@ -14,6 +14,11 @@ def resident_bytes(pid: int | None = None) -> int:
     return _status("VmRSS", pid)
 
 
+def anonymous_bytes(pid: int | None = None) -> int:
+    """What of it is no file's (RssAnon): pages that the system could not drop."""
+    return _status("RssAnon", pid)
+
+
 def peak_bytes(pid: int | None = None) -> int:
     """The most that it has held since reset_peak(), or since it started."""
     return _status("VmHWM", pid)
