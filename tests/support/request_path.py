@@ -4,6 +4,7 @@ thread, which async generators, and as which objects it lives. Prints JSON; run 
 - files: every file with a function that was called or resumed between the request and the last byte of its
   answer; lines: those of these files, whole. One request has been answered before, so that nothing is
   counted that only the first one needs.
+- calls: [thread, file, function], each once, in the order in which they were first entered.
 - generators: functions of src/octavo that were entered and are async generators, or coroutines that take
   what one yields with `async for`: the levels that each piece of the answer passes on its way out.
 - objects: classes of src/octavo of which an instance was called, passed or returned, and which held in a
@@ -44,7 +45,7 @@ class Trace:
     """What the profiler has seen while `on`."""
 
     on: bool = False
-    files: set[str] = field(default_factory=set)
+    calls: dict[tuple[str, str, str], None] = field(default_factory=dict)
     generators: set[str] = field(default_factory=set)
     kept: dict[int, object] = field(default_factory=dict)
     held: dict[str, list[object]] = field(default_factory=dict)
@@ -54,7 +55,8 @@ class Trace:
         if not self.on or not code.co_filename.startswith(str(SOURCE)):
             return
         if event == "call":
-            self.files.add(code.co_filename)
+            file = Path(code.co_filename).relative_to(SOURCE).as_posix()
+            self.calls[threading.current_thread().name, file, code.co_qualname] = None
             if is_level(code):
                 self.generators.add(code.co_qualname)
             for value in list(frame.f_locals.values()):
@@ -173,9 +175,11 @@ async def trace(model: str) -> dict[str, object]:
         h for h in every if isinstance(h, list) and len(h) == length and all(type(i) is int for i in h)
     )
     request_id = last["id"].split("-")[-1]
+    files = sorted({file for _, file, _ in seen.calls})
     return {
-        "files": sorted(Path(file).relative_to(SOURCE).as_posix() for file in seen.files),
-        "lines": sum(len(Path(file).read_text("utf-8").splitlines()) for file in seen.files),
+        "files": files,
+        "lines": sum(len((SOURCE / file).read_text("utf-8").splitlines()) for file in files),
+        "calls": list(seen.calls),
         "generators": sorted(seen.generators),
         "objects": sorted(objects_of(seen.held, request_id, prompt)),
     }

@@ -67,6 +67,10 @@ def read(form: Format, pieces: list[str], most: int | None = None) -> tuple[str,
     return "".join(part.text for part in parts), [call for part in parts for call in part.calls]
 
 
+def test_every_format_has_examples() -> None:
+    assert set(WRITTEN) == set(ALL)
+
+
 @pytest.mark.parametrize(("name", "text"), CASES)
 def test_calls_are_read(name: str, text: str) -> None:
     assert read(ALL[name], [text]) == ("", TWO)
