@@ -14,7 +14,7 @@ _ALIASES = {"block_size": "page_size", "num_gpu_blocks_override": "num_pages"}
 
 # What peers know and Octavo does not do: accepted only where it asks for what happens anyway.
 _HARMLESS: dict[str, tuple[object, ...]] = {
-    "disable_log_stats": (False, True),
+    "disable_log_stats": (None, True),
     "enable_chunked_prefill": (None, True),
     "pipeline_parallel_size": (1,),
     "cpu_offload_gb": (0,),
@@ -22,6 +22,10 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "tokenizer_mode": ("auto",),
     "load_format": ("auto",),
     "enable_lora": (False,),
+    "device_map": (None, "auto"),
+    "speculative_model": (None,),
+    "draft_model": (None,),
+    "num_speculative_tokens": (None,),
 }
 
 _OTHERS = {"torch_dtype": ["dtype"]}

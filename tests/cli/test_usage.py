@@ -102,6 +102,13 @@ def test_an_empty_name_is_the_models_own() -> None:
         assert EngineConfig("m", served_model_name=own).served_names == ()
 
 
+@pytest.mark.parametrize("words", [("",), ("--model", "")])
+def test_an_empty_model_is_not_the_default_one(words: tuple[str, ...]) -> None:
+    """As a script gives it whose variable is unset."""
+    with pytest.raises(InvalidRequestError, match="model is empty"):
+        parse(*words)
+
+
 def test_two_models_are_one_too_many() -> None:
     with pytest.raises(InvalidRequestError, match="give one of them"):
         parse("x", "--model", "y")

@@ -24,8 +24,8 @@ class BenchmarkResult:
     Attributes:
         throughput: output tokens a second, prompts' time included.
         latency_p50, latency_p99: of a request, from its arrival to its last token.
-        memory_gb: peak of the process's resident memory in 10^9 bytes, the model included; on a GPU
-            its peak of allocated memory.
+        memory_gb: peak of the process's resident memory in 10^9 bytes, the model included. On a GPU
+            the GPU's own memory is not in it.
         ttft, ttft_p99: time to the first token, the wait in the queue included; median and p99.
         tpot, tpot_p99: time per output token after the first.
         requests, output_tokens: how many were measured.
@@ -55,7 +55,8 @@ def benchmark_inference(
 ) -> BenchmarkResult:
     """Generate max_tokens for every prompt, num_runs times: greedy, end of text ignored.
 
-    No run finds its prompts in the prefix cache.
+    No run finds an earlier run's prompts in the prefix cache. Within a run, prompts that begin alike share
+    what they have in common, as they do in a server.
 
     Args:
         model: a loaded LLM, or a model's name for LLM(model, **options).

@@ -1,4 +1,4 @@
-"""The ablation as a picture. Needs matplotlib: pip install 'octavo[bench]'."""
+"""The ablation as a picture. Needs matplotlib: pip install '.[bench]' in Octavo's folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def plot(result: Ablation, title: str, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UnsupportedError("a plot needs matplotlib: pip install 'octavo[bench]'", "out") from None
+        raise UnsupportedError(
+            "a plot needs matplotlib: pip install '.[bench]' in Octavo's folder", "out"
+        ) from None
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(2, 2)
     _batching(panels[0][0], result)

@@ -28,7 +28,7 @@ DEFAULT_MODEL = "smollm2"
 ENGINE_HELP = {
     "tokenizer": "Where the tokenizer comes from, if not from the model.",
     "dtype": "auto, float32 (weights and activations unquantized), float16 or bfloat16.",
-    "quantization": "Kept for scripts: the format is read from the file.",
+    "quantization": "gguf or nothing: the format of the weights is read from the model's files.",
     "tensor_parallel_size": "Ranks that share the model.",
     "speculative_config": "Speculative decoding, as JSON.",
     "trust_remote_code": "Accepted, without effect: no remote code is ever run.",
@@ -39,7 +39,7 @@ ENGINE_HELP = {
     "num_pages": "Pages in the KV pool.",
     "num_local_pages": "Pages of layers with a window, beside such that see everything.",
     "kv_cache_dtype": "auto, float32, float16, bfloat16, int16 or int8.",
-    "gpu_memory_utilization": "Share of the free memory that KV pages may take.",
+    "gpu_memory_utilization": "Share of free memory for KV pages; on a GPU, of its memory for everything.",
     "enable_prefix_caching": "Reuse the KV of prompts that begin alike.",
     "step_target_ms": "While anything decodes, a step should not take longer; 0: no such limit.",
     "max_waiting": "Requests that may wait; more are refused.",
@@ -140,7 +140,7 @@ def engine_flags(
             raise InvalidRequestError(f"MODEL {model!r} and --model {flag!r} differ: give one of them")
         if "speculative_config" in given:
             given["speculative_config"] = _json(given["speculative_config"], "speculative_config")
-        model = model or flag or DEFAULT_MODEL
+        model = next((name for name in (model, flag) if name is not None), DEFAULT_MODEL)
         EngineConfig(model, **given)  # a wrong flag is an error now, not after the model is loaded
         return EngineChoice(model, given)
 

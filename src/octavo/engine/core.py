@@ -115,7 +115,10 @@ class EngineCore:
         Raises:
             As check() and add().
         """
-        request = EngineRequest(request_id, list(token_ids), params or SamplingParams(), priority)
+        params = SamplingParams() if params is None else params
+        if isinstance(token_ids, str) or not isinstance(params, SamplingParams):
+            raise InvalidRequestError("add_request takes token ids and SamplingParams", "prompt")
+        request = EngineRequest(request_id, list(token_ids), params, priority)
         self.check(request)
         return self.add(request, self._clock())
 

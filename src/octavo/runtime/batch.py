@@ -20,7 +20,7 @@ def gather_batch(
 ) -> ForwardBatch:
     """The batch of these steps, in their order.
 
-    Sampled are the last tokens of the steps that ask for it: drafts come with their own rule.
+    Sampled are the last tokens of the steps that ask for it.
 
     Args:
         every: the logits after every token are wanted.

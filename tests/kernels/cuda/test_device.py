@@ -166,7 +166,7 @@ def test_auto_says_why_it_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     why = choose("auto", "auto", HOPPER).why
-    assert why == "torch and triton not installed: pip install octavo[cuda]"
+    assert why == "torch and triton not installed: pip install '.[cuda]' in Octavo's folder"
 
 
 def torch_module() -> Any:

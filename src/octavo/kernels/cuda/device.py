@@ -87,7 +87,7 @@ def why_not(gpu: Gpu | str) -> str | None:
         return f"{gpu.name} is of compute capability {major}.{minor}; 8.0 (Ampere) is the least"
     missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
     if missing:
-        return f"{' and '.join(missing)} not installed: pip install octavo[cuda]"
+        return f"{' and '.join(missing)} not installed: pip install '.[cuda]' in Octavo's folder"
     return None
 
 

@@ -1,0 +1,46 @@
+"""EngineArgs: what peers know is taken where it asks for what happens anyway, else refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.engine_args import EngineArgs
+from octavo.errors import InvalidRequestError, UnsupportedError
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device_map": "auto"},
+        {"disable_log_stats": True},
+        {"draft_model": None, "num_speculative_tokens": None},
+        {"block_size": 16},
+    ],
+)
+def test_what_happens_anyway_is_taken(options: dict[str, Any]) -> None:
+    assert EngineArgs("m", **options).config.model == "m"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device_map": "cuda:0"},
+        {"disable_log_stats": False},
+        {"draft_model": "x"},
+        {"num_speculative_tokens": 3},
+        {"speculative_model": "x"},
+        {"enable_lora": True},
+    ],
+)
+def test_what_is_not_done_is_refused_by_its_name(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(UnsupportedError, match=f"^{name}=.* is not supported$") as caught:
+        EngineArgs("m", **options)
+    assert caught.value.param == name
+
+
+def test_a_slip_of_the_pen_is_told() -> None:
+    with pytest.raises(InvalidRequestError, match=r"did you mean max_model_len\?"):
+        EngineArgs("m", max_model_length=5)
