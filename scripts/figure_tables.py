@@ -389,6 +389,8 @@ SCORED = Table((
     Row("one row with log-probabilities among 32 greedy ones: its steps over theirs (the control)",
         "one_scored_row", ("ratios/logprobs/ratio", "ratios/again/ratio"), ("{0:.3f} ({1:.3f})",),
         "benchmarks/one_scored_row.py --write", most=1.02),
+    Row("of that, what is spent outside of the decoder's call, as a share of a plain step", "one_scored_row",
+        ("ratios/logprobs/apart",), ("{0:.2%}",), "the same", most=0.02),
 ))  # fmt: skip
 
 TABLES = {

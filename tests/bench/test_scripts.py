@@ -430,6 +430,14 @@ def test_a_ratio_is_of_the_median_of_each_step() -> None:
     assert summary == {"ratio": 1.25, "low": round(low, 4), "high": round(high, 4)}
 
 
+def test_what_a_row_costs_apart_from_its_decoder() -> None:
+    one = script("one_scored_row")
+    log = [(9.0, 1.0, 1.0), (0.0, 10.0, 2.0), (0.0, 14.0, 3.0), (0.0, 17.0, 3.5)]
+    assert one.outside([6.0, 4.0], log) == [1.0, 0.5]
+    steps, beside = np.array([[10.0, 10.0]] * 3), np.array([[1.0, 1.5]] * 3)
+    assert one.added(beside, beside * 0.5, steps) == pytest.approx(1.25 / 20)
+
+
 @pytest.mark.parametrize("wish", ["logprobs", "penalties", "mask", "narrowed mask"])
 def test_one_row_of_a_crowd_asks_for_more(driver: Driver, wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one, asked = script("one_scored_row"), []

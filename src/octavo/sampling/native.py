@@ -36,7 +36,9 @@ class NativeSampler(Sampler):
 
     def __init__(self, native: RowSampler) -> None:
         self.native = native
-        self._rows: npt.NDArray[Any] | None = None
+        self._rows: npt.NDArray[Any] | None = None  # the batch that what follows is of
+        self._asking: list[int] = []  # rows that ask for log-probabilities
+        self._scores: Scores | None = None
 
     def sample(
         self, logits: F32, batch: SamplingBatch, which: Sequence[int] | None = None
@@ -44,8 +46,11 @@ class NativeSampler(Sampler):
         if batch.rows is not self._rows:  # SamplingRows gives the same ones as long as it can
             self._rows = batch.rows
             self._records = np.ascontiguousarray(batch.rows).view(np.uint8)
-            self._most = int(batch.rows["num_logprobs"].max(initial=-1))
-        scores = None if self._most < 0 else Scores.room(len(batch), self._most)
+            asked = batch.rows["num_logprobs"]
+            self._asking = np.flatnonzero(asked >= 0).tolist()
+            # Read before the next step writes it again.
+            self._scores = Scores.room(len(batch), int(asked.max())) if self._asking else None
+        scores = self._scores
         tokens = self.native.sample(
             np.ascontiguousarray(logits, np.float32),
             self._records,
@@ -58,7 +63,7 @@ class NativeSampler(Sampler):
             SampledToken(t) if t >= 0 else RowError(ERRORS[t]) for t in tokens
         ]
         if scores is not None:
-            for row in np.flatnonzero(batch.rows["num_logprobs"] >= 0).tolist():
+            for row in self._asking:
                 if tokens[row] >= 0:
                     drawn[row] = scored(tokens[row], row, scores)
         for row, message in batch.errors.items():
