@@ -6,7 +6,7 @@ Crowds take turns in one process (arms.py): the streams all greedy, the same onc
 of them asking. A figure is how much longer a step takes than the first crowd's, with its 95 % bootstrap
 interval; "again" says what the machine adds. Apart is what a step spends more outside of its decoder's call,
 as a share of the first crowd's step. Little of what else the machine does goes into that, and with AVX-512 it
-is all that such a row can cost, as that call computes all rows' logits in any case. With AVX2 the call computes
+is all that such a row can cost, as that call computes all rows' logits in any case. With AVX2 it computes
 this row's beside the others' bounds.
 """
 
