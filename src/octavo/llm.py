@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from octavo.assembly import Loaded, Progress, core_of, load
+from octavo.assembly import Loaded, Progress, core_of, load, restart
 from octavo.async_llm import AsyncLLM, AsyncLLMEngine
 from octavo.beam_search import BeamSearchOutput, output_of
 from octavo.beam_search import sampling_params as beam_sampling_params
@@ -32,10 +35,16 @@ if TYPE_CHECKING:
 __all__ = ["LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "EngineArgs"]
 
 Messages = Sequence[Mapping[str, Any]]
+T = TypeVar("T")
 
 
 class LLM:
     """Text generation, many prompts at once; embeddings too.
+
+    It serves one call at a time: calls from other threads wait their turn, and a call from inside another
+    one (by a signal handler) is refused with an InvalidRequestError. The first Ctrl-C ends a call between
+    two steps, the second one at once. The next call works after any exception, also one that a signal
+    handler has raised; where it struck inside a step, counters and the prefixes cached in memory begin anew.
 
     Args:
         model: alias ("smollm2"), .gguf file, or folder with config.json.
@@ -56,6 +65,8 @@ class LLM:
         self._texts: OutputProcessor = output_processor(loaded.tokenizer, loaded.decoder_prompt)
         self._compiler = ConstraintCompiler(loaded.tokenizer)
         self._next_id = 0
+        self._lock, self._caller = threading.Lock(), 0  # the thread whose call has the lock
+        self._sound = True  # False while the core is at work, and after an exception from its midst
 
     def generate(
         self,
@@ -191,6 +202,37 @@ class LLM:
                 f"{len(prompts)} prompts came with {len(params)} sampling_params", "sampling_params"
             )
         priorities = _priorities(priority, len(prompts))
+        return self._alone(lambda: self._answer(prompts, params, priorities, use_tqdm))
+
+    def _alone(self, call: Callable[[], T]) -> T:
+        """Make a call of the core when no other one is being made, on a core that is sound."""
+        thread = threading.get_ident()
+        if self._lock.locked() and self._caller == thread:
+            raise InvalidRequestError(
+                "this LLM is in the midst of a call of the same thread: what that calls, such as a signal "
+                "handler, cannot call it again"
+            )
+        with self._lock:
+            try:
+                self._caller = thread
+                if not self._sound:
+                    self._restart()
+                return call()
+            finally:
+                self._caller = 0
+
+    def _restart(self) -> None:
+        self._sound = False
+        restart(self._core, self._loaded)
+        self._sound = True
+
+    def _answer(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        priorities: Sequence[int],
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
         requests: list[EngineRequest] = []
         for prompt, wish, urgency in zip(prompts, params, priorities, strict=True):
             name = str(self._next_id + len(requests))
@@ -203,15 +245,22 @@ class LLM:
                 self._texts.open(request)  # which sees whether its text has ended
         self._next_id += len(requests)
         try:
-            with _Bar(len(requests) if use_tqdm else 0) as bar:
-                done = self._drain(requests, bar)
+            with _HeldInterrupt() as interrupt, _Bar(len(requests) if use_tqdm else 0) as bar:
+                done = self._drain(requests, bar, interrupt)
         except BaseException:
-            for request in requests:
-                self._core.abort(request.request_id)
+            if self._sound:
+                self._sound = False
+                for request in requests:
+                    self._core.abort(request.request_id)
+                self._sound = True
+            else:
+                self._restart()
             raise
         return [done[request.request_id] for request in requests]
 
-    def _drain(self, requests: Iterable[EngineRequest], bar: _Bar) -> dict[str, RequestOutput]:
+    def _drain(
+        self, requests: Iterable[EngineRequest], bar: _Bar, interrupt: _HeldInterrupt
+    ) -> dict[str, RequestOutput]:
         """Feed the engine as it has room, step it until all have ended."""
         done: dict[str, RequestOutput] = {}
         texts: dict[str, TextStream] = {}
@@ -219,6 +268,7 @@ class LLM:
         waiting = sorted(requests, key=lambda request: request.priority)
         waiting.reverse()
         while waiting or self._core.has_unfinished():
+            self._sound = False
             while waiting and self._wants(waiting[-1]):
                 request = waiting.pop()
                 seed = self._core.add(request, time.monotonic())
@@ -227,10 +277,14 @@ class LLM:
             updates = self._core.step()
             failed = next((u for u in updates if u.finish_reason == "error"), None)
             if failed is not None:
-                raise OctavoError(f"request {failed.request_id} failed: {failed.stop_reason}")
+                self._sound = True
+                message = f"request {failed.request_id} failed: {failed.stop_reason}"
+                raise OctavoError(message) from self._core.failure
             for update in updates:
                 if texts[update.request_id].take(update):
                     self._core.abort(update.request_id, update.index)
+            self._sound = True
+            interrupt.check()
             for request_id in dict.fromkeys(u.request_id for u in updates if u.tokens or u.finish_reason):
                 output = texts[request_id].output()
                 if output is not None and output.finished:
@@ -267,7 +321,7 @@ class LLM:
 
         It happens by itself when the LLM is gone, or the process ends.
         """
-        self._close()
+        self._alone(self._close)
 
     def get_metrics(self) -> EngineStats:
         """Counters since start and the state of now."""
@@ -275,7 +329,7 @@ class LLM:
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes. True: none is left."""
-        return self._core.reset_prefix_cache()
+        return self._alone(self._core.reset_prefix_cache)
 
 
 def _priorities(given: Sequence[int] | None, count: int) -> Sequence[int]:
@@ -285,6 +339,47 @@ def _priorities(given: Sequence[int] | None, count: int) -> Sequence[int]:
     if not isinstance(given, Sequence) or len(given) != count:
         raise InvalidRequestError(f"priority must be a list of {count} integers, one a prompt", "priority")
     return given
+
+
+class _HeldInterrupt:
+    """Holds the first Ctrl-C back until check(), or the end of the block; the second one acts at once.
+
+    So that it does not strike inside a step. What it then does is what it did before: raise
+    KeyboardInterrupt, or whatever handler somebody has set. Elsewhere than on the main thread, where
+    signals never come, nothing is held.
+    """
+
+    def __init__(self) -> None:
+        self._former: Callable[[int, FrameType | None], Any] | None = None
+        self._held: tuple[int, FrameType | None] | None = None
+        self._inside = False
+
+    def __enter__(self) -> _HeldInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            former = signal.getsignal(signal.SIGINT)
+            if callable(former):  # and not ignored, the system's, or another language's
+                self._former, self._inside = former, True
+                signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._inside and self._held is None:
+            self._held = number, frame
+        elif self._former is not None:
+            self._former(number, frame)
+
+    def check(self) -> None:
+        """Let it act now, if it has come."""
+        held, self._held = self._held, None
+        if held is not None and self._former is not None:
+            self._former(*held)
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+        if self._former is not None:
+            if signal.getsignal(signal.SIGINT) == self._handle:  # and nobody has set another one meanwhile
+                signal.signal(signal.SIGINT, self._former)
+            self.check()
 
 
 class _Bar:

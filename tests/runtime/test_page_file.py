@@ -111,6 +111,20 @@ def test_a_closed_file_forgets_what_it_was_not_told(tmp_path: Path) -> None:
     file.close([])
 
 
+def test_another_engine_begins_with_what_the_file_holds_now(tmp_path: Path) -> None:
+    leave(tmp_path)
+    file = made(tmp_path)
+    file.save(key(7), 1, content(7))  # in the place of 1
+    file.save(key(8), 8, content(8))
+    file.fetch(key(2), 2)
+    file.reload()
+    assert file.news() == []
+    assert list(file.stored()) == [(key(n), slot) for n, slot in ((2, 2), (3, 3), (7, 1), (8, 8))]
+    file.save(key(9), 9, content(9))
+    assert news(file) == {9: True}
+    file.close(file.stored())
+
+
 def test_clearing(tmp_path: Path) -> None:
     file = filled(tmp_path)
     file.clear()

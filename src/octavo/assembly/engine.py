@@ -9,6 +9,7 @@ from octavo.config import SchedulerConfig
 if TYPE_CHECKING:
     from octavo.assembly.loading import Loaded
     from octavo.engine.core import EngineCore
+    from octavo.engine.scheduler import Scheduler
     from octavo.kernels.ops import Limits
     from octavo.runtime.states import RequestStates
 
@@ -31,6 +32,21 @@ def core_of(loaded: Loaded) -> EngineCore:
         steps_in_flight=runner.steps_in_flight,
         scheduler=Scheduler(config, page_file=loaded.page_file),
     )
+
+
+def restart(core: EngineCore, loaded: Loaded) -> None:
+    """Make the engine of what was loaded sound again, whatever has struck in the midst of a call.
+
+    Requests, steps, counters and the prefixes cached in memory are forgotten; those on disk are kept.
+    """
+    from octavo.engine.scheduler import Scheduler
+
+    def make() -> Scheduler:
+        if loaded.page_file is not None:
+            loaded.page_file.reload()
+        return Scheduler(loaded.config, page_file=loaded.page_file)
+
+    core.restart(make)
 
 
 def states_of(config: SchedulerConfig, spare_page: int) -> RequestStates:

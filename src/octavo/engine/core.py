@@ -50,6 +50,7 @@ class EngineCore:
 
     Attributes:
         failed_steps: how many steps have failed since the last one that did not.
+        failure: why a step failed in the last call of step(); None: none did.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class EngineCore:
         self._last_result_time = 0.0
         self._arrivals = 0
         self.failed_steps = 0
+        self.failure: Exception | None = None
         self._closed = False
         self._steps = 0
 
@@ -197,6 +199,7 @@ class EngineCore:
         Raises:
             EngineDeadError: the executor failed MAX_FAILED_STEPS times in a row.
         """
+        self.failure = None
         updates = self._submit()
         if self._flights:
             updates += self._collect()
@@ -236,12 +239,14 @@ class EngineCore:
         return self.scheduler.update(result, now, duration)
 
     def _failed(self, plan: StepPlan, error: Exception) -> list[RequestUpdate]:
+        self.failure = error
         if isinstance(error, DeviceLostError):
             raise EngineDeadError(str(error)) from error
         if isinstance(error, StepTooLargeError):
             return self.scheduler.fail(plan.step_id, str(error), self._clock(), again=True)
         self.failed_steps += 1
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        said = str(error).strip().splitlines()[:1]
+        text = ": ".join([type(error).__name__, *said])
         if self.failed_steps >= MAX_FAILED_STEPS:
             message = f"{self.failed_steps} steps in a row failed, the last with {text}"
             raise EngineDeadError(message) from error
@@ -257,6 +262,15 @@ class EngineCore:
                 self._requests[update.request_id] = left
             else:
                 self._requests.pop(update.request_id, None)
+
+    def restart(self, make: Callable[[], Scheduler]) -> None:
+        """Forget requests, steps, counters and cached prefixes, and go on with another scheduler: a signal
+        handler's exception may have struck anywhere in the old one's books. Nothing happens after close().
+        """
+        if not self._closed:
+            self._requests, self._flights = {}, deque()
+            self.scheduler = make()
+            self.scheduler.name_free_rows()
 
     # --- views --------------------------------------------------------------------------------------
 

@@ -105,6 +105,10 @@ class Scheduler:
             request.finish_reason = ABORT
             self._finish(request, now)
 
+    def name_free_rows(self) -> None:
+        """Free all free rows in the next plan: the executor may remember them from another scheduler."""
+        self._freed = list(self._free_rows)
+
     @property
     def has_work(self) -> bool:
         """Whether schedule() could find something to compute (now or after a result)."""

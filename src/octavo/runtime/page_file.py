@@ -122,6 +122,15 @@ class MappedPages:
     def stored(self) -> Stored:
         return self._stored
 
+    def reload(self) -> None:
+        """Finish what is on its way and forget the news of it; stored() is what the file holds then."""
+        with self._wake:
+            self._wake.notify_all()  # whoever put the last job there may have been interrupted before that
+        self.wait()
+        while self.news():
+            self.wait()
+        self._stored = self._read_table()
+
     def fetch(self, key: bytes, slot: int) -> None:
         self._do(self._reads, slot, lambda: self._is_whole(key, slot))
 
