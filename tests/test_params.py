@@ -48,12 +48,24 @@ def test_arrays_of_ids() -> None:
         ("ignore_eos", 1), ("include_stop_str_in_output", None), ("detokenize", "no"), ("output_kind", 5),
         ("logit_bias", {260.5: 100}), ("logit_bias", {True: 1}), ("logit_bias", {1: True}),
         ("logit_bias", {"1_0": 1}), ("logit_bias", {" 260 ": 1}), ("logit_bias", {"٢٦٠": 1}),
-        ("logit_bias", {"260": 1, "0260": 100}), ("logit_bias", {1: "5"}),
+        ("logit_bias", {"260": 1, "0260": 100}), ("logit_bias", {1: "5"}), ("logit_bias", [1]),
+        ("logit_bias", 5), ("stop", 5), ("stop", 0), ("stop", [5]), ("stop", ""), ("stop", {"a": 1}),
+        ("stop_token_ids", 5), ("stop_token_ids", "12"), ("allowed_token_ids", 5), ("bad_words", 5),
+        ("bad_words", b"the"), ("bad_words", [""]), ("bad_words", ""),
     ],
 )  # fmt: skip
 def test_other_things_are_refused(name: str, value: Any) -> None:
-    with pytest.raises(InvalidRequestError, match=name):
+    with pytest.raises(InvalidRequestError, match=name) as caught:
         SamplingParams(**{name: value})
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize("name", ["stop", "bad_words"])
+@pytest.mark.parametrize("value", ["the", ["the"], ("the",), {"the"}, iter(["the"])], ids=repr)
+def test_one_text_is_a_list_of_one(name: str, value: Any) -> None:
+    values = list(value) if not isinstance(value, str) else value
+    assert getattr(SamplingParams(**{name: values}), name) == ("the",)
+    assert getattr(SamplingParams(**{name: None}), name) == ()
 
 
 @pytest.mark.parametrize(
@@ -84,6 +96,16 @@ def test_what_is_no_prompt_is_named(prompts: Any, what: str) -> None:
     assert caught.value.param == "prompt"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "what"),
+    [({"foo": 1}, "'foo'"), ({"prompt": "a", 5: 1}, "5"), ({}, "nothing")],
+)
+def test_what_a_prompt_object_may_hold_is_listed(prompt: Any, what: str) -> None:
+    listed = "prompt or prompt_token_ids, and beside it may hold cache_salt, generated_token_ids, index"
+    with pytest.raises(InvalidRequestError, match=rf"^a prompt object holds {listed}; not {what}$"):
+        prompt_ids(prompt, None)  # type: ignore[arg-type]
+
+
 SAID_TWICE = {"n": 7, "max_tokens": 9, "ignore_eos": True, "include_stop_str_in_output": True}
 
 
@@ -109,7 +131,12 @@ def test_a_beam_search_takes_its_own_params(beams: Any, others: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("prefix_cache_dir", 5), ("prefix_cache_disk_space", "a"), ("prefix_cache_disk_space", True)],
+    [
+        ("prefix_cache_dir", 5),
+        ("prefix_cache_disk_space", "a"),
+        ("prefix_cache_disk_space", True),
+        ("max_num_seqs", 65537),
+    ],
 )
 def test_options_of_another_type(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=name):

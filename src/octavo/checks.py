@@ -22,8 +22,17 @@ def plain_number(value: Any) -> Any:
     return float(value) if isinstance(value, Real) else value
 
 
-def token_ids(values: Iterable[Any] | None) -> tuple[Any, ...]:
-    return () if values is None else tuple(map(plain_number, values))
+def token_ids(name: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
+    return tuple(map(plain_number, items(name, "token ids", values)))
+
+
+def items(name: str, kind: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
+    """The items of a list, or of anything like one; None holds none."""
+    if values is None:
+        return ()
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
+        raise InvalidRequestError(f"{name} must be a list of {kind}, not {values!r}", name)
+    return tuple(values)
 
 
 def is_int(value: object) -> bool:
@@ -62,6 +71,8 @@ def number(params: object, name: str, low: float, high: float, low_open: bool = 
 
 
 def logit_bias(bias: Mapping[int, float]) -> dict[int, float]:
+    if not isinstance(bias, Mapping):
+        raise InvalidRequestError(f"logit_bias maps token ids to numbers, and is not {bias!r}", "logit_bias")
     if len(bias) > MAX_LOGIT_BIAS:
         raise InvalidRequestError(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", "logit_bias")
     checked: dict[int, float] = {}

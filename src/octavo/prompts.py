@@ -174,11 +174,10 @@ def prompt_ids(
     given: Any = prompt
     text: str | None = None
     if isinstance(prompt, Mapping):
-        unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids"})
+        unknown = [repr(name) for name in prompt if name not in ("prompt", "prompt_token_ids")]
         if unknown or not prompt:
-            raise InvalidRequestError(
-                f"a prompt object holds prompt or prompt_token_ids, not {unknown[:1] or 'nothing'}", "prompt"
-            )
+            may = "prompt or prompt_token_ids, and beside it may hold " + ", ".join(_BESIDE)
+            raise InvalidRequestError(f"a prompt object holds {may}; not {(*unknown, 'nothing')[0]}", "prompt")
         text = prompt.get("prompt")
         given = prompt.get("prompt_token_ids", text)
     if isinstance(given, str):

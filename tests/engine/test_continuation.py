@@ -71,10 +71,11 @@ def test_cached_tokens_are_the_prompts_alone() -> None:
     ("ids", "params", "index", "message", "param"),
     [
         ([1], {"n": 2}, None, "2 completions go on one at a time: give index", "index"),
-        ([1], {"n": 2}, 2, "index must be from 0 to 1, not 2", "index"),
-        ([], {}, -1, "index must be from 0 to 0, not -1", "index"),
-        ([], {}, "0", "index must be from 0 to 0, not '0'", "index"),
-        ([], {}, True, "index must be from 0 to 0, not True", "index"),
+        ([1], {"n": 2}, 2, "from 0 to 1, not 2: n is 2, give the n that the answer was one of$", "index"),
+        ([1], {}, 1, "from 0 to 0, not 1: n is 1, give the n that the answer was one of$", "index"),
+        ([], {}, -1, "index must be from 0 to 0, not -1$", "index"),
+        ([], {}, "0", "index must be from 0 to 0, not '0'$", "index"),
+        ([], {}, True, "index must be from 0 to 0, not True$", "index"),
         ([1] * 8, {}, None, "has 8 tokens, and the answer ends with 8", "generated_token_ids"),
         (
             [1] * 35,

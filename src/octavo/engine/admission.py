@@ -118,7 +118,10 @@ class Admission:
         if index is None and params.n > 1:
             raise InvalidRequestError(f"{params.n} completions go on one at a time: give index", "index")
         if index is not None and (type(index) is not int or not 0 <= index < params.n):
-            raise InvalidRequestError(f"index must be from 0 to {params.n - 1}, not {index!r}", "index")
+            why = f"index must be from 0 to {params.n - 1}, not {index!r}"
+            if type(index) is int and index > 0:
+                why += f": n is {params.n}, give the n that the answer was one of"
+            raise InvalidRequestError(why, "index")
         ids = [token.token_id for token in request.generated]
         if not ids:
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from octavo.checks import booleans, integer, is_int, logit_bias, number, plain_number, token_ids
+from octavo.checks import booleans, integer, is_int, items, logit_bias, number, plain_number, token_ids
 from octavo.errors import InvalidRequestError
 from octavo.params.beams import MAX_LOGPROBS, BeamSearchParams
 from octavo.params.structured import StructuredOutputsParams
@@ -86,7 +86,7 @@ class SamplingParams:
     structured_outputs: StructuredOutputsParams | None = None
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
-    bad_words: Sequence[str] = ()
+    bad_words: str | Sequence[str] = ()
     truncate_prompt_tokens: int | None = None
     pooling: str | None = field(default=None, repr=False)
     beam_search: BeamSearchParams | None = None
@@ -94,13 +94,14 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__  # the dataclass is frozen; this is its constructor
-        set_(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
-        set_(self, "stop_token_ids", token_ids(self.stop_token_ids))
-        set_(self, "bad_words", tuple(self.bad_words or ()))
+        for name in ("stop", "bad_words"):
+            value = getattr(self, name)
+            set_(self, name, (value,) if isinstance(value, str) else items(name, "strings", value))
+        set_(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
         if self.logit_bias is not None:
             set_(self, "logit_bias", logit_bias(self.logit_bias))
         if self.allowed_token_ids is not None:
-            set_(self, "allowed_token_ids", token_ids(self.allowed_token_ids))
+            set_(self, "allowed_token_ids", token_ids("allowed_token_ids", self.allowed_token_ids))
         if isinstance(self.structured_outputs, Mapping):
             set_(self, "structured_outputs", StructuredOutputsParams(**self.structured_outputs))
         for name in _NUMBERS:
