@@ -23,7 +23,7 @@ from octavo.config import EngineConfig
 from octavo.errors import CapacityError, CheckpointError, UnsupportedError
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
-from octavo.kernels.cuda.device import Choice
+from octavo.kernels.cuda.device import NO_DRIVER, Choice
 from octavo.kernels.weight import Weight
 
 SMALL = {"max_model_len": 512, "max_num_seqs": 4, "num_pages": 512, "threads": 1}
@@ -168,8 +168,24 @@ def test_a_header_is_planned_as_the_whole_file(tmp_path: Path) -> None:
     planned = [plan_model(EngineConfig(str(path), **SMALL)) for path in (whole, header)]  # type: ignore[arg-type]
     assert planned[0].weights == planned[1].weights
     assert planned[0].config == planned[1].config
+    assert [plan.cut for plan in planned] == [None, (16 << 20, whole.stat().st_size)]
     with pytest.raises(CheckpointError, match="past the file's end"):
         load(EngineConfig(str(header), **SMALL))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [4 << 20, -1])
+def test_a_file_that_is_cut_is_planned_and_called_so(
+    size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = hub.resolve("smollm2").read_bytes()
+    (path := tmp_path / "cut.gguf").write_bytes(data[:size])
+    assert run(["plan", str(path), *FLAGS]) == 0
+    line = f"cannot be loaded: it has {len(data[:size])} of the {len(data)} bytes its header names\n"
+    assert line in capsys.readouterr().out
+    assert run(["plan", str(path), *FLAGS, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"]["cut"] == [len(data[:size]), len(data)]
+    assert run(["plan", "smollm2", *FLAGS]) == 0
+    assert "cannot be loaded" not in capsys.readouterr().out
 
 
 RECORDED = {
@@ -238,7 +254,17 @@ def test_the_numbers_are_those_of_the_first_plans(case: tuple[object, ...]) -> N
 def test_a_gpu_is_refused_not_planned_as_a_cpu(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "smollm2", *FLAGS, "--device", device]) == 1
     error = capsys.readouterr().err
-    assert f"what device {device} would take cannot be planned" in error
+    assert f"what device {device} would take cannot be planned: planning for a GPU is not there yet" in error
+    assert error.count("\n") == 1
+
+
+def test_a_gpu_that_is_not_there_is_no_reason_to_wait_for_planning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("octavo.kernels.cuda.device.find_gpu", lambda index: NO_DRIVER)
+    assert run(["plan", "smollm2", *FLAGS, "--device", "cuda:3"]) == 1
+    error = capsys.readouterr().err
+    assert f"plans for the CPU; and here no GPU can be used: {NO_DRIVER} (--device)" in error
     assert error.count("\n") == 1
 
 

@@ -321,6 +321,20 @@ class TestServe:
         assert (status, err) == (0, "")
         assert json.loads(out)["event"] == "stopped"
 
+    def test_what_is_being_finished_is_said(self) -> None:
+        serving = Serving("slow", "--drain-timeout", "600")
+        url = serving.event("ready")["url"]
+        body = {"prompt": "x", "stream": True, "max_tokens": 200}
+        with httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            serving.process.send_signal(signal.SIGINT)
+            event = serving.event("draining")
+            assert event == {"event": "draining", "requests": 1, "seconds": 600.0}
+            serving.process.send_signal(signal.SIGINT)
+            assert serving.event("stopped") == {"event": "stopped", "finished": False}
+        assert serving.process.wait(60) == 0
+
     def test_limits_come_from_flags(self) -> None:
         serving = Serving("--max-body-bytes", "10")
         url = serving.event("ready")["url"]

@@ -125,6 +125,7 @@ def test_two_models_are_one_too_many() -> None:
         (("--dtype", "int3"), "dtype must be one of"),
         (("--kv-cache-dtype", "fp8"), "(--kv-cache-dtype)"),
         (("--max-num-seqs", "0"), "positive integer, not 0 (--max-num-seqs)"),
+        (("--max-num-seqs", "100000000"), "must be at most 65536, not 100000000 (--max-num-seqs)"),
         (("--gpu-memory-utilization", "nan"), "(--gpu-memory-utilization)"),
         (("--model", "a", "b"), "give one of them"),
     ],
@@ -150,6 +151,15 @@ def test_wrong_engine_flags_are_errors_before_any_work(
         (("serve", "--port", "many"), "--port"),
         (("serve", "--port", "70000"), "--port"),
         (("serve", "a", "b"), "unexpected extra argument"),
+        (
+            ("serve", "m", "--served-model-name", "a", "b"),
+            "; for several values repeat the flag: --served-model-name a --served-model-name b\n",
+        ),
+        (
+            ("generate", "m", "--stop", "x", "y", "z", "-p", "a"),
+            "; for several values repeat the flag: --stop x --stop y --stop z\n",
+        ),
+        (("serve", "a", "b", "--served-model-name", "c"), "(b)\n"),
         (("generate",), "--prompt"),
         (("pull", "--force=3"), "--force"),
         (("--nope",), "no such option: --nope"),

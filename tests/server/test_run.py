@@ -25,14 +25,27 @@ CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
 
 
+class Heard:
+    """What the server has told."""
+
+    def __init__(self) -> None:
+        self.is_ready, self.finishing = asyncio.Event(), list[int]()
+
+    def ready(self, engine: object) -> None:
+        self.is_ready.set()
+
+    def draining(self, num_requests: int) -> None:
+        self.finishing.append(num_requests)
+
+
 @dataclass
 class Running:
     """A server in this process's loop, and a client for it."""
 
-    def __init__(
-        self, client: httpx.AsyncClient, done: asyncio.Future[bool], loaded: asyncio.Future[FakeEngine]
-    ):
-        self.client, self.done, self.loaded = client, done, loaded
+    client: httpx.AsyncClient
+    done: asyncio.Future[bool]
+    loaded: asyncio.Future[FakeEngine]
+    heard: Heard
 
 
 @asynccontextmanager
@@ -40,21 +53,19 @@ async def running(engine: FakeEngine | None, drain_timeout_s: float = 10.0) -> A
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     loaded: asyncio.Future[FakeEngine] = asyncio.get_running_loop().create_future()
-    ready = asyncio.Event()
+    heard = Heard()
 
     async def until_signal() -> bool:
         with stop_signals() as signals:
-            return await serve(
-                create_app(None), listener, loaded, lambda _: ready.set(), signals, drain_timeout_s
-            )
+            return await serve(create_app(None), listener, loaded, heard, signals, drain_timeout_s)
 
     done = asyncio.ensure_future(until_signal())
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
         if engine is not None:
             loaded.set_result(engine)
-            await ready.wait()
+            await heard.is_ready.wait()
         try:
-            yield Running(client, done, loaded)
+            yield Running(client, done, loaded, heard)
         finally:
             if not done.done():
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -133,6 +144,7 @@ def test_a_signal_lets_streams_end_and_refuses_new_ones(name: signal.Signals) ->
             while (health := await server.client.get("/health")).status_code == 200:
                 await asyncio.sleep(0.01)
             assert health.json() == {"status": "draining"}
+            assert server.heard.finishing == [1]
             refused = await server.client.post(CHAT, json=BODY)
             assert refused.status_code == 503
             assert refused.headers["retry-after"] == "1"
@@ -237,5 +249,6 @@ def test_an_engine_that_dies_ends_the_server() -> None:
             engine.failure = "the GPU can no longer be used (CUDA error: unknown error)"
             with pytest.raises(EngineDeadError, match="the GPU can no longer be used"):
                 await asyncio.wait_for(server.done, 20)
+            assert server.heard.finishing == []
 
     run(test)

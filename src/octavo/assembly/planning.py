@@ -16,7 +16,7 @@ from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.base import Checkpoint
 from octavo.checkpoints.hub import resolve as find
 from octavo.config import EngineConfig, SchedulerConfig
-from octavo.errors import UnsupportedError
+from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.kernels.cuda.device import choose
 from octavo.kernels.ops import Backend
 from octavo.kernels.select import make_planner
@@ -37,6 +37,7 @@ class Planned:
         budget: of weights, pages and swap space. config: the engine's numbers with them.
         activations: bytes of a step's buffers. rows: of the running requests' tokens and tables.
         tokenizer: the model's, where its files are there; what the process holds includes it.
+        cut: Checkpoint.cut.
     """
 
     budget: Budget
@@ -44,6 +45,7 @@ class Planned:
     activations: int
     rows: int
     tokenizer: Tokenizer | None
+    cut: tuple[int, int] | None
 
 
 def plan(user: EngineConfig, free: int | None = None) -> Planned:
@@ -71,17 +73,21 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     one = replace(budget, num_pages=1, num_swap_pages=0, num_local_pages=min(budget.num_local_pages, 1))
     kv, spare = kv_cache_of(one, backend, specs, 1)  # programs are as large, however many pages there are
     runner = make_runner(model, backend, PageMoves(kv), limits_of(config), states_of(config, spare))
-    return Planned(budget, config, runner.activation_bytes, runner.state_bytes, tokenizer)
+    return Planned(budget, config, runner.activation_bytes, runner.state_bytes, tokenizer, checkpoint.cut)
 
 
 def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:
     """Raise UnsupportedError where load() would take a GPU, whose memory is divided while it runs."""
-    device = user.device
-    if device == "auto":
-        device = choose("auto", user.backend, weights=weights, share=gpu_share(user)).device
+    device, why = user.device, ""
+    try:
+        device = choose(device, user.backend, weights=weights, share=gpu_share(user)).device
+    except InvalidRequestError as error:
+        why = f"; and here {error}"
     if device != "cpu":
         raise UnsupportedError(
-            f"what device {device} would take cannot be planned; --device cpu plans for the CPU", "device"
+            f"what device {device} would take cannot be planned: planning for a GPU is not there yet, "
+            f"--device cpu plans for the CPU{why}",
+            "device",
         )
 
 

@@ -45,6 +45,8 @@ class Checkpoint(Protocol):
         config: the GGUF metadata, or config.json.
         tensors: by the names the file uses; models/ maps names. Asking for a tensor whose type is
             unknown raises CheckpointError.
+        cut: (bytes that are there, bytes that the headers name) of a file that was opened for its headers
+            and ends before its data do; None: nothing is missing.
     """
 
     @property
@@ -57,6 +59,8 @@ class Checkpoint(Protocol):
     def config(self) -> dict[str, Any]: ...
     @property
     def tensors(self) -> Mapping[str, StoredTensor]: ...
+    @property
+    def cut(self) -> tuple[int, int] | None: ...
     def content_hash(self) -> str:
         """Over config and all bytes of the weights: the same wherever the files lie. Reads all of them."""
         ...

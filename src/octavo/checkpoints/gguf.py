@@ -181,6 +181,8 @@ class GGUFCheckpoint:
         self.path = file.path
         self.config = config
         self.tensors = LazyTensors({e.name: functools.partial(self._tensor, e) for e in entries})
+        size = max((e.start + (e.nbytes or 1) for e in entries), default=0)
+        self.cut = (file.size, size) if file.size < size else None
 
     @property
     def architecture(self) -> str:

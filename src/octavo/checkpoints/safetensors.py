@@ -37,6 +37,7 @@ class FolderCheckpoint:
     """An opened Hugging Face folder (see base.Checkpoint)."""
 
     kind = "hf"
+    cut: tuple[int, int] | None = None
 
     def __init__(
         self, path: Path, config: dict[str, Any], makers: dict[str, _Maker], files: Sequence[MappedFile]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import itertools
 import os
 import pkgutil
 import sys
@@ -99,7 +100,21 @@ def run(argv: Sequence[str]) -> int:
         if message is None:
             raise
         text = str(message())
+        if "extra argument" in text:
+            text += _hint(argv)
         return _fail(f"{text[:1].lower()}{text[1:]}" if text else "see octavo --help", 2)
+
+
+def _hint(argv: Sequence[str]) -> str:
+    """What to do where a flag that may be given several times has several values behind it; or nothing."""
+    from octavo.cli._flags import SEVERAL, flag_of
+
+    for flag in filter(None, map(flag_of, SEVERAL)):
+        if flag in argv:
+            values = list(itertools.takewhile(lambda word: word[:1] != "-", argv[argv.index(flag) + 1 :]))
+            if len(values) > 1:
+                return f"; for several values repeat the flag: {' '.join(f'{flag} {v}' for v in values)}"
+    return ""
 
 
 def _open_missing_streams() -> None:

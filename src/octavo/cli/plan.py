@@ -101,6 +101,9 @@ def print_memory(plan: ModelPlan) -> None:
             f"{plan.local_bytes_per_token} of those bytes belong to layers that see {config.local_window} "
             f"tokens, and are kept for {config.num_local_pages * config.page_size} tokens at a time"
         )
+    if plan.cut is not None:
+        there, named = plan.cut
+        print(f"the file is cut, and cannot be loaded: it has {there} of the {named} bytes its header names")
     if not plan.fits:
         print("it does not fit")
 

@@ -43,7 +43,9 @@ class Serving:
     ] = None
     drain_timeout: Annotated[
         float,
-        typer.Option("--drain-timeout", help="Seconds that running requests get after SIGTERM.", min=0.0),
+        typer.Option(
+            "--drain-timeout", help="Seconds that running requests get after Ctrl-C or SIGTERM.", min=0.0
+        ),
     ] = 30.0
     max_concurrent_requests: Annotated[
         int,
@@ -88,11 +90,7 @@ def serve(
         **forms,
     }
 
-    def ready(llm: ServedEngine) -> None:
-        seconds = time.perf_counter() - begin
-        text = f"ready: {llm.served_model_name} at {address}/v1 in {seconds:.2f} s"
-        say.event("ready", text, model=llm.served_model_name, url=address, seconds=round(seconds, 3))
-
+    watcher = _Watcher(say, begin, address, serving.drain_timeout)
     loading: Future[ServedEngine] = Future()
 
     async def until_signal() -> bool:
@@ -106,7 +104,7 @@ def serve(
             app = create_app(None, ServerSettings(**settings))
             future = asyncio.wrap_future(loading)
             wait, log = serving.drain_timeout, serving.access_log
-            return await run(app, listener, future, ready, signals, wait, log)
+            return await run(app, listener, future, watcher, signals, wait, log)
 
     finished = asyncio.run(until_signal())
     say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)
@@ -130,6 +128,26 @@ class _Events:
 
     def phase(self, name: str, seconds: float) -> None:
         self.event("phase", f"  {name:<10} {seconds:6.2f} s", name=name, seconds=round(seconds, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """Tells what the server does (server.run.Watcher)."""
+
+    say: _Events
+    begin: float
+    address: str
+    drain_timeout: float
+
+    def ready(self, engine: ServedEngine) -> None:
+        name, seconds = engine.served_model_name, time.perf_counter() - self.begin
+        text = f"ready: {name} at {self.address}/v1 in {seconds:.2f} s"
+        self.say.event("ready", text, model=name, url=self.address, seconds=round(seconds, 3))
+
+    def draining(self, num_requests: int) -> None:
+        most, several = self.drain_timeout, "" if num_requests == 1 else "s"
+        text = f"finishing {num_requests} request{several} ({most:g} s at most); Ctrl-C again stops now"
+        self.say.event("draining", text, requests=num_requests, seconds=most)
 
 
 def _load_in_thread(engine: EngineChoice, say: _Events, future: Future[ServedEngine]) -> None:

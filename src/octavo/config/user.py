@@ -25,6 +25,8 @@ KV_DTYPES = {
 }
 
 MAX_THREADS = 1024
+MAX_NUM_SEQS = 65_536
+"""Far beyond what a machine computes at once; each row takes memory for a whole context."""
 
 DISK_SPACE = 4.0
 """GiB that the prefix cache may take in its folder when nobody says otherwise."""
@@ -133,6 +135,10 @@ class EngineConfig:
             raise InvalidRequestError(f"threads must be at most {MAX_THREADS}, not {self.threads}", "threads")
         for name in ("max_num_seqs", "page_size", "max_waiting"):
             positive(name, getattr(self, name))
+        if self.max_num_seqs > MAX_NUM_SEQS:
+            raise InvalidRequestError(
+                f"max_num_seqs must be at most {MAX_NUM_SEQS}, not {self.max_num_seqs}", "max_num_seqs"
+            )
         for name in ("max_model_len", "max_num_batched_tokens", "num_pages", "num_local_pages", "threads"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))

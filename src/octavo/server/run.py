@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Generator
+from typing import Protocol
 
 import uvicorn
 from fastapi import FastAPI
@@ -22,6 +23,16 @@ CLOSE_S = 5
 """After draining, connections get so long to send what they hold."""
 
 
+class Watcher(Protocol):
+    """Hears what the server does."""
+
+    def ready(self, engine: ServedEngine) -> None:
+        """Requests are served."""
+
+    def draining(self, num_requests: int) -> None:
+        """A signal has come while so many requests were in flight."""
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: the first signal must drain before connections close."""
 
@@ -34,7 +45,7 @@ async def serve(
     app: FastAPI,
     listener: socket.socket,
     loading: Awaitable[ServedEngine],
-    on_ready: Callable[[ServedEngine], None],
+    watcher: Watcher,
     signals: StopSignals,
     drain_timeout_s: float,
     access_log: bool = False,
@@ -43,7 +54,7 @@ async def serve(
 
     Args:
         loading: gives the engine; its error ends the server and is raised here.
-        on_ready: called when requests are served.
+        watcher: hears of it.
         signals: what ends the server.
         drain_timeout_s: how long running requests may go on after the signal.
 
@@ -72,12 +83,14 @@ async def serve(
         if load.done():
             engine = load.result()
             attach(app, engine)
-            on_ready(engine)
+            watcher.ready(engine)
             engine.prepare()
             dying = asyncio.ensure_future(_death(engine))
             await asyncio.wait({stopping, serving, dying}, return_when=asyncio.FIRST_COMPLETED)
             died = dying.done()
             dying.cancel()
+            if not died and app.state.octavo.in_flight:
+                watcher.draining(app.state.octavo.in_flight)
             finished = await _drain(app.state.octavo, engine, drain_timeout_s, signals.kill)
             if died:
                 raise EngineDeadError(dying.result())
