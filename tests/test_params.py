@@ -61,10 +61,9 @@ def test_other_things_are_refused(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["stop", "bad_words"])
-@pytest.mark.parametrize("value", ["the", ["the"], ("the",), {"the"}, iter(["the"])], ids=repr)
+@pytest.mark.parametrize("value", ["the", ["the"], ("the",), {"the"}], ids=repr)
 def test_one_text_is_a_list_of_one(name: str, value: Any) -> None:
-    values = list(value) if not isinstance(value, str) else value
-    assert getattr(SamplingParams(**{name: values}), name) == ("the",)
+    assert getattr(SamplingParams(**{name: value}), name) == ("the",)
     assert getattr(SamplingParams(**{name: None}), name) == ()
 
 

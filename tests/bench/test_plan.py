@@ -264,7 +264,7 @@ def test_a_gpu_that_is_not_there_is_no_reason_to_wait_for_planning(
     monkeypatch.setattr("octavo.kernels.cuda.device.find_gpu", lambda index: NO_DRIVER)
     assert run(["plan", "smollm2", *FLAGS, "--device", "cuda:3"]) == 1
     error = capsys.readouterr().err
-    assert f"plans for the CPU; and here no GPU can be used: {NO_DRIVER} (--device)" in error
+    assert f"plans for the CPU; and here no GPU can be used: {NO_DRIVER}\n" in error
     assert error.count("\n") == 1
 
 

@@ -333,7 +333,8 @@ class TestServe:
             assert event == {"event": "draining", "requests": 1, "seconds": 600.0}
             serving.process.send_signal(signal.SIGINT)
             assert serving.event("stopped") == {"event": "stopped", "finished": False}
-        assert serving.process.wait(60) == 0
+        serving.process.communicate(timeout=60)
+        assert serving.process.returncode == 0
 
     def test_limits_come_from_flags(self) -> None:
         serving = Serving("--max-body-bytes", "10")
