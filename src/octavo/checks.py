@@ -27,10 +27,10 @@ def token_ids(name: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
 
 
 def items(name: str, kind: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
-    """The items of a list, or of anything like one; None holds none."""
-    if values is None:
-        return ()
-    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
+    """The items of a list, or of anything like one; None holds none, a text is the one item."""
+    if values is None or isinstance(values, str):
+        return () if values is None else (values,)
+    if not isinstance(values, Iterable) or isinstance(values, (bytes, Mapping)):
         raise InvalidRequestError(f"{name} must be a list of {kind}, not {values!r}", name)
     return tuple(values)
 

@@ -176,10 +176,9 @@ def prompt_ids(
     if isinstance(prompt, Mapping):
         unknown = [repr(name) for name in prompt if name not in ("prompt", "prompt_token_ids")]
         if unknown or not prompt:
-            may = "prompt or prompt_token_ids, and beside it may hold " + ", ".join(_BESIDE)
-            raise InvalidRequestError(
-                f"a prompt object holds {may}; not {(*unknown, 'nothing')[0]}", "prompt"
-            )
+            may = f"prompt or prompt_token_ids, and beside it may hold {', '.join(_BESIDE)}"
+            wrong = (*unknown, "nothing")[0]
+            raise InvalidRequestError(f"a prompt object holds {may}; not {wrong}", "prompt")
         text = prompt.get("prompt")
         given = prompt.get("prompt_token_ids", text)
     if isinstance(given, str):

@@ -245,8 +245,7 @@ class EngineCore:
         if isinstance(error, StepTooLargeError):
             return self.scheduler.fail(plan.step_id, str(error), self._clock(), again=True)
         self.failed_steps += 1
-        said = str(error).strip().splitlines()[:1]
-        text = ": ".join([type(error).__name__, *said])
+        text = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
         if self.failed_steps >= MAX_FAILED_STEPS:
             message = f"{self.failed_steps} steps in a row failed, the last with {text}"
             raise EngineDeadError(message) from error
@@ -264,9 +263,7 @@ class EngineCore:
                 self._requests.pop(update.request_id, None)
 
     def restart(self, make: Callable[[], Scheduler]) -> None:
-        """Forget requests, steps, counters and cached prefixes, and go on with another scheduler: a signal
-        handler's exception may have struck anywhere in the old one's books. Nothing happens after close().
-        """
+        """Forget all and go on with another scheduler, unless closed: the old one may be torn."""
         if not self._closed:
             self._requests, self._flights = {}, deque()
             self.scheduler = make()

@@ -94,9 +94,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__  # the dataclass is frozen; this is its constructor
-        for name in ("stop", "bad_words"):
-            value = getattr(self, name)
-            set_(self, name, (value,) if isinstance(value, str) else items(name, "strings", value))
+        set_(self, "stop", items("stop", "strings", self.stop))
+        set_(self, "bad_words", items("bad_words", "strings", self.bad_words))
         set_(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
         if self.logit_bias is not None:
             set_(self, "logit_bias", logit_bias(self.logit_bias))
