@@ -177,8 +177,8 @@ def prompt_ids(
         unknown = [repr(name) for name in prompt if name not in ("prompt", "prompt_token_ids")]
         if unknown or not prompt:
             may = f"prompt or prompt_token_ids, and beside it may hold {', '.join(_BESIDE)}"
-            wrong = (*unknown, "nothing")[0]
-            raise InvalidRequestError(f"a prompt object holds {may}; not {wrong}", "prompt")
+            found = (*unknown, "nothing")[0]
+            raise InvalidRequestError(f"a prompt object holds {may}; not {found}", "prompt")
         text = prompt.get("prompt")
         given = prompt.get("prompt_token_ids", text)
     if isinstance(given, str):
