@@ -34,7 +34,7 @@ EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmak
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	golden ext lint format docs bench paired figures gpu-check env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
+	golden ext lint format docs bench paired figures gpu-check native-mutants env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
 
 help:
 	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
@@ -44,6 +44,7 @@ help:
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
 	@echo "make golden       all of the golden file: what was said at its commit is said today (a minute)"
 	@echo "make sanitize     the kernels under ASan, UBSan and TSan (minutes; KINDS=\"address\" or \"thread\" for one)"
+	@echo "make native-mutants  mistakes in the bounds of greedy logits: a test notices each (long)"
 	@echo "make emulated     the kernels on other CPUs, under qemu: x86 without AVX, arm64 (long; CPUS=\"x86\" or \"arm64\" for one)"
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table (ARGS=--dry: tried on a CPU)"
 	@echo "make test-clients  Instructor, npm's openai and lm-eval, in an environment of their own (needs node)"
@@ -139,6 +140,10 @@ golden: test-env
 
 sanitize: test-env
 	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" BUILD_PYTHON=$(CURDIR)/$(BUILD) csrc/sanitize.sh $(CURDIR)/$(TEST) $(KINDS)
+
+# Long: each mistake is compiled for every instruction set. ARGS="--only 0,3" for some of them.
+native-mutants: test-env
+	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" $(TEST) scripts/native_mutants.py --builder $(CURDIR)/$(BUILD) $(ARGS)
 
 # Long: an emulator takes minutes where the CPU takes seconds.
 emulated: test-env

@@ -324,3 +324,36 @@ def test_bounds_are_wide_enough_where_low_bits_decide(isa: str, alike: float) ->
         found |= set(expected)
     assert model.chosen > 32
     assert len(found & set(rows[0].tolist())) > 16
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("second", [1, 2])
+@pytest.mark.parametrize("behind", [0.1, 0.25, 0.5, 0.75])
+def test_bounds_are_wide_enough_where_rounding_is_all_they_leave_open(
+    isa: str, second: int, behind: float
+) -> None:
+    """The best row's bound is rounded down by a 64th (or 128th) of its logit, a rival's by a 31st of that.
+
+    Numbers that are 4 or 124 have no low bits, and all inputs lie along one direction. So of a bound there is
+    nothing but where its sums start, which loses half a number for an odd sum of activations: of each block,
+    or (second 1) of both halves that have sums of their own on AVX2.
+    """
+    blocks, vocab = 4, 3000
+    pattern = np.zeros((blocks, 32), np.float32)
+    pattern[:, 0], pattern[:, 2] = 127, second
+    swing = 1 + 0.25 * np.array([[1, -1, 1, -1], [-1, 1, -1, 1]], np.float32)  # orthogonal to the pattern
+    inputs = np.tile(pattern, (64, 1, 1))
+    inputs[:32] *= np.linspace(0.5, 2, 32, dtype=np.float32)[:, None, None]
+    inputs[32:] *= np.tile(swing, (16, 1))[:, :, None]
+    lost = (1 if second == 1 and isa == "avx2" else 0.5) * 8 / (4 * (127 + second))
+    values, scale = np.full((vocab, blocks * 32), 4, np.int8), np.full((vocab, blocks), 1e-5, np.float32)
+    best, rival = 1234, 77
+    values[rival] = 124
+    scale[best], scale[rival] = 0.01, 0.01 / 31 * (1 - behind * lost)
+    w = Weight(Layout.S8, values.shape, values.reshape(vocab, blocks, 32), scale)
+    model = Greedy(w, inputs.reshape(64, -1), isa)
+    for rows in (1, 2, 4):
+        ids = np.arange(rows) * 7
+        assert model.long_way(ids) == [best] * rows
+        assert model.step(ids) == [best] * rows
+    assert model.chosen > 0

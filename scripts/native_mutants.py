@@ -1,0 +1,152 @@
+"""Mistakes in the bounds of greedy logits (csrc/isa/screen.inl, csrc/head_op.cpp), which tests must notice.
+
+    PATH=.venv-build/bin:$PATH .venv-test/bin/python scripts/native_mutants.py [--builder PYTHON] [--only N,N]
+
+The extension is built apart from the one in use, in build/native-mutants: once as it is, where the tests must
+pass, then with one mistake at a time, where a test must fail by an assertion (minutes each: every instruction
+set is compiled anew). Exits with 1 where one lives.
+
+Not among them are terms that no test can miss, because what covers the starts of sums covers them too: the
+parts of 1e-4 in screen_row and panel_bounds, and `share`, for the roundings of f32 sums, which are a thousand
+times smaller than what starts may lose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "native-mutants"
+TESTS = "tests/kernels/test_cpu_head.py"
+
+
+class Mutant(NamedTuple):
+    """In a file under csrc: what it says in one place, and what it says wrongly instead."""
+
+    file: str
+    right: str
+    wrong: str
+
+
+SCREEN, HEAD = "isa/screen.inl", "head_op.cpp"
+START = "8.0f / 127 * __builtin_sqrtf(starts[row])"
+SHARE = "__builtin_sqrt(whole) * kShare"
+LOW = "low = __builtin_sqrtf(all.low[row])"
+MUTANTS = (
+    Mutant(SCREEN, START, "0.0f * __builtin_sqrtf(starts[row])"),
+    Mutant(SCREEN, START, "4.0f / 127 * __builtin_sqrtf(starts[row])"),
+    Mutant(SCREEN, START, "-8.0f / 127 * __builtin_sqrtf(starts[row])"),
+    Mutant(SCREEN, SHARE, "0.0"),
+    Mutant(SCREEN, SHARE, "0.5 * __builtin_sqrt(whole) * kShare"),
+    Mutant(SCREEN, SHARE, "__builtin_sqrt(whole) * -kShare"),
+    Mutant(SCREEN, "? both : others / kShare)", "? both : both)"),
+    Mutant(SCREEN, "? both : others / kShare)", "? both : 0.5f * others / kShare)"),
+    Mutant(SCREEN, LOW, "low = 0.0f"),
+    Mutant(SCREEN, LOW, "low = 0.5f * __builtin_sqrtf(all.low[row])"),
+    Mutant(SCREEN, LOW, "low = -__builtin_sqrtf(all.low[row])"),
+    Mutant(SCREEN, "(__builtin_sqrt(rest) +", "(0.5 * __builtin_sqrt(rest) +"),
+    Mutant(SCREEN, "= all.along[row] * 0.125f", "= all.along[row] * -0.125f"),
+    Mutant(SCREEN, "rmax(product - error)", "rmax(product + error)"),
+    Mutant(
+        SCREEN,
+        "if (n >= kPanel) store(rows, product + error)",
+        "if (n >= kPanel) store(rows, product - error)",
+    ),
+    Mutant(HEAD, "logit * 0.125f - 1e-36f", "logit * 0.13f - 1e-36f"),
+)
+
+
+def prepare() -> None:
+    """Sources, package and tests, as they are."""
+    for name in ("source", "src", "tests"):
+        shutil.rmtree(FOLDER / name, ignore_errors=True)
+    for name in ("csrc", "CMakeLists.txt"):
+        (FOLDER / "source").mkdir(parents=True, exist_ok=True)
+        copy(ROOT / name, FOLDER / "source" / name)
+    copy(ROOT / "src" / "octavo", FOLDER / "src" / "octavo")
+    for extension in (FOLDER / "src").rglob("_native*.so"):
+        extension.unlink()
+    copy(ROOT / "tests", FOLDER / "tests")
+    copy(ROOT / "pyproject.toml", FOLDER / "pyproject.toml")
+
+
+def copy(source: Path, target: Path) -> None:
+    """With their times, by which the build knows what changed."""
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copy2(source, target)
+
+
+def configure(builder: str) -> None:
+    output = FOLDER / "src" / "octavo" / "kernels"
+    settings = {"CMAKE_BUILD_TYPE": "Release", "Python_EXECUTABLE": builder, "OCTAVO_OUTPUT": output}
+    flags = [f"-D{name}={value}" for name, value in settings.items()]
+    command = ["cmake", "-S", f"{FOLDER}/source", "-B", f"{FOLDER}/cmake", "-G", "Ninja", *flags]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def build() -> None:
+    subprocess.run(["cmake", "--build", FOLDER / "cmake"], check=True, stdout=subprocess.DEVNULL)
+
+
+def tests() -> tuple[int, str]:
+    """pytest's exit status and what it said."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", TESTS]
+    environment = {**os.environ, "PYTHONPATH": f"{FOLDER}/tests/support/checkout:{FOLDER}/src"}
+    done = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+def dies(mutant: Mutant) -> str | None:
+    """The test that asserts what is wrong, or None. The source is put back."""
+    path = FOLDER / "source" / "csrc" / mutant.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(mutant.right) != 1:
+        raise SystemExit(f"{mutant.file} says {mutant.right!r} {text.count(mutant.right)} times")
+    try:
+        path.write_text(text.replace(mutant.right, mutant.wrong), encoding="utf-8")
+        build()
+        status, said = tests()
+    finally:
+        path.write_text(text, encoding="utf-8")
+    lines = said.splitlines()
+    if status == 1 and any(line.endswith(": AssertionError") for line in lines):
+        return next(line for line in lines if line.startswith("FAILED ")).split(" - ")[0]
+    return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="native_mutants", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--builder", default=sys.executable, help="a Python that has nanobind")
+    parser.add_argument("--only", help="some of the mutants, by number from 0")
+    options = parser.parse_args(arguments)
+    chosen = range(len(MUTANTS)) if options.only is None else [int(word) for word in options.only.split(",")]
+    prepare()
+    configure(options.builder)
+    build()
+    status, said = tests()
+    if status:
+        print(said)
+        raise SystemExit("the tests fail without a mistake")
+    alive = 0
+    for number in chosen:
+        began, mutant = time.monotonic(), MUTANTS[number]
+        by = dies(mutant)
+        alive += by is None
+        what = f"{number:2} {mutant.file}: {mutant.wrong} for {mutant.right}"
+        print(f"{what}\n   {by or 'LIVES'} ({time.monotonic() - began:.0f} s)", flush=True)
+    print(f"{len(chosen)} mutants, {alive} live")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
