@@ -13,7 +13,8 @@ from engines.base import Timing
 
 BATCH = 512
 """Tokens of one llama_decode by default: its default physical batch."""
-KV_TYPES = {"f16": "GGML_TYPE_F16", "bf16": "GGML_TYPE_BF16", "q8_0": "GGML_TYPE_Q8_0"}
+KV_TYPES = {"f16": 1, "q8_0": 8, "bf16": 30}
+"""ggml.h: enum ggml_type; the package does not name all of them."""
 PADDING = 256
 """Contexts are multiples of this."""
 
@@ -35,7 +36,7 @@ class Engine:
         self._flash = int(options.get("flash_attn", 1))
         self._unified = bool(options.get("kv_unified", False))
         self._step, kv = int(options.get("ubatch", BATCH)), str(options.get("kv_type", "f16"))
-        self._kv_type = getattr(llama_cpp, KV_TYPES[kv])
+        self._kv_type = KV_TYPES[kv]
         self._shape, self._context = (0, 0), None
         self._batch = llama_cpp.llama_batch_init(self._step, 0, 1)
         self.version = str(llama_cpp.__version__)
