@@ -92,15 +92,19 @@ class TimedSampler:
 
 
 class Watch:
-    """What the engines that are made under it spend in native code."""
+    """What the engines that are made under it spend in native code.
+
+    Attributes:
+        decoders: theirs, in the order in which they were made.
+    """
 
     def __init__(self) -> None:
         self._kernels, self._drawing = Stopwatch(), Stopwatch()
-        self._decoders: list[WatchedDecoder] = []
+        self.decoders: list[WatchedDecoder] = []
 
     def since(self, moment: float) -> tuple[float, float]:
         """Seconds in (kernels, drawing)."""
-        forwards, draws = zip((0.0, 0.0), *[each.since(moment) for each in self._decoders], strict=True)
+        forwards, draws = zip((0.0, 0.0), *[each.since(moment) for each in self.decoders], strict=True)
         return self._kernels.since(moment) + sum(forwards), self._drawing.since(moment) + sum(draws)
 
     @contextmanager
@@ -113,8 +117,8 @@ class Watch:
         def watched_decoder(backend: CpuBackend, program: Any, timed: Any, *args: Any) -> Any:
             made = decoder(backend, program, timed.native, *args)
             assert isinstance(made, CpuDecoder)
-            self._decoders.append(WatchedDecoder(made))
-            return self._decoders[-1]
+            self.decoders.append(WatchedDecoder(made))
+            return self.decoders[-1]
 
         with (
             mock.patch.object(CpuProgram, "replay", self._kernels.timed(CpuProgram.replay)),

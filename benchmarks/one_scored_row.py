@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from arms import Steps, in_turns, interval, ratio, typical
 from harness import report, usable_cores, write
-from host_time import WatchedDecoder
+from host_time import Watch
 
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
@@ -40,15 +40,13 @@ WISHES: dict[str, dict[str, Any]] = {
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """wish -> by how much its one row makes a step longer; "again" is the control, two crowds without it."""
-    driver = Driver(
-        options.model, threads=options.threads, max_num_seqs=options.streams, enable_prefix_caching=False,
-        **options.options,
-    )  # fmt: skip
-
-    decoding = driver.loaded.runner._decoding
-    assert decoding is not None, "the native kernels have a decoder"
-    watched = WatchedDecoder(decoding._decoder)  # type: ignore[arg-type]
-    decoding._decoder = watched
+    watch = Watch()
+    with watch.patched():
+        driver = Driver(
+            options.model, threads=options.threads, max_num_seqs=options.streams,
+            enable_prefix_caching=False, **options.options,
+        )  # fmt: skip
+    (watched,) = watch.decoders
     apart: dict[str, list[list[float]]] = {}
 
     def arm(name: str) -> Callable[[int], list[float]]:

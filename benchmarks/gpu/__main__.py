@@ -118,7 +118,6 @@ def origin(device: str, words: Sequence[str]) -> dict[str, Any]:
     import torch
     import triton
 
-    # Such a machine may have a Python older than datetime.UTC.
     facts: dict[str, Any] = {
         # datetime.UTC came with Python 3.11; the GPU machine may have an older one.
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from octavo.bench.scores import Quality
-from support.source_mutants import Check, must_die
+from support.source_mutants import Cases, checked, mistaken, must_die
 
 
 def clock(module: Any, *seconds: float) -> Any:
@@ -312,7 +312,7 @@ def check_couplings(noise: Any) -> None:
     assert noise.probabilities(logits, 1.0, 0.6)[0] == pytest.approx([0.625, 0.375, 0])
 
 
-CASES: dict[str, tuple[list[Check], list[tuple[str, str]]]] = {
+CASES: Cases = {
     "serving": ([check_what_http_costs, check_offline_rate, check_rounds_of_serving], [
         ("(1 - cpu_share)", "(1 - cpu_share) ** 9"),
         ("(1 - cpu_share)", "(1 + cpu_share)"),
@@ -478,21 +478,14 @@ CASES: dict[str, tuple[list[Check], list[tuple[str, str]]]] = {
         ("astype(np.float64) / temperature", "astype(np.float64) * temperature"),
     ]),
 }  # fmt: skip
-"""A module -> who checks it, and mistakes (right, wrong) of its source."""
 
 
-@pytest.mark.parametrize(
-    ("name", "check"),
-    [pytest.param(name, each, id=each.__name__) for name, (checks, _) in CASES.items() for each in checks],
-)
+@checked(CASES)
 def test_figures(name: str, check: Callable[[Any], None]) -> None:
     check(importlib.import_module(name))
 
 
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [(name, *mutant) for name, (_, mutants) in CASES.items() for mutant in mutants],
-)
+@mistaken(CASES)
 def test_mutants_die(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])  # some scripts add to it
     must_die(importlib.import_module(name), right, wrong, CASES[name][0])

@@ -239,8 +239,7 @@ def test_drain_aborts_what_takes_too_long() -> None:
         await h.executor.begun()
         await h.executor.go()
         draining = asyncio.create_task(h.engine.drain(0.0))
-        while not h.engine._inbox:
-            await asyncio.sleep(0)
+        await h.queued()
         h.executor.open()
         await draining
         last = (await task)[-1]
@@ -346,8 +345,7 @@ def test_any_call_is_made_on_the_engine_thread_between_two_steps() -> None:
             running = h.begin("r", [1, 2])
             await h.executor.begun()
             asked = asyncio.create_task(h.engine.call(EngineCore.snapshot))
-            while not h.engine._inbox:
-                await asyncio.sleep(0)
+            await h.queued()
             await h.executor.go()
             seen = await asked
             assert seen.free + seen.cached + seen.used + seen.shared == 64

@@ -84,8 +84,7 @@ def test_a_call_that_is_cancelled_is_not_made_and_hurts_nobody(ending: str) -> N
             await h.executor.begun()
             made: list[EngineCore] = []
             call = asyncio.create_task(h.engine.call(made.append))
-            while not h.engine._inbox:
-                await asyncio.sleep(0)
+            await h.queued()
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
@@ -119,8 +118,7 @@ def test_a_call_behind_what_kills_the_thread_hears_of_it() -> None:
             h.core.abort = die  # type: ignore[method-assign]
             await h.engine.abort("r")
             call = asyncio.create_task(h.engine.call(EngineCore.snapshot))
-            while len(h.engine._inbox) < 2:
-                await asyncio.sleep(0)
+            await h.queued(2)
             h.executor.open()
             for task in (waiting, call):
                 with pytest.raises(EngineDeadError, match="out of luck"):

@@ -98,6 +98,11 @@ class House:
     ) -> asyncio.Task[list[RequestOutput]]:
         return asyncio.create_task(self.collect(name, tokens, params))
 
+    async def queued(self, commands: int = 1) -> None:
+        """Wait until so many commands lie before the engine's thread."""
+        while len(self.engine._inbox) < commands:
+            await asyncio.sleep(0)
+
 
 @asynccontextmanager
 async def house(**changes: Any) -> AsyncIterator[House]:

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 Check = Callable[[Any], None]
 """Asserts what is right of a module that it is given."""
+Cases = Mapping[str, tuple[Sequence[Check], Sequence[tuple[str, str]]]]
+"""A module -> who checks it, and mistakes (right, wrong) of its source."""
+
+
+def checked(cases: Cases) -> pytest.MarkDecorator:
+    """The test takes each module's name with each of its checks."""
+    every = [
+        pytest.param(name, each, id=each.__name__) for name, (checks, _) in cases.items() for each in checks
+    ]
+    return pytest.mark.parametrize(("name", "check"), every)
+
+
+def mistaken(cases: Cases) -> pytest.MarkDecorator:
+    """The test takes each module's name with each of its mistakes."""
+    every = [(name, *mistake) for name, (_, mistakes) in cases.items() for mistake in mistakes]
+    return pytest.mark.parametrize(("name", "right", "wrong"), every)
 
 
 def mutant_of(module: ModuleType, right: str, wrong: str) -> ModuleType:

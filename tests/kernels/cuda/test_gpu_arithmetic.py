@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from support.cuda import interpreted
-from support.source_mutants import Check, must_die
+from support.source_mutants import Cases, checked, mistaken, must_die
 
 BENCHMARKS = str(Path(__file__).parents[3] / "benchmarks")
 
@@ -127,7 +127,7 @@ def check_host_gap(speed: Any) -> None:
     )
 
 
-CASES: dict[str, tuple[list[Check], list[tuple[str, str]]]] = {
+CASES: Cases = {
     "gpu.arithmetic": ([check_ceilings, check_shares, check_prompts, check_rates, check_gap], [
         ("2 * nbytes / took", "nbytes / took"),
         ("2 * nbytes / took", "1.2 * 2 * nbytes / took"),
@@ -180,20 +180,13 @@ CASES: dict[str, tuple[list[Check], list[tuple[str, str]]]] = {
         ('"tok/s", 1 / median(whole),', '"tok/s", 1 / median(device),'),
     ]),
 }  # fmt: skip
-"""A module -> who checks it, and mistakes (right, wrong) of its source."""
 
 
-@pytest.mark.parametrize(
-    ("name", "check"),
-    [pytest.param(name, each, id=each.__name__) for name, (checks, _) in CASES.items() for each in checks],
-)
+@checked(CASES)
 def test_figures(name: str, check: Callable[[Any], None]) -> None:
     check(importlib.import_module(name))
 
 
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [(name, *mutant) for name, (_, mutants) in CASES.items() for mutant in mutants],
-)
+@mistaken(CASES)
 def test_mutants_die(name: str, right: str, wrong: str) -> None:
     must_die(importlib.import_module(name), right, wrong, CASES[name][0])
