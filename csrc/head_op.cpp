@@ -11,8 +11,6 @@ namespace {
 
 constexpr int64_t kLongestPause = 256; // steps
 constexpr int64_t kWorth = 8;          // one panel in so many costs by rows what bounds save
-constexpr int64_t kFew = 8;            // of so many rows one may need all of its logits, and bounds still save
-constexpr int64_t kAtHand = 8;         // panels that stay in the cache between their bounds and such a row's logits
 
 // Best of some logits, of equals the lowest id.
 struct Best {
@@ -74,8 +72,9 @@ public:
         if (takes_) bounds_.begin(rounded_, rows_);
         whole_.clear();
         for (int64_t r = 0; s.choices && s.whole && r < m; r++)
-            if (s.whole[r]) whole_.push_back(r);
-        const bool few = static_cast<int64_t>(whole_.size()) * kFew <= m;
+            if (s.whole[r]) whole_.push_back({.q = rounded_.q(r), .d = rounded_.d(r), .sum = rounded_.sums(r), .y = s.row(spec_.y, r)});
+        const int64_t most = s.kernels->rows_to_a_whole_one ? m / s.kernels->rows_to_a_whole_one : 0;
+        const bool few = static_cast<int64_t>(whole_.size()) <= most;
         screens_ = s.choices && few && bounds_.known() && m <= s.kernels->screened_rows && wait_ == 0;
         takes_ = screens_ || (s.choices && !bounds_.known());
         wait_ -= s.choices && wait_ > 0;
@@ -97,12 +96,7 @@ public:
                 if (screens_) rounded_.find_norm(*s.kernels, a.tiles, bounds_.view(), r);
             }
         } else if (phase == kPanels && screens_) {
-            const int64_t some = whole_.empty() ? end - begin : kAtHand;
-            for (int64_t p = begin, next; p < end; p = next) {
-                next = std::min(p + some, end);
-                find_bounds(s, p, next, next < end ? next : s.upcoming[thread * Step::kLine], thread, scratch);
-                for (int64_t r : whole_) compute_all(s, r, p, next, scratch);
-            }
+            find_bounds(s, begin, end, s.upcoming[thread * Step::kLine], thread, scratch);
         } else if (phase == kChoose) {
             for (int64_t r = begin; r < end; r++)
                 if (!is_whole(s, r)) choose(s, r, scratch);
@@ -136,18 +130,11 @@ private:
                               .upper = rounded_.upper(0),
                               .rows = s.at(spec_.y),
                               .least = least_.data() + thread * stride(),
+                              .whole = whole_.data(),
+                              .wholes = static_cast<int64_t>(whole_.size()),
                               .scratch = scratch,
                               .upcoming = panel_at(upcoming)};
         s.kernels->screen(args, begin, end);
-    }
-    // One row's logits, in place of what was noted of their bounds: those that it has among others.
-    void compute_all(const Step& s, int64_t r, int64_t begin, int64_t end, uint8_t* scratch) {
-        Activations one = activations(s);
-        one.m = 1;
-        one.tiles = split_tiles(1, s.kernels->tile_int8);
-        one.q = rounded_.q(r), one.d = one.u = rounded_.d(r), one.sum = rounded_.sums(r);
-        s.kernels->linear(
-            {.w = w_, .a = one, .y = s.row(spec_.y, r), .y_stride = spec_.y.width, .scratch = scratch}, begin, end);
     }
 
     // The rows of a panel that may be the best. Where it was not worth noting their bounds, none is, and any will do.
@@ -205,7 +192,7 @@ private:
     Rounded rounded_;
     Bounds bounds_;
     std::vector<float> least_; // ScreenArgs::least of each thread
-    std::vector<int64_t> whole_; // rows of the step of which all logits are wanted
+    std::vector<WholeRow> whole_; // of the step
 
     bool takes_ = false, screens_ = false; // in this step: rows by themselves, and bounds of their logits
     int64_t rows_ = 0;

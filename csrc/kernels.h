@@ -12,6 +12,7 @@ struct Kernels {
     int panels_at_once; // of quantized weights, that a tile takes best
     bool integer_scales; // whether narrow U4 is packed with units (Matrix)
     int64_t screened_rows; // of logits, up to which screening takes less time than the product
+    int64_t rows_to_a_whole_one; // that are screened, one may need all of its logits (ScreenArgs::whole); 0: none may
     int64_t attention_rows; // query rows of one attention item, if there is enough to do
 
     // Rows [begin, end) of x to activation panels. scratch: k floats.

@@ -138,6 +138,14 @@ struct ScreenBounds {
     float* sizes;           // [panels] norms of the largest of its rows
 };
 
+// A row of rounded activations of which all logits are wanted, to y [n]. sum: as linear's for S8.
+struct WholeRow {
+    const int8_t* q;
+    const float* d;
+    const int32_t* sum;
+    float* y;
+};
+
 // What bounds logits from above by an S8Cut weight's high bits alone.
 struct ScreenArgs {
     Matrix w; // of S8Cut
@@ -147,6 +155,8 @@ struct ScreenArgs {
     float* upper; // [m, panels]: of each panel the largest bound, an eighth of the logit's
     float* rows;  // [m, n]: bounds of its rows, where that does not lie below what another has for certain
     float* least; // [m] that for certain, of the thread's own
+    const WholeRow* whole; // [wholes], where the table's `wholes` allows any
+    int64_t wholes;
     uint8_t* scratch; // as LinearArgs'
     const uint8_t* upcoming;
 };

@@ -12,6 +12,7 @@
 #define PANELS_AT_ONCE 1
 #define INTEGER_SCALES 1
 #define SCREENED_ROWS 256
+#define ROWS_TO_A_WHOLE_ONE 8
 #define SHIFTED_S8 0
 #define ROWS 6
 #define COLUMNS 2

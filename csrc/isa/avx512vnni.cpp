@@ -12,6 +12,7 @@
 #define PANELS_AT_ONCE 2
 #define INTEGER_SCALES 0
 #define SCREENED_ROWS 4
+#define ROWS_TO_A_WHOLE_ONE 0 // there would have to be more than are screened
 #define SHIFTED_S8 1
 #define ROWS 6
 #define COLUMNS 2

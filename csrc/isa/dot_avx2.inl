@@ -325,4 +325,46 @@ template <bool UNITS> __attribute__((noinline)) void expand_high_bits(const Matr
         expand_tables<UNITS>(0, wide, units, panel + 256, (float*)(to + EXPANDED_U4::bytes));
     }
 }
+
+// What such tables say of eight rows, in f32.
+template <bool UNITS> SIMD __m256 expanded_scales(const uint8_t* table, const float* units, int half) {
+    if (!UNITS) return vload((const float*)table + 8 * half);
+    const __m256i repeated = _mm256_load_si256((const __m256i*)table + half);
+    return vmul(_mm256_cvtepi32_ps(_mm256_srai_epi32(repeated, 16)), vload(units + 8 * half));
+}
+
+// One row's product with a panel of S8Cut, the same bits as S8Quads' with the joined panel: a number is 8 h + e - 128, `high`
+// holds h as expand_high_bits wrote it, `low` has e in its nibbles. h's products are widened twice a block, as in U5Quads; e's, 16
+// of at most 7 x 127, once.
+template <bool UNITS>
+__attribute__((noinline)) void dot_cut_panel(const uint8_t* high, const uint8_t* low, const float* units, const int8_t* q, const float* d,
+                                             const int32_t* sum, int64_t blocks, float* out) {
+    const __m256i three_bits = _mm256_set1_epi8(7), eights = _mm256_set1_epi16(8), ones = _mm256_set1_epi16(1);
+    __m256 z[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (int64_t b = 0; b < blocks; b++, high += EXPANDED_U4::bytes + 64, low += kLowBytes, q += kBlock) {
+        __m256i h[2][2], e[2]; // of eight rows; h's of half a block
+        UNROLL for (int j = 0; j < 4; j++) {
+            const __m256i q0 = quad(q, j), q1 = quad(q, j + 4);
+            UNROLL for (int rows = 0; rows < 2; rows++) {
+                const __m256i nibbles = load_rows(low, j, rows);
+                const __m256i e0 = _mm256_maddubs_epi16(_mm256_and_si256(nibbles, three_bits), q0);
+                const __m256i e1 = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(nibbles, 4), three_bits), q1);
+                const __m256i h0 = _mm256_maddubs_epi16(load_rows(high, j, rows), q0), h1 = _mm256_maddubs_epi16(load_rows(high, j + 4, rows), q1);
+                e[rows] = j ? _mm256_add_epi16(e[rows], _mm256_add_epi16(e0, e1)) : _mm256_add_epi16(e0, e1);
+                h[rows][0] = j ? _mm256_add_epi16(h[rows][0], h0) : h0;
+                h[rows][1] = j ? _mm256_add_epi16(h[rows][1], h1) : h1;
+                KEEP(e[rows]);
+                KEEP(h[rows][0]);
+                KEEP(h[rows][1]);
+            }
+        }
+        UNROLL for (int rows = 0; rows < 2; rows++) {
+            const __m256i eighths = _mm256_add_epi32(_mm256_madd_epi16(h[rows][0], eights), _mm256_madd_epi16(h[rows][1], eights));
+            const __m256i rest = _mm256_add_epi32(_mm256_madd_epi16(e[rows], ones), _mm256_set1_epi32(sum[b]));
+            const __m256 scale = expanded_scales<UNITS>(high + EXPANDED_U4::bytes, units, rows);
+            z[rows] = vfma(_mm256_cvtepi32_ps(_mm256_add_epi32(eighths, rest)), vmul(scale, _mm256_set1_ps(d[b])), z[rows]);
+        }
+    }
+    UNROLL for (int rows = 0; rows < 2; rows++) vstore(out + 8 * rows, z[rows]);
+}
 #endif

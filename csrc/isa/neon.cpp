@@ -15,6 +15,7 @@
 #define PANELS_AT_ONCE 1
 #define INTEGER_SCALES 0
 #define SCREENED_ROWS 4
+#define ROWS_TO_A_WHOLE_ONE 0 // there would have to be more than are screened
 #define SHIFTED_S8 0
 #define ROWS 4
 #define COLUMNS 1

@@ -171,22 +171,45 @@ SIMD const uint8_t* high_panel(const Matrix& w, int64_t p, [[maybe_unused]] bool
     return scratch;
 }
 
+// The logits of those rows of which all are wanted, while the panel's high bits are at hand.
+SIMD void whole_rows([[maybe_unused]] const ScreenArgs& a, [[maybe_unused]] int64_t p, [[maybe_unused]] const uint8_t* panel) {
+#ifdef EXPANDED_U4
+    const Matrix& w = a.w;
+    const int64_t blocks = w.k / kBlock, n = w.n - p * kPanel;
+    for (int64_t i = 0; i < a.wholes; i++) {
+        const WholeRow& row = a.whole[i];
+        alignas(32) float out[kPanel];
+        const float* units = units_of(w, p);
+        const uint8_t* low = w.low + p * blocks * kLowBytes;
+        if (units) dot_cut_panel<true>(panel, low, units, row.q, row.d, row.sum, blocks, out);
+        else dot_cut_panel<false>(panel, low, nullptr, row.q, row.d, row.sum, blocks, out);
+        if (n >= kPanel) store(row.y + p * kPanel, load(out));
+        else store_n(row.y + p * kPanel, load(out), n);
+    }
+#endif
+}
+
 void screen(const ScreenArgs& a, int64_t begin, int64_t end) {
     const Matrix& w = a.w;
     Matrix high = w;
     high.layout = Layout::U5;
     const Tiles& tiles = a.a.tiles;
-    const int64_t chunk = tiles_in_sweep(w, a.a), bits = w.k / kBlock * kFifthBytes;
+    const int64_t chunk = tiles_in_sweep(w, a.a), bits = w.k / kBlock * kFifthBytes, rest = w.k / kBlock * kLowBytes;
+    const int64_t later = a.upcoming ? (a.upcoming - w.data) / w.panel_bytes : -1;
     for (int64_t first = 0; first < tiles.count; first += chunk) {
         const int64_t last = first + chunk < tiles.count ? first + chunk : tiles.count;
-        const bool many = tile_start(tiles, last) - tile_start(tiles, first) >= kManyTokens;
+        const bool whole = a.wholes && last == tiles.count, many = whole || tile_start(tiles, last) - tile_start(tiles, first) >= kManyTokens;
         for (int64_t p = begin; p < end; p++) {
             const bool next = p + 1 < end;
             const uint8_t* panel = high_panel(w, p, many, a.scratch);
             const Following follow = following(w, a.a, p, 1, next, last - first, a.upcoming);
             if (next) prefetch_bytes(w.fifth + (p + 1) * bits, bits);
-            for (int64_t t = first; t < last; t++)
+            const int64_t after = next ? p + 1 : later, each = whole && after >= 0 ? rest / (last - first) : 0;
+            for (int64_t t = first; t < last; t++) {
+                for (int64_t i = 0; i < each; i += 64) __builtin_prefetch(w.low + after * rest + (t - first) * each + i, 0, 2);
                 any_screen_tile(a, high, p, panel, tile_start(tiles, t), tile_size(tiles, t), follow.of_tile(t - first));
+            }
+            if (whole) whole_rows(a, p, panel); // last, as their bounds were noted where these go
         }
     }
 }

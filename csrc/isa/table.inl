@@ -7,6 +7,7 @@ const Kernels kTable = {
     .panels_at_once = PANELS_AT_ONCE,
     .integer_scales = INTEGER_SCALES,
     .screened_rows = SCREENED_ROWS,
+    .rows_to_a_whole_one = ROWS_TO_A_WHOLE_ONE,
     .attention_rows = ATTENTION_ROWS,
     .prepare = prepare_rows,
     .linear_scratch = linear_scratch,
