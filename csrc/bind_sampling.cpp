@@ -169,23 +169,34 @@ DecodeRows decode_rows(const nb::object& rows) {
             .local_pages = local ? local->data() : nullptr};
 }
 
-// refuses(place, token) -> whether the token is refused; then `room` holds the mask of what may come.
+// asked, scored: kernels.draws.Asked and Scored, or None.
 std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
-                            std::vector<int32_t> left, std::vector<int32_t> asked, const nb::object& refuses,
-                            const std::optional<Array<uint32_t, 1>>& room) {
-    if (refuses.is_none() != asked.empty()) throw std::invalid_argument("there is somebody to ask where rows are asked about");
-    if (!refuses.is_none() && (!room || room->shape(0) != static_cast<size_t>(decoder.vocab() + 31) / 32))
-        throw std::invalid_argument("the room for a mask has a line of bits");
+                            std::vector<int32_t> left, const nb::object& asked, const nb::object& scored) {
+    OtherRows others{.left = std::move(left)};
+    nb::object refuses;
+    std::optional<Array<uint32_t, 1>> room;
+    if (!asked.is_none()) {
+        others.asked = nb::cast<std::vector<int32_t>>(asked.attr("places"));
+        refuses = asked.attr("refuses");
+        room.emplace(named<Array<uint32_t, 1>>(asked, "room"));
+        if (room->shape(0) != static_cast<size_t>(decoder.vocab() + 31) / 32)
+            throw std::invalid_argument("the room for a mask has a line of bits");
+    }
+    std::optional<ScoresOf> scores;
+    if (!scored.is_none()) {
+        others.scored = nb::cast<std::vector<int32_t>>(scored.attr("places"));
+        others.scores = scores.emplace(scored.attr("scores")).view(others.scored.size());
+    }
     std::vector<int32_t> drawn;
     nb::gil_scoped_release release;
     std::optional<nb::gil_scoped_acquire> held; // from the first question on: each return may have to wait for others
     Refusal refusal;
-    if (!refuses.is_none())
+    if (room)
         refusal = [&](int64_t index, int32_t token) -> const uint32_t* {
             if (!held) held.emplace();
             return nb::cast<bool>(refuses(index, token)) ? room->data() : nullptr;
         };
-    decoder.step(rows, starts, {.left = std::move(left), .asked = std::move(asked)}, refusal, drawn);
+    decoder.step(rows, starts, others, refusal, drawn);
     return drawn;
 }
 
@@ -216,8 +227,8 @@ void bind_sampling(nb::module_& m) {
         .def_prop_ro("forward_s", &Decoder::forward_s)
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
         .def_prop_ro("chosen", &Decoder::chosen)
-        .def("step", &decode, "rows"_a, "starts"_a, "left"_a = std::vector<int32_t>(), "asked"_a = std::vector<int32_t>(),
-             "refuses"_a.none() = nb::none(), "room"_a.none().noconvert() = nb::none())
+        .def("step", &decode, "rows"_a, "starts"_a, "left"_a = std::vector<int32_t>(), "asked"_a.none() = nb::none(),
+             "scored"_a.none() = nb::none())
         .def("logits", [](nb::handle self) {
             const auto& decoder = nb::cast<Decoder&>(self);
             const size_t shape[2] = {static_cast<size_t>(decoder.logit_rows()), static_cast<size_t>(decoder.vocab())};

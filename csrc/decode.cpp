@@ -33,7 +33,7 @@ int64_t Decoder::check(const std::vector<int32_t>& rows, const std::vector<int32
         require(rows[i] >= 0 && rows[i] < rows_.num_rows, "there is no such row");
         const int64_t length = rows_.lengths[rows[i]];
         require(starts[i] >= 0 && starts[i] < length && length < rows_.tokens_width, "a position is not a known token's");
-        require(left_[i] || rows_.records[rows[i]].num_logprobs < 0, "a row asks for log-probabilities");
+        require(left_[i] || scored_[i] || rows_.records[rows[i]].num_logprobs < 0, "a row asks for log-probabilities");
         last = std::max(last, starts[i]);
     }
     const int64_t width = last / rows_.page_size + 1;
@@ -96,11 +96,12 @@ void Decoder::gather_local(const std::vector<int32_t>& rows, const std::vector<i
 }
 
 void Decoder::sort_out(size_t rows, const OtherRows& others) {
-    asked_.assign(rows, 0), left_.assign(rows, 0);
-    for (const auto& [places, flags] : {std::pair(&others.left, &left_), std::pair(&others.asked, &asked_)})
+    asked_.assign(rows, 0), left_.assign(rows, 0), scored_.assign(rows, 0);
+    for (const auto& [places, flags] :
+         {std::pair(&others.left, &left_), std::pair(&others.asked, &asked_), std::pair(&others.scored, &scored_)})
         for (const int32_t i : *places) {
             const auto at = static_cast<size_t>(i);
-            require(i >= 0 && at < rows && !asked_[at] && !left_[at], "a place is no row's, or one of two kinds");
+            require(i >= 0 && at < rows && !asked_[at] && !left_[at] && !scored_[at], "a place is no row's, or one of two kinds");
             (*flags)[at] = 1;
         }
 }
@@ -112,7 +113,7 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     drawn.assign(rows.size(), -1);
     last_rows_ = rows;
     whole_.resize(rows.size());
-    for (size_t i = 0; i < rows.size(); i++) whole_[i] = left_[i] || params_[i].temperature != 0.0f;
+    for (size_t i = 0; i < rows.size(); i++) whole_[i] = left_[i] || scored_[i] || params_[i].temperature != 0.0f;
     const bool chooses = program_.chooses() && std::find(whole_.begin(), whole_.end(), 0) != whole_.end();
     const double begin = now();
     program_.replay(batch, chooses ? drawn.data() : nullptr, whole_.data());
@@ -120,7 +121,7 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     chose_.assign(rows.size(), 0);
     for (size_t i = 0; i < rows.size(); i++) chose_[i] = drawn[i] >= 0;
     ask(refusal, drawn);
-    draw(refusal, drawn);
+    draw(refusal, others, drawn);
     forward_s_ += computed - begin;
     drawing_s_ += now() - computed;
     for (size_t i = 0; i < rows.size(); i++) {
@@ -143,20 +144,28 @@ void Decoder::ask(const Refusal& refusal, std::vector<int32_t>& drawn) {
 }
 
 // Those that the program did not choose, and that are not left to others.
-void Decoder::draw(const Refusal& refusal, std::vector<int32_t>& drawn) {
+void Decoder::draw(const Refusal& refusal, const OtherRows& others, std::vector<int32_t>& drawn) {
     which_.clear();
     for (size_t i = 0; i < drawn.size(); i++) {
-        if (left_[i]) drawn[i] = kLeft, last_rows_[i] = -1;
+        if (left_[i]) drawn[i] = kLeft;
+        if (left_[i] || scored_[i]) last_rows_[i] = -1;
         else if (!chose_[i]) which_.push_back(static_cast<int32_t>(i));
     }
+    draw_some(refusal, {}, drawn);
+    which_ = others.scored;
+    draw_some({}, others.scores, drawn);
+}
+
+void Decoder::draw_some(const Refusal& refusal, const ScoresView& scores, std::vector<int32_t>& drawn) {
     if (which_.empty()) return;
     SampleBatch batch{.logits = logits(),
                       .rows = static_cast<int64_t>(which_.size()),
                       .vocab = sampler_.vocab(),
                       .params = params_.data(),
                       .positions = positions_.data(),
-                      .token = drawn.data()};
-    if (which_.size() == drawn.size()) return draw(batch, refusal);
+                      .token = drawn.data(),
+                      .scores = scores};
+    if (which_.size() == drawn.size() && std::is_sorted(which_.begin(), which_.end())) return draw(batch, refusal); // all, in order
     which_params_.clear(), which_positions_.clear();
     for (const int32_t i : which_) {
         which_params_.push_back(params_[static_cast<size_t>(i)]);

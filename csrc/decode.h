@@ -19,10 +19,11 @@ struct DecodeRows {
     const int32_t* local_pages; // of the layers with a window; null where they share pages with the others
 };
 
-// Places in a step's rows, each once: of rows whose draws are left to whoever has their logits, and of those whose
-// tokens are asked about (Refusal).
+// Places in a step's rows, each once: of rows whose draws are left to whoever has their logits, of those whose tokens are
+// asked about (Refusal), and of those whose log-probabilities go to the scores, in the same order.
 struct OtherRows {
-    std::vector<int32_t> left, asked;
+    std::vector<int32_t> left, asked, scored;
+    ScoresView scores = {};
 };
 
 class Decoder {
@@ -32,8 +33,8 @@ public:
     // The token at position starts[i] of rows[i] is computed, the one after it drawn and appended. An error
     // (sample.h) in its place leaves that row as it was. Of rows whose draws are left there are logits(), and kLeft.
     // Of those asked about, a refused one is drawn again.
-    // Throws std::invalid_argument for rows, positions, pages or places out of range, and where a row that is not left
-    // asks for log-probabilities: nothing has changed then.
+    // Throws std::invalid_argument for rows, positions, pages or places out of range, and where a row that is neither left
+    // nor scored asks for log-probabilities: nothing has changed then.
     void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const OtherRows& others,
               const Refusal& refusal, std::vector<int32_t>& drawn);
     // Of the last step, [its rows, vocab()]: whole for rows that were left, elsewhere anything.
@@ -56,7 +57,9 @@ private:
     int64_t check(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) const;
     BatchView gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
     void sort_out(size_t rows, const OtherRows& others);
-    void draw(const Refusal& refusal, std::vector<int32_t>& drawn);
+    void draw(const Refusal& refusal, const OtherRows& others, std::vector<int32_t>& drawn);
+    // Of the rows which_, of their logits.
+    void draw_some(const Refusal& refusal, const ScoresView& scores, std::vector<int32_t>& drawn);
     void draw(const SampleBatch& batch, const Refusal& refusal);
     void ask(const Refusal& refusal, std::vector<int32_t>& drawn);
     void gather_local(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
@@ -71,7 +74,7 @@ private:
     std::vector<int64_t> positions_;
     std::vector<SampleParams> params_;
     // 1 for each row that is; whole_: its logits are wanted, not its choice; chose_: it has its choice.
-    std::vector<uint8_t> asked_, left_, whole_, chose_;
+    std::vector<uint8_t> asked_, left_, scored_, whole_, chose_;
     std::vector<int32_t> last_rows_; // of the last step; -1 where no token may be drawn again
     // Of rows that are drawn apart from others.
     std::vector<int32_t> which_, which_tokens_;

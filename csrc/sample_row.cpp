@@ -215,6 +215,7 @@ void Sampler::Row::report(int32_t token) {
     to.logprobs[row_] = static_cast<double>(value) - normalizer;
     to.ranks[row_] = rank;
     const int64_t count = std::min<int64_t>(params_->num_logprobs, vocab_);
+    std::fill_n(to.top_tokens + row_ * to.top, to.top, -1);
     if (count == 0) return;
     const float bound = count <= chunks_ ? kth_maximum(raw_maxima_, count) : -kLargest;
     const int64_t found = gather(raw_, raw_maxima_, std::max(bound, -kLargest));

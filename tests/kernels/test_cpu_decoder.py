@@ -19,6 +19,7 @@ if not native_available():
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend
+from octavo.kernels.draws import Asked, Scored, Scores
 from octavo.kernels.ops import (
     DecodeRows,
     Inputs,
@@ -29,6 +30,7 @@ from octavo.kernels.ops import (
 )
 from octavo.sampling.batch import ROW, SamplingBatch, TokenLists
 from octavo.sampling.native import make_sampler
+from octavo.sampling.native import scored as with_scores
 from octavo.sampling.sampler import RowError
 from support.kernels import random_weight
 
@@ -119,6 +121,55 @@ def test_rows_that_are_left_have_their_logits_and_change_no_other(threads: int) 
             assert (each.lengths == before).all()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_are_scored_have_the_samplers_scores_and_change_no_other(threads: int) -> None:
+    for seed in range(5):
+        each = Rows(threads, seed)
+        order = np.random.default_rng(seed)
+        room = Scores.room(ROWS, 4)
+        for _ in range(8):
+            rows = order.permutation(ROWS)[: order.integers(1, ROWS + 1)].tolist()
+            places = order.permutation(len(rows)).tolist()
+            left, scored = places[: len(rows) // 3], places[len(rows) // 3 :][: order.integers(1, ROWS + 1)]
+            each.records["num_logprobs"] = -1
+            each.records["num_logprobs"][[rows[place] for place in scored]] = order.integers(
+                0, 5, len(scored)
+            )
+            expected, before = each.long_way(rows), each.lengths.copy()
+            known = each.sampler.sample(each.logits, each.wanted(rows))
+            if len(scored) != len(room.ranks):
+                room = Scores.room(len(scored), 4)  # else the last step's, written over
+            starts = (before[rows] - 1).tolist()
+            drawn = each.decoder.step(rows, starts, left, None, Scored(scored, room))
+            for index, place in enumerate(scored):
+                assert with_scores(drawn[place], index, room) == known[place]
+            others = [place for place in range(len(rows)) if place not in left]
+            assert [drawn[place] for place in others] == [expected[place] for place in others]
+            with pytest.raises(ValueError, match="not the last step's"):
+                each.decoder.redraw(scored[:1], np.zeros((1, -(-VOCAB // 32)), np.uint32))
+            before[[rows[place] for place in others]] += 1
+            assert (each.lengths == before).all()
+
+
+def test_scores_without_room_change_nothing() -> None:
+    each = Rows(1, 0)
+    each.records["num_logprobs"][0] = 3
+    tokens, lengths = each.tokens.copy(), each.lengths.copy()
+    for room, message in (
+        (Scores.room(1, 2), "more logprobs than there is room for"),
+        (Scores.room(2, 3), "differ in length"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            each.decoder.step([0], [0], (), None, Scored([0], room))
+    for left, scored in (([0], [0]), ([], [0, 0]), ([], [1]), ([], [-1])):
+        with pytest.raises(ValueError, match="a place is no row's"):
+            each.decoder.step([0], [0], left, None, Scored(scored, Scores.room(len(scored), 3)))
+    assert (each.tokens == tokens).all()
+    assert (each.lengths == lengths).all()
+    (token,) = each.decoder.step([0], [0], (), None, Scored([0], Scores.room(1, 3)))
+    assert token >= 0
+
+
 @pytest.mark.parametrize(
     ("rows", "starts"),
     [([], []), ([0], []), ([-1], [0]), ([ROWS], [0]), ([0], [-1]), ([0], [LENGTH]), ([0, 1], [0, LENGTH])],
@@ -135,11 +186,7 @@ def test_out_of_range_changes_nothing(rows: list[int], starts: list[int]) -> Non
     room = np.zeros(-(-VOCAB // 32), np.uint32)
     for left, asked in (([1], []), ([-1], []), ([0, 0], []), ([0], [0]), ([], [1]), ([], [-1]), ([], [0, 0])):
         with pytest.raises(ValueError, match="a place is no row's"):
-            each.decoder.step([0], [0], left, asked, *([lambda *_: False, room] if asked else []))
-    with pytest.raises(ValueError, match="somebody to ask"):
-        each.decoder.step([0], [0], (), [0])
-    with pytest.raises(ValueError, match="somebody to ask"):
-        each.decoder.step([0], [0], (), (), lambda *_: False, room)
+            each.decoder.step([0], [0], left, Asked(asked, lambda *_: False, room))
     each.records["num_logprobs"][0] = 0
     with pytest.raises(ValueError, match="log-probabilities"):
         each.decoder.step([0], [0])
@@ -171,8 +218,8 @@ def test_rows_that_would_be_copied_are_refused_by_name(name: str, change: Callab
 
 def test_a_mask_that_would_be_copied_is_refused() -> None:
     each, words = Rows(1, 0), -(-VOCAB // 32)
-    with pytest.raises(TypeError, match="incompatible function arguments"):
-        each.decoder.step([0], [0], (), [0], lambda *_: False, np.zeros(words, np.int64))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="room is no array"):
+        each.decoder.step([0], [0], (), Asked([0], lambda *_: False, np.zeros(words, np.int64)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="incompatible function arguments"):
         each.decoder.redraw([0], np.zeros((1, words), np.int64))  # type: ignore[arg-type]
 
@@ -246,7 +293,7 @@ def test_a_row_that_is_refused_is_drawn_as_if_its_mask_had_been_known(threads: i
         asked = sorted(order.permutation(len(rows))[:count].tolist())
         expected = [expected[at] if at in asked else free[at] for at in range(len(rows))]
         starts = (before[rows] - 1).tolist()
-        drawn = each.decoder.step(rows, starts, (), asked, refusing, refusing.room)
+        drawn = each.decoder.step(rows, starts, (), Asked(asked, refusing, refusing.room))
         assert drawn == expected, turn
         assert sorted(refusing.asked) == [(at, free[at]) for at in asked]
         again += sum(a != b for a, b in zip(free, drawn, strict=True))
@@ -269,17 +316,17 @@ def test_what_a_refusal_raises_ends_the_step(threads: int) -> None:
         raise KeyError(f"row {index}")
 
     with pytest.raises(KeyError, match="row "):
-        each.decoder.step(rows, starts, (), rows, raising, room)
+        each.decoder.step(rows, starts, (), Asked(rows, raising, room))
     with pytest.raises(RuntimeError):
-        each.decoder.step(rows, starts, (), rows, lambda index, token: "no", room)  # type: ignore[arg-type, return-value]
+        each.decoder.step(rows, starts, (), Asked(rows, lambda index, token: "no", room))  # type: ignore[arg-type, return-value]
     for wrong in (None, room[1:]):
         with pytest.raises(ValueError, match="room"):
-            each.decoder.step(rows, starts, (), rows, raising, wrong)
+            each.decoder.step(rows, starts, (), Asked(rows, raising, wrong))
     assert (each.lengths == before).all()
     with pytest.raises(ValueError, match="not the last step's"):
         each.decoder.redraw([0], np.zeros((1, WIDE // 32), np.uint32))
     expected = each.long_way(rows)
-    assert each.decoder.step(rows, starts, (), rows, lambda index, token: False, room) == expected
+    assert each.decoder.step(rows, starts, (), Asked(rows, lambda index, token: False, room)) == expected
 
 
 def test_a_row_that_was_drawn_again_is_not_drawn_once_more() -> None:
@@ -288,7 +335,7 @@ def test_a_row_that_was_drawn_again_is_not_drawn_once_more() -> None:
     refusing = Refusing(np.zeros((ROWS, WIDE // 32), np.uint32))
     refusing.masks[1:] = 0xFFFFFFFF
     refusing.masks[0, 7] = 1
-    drawn = each.decoder.step(rows, (each.lengths - 1).tolist(), (), rows, refusing, refusing.room)
+    drawn = each.decoder.step(rows, (each.lengths - 1).tolist(), (), Asked(rows, refusing, refusing.room))
     assert drawn[0] == 7 * 32
     with pytest.raises(ValueError, match="not the last step's"):
         each.decoder.redraw([0], refusing.masks[:1])

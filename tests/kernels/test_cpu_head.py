@@ -15,6 +15,7 @@ if not native_available():
 
 from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
+from octavo.kernels.draws import Asked, Scored, Scores
 from octavo.kernels.ops import (
     F32,
     DecodeRows,
@@ -207,31 +208,40 @@ def test_rows_of_other_wishes_beside_greedy_ones(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("wide", [False, True])
-def test_few_rows_that_need_logits_take_no_choice_from_the_others(isa: str, wide: bool) -> None:
-    """Their logits are whole, to the bit; of the others only those are computed that can be the largest."""
+@pytest.mark.parametrize(("vocab", "k", "wide"), [(4001, K, False), (4001, K, True), (509, 8192, False)])
+def test_few_rows_that_need_logits_take_no_choice_from_the_others(
+    isa: str, vocab: int, k: int, wide: bool
+) -> None:
+    """Their logits are whole, to the bit; of the others only those are computed that can be the largest.
+    Where inputs are long, a panel meets the rows in several sweeps."""
     rng = np.random.default_rng(9)
-    head, inputs = like_a_model(rng, 4001)
+    head, inputs = like_a_model(rng, vocab, k)
+    head[40, :32] /= 512  # its panel's scales are no integers of a unit
     model = Greedy(rounded(rng, head, wide), inputs, isa)
     ids = rng.integers(0, 64, ROWS)
     model.step(ids)
     bounded = model.chosen > 0  # elsewhere so many rows are computed whole
     rows, starts = list(range(ROWS)), [0] * ROWS
-    room = np.zeros(-(-4001 // 32), np.uint32)
-    for few in (0, 1, 2, 4, 5, ROWS):
+    room = np.zeros(-(-vocab // 32), np.uint32)
+    for few in (0, 1, 2, 4, 5, 9, ROWS):
         places = rng.permutation(ROWS)[:few]
-        left, asked, drawn = (sorted(places[kind::3].tolist()) for kind in range(3))
+        left, asked, drawn, scored = (sorted(places[kind::4].tolist()) for kind in range(4))
         model.records["temperature"] = 0
         model.records["temperature"][drawn] = 0.7
+        model.records["num_logprobs"] = -1
         ids = rng.integers(0, 64, ROWS)
         expected, logits = model.long_way(ids), model.logits(ids)
         before = model.chosen
         model.lengths[:], model.tokens[:, 0] = 1, ids
-        refuses = (lambda at, token: False, room) if asked else ()
-        found = model.decoder.step(rows, starts, left, asked, *refuses)
+        model.records["num_logprobs"][scored] = 3
+        refuses = Asked(asked, lambda at, token: False, room) if asked else None
+        scores = Scores.room(len(scored), 3)
+        found = model.decoder.step(rows, starts, left, refuses, Scored(scored, scores))
         assert all(token == expected[at] for at, token in enumerate(found) if at not in left)
-        np.testing.assert_array_equal(model.decoder.logits()[left + drawn], logits[left + drawn])
-        needed = len(left + drawn)
+        whole = left + drawn + scored
+        np.testing.assert_array_equal(model.decoder.logits()[whole], logits[whole])
+        assert scores.top_tokens[:, 0].tolist() == [expected[at] for at in scored]
+        needed = len(whole)
         assert model.chosen - before == (ROWS - needed if bounded and needed <= ROWS // 8 else 0)
 
 
@@ -282,7 +292,7 @@ def test_a_refused_choice_is_the_largest_of_those_allowed(isa: str, later: bool,
             room[:] = masks[at]
             return not later and at in refused  # noqa: B023 - called before the next round
 
-        drawn = model.decoder.step(list(range(count)), [0] * count, [], list(range(count)), refuses, room)
+        drawn = model.decoder.step(list(range(count)), [0] * count, [], Asked(range(count), refuses, room))
         assert model.chosen - before == count
         if later:
             assert drawn == free

@@ -112,14 +112,18 @@ class Watched:
         self._inner = decoder
         self.left: list[int] = []
         self.asked: list[int] = []
+        self.scored: list[int] = []
         self.under_way = threading.Event()
 
-    def step(self, rows: Any, starts: Any, left: Any = (), asked: Any = (), *more: Any) -> list[int]:
+    def step(
+        self, rows: Any, starts: Any, left: Any = (), asked: Any = None, scored: Any = None
+    ) -> list[int]:
         self.left.append(len(left))
-        self.asked.append(len(asked))
+        self.asked.append(len(asked.places) if asked else 0)
+        self.scored.append(len(scored.places) if scored else 0)
         self.under_way.set()
         try:
-            return self._inner.step(rows, starts, left, asked, *more)
+            return self._inner.step(rows, starts, left, asked, scored)
         finally:
             self.under_way.clear()
 
@@ -129,8 +133,8 @@ class Watched:
 
 def watched(core: EngineCore) -> Watched:
     decoding: Any = core._executor._decoding  # type: ignore[attr-defined]
-    decoding._decoder = Watched(decoding._decoder)
-    found: Watched = decoding._decoder
+    found = Watched(decoding._decoder)
+    decoding._decoder = decoding._apart._decoder = found
     return found
 
 
@@ -297,8 +301,9 @@ def test_what_a_record_does_not_hold_is_left_to_the_sampler_for_that_row_alone(
     drive(core, [([5, 6, 7], SamplingParams(**options)), ([8, 9], plain)])
     assert counted.taken == 8  # all but the prompts' own step
     early = 4 if "min_tokens" in wish else 5  # until then stop ids are banned, and no longer
-    assert decoder.left == [1] * early + [0] * (8 - early)
-    assert decoder.asked == [0] * 8
+    scored = "logprobs" in wish  # the decoder's own to draw
+    assert (decoder.scored if scored else decoder.left) == [1] * early + [0] * (8 - early)
+    assert (decoder.left if scored else decoder.scored) == decoder.asked == [0] * 8
     batches: list[Any] = []
     batch = SamplingRows.batch
     monkeypatch.setattr(SamplingRows, "batch", lambda *args: batches.append(args) or batch(*args))

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.draws import Edits, Scores
+from octavo.kernels.draws import Asked, Edits, Scored, Scores
 from octavo.kernels.ops import DecodeRows, Routing
 
 _F32: TypeAlias = npt.NDArray[np.float32]
@@ -218,9 +218,8 @@ class Decoder:
         rows: Sequence[int],
         starts: Sequence[int],
         left: Sequence[int] = (),
-        asked: Sequence[int] = (),
-        refuses: Callable[[int, int], bool] | None = None,
-        room: npt.NDArray[np.uint32] | None = None,
+        asked: Asked | None = None,
+        scored: Scored | None = None,
     ) -> list[int]: ...
     def logits(self) -> _F32: ...
     def redraw(self, indices: Sequence[int], mask: npt.NDArray[np.uint32]) -> list[int]: ...

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.batch import ForwardBatch, Limits
-from octavo.kernels.draws import DeviceSteps, Edits, Scores
+from octavo.kernels.draws import Asked, DeviceSteps, Edits, Scored, Scores
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight, Tensor
 
@@ -120,20 +120,16 @@ class RowDecoder(Protocol):
         rows: Sequence[int],
         starts: Sequence[int],
         left: Sequence[int] = (),
-        asked: Sequence[int] = (),
-        refuses: Callable[[int, int], bool] | None = None,
-        room: npt.NDArray[np.uint32] | None = None,
+        asked: Asked | None = None,
+        scored: Scored | None = None,
     ) -> list[int]:
         """Compute the token at position starts[i] of each row, draw and append the one after it.
 
         Args:
-            left: places in `rows` whose draws are the caller's, from logits(). Only these may ask for
-                log-probabilities.
-            asked: places whose tokens `refuses` is asked about: (place, token), in any order, each once and
-                on the calling thread, while other rows are still drawn. A row whose token it refuses is
-                drawn again, under the mask that it leaves in the room. What it raises ends the step, and
-                nothing is appended.
-            room [ceil(vocab / 32)]: for that mask.
+            left: places in `rows` whose draws are the caller's, from logits(). None of them is asked about
+                or scored.
+            asked: what its `refuses` raises ends the step, and nothing is appended.
+            scored: only these rows, and those that are left, may ask for log-probabilities.
 
         Returns:
             The tokens; in the place of one what RowSampler.sample gives for an error: that row stays

@@ -6,9 +6,9 @@ kernels/cuda/sample.py where the logits are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -160,6 +160,28 @@ class Scores:
         """For a sampler to write to."""
         shape = rows, most
         return cls(np.empty(rows), np.empty(rows, np.int64), np.full(shape, -1, np.int32), np.empty(shape))
+
+
+class Asked(NamedTuple):
+    """Places of a step's rows whose tokens somebody is asked about.
+
+    Attributes:
+        refuses: is called with (place, token), in any order, each once and on the calling thread, while
+            other rows are still drawn. A row whose token it refuses is drawn again, under the mask that it
+            leaves in the room.
+        room [ceil(vocab / 32)]: for that mask.
+    """
+
+    places: Sequence[int]
+    refuses: Callable[[int, int], bool]
+    room: U32
+
+
+class Scored(NamedTuple):
+    """Places of a step's rows whose log-probabilities go to `scores` [len(places)], in this order."""
+
+    places: Sequence[int]
+    scores: Scores
 
 
 class Edits(Protocol):

@@ -14,7 +14,7 @@ from octavo.sampling.rows import SamplingRows
 
 
 class Checks:
-    """Whether a row's token is refused: RowDecoder.step's `refuses`. Allowed ones are appended.
+    """Whether a row's token is refused: Asked.refuses. Allowed ones are appended.
 
     A refused row's mask is then in samplings.room.
 

@@ -24,7 +24,7 @@ from octavo.sampling.constraints import (
     mask_of,
 )
 from octavo.sampling.grammar import ALONE_S, GrammarMasks, GrammarMatcher
-from octavo.sampling.wishes import RowLimits, TokenCounts, Wishes
+from octavo.sampling.wishes import OtherRows, RowLimits, TokenCounts, Wishes
 
 
 class SamplingRows:
@@ -114,22 +114,23 @@ class SamplingRows:
         """Each row's numbers, of dtype ROW; add() changes them."""
         return self._rows
 
-    def others(self, rows: Sequence[int], starts: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Of rows that draw the token after starts[i]: the places (of those that take a sampler and their
-        logits, of those whose limits are asked about the token that is drawn). The rest needs its record."""
-        left: list[int] = []
-        asked: list[int] = []
+    def others(self, rows: Sequence[int], starts: Sequence[int]) -> OtherRows | None:
+        """Of rows that draw the token after starts[i]: those that ask for more than their record says."""
         if self._wishes.keys().isdisjoint(rows):
-            return left, asked
+            return None
+        others = OtherRows()
         for place, row in enumerate(rows):
             wishes = self._wishes.get(row)
             if wishes is None:
                 continue
             if wishes.needs_sampler(starts[place] + 1):
-                left.append(place)
+                others.left.append(place)
             elif wishes.limits is not None:
-                asked.append(place)
-        return left, asked
+                others.asked.append(place)
+            elif wishes.scored:
+                others.scored.append(place)
+                others.most = max(others.most, int(self._rows["num_logprobs"][row]))
+        return others if others.left or others.asked or others.scored else None
 
     def masks_after(self, rows: Sequence[int]) -> tuple[U32, dict[int, str]]:
         """(which tokens may follow in rows whose tokens were not taken, place -> why a row's limits cannot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -144,8 +144,24 @@ class Wishes:
 
     def needs_sampler(self, position: int) -> bool:
         """Whether the token at this position of the sequence takes more than the record, and its limits
-        being asked about it afterwards."""
-        if self.scored or self.beam or self.bias is not None or self.counts is not None:
+        being asked about it afterwards, or its log-probabilities."""
+        if self.beam or self.bias is not None or self.counts is not None:
             return True
         early = self.banned is not None and position < self.min_position
-        return early or (self.limits is not None and self.limits.before)
+        return early or (self.limits is not None and (self.limits.before or self.scored))
+
+
+@dataclass(slots=True, eq=False)
+class OtherRows:
+    """Places of a step's rows that ask for more than their record says.
+
+    Attributes:
+        left: they take a sampler, and their logits.
+        asked: their limits are asked about the token that is drawn.
+        scored: log-probabilities are all that they ask for. most: of so many tokens, at most.
+    """
+
+    left: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    scored: list[int] = field(default_factory=list)
+    most: int = 0

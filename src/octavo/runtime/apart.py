@@ -1,0 +1,105 @@
+"""Apart: rows of a decoding step that ask for more than their record says.
+
+What such a row asks for costs that row, and the others nothing:
+
+- Rows with masks, of grammars for instance, are drawn without them first, where the rule is so (Sampler,
+  step 7): constraints are asked about one token, while other rows are still drawn, and only for a row whose
+  token is refused is the mask computed, and another token drawn from the same logits (Checks).
+- Rows that ask for log-probabilities alone are drawn by the decoder, too, which writes these.
+- Rows with penalties, biases, or masks that top_p or the like needs before the draw are left to the
+  sampler, which draws them from the same step's logits. Their masks come before a forward that has every
+  core; one that leaves a core idle has them computed beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+from octavo.engine.plan import SampledToken
+from octavo.kernels.draws import Asked, Scored, Scores
+from octavo.kernels.ops import RowDecoder
+from octavo.runtime.states import RequestStates
+from octavo.sampling.batch import SamplingBatch
+from octavo.sampling.checks import Checks
+from octavo.sampling.native import NativeSampler, scored
+from octavo.sampling.rows import SamplingRows
+from octavo.sampling.sampler import RowError
+from octavo.sampling.wishes import OtherRows
+
+
+class Apart:
+    """The steps of a decoder in which some rows ask for more.
+
+    Args:
+        sampler: draws what is left to it. states: its tokens are appended there.
+        beside: computes masks beside the forward; None: it has every core.
+    """
+
+    def __init__(
+        self,
+        decoder: RowDecoder,
+        sampler: NativeSampler,
+        samplings: SamplingRows,
+        states: RequestStates,
+        beside: Executor | None,
+    ) -> None:
+        self._decoder, self._sampler, self._samplings = decoder, sampler, samplings
+        self._states, self._beside = states, beside
+        self._scores = Scores.room(0, 0)
+
+    def step(
+        self, rows: Sequence[int], starts: Sequence[int], others: OtherRows
+    ) -> tuple[list[int], dict[int, SampledToken | RowError]]:
+        """Compute and draw for all rows of a step.
+
+        Returns:
+            What the decoder drew, and by place what it does not say: the draws of rows that are left, the
+            log-probabilities of those that are scored, and why a row's limits cannot be followed.
+        """
+        left = others.left
+        batch = self._gather([rows[at] for at in left], [starts[at] + 1 for at in left]) if left else None
+        checks = Checks(self._samplings, rows)
+        asked = Asked(others.asked, checks, self._samplings.room) if others.asked else None
+        scores = self._room(others)
+        drawn = self._decoder.step(rows, starts, left, asked, Scored(others.scored, scores))
+        results: dict[int, SampledToken | RowError] = {}
+        for index, place in enumerate(others.scored):
+            if drawn[place] >= 0:
+                results[place] = scored(drawn[place], index, scores)
+        if batch is not None:
+            found = self._sampler.sample(self._decoder.logits(), batch(), left)
+            for place, token in zip(left, found, strict=True):
+                results[place] = token
+                if isinstance(token, SampledToken):
+                    self._states.append(rows[place], token.token_id)
+                    self._samplings.append(rows[place], (token.token_id,))
+        self._follow(checks, rows, drawn)
+        results.update((place, RowError(message)) for place, message in checks.errors.items())
+        return drawn, results
+
+    def _room(self, others: OtherRows) -> Scores:
+        """For the scores of this step: the last one's have been read."""
+        shape = len(others.scored), others.most
+        if self._scores.top_tokens.shape != shape:
+            self._scores = Scores.room(*shape)
+        return self._scores
+
+    def _gather(self, rows: Sequence[int], positions: Sequence[int]) -> Callable[[], SamplingBatch]:
+        """The batch of rows that are left: its masks before a forward that has every core, else beside."""
+        if self._beside is not None and self._samplings.constrained(rows):
+            return self._beside.submit(self._samplings.batch, rows, positions).result
+        batch = self._samplings.batch(rows, positions)
+        return lambda: batch
+
+    def _follow(self, checks: Checks, rows: Sequence[int], drawn: list[int]) -> None:
+        """Append what was drawn again, and draw again where that was left for later."""
+        samplings = self._samplings
+        if checks.later:
+            mask, found = samplings.masks_after([rows[index] for index in checks.later])
+            for index, token in zip(checks.later, self._decoder.redraw(checks.later, mask), strict=True):
+                drawn[index] = token
+            checks.errors.update((checks.later[place], message) for place, message in found.items())
+        for index in (*checks.refused, *checks.later):
+            if drawn[index] >= 0 and index not in checks.errors:
+                samplings.append_masked(rows[index], drawn[index])
