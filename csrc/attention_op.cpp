@@ -226,8 +226,8 @@ private:
         }
     }
     Seen seen_of(const BatchView& b) const {
-        if (spec_.sight == Sight::Cross) return {b.cross_lens, b.cross_tables, b.cross_width};
-        return {b.context_lens, spec_.cache->tables(b), b.table_width};
+        if (spec_.sight == Sight::Cross) return {.lens = b.cross_lens, .tables = b.cross_tables, .width = b.cross_width};
+        return {.lens = b.context_lens, .tables = spec_.cache->tables(b), .width = b.table_width};
     }
     void merge(const Step& s, const AttentionItem& item) const {
         const int64_t group = spec_.heads / kv_.heads, stride = (kv_.dv + 15) / 16 * 16 + 16;

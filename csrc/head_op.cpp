@@ -72,7 +72,7 @@ public:
         if (takes_) bounds_.begin(rounded_, rows_);
         whole_.clear();
         for (int64_t r = 0; s.choices && s.whole && r < m; r++)
-            if (s.whole[r]) whole_.push_back({.q = rounded_.q(r), .d = rounded_.d(r), .sum = rounded_.sums(r), .y = s.row(spec_.y, r)});
+            if (s.whole[r]) whole_.push_back({.row = r, .q = rounded_.q(r), .d = rounded_.d(r), .sum = rounded_.sums(r), .y = s.row(spec_.y, r)});
         const int64_t most = s.kernels->rows_to_a_whole_one ? m / s.kernels->rows_to_a_whole_one : 0;
         const bool few = static_cast<int64_t>(whole_.size()) <= most;
         screens_ = s.choices && few && bounds_.known() && m <= s.kernels->screened_rows && wait_ == 0;

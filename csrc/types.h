@@ -15,6 +15,7 @@ enum : int {
     kSplit = 256,  // KV positions of one partial result
     kMaxTile = 16, // upper bound of the tokens in one activation panel
     kLowBytes = 256, kFifthBytes = 64, // of a block of S8Cut
+    kKeptBytes = 64, // of a block's sums, two int16 lanes for each of 16 rows
 };
 
 enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5, S8Cut };
@@ -138,8 +139,9 @@ struct ScreenBounds {
     float* sizes;           // [panels] norms of the largest of its rows
 };
 
-// A row of rounded activations of which all logits are wanted, to y [n]. sum: as linear's for S8.
+// A row of rounded activations, `row` among all, of which all logits are wanted, to y [n]. sum: as linear's for S8.
 struct WholeRow {
+    int64_t row;
     const int8_t* q;
     const float* d;
     const int32_t* sum;
@@ -155,7 +157,7 @@ struct ScreenArgs {
     float* upper; // [m, panels]: of each panel the largest bound, an eighth of the logit's
     float* rows;  // [m, n]: bounds of its rows, where that does not lie below what another has for certain
     float* least; // [m] that for certain, of the thread's own
-    const WholeRow* whole; // [wholes], where the table's `wholes` allows any
+    const WholeRow* whole; // [wholes], ascending, where the table's `wholes` allows any
     int64_t wholes;
     uint8_t* scratch; // as LinearArgs'
     const uint8_t* upcoming;

@@ -62,7 +62,11 @@ MUTANTS = (
     ),
     Mutant(HEAD, "logit * 0.125f - 1e-36f", "logit * 0.13f - 1e-36f"),
     Mutant(SCREEN, "a.wholes && last == tiles.count", "a.wholes && first == 0"),
-    Mutant(SCREEN, "dot_cut_panel<true>(panel, low, units,", "dot_cut_panel<false>(panel, low, units,"),
+    Mutant(
+        SCREEN,
+        "dot_cut_panel<true, false>(panel, low, units",
+        "dot_cut_panel<false, false>(panel, low, units",
+    ),
 )
 
 

@@ -120,7 +120,7 @@ SIMD Run run_at(const AttentionArgs& a, const AttentionItem& item, int64_t j, in
         at = item.tree + bit, to = j + 1;
     } else if (to > item.tree) to = item.tree;
     const int64_t here = a.kv.page_size - at % a.kv.page_size;
-    return {at, to - j < here ? to - j : here};
+    return {.at = at, .n = to - j < here ? to - j : here};
 }
 
 // Where the two halves of a block lie. Halves past the context are given the first one: what is read

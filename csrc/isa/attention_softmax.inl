@@ -4,7 +4,7 @@
 struct Range { int from, to; };
 SIMD Range seen_in(const Attend& w, int64_t r, int64_t block) {
     const int64_t low = ((const int32_t*)w.low)[r] - block, high = ((const int32_t*)w.high)[r] - block;
-    return {(int)(low > 0 ? low : 0), (int)(high < kRescale ? high : (int64_t)kRescale)};
+    return {.from = (int)(low > 0 ? low : 0), .to = (int)(high < kRescale ? high : (int64_t)kRescale)};
 }
 
 // Lanes that are positions from <= start + lane < to of a block.
@@ -69,7 +69,7 @@ template <bool PLAIN, bool INT>
 SIMD void soften_if(const Attend& w, int64_t block, Softening& of) {
     const int64_t begin = of.tile.begin;
     for (int64_t r = begin; r < of.tile.end; r++) {
-        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
+        const Range seen = PLAIN ? Range{.from = 0, .to = kRescale} : seen_in(w, r, block);
         if (seen.from >= seen.to) continue;
         float *s = w.s + r * kRescale, *l = w.l + 16 * r, *top = of.top + 4 * (r - begin);
         const F base = set1(of.base[r - begin]), x0 = load(s) - base, x1 = load(s + 16) - base;
@@ -96,7 +96,7 @@ SIMD void round_tile_if(const Attend& w, int64_t block, Softening& of) {
     float inverse[kTileRows];
     weight_factors(rows_max_bits(of.top), w.most_weight, inverse, of.factor); // as integers NaN is the largest
     for (int64_t r = begin; r < of.tile.end; r++) {
-        const Range seen = PLAIN ? Range{0, kRescale} : seen_in(w, r, block);
+        const Range seen = PLAIN ? Range{.from = 0, .to = kRescale} : seen_in(w, r, block);
         float* s = w.s + r * kRescale;
         if (seen.from < seen.to) {
             round_weights(s, inverse[r - begin]);

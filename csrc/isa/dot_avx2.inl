@@ -236,12 +236,19 @@ template <bool EXPANDED> SIMD __m256 minima_in_units(const uint8_t* scales, cons
     return EXPANDED ? n : vmul(n, vload(per_unit + 8 * half));
 }
 
-template <int C, bool MIN, bool EXPANDED, bool FIFTH>
+template <int C> SIMD void keep_sums(const Kept& kept, int64_t block, const __m256i (&c)[C][2]) {
+    UNROLL for (int m = 0; m < C; m++)
+        if (m == kept.token)
+            UNROLL for (int rows = 0; rows < 2; rows++) _mm256_store_si256((__m256i*)(kept.to + kKeptBytes * block) + rows, c[m][rows]);
+}
+
+template <int C, bool MIN, bool KEEPS, bool EXPANDED, bool FIFTH>
 SIMD void add_block_in_units(const U4Quads<EXPANDED, FIFTH>&, const uint8_t* w, const float* per_unit, const int8_t* q, const float* d,
-                             const float* u, const int32_t* sum, const uint8_t* fifth, float* out) {
+                             const float* u, const int32_t* sum, const uint8_t* fifth, const Kept& kept, int64_t block, float* out) {
     using W = U4Quads<EXPANDED, FIFTH>;
     __m256i c[C][2];
     W::template dot<C, MIN>(w, q, sum, c, fifth);
+    if (KEEPS) keep_sums(kept, block, c);
     const uint8_t* scales = w + W::bytes;
     const __m256i s0 = integer_scales<EXPANDED>(scales, 0), s1 = integer_scales<EXPANDED>(scales, 1);
     __m256 n0, n1;
@@ -261,9 +268,9 @@ SIMD void add_block_in_units(const U4Quads<EXPANDED, FIFTH>&, const uint8_t* w, 
     }
 }
 
-template <int C, class W, bool MIN>
-__attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float* units, const int8_t* q, const float* d, const float* u,
-                                                  const int32_t* sum, int64_t blocks, Ahead ahead, float* out, const uint8_t* fifth = nullptr) {
+template <int C, class W, bool MIN, bool KEEPS = false>
+__attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float* units, const int8_t* q, const float* d, const float* u, const int32_t* sum,
+                                                  int64_t blocks, Ahead ahead, float* out, const uint8_t* fifth = nullptr, Kept kept = {}) {
     constexpr bool expanded = W::bytes == 512;
     constexpr int64_t step = W::bytes + (expanded ? 64 : 32) * (1 + MIN);
     alignas(32) float per_unit[16];
@@ -272,7 +279,7 @@ __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float*
     for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += C) {
         prefetch_next(ahead);
         if (C > 1) __asm__("" : "+r"(out)); // as in dot_panel
-        add_block_in_units<C, MIN>(W{}, w, per_unit, q, d, u, sum, W::apart ? fifth + b * kFifthBytes : nullptr, out);
+        add_block_in_units<C, MIN, KEEPS>(W{}, w, per_unit, q, d, u, sum, W::apart ? fifth + b * kFifthBytes : nullptr, kept, b, out);
     }
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, vmul(vload(out + 8 * i), vload(units + 8 * (i % 2))));
 }
@@ -334,33 +341,39 @@ template <bool UNITS> SIMD __m256 expanded_scales(const uint8_t* table, const fl
 }
 
 // One row's product with a panel of S8Cut, the same bits as S8Quads' with the joined panel: a number is 8 h + e - 128, `high`
-// holds h as expand_high_bits wrote it, `low` has e in its nibbles. h's products are widened twice a block, as in U5Quads; e's, 16
-// of at most 7 x 127, once.
-template <bool UNITS>
-__attribute__((noinline)) void dot_cut_panel(const uint8_t* high, const uint8_t* low, const float* units, const int8_t* q, const float* d,
-                                             const int32_t* sum, int64_t blocks, float* out) {
+// holds h as expand_high_bits wrote it, `low` has e in its nibbles. h's products are widened twice a block, as in U5Quads, or
+// have been summed up already, from `starts` on, `stride` apart (kept); e's, 16 of at most 7 x 127, are widened once.
+template <bool UNITS, bool KEPT>
+__attribute__((noinline)) void dot_cut_panel(const uint8_t* high, const uint8_t* low, const float* units, const int8_t* q, const float* d, const int32_t* sum,
+                                             int64_t blocks, float* out, const uint8_t* kept = nullptr, const int32_t* starts = nullptr, int64_t stride = 0) {
     const __m256i three_bits = _mm256_set1_epi8(7), eights = _mm256_set1_epi16(8), ones = _mm256_set1_epi16(1);
     __m256 z[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     for (int64_t b = 0; b < blocks; b++, high += EXPANDED_U4::bytes + 64, low += kLowBytes, q += kBlock) {
-        __m256i h[2][2], e[2]; // of eight rows; h's of half a block
+        [[maybe_unused]] __m256i h[2][2]; // of eight rows; h's of half a block
+        __m256i e[2];
         UNROLL for (int j = 0; j < 4; j++) {
             const __m256i q0 = quad(q, j), q1 = quad(q, j + 4);
             UNROLL for (int rows = 0; rows < 2; rows++) {
                 const __m256i nibbles = load_rows(low, j, rows);
                 const __m256i e0 = _mm256_maddubs_epi16(_mm256_and_si256(nibbles, three_bits), q0);
                 const __m256i e1 = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(nibbles, 4), three_bits), q1);
-                const __m256i h0 = _mm256_maddubs_epi16(load_rows(high, j, rows), q0), h1 = _mm256_maddubs_epi16(load_rows(high, j + 4, rows), q1);
                 e[rows] = j ? _mm256_add_epi16(e[rows], _mm256_add_epi16(e0, e1)) : _mm256_add_epi16(e0, e1);
-                h[rows][0] = j ? _mm256_add_epi16(h[rows][0], h0) : h0;
-                h[rows][1] = j ? _mm256_add_epi16(h[rows][1], h1) : h1;
                 KEEP(e[rows]);
-                KEEP(h[rows][0]);
-                KEEP(h[rows][1]);
+                if constexpr (!KEPT)
+                    UNROLL for (int half = 0; half < 2; half++) {
+                        const __m256i p = _mm256_maddubs_epi16(load_rows(high, j + 4 * half, rows), half ? q1 : q0);
+                        h[rows][half] = j ? _mm256_add_epi16(h[rows][half], p) : p;
+                        KEEP(h[rows][half]);
+                    }
             }
         }
+        int32_t start = sum[b];
+        if (KEPT) start -= 8 * ((int16_t)starts[b * stride] + (starts[b * stride] >> 16)); // what both lanes began with
         UNROLL for (int rows = 0; rows < 2; rows++) {
-            const __m256i eighths = _mm256_add_epi32(_mm256_madd_epi16(h[rows][0], eights), _mm256_madd_epi16(h[rows][1], eights));
-            const __m256i rest = _mm256_add_epi32(_mm256_madd_epi16(e[rows], ones), _mm256_set1_epi32(sum[b]));
+            __m256i eighths;
+            if constexpr (KEPT) eighths = _mm256_madd_epi16(_mm256_load_si256((const __m256i*)(kept + kKeptBytes * b) + rows), eights);
+            else eighths = _mm256_add_epi32(_mm256_madd_epi16(h[rows][0], eights), _mm256_madd_epi16(h[rows][1], eights));
+            const __m256i rest = _mm256_add_epi32(_mm256_madd_epi16(e[rows], ones), _mm256_set1_epi32(start));
             const __m256 scale = expanded_scales<UNITS>(high + EXPANDED_U4::bytes, units, rows);
             z[rows] = vfma(_mm256_cvtepi32_ps(_mm256_add_epi32(eighths, rest)), vmul(scale, _mm256_set1_ps(d[b])), z[rows]);
         }

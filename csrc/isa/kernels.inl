@@ -5,6 +5,12 @@ enum { kMaxHead = 1024 };
 const int32_t kLanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 // Memory to ask for while a panel is computed, so many bytes with each of its blocks: a burst of requests would wait.
+// Where a tile leaves one token's sums of each block without their scales; -1: of none.
+struct Kept {
+    int64_t token = -1; // of the tile
+    uint8_t* to = nullptr; // kKeptBytes a block, in int16 lanes as the tile has them
+};
+
 struct Ahead {
     const uint8_t* at;
     int64_t each;

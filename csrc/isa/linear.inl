@@ -9,7 +9,7 @@
 // EXPANDED_U4 and EXPANDED_U5 with expand_panel: panels in a form that costs more memory and less time for each token.
 
 int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
-    if (w.layout == Layout::S8Cut) return w.k / kBlock * PANELS_AT_ONCE * kJoinedBytes;
+    if (w.layout == Layout::S8Cut) return w.k / kBlock * (PANELS_AT_ONCE * kJoinedBytes + kKeptBytes);
 #ifdef EXPANDED_U4
     if (w.layout == Layout::U4 || w.layout == Layout::U5) return w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + w.minima));
 #endif
@@ -144,15 +144,15 @@ SIMD int64_t panels_at_once(const LinearArgs& a, int64_t left) {
 struct Following {
     const uint8_t* at;
     int64_t part, each; // bytes of a tile, and with each block of a quantized panel
-    Ahead of_tile(int64_t t) const { return {at + t * part, each}; }
+    Ahead of_tile(int64_t t) const { return {.at = at + t * part, .each = each}; }
 };
 SIMD Following following(const Matrix& w, const Activations& a, int64_t p, int64_t count, int64_t next, int64_t T, const uint8_t* upcoming) {
     const uint8_t* panel = w.data + p * w.panel_bytes;
     const uint8_t* at = next ? panel + count * w.panel_bytes : upcoming;
     const int64_t part = at ? (next ? next : count) * w.panel_bytes / T : 0;
-    if (!a.q) return {at, part, 0};
-    if (T == 1 && count == 1) return {panel + 6144, 0, w.block_bytes};
-    return {at, part, (part * kBlock / w.k + 63) / 64 * 64};
+    if (!a.q) return {.at = at, .part = part, .each = 0};
+    if (T == 1 && count == 1) return {.at = panel + 6144, .part = 0, .each = w.block_bytes};
+    return {.at = at, .part = part, .each = (part * kBlock / w.k + 63) / 64 * 64};
 }
 
 // Tokens are swept in chunks whose activations stay in the second-level cache while every panel of

@@ -14,8 +14,8 @@
 //
 
 struct Bounds { float element, norm; };
-constexpr Bounds kKeyBounds{32767.0f, 46000.0f}, kValueBounds{16383.0f, 0.0f}; // norm 0: any
-SIMD Bounds query_bounds(KVType type) { return type == KVType::S8 ? Bounds{32767.0f, 500000.0f} : kKeyBounds; }
+constexpr Bounds kKeyBounds{.element = 32767.0f, .norm = 46000.0f}, kValueBounds{.element = 16383.0f, .norm = 0.0f}; // norm 0: any
+SIMD Bounds query_bounds(KVType type) { return type == KVType::S8 ? Bounds{.element = 32767.0f, .norm = 500000.0f} : kKeyBounds; }
 
 // The largest magnitude in x [n]: as integers NaN and infinity are the largest.
 SIMD float largest_of(const float* x, int64_t n) {

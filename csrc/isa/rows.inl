@@ -54,11 +54,11 @@ template <bool SQUARE> float sum_row(const float* x, int64_t k, float shift) {
 struct Affine { float shift, factor; }; // y = (x - shift) * factor * gain + bias
 
 Affine row_statistics(const float* x, int64_t k, NormKind kind, float eps) {
-    if (kind == NormKind::None) return {0.0f, 1.0f};
+    if (kind == NormKind::None) return {.shift = 0.0f, .factor = 1.0f};
     float mean = 0.0f;
     if (kind == NormKind::Layer) mean = sum_row<false>(x, k, 0.0f) / (float)k;
     float variance = sum_row<true>(x, k, mean) / (float)k;
-    return {mean, 1.0f / __builtin_sqrtf(variance + eps)};
+    return {.shift = mean, .factor = 1.0f / __builtin_sqrtf(variance + eps)};
 }
 
 SIMD F normalized(F x, F gain, const F* bias, Affine s, NormKind kind) {

@@ -104,7 +104,8 @@ void screen_bounds(const Matrix& w, const ScreenBounds& to, int64_t begin, int64
 constexpr int64_t kManyTokens = 6;
 
 // An eighth of the products of h - 15.5: of a panel of U5 with another start, or of what is left apart where it pays.
-template <int C> SIMD void screen_products(const Matrix& high, int64_t p, const uint8_t* panel, const Activations& a, int64_t start, Ahead ahead, float* out) {
+template <int C> SIMD void screen_products(const Matrix& high, int64_t p, const uint8_t* panel, const Activations& a, int64_t start, Ahead ahead,
+                                            [[maybe_unused]] Kept kept, float* out) {
     const int64_t blocks = high.k / kBlock;
     const int8_t* q = a.q + start * high.k;
     const float* d = a.d + start * blocks;
@@ -113,6 +114,7 @@ template <int C> SIMD void screen_products(const Matrix& high, int64_t p, const 
     const float* units = units_of(high, p);
     const uint8_t* fifth = high.fifth + p * blocks * kFifthBytes;
     if (!units) panels_of<C, 1, EXPANDED_U4, true, false>(high, panel, q, d, d, sum, ahead, out);
+    else if (kept.token >= 0) dot_panel_in_units<C, EXPANDED_U4, false, true>(panel, units, q, d, d, sum, blocks, ahead, out, nullptr, kept);
     else if (panel) dot_panel_in_units<C, EXPANDED_U4, false>(panel, units, q, d, d, sum, blocks, ahead, out);
     else if constexpr (C < kManyTokens) dot_panel_in_units<C, U5Lanes, false>(high.data + p * high.panel_bytes, units, q, d, d, sum, blocks, ahead, out, fifth);
 #else
@@ -133,9 +135,9 @@ __attribute__((noinline)) void note_rows(const ScreenArgs& a, int64_t p, int64_t
     if (certain > a.least[m]) a.least[m] = certain;
 }
 
-template <int C> void screen_tile(const ScreenArgs& a, const Matrix& high, int64_t p, const uint8_t* panel, int64_t start, Ahead ahead) {
+template <int C> void screen_tile(const ScreenArgs& a, const Matrix& high, int64_t p, const uint8_t* panel, int64_t start, Ahead ahead, Kept kept) {
     alignas(64) float out[C * 16];
-    screen_products<C>(high, p, panel, a.a, start, ahead, out);
+    screen_products<C>(high, p, panel, a.a, start, ahead, kept, out);
     const F errors = load(a.errors + p * kPanel), along = load(a.along + p * kPanel);
     alignas(64) float folded[8][4] = {}, tops[8]; // 8 tokens' largest of 4 lanes each
     UNROLL for (int m = 0; m < C; m++)
@@ -147,9 +149,9 @@ template <int C> void screen_tile(const ScreenArgs& a, const Matrix& high, int64
     }
 }
 
-void any_screen_tile(const ScreenArgs& a, const Matrix& high, int64_t p, const uint8_t* panel, int64_t start, int64_t c, Ahead ahead) {
+void any_screen_tile(const ScreenArgs& a, const Matrix& high, int64_t p, const uint8_t* panel, int64_t start, int64_t c, Ahead ahead, Kept kept) {
     switch (c) {
-#define CASE(C) case C: return screen_tile<C>(a, high, p, panel, start, ahead);
+#define CASE(C) case C: return screen_tile<C>(a, high, p, panel, start, ahead, kept);
     CASE(1) CASE(2) CASE(3) CASE(4)
 #if LARGEST_TILE_INT8 > 4
     CASE(5) CASE(6)
@@ -171,8 +173,9 @@ SIMD const uint8_t* high_panel(const Matrix& w, int64_t p, [[maybe_unused]] bool
     return scratch;
 }
 
-// The logits of those rows of which all are wanted, while the panel's high bits are at hand.
-SIMD void whole_rows([[maybe_unused]] const ScreenArgs& a, [[maybe_unused]] int64_t p, [[maybe_unused]] const uint8_t* panel) {
+// The logits of those rows of which all are wanted, while the panel's high bits are at hand. kept: of the first one's tile, or null.
+SIMD void whole_rows([[maybe_unused]] const ScreenArgs& a, [[maybe_unused]] int64_t p, [[maybe_unused]] const uint8_t* panel,
+                     [[maybe_unused]] const uint8_t* kept) {
 #ifdef EXPANDED_U4
     const Matrix& w = a.w;
     const int64_t blocks = w.k / kBlock, n = w.n - p * kPanel;
@@ -181,8 +184,11 @@ SIMD void whole_rows([[maybe_unused]] const ScreenArgs& a, [[maybe_unused]] int6
         alignas(32) float out[kPanel];
         const float* units = units_of(w, p);
         const uint8_t* low = w.low + p * blocks * kLowBytes;
-        if (units) dot_cut_panel<true>(panel, low, units, row.q, row.d, row.sum, blocks, out);
-        else dot_cut_panel<false>(panel, low, nullptr, row.q, row.d, row.sum, blocks, out);
+        const int64_t tile = tile_of(a.a.tiles, row.row), start = tile_start(a.a.tiles, tile), c = tile_size(a.a.tiles, tile);
+        const int32_t* starts = a.a.sum + start * blocks + row.row - start;
+        if (units && !i && kept) dot_cut_panel<true, true>(panel, low, units, row.q, row.d, row.sum, blocks, out, kept, starts, c);
+        else if (units) dot_cut_panel<true, false>(panel, low, units, row.q, row.d, row.sum, blocks, out);
+        else dot_cut_panel<false, false>(panel, low, nullptr, row.q, row.d, row.sum, blocks, out);
         if (n >= kPanel) store(row.y + p * kPanel, load(out));
         else store_n(row.y + p * kPanel, load(out), n);
     }
@@ -199,6 +205,9 @@ void screen(const ScreenArgs& a, int64_t begin, int64_t end) {
     for (int64_t first = 0; first < tiles.count; first += chunk) {
         const int64_t last = first + chunk < tiles.count ? first + chunk : tiles.count;
         const bool whole = a.wholes && last == tiles.count, many = whole || tile_start(tiles, last) - tile_start(tiles, first) >= kManyTokens;
+        const bool keeps = whole && a.whole[0].row >= tile_start(tiles, first);
+        const int64_t keeping = keeps ? tile_of(tiles, a.whole[0].row) : -1;
+        const Kept kept{.token = keeps ? a.whole[0].row - tile_start(tiles, keeping) : -1, .to = a.scratch + w.k / kBlock * kJoinedBytes};
         for (int64_t p = begin; p < end; p++) {
             const bool next = p + 1 < end;
             const uint8_t* panel = high_panel(w, p, many, a.scratch);
@@ -207,9 +216,9 @@ void screen(const ScreenArgs& a, int64_t begin, int64_t end) {
             const int64_t after = next ? p + 1 : later, each = whole && after >= 0 ? rest / (last - first) : 0;
             for (int64_t t = first; t < last; t++) {
                 for (int64_t i = 0; i < each; i += 64) __builtin_prefetch(w.low + after * rest + (t - first) * each + i, 0, 2);
-                any_screen_tile(a, high, p, panel, tile_start(tiles, t), tile_size(tiles, t), follow.of_tile(t - first));
+                any_screen_tile(a, high, p, panel, tile_start(tiles, t), tile_size(tiles, t), follow.of_tile(t - first), t == keeping ? kept : Kept{});
             }
-            if (whole) whole_rows(a, p, panel); // last, as their bounds were noted where these go
+            if (whole) whole_rows(a, p, panel, keeps ? kept.to : nullptr); // last, as their bounds were noted where these go
         }
     }
 }
