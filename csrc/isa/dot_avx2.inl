@@ -342,10 +342,10 @@ template <bool UNITS> SIMD __m256 expanded_scales(const uint8_t* table, const fl
 
 // One row's product with a panel of S8Cut, the same bits as S8Quads' with the joined panel: a number is 8 h + e - 128, `high`
 // holds h as expand_high_bits wrote it, `low` has e in its nibbles. h's products are widened twice a block, as in U5Quads, or
-// have been summed up already, from `starts` on, `stride` apart (kept); e's, 16 of at most 7 x 127, are widened once.
+// have been summed up already (kept); e's, 16 of at most 7 x 127, are widened once.
 template <bool UNITS, bool KEPT>
 __attribute__((noinline)) void dot_cut_panel(const uint8_t* high, const uint8_t* low, const float* units, const int8_t* q, const float* d, const int32_t* sum,
-                                             int64_t blocks, float* out, const uint8_t* kept = nullptr, const int32_t* starts = nullptr, int64_t stride = 0) {
+                                             int64_t blocks, float* out, const Kept& kept = {}) {
     const __m256i three_bits = _mm256_set1_epi8(7), eights = _mm256_set1_epi16(8), ones = _mm256_set1_epi16(1);
     __m256 z[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     for (int64_t b = 0; b < blocks; b++, high += EXPANDED_U4::bytes + 64, low += kLowBytes, q += kBlock) {
@@ -368,10 +368,10 @@ __attribute__((noinline)) void dot_cut_panel(const uint8_t* high, const uint8_t*
             }
         }
         int32_t start = sum[b];
-        if (KEPT) start -= 8 * ((int16_t)starts[b * stride] + (starts[b * stride] >> 16)); // what both lanes began with
+        if (KEPT) start -= 8 * ((int16_t)kept.starts[b * kept.stride] + (kept.starts[b * kept.stride] >> 16)); // what both lanes began with
         UNROLL for (int rows = 0; rows < 2; rows++) {
             __m256i eighths;
-            if constexpr (KEPT) eighths = _mm256_madd_epi16(_mm256_load_si256((const __m256i*)(kept + kKeptBytes * b) + rows), eights);
+            if constexpr (KEPT) eighths = _mm256_madd_epi16(_mm256_load_si256((const __m256i*)(kept.to + kKeptBytes * b) + rows), eights);
             else eighths = _mm256_add_epi32(_mm256_madd_epi16(h[rows][0], eights), _mm256_madd_epi16(h[rows][1], eights));
             const __m256i rest = _mm256_add_epi32(_mm256_madd_epi16(e[rows], ones), _mm256_set1_epi32(start));
             const __m256 scale = expanded_scales<UNITS>(high + EXPANDED_U4::bytes, units, rows);

@@ -9,6 +9,8 @@ const int32_t kLanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 struct Kept {
     int64_t token = -1; // of the tile
     uint8_t* to = nullptr; // kKeptBytes a block, in int16 lanes as the tile has them
+    const int32_t* starts = nullptr; // what the sums began with, `stride` apart
+    int64_t stride = 0;
 };
 
 struct Ahead {

@@ -173,9 +173,9 @@ SIMD const uint8_t* high_panel(const Matrix& w, int64_t p, [[maybe_unused]] bool
     return scratch;
 }
 
-// The logits of those rows of which all are wanted, while the panel's high bits are at hand. kept: of the first one's tile, or null.
+// The logits of those rows of which all are wanted, while the panel's high bits are at hand. kept: of the first one's tile.
 SIMD void whole_rows([[maybe_unused]] const ScreenArgs& a, [[maybe_unused]] int64_t p, [[maybe_unused]] const uint8_t* panel,
-                     [[maybe_unused]] const uint8_t* kept) {
+                     [[maybe_unused]] const Kept& kept) {
 #ifdef EXPANDED_U4
     const Matrix& w = a.w;
     const int64_t blocks = w.k / kBlock, n = w.n - p * kPanel;
@@ -184,15 +184,21 @@ SIMD void whole_rows([[maybe_unused]] const ScreenArgs& a, [[maybe_unused]] int6
         alignas(32) float out[kPanel];
         const float* units = units_of(w, p);
         const uint8_t* low = w.low + p * blocks * kLowBytes;
-        const int64_t tile = tile_of(a.a.tiles, row.row), start = tile_start(a.a.tiles, tile), c = tile_size(a.a.tiles, tile);
-        const int32_t* starts = a.a.sum + start * blocks + row.row - start;
-        if (units && !i && kept) dot_cut_panel<true, true>(panel, low, units, row.q, row.d, row.sum, blocks, out, kept, starts, c);
+        if (units && !i && kept.token >= 0) dot_cut_panel<true, true>(panel, low, units, row.q, row.d, row.sum, blocks, out, kept);
         else if (units) dot_cut_panel<true, false>(panel, low, units, row.q, row.d, row.sum, blocks, out);
         else dot_cut_panel<false, false>(panel, low, nullptr, row.q, row.d, row.sum, blocks, out);
         if (n >= kPanel) store(row.y + p * kPanel, load(out));
         else store_n(row.y + p * kPanel, load(out), n);
     }
 #endif
+}
+
+// What the first of those rows has its tile leave, if that is of the sweep that begins with tile `first`.
+SIMD Kept kept_of(const ScreenArgs& a, int64_t first) {
+    const Tiles& tiles = a.a.tiles;
+    const int64_t row = a.whole[0].row, tile = tile_of(tiles, row), start = tile_start(tiles, tile), blocks = a.w.k / kBlock;
+    if (tile < first) return {};
+    return {.token = row - start, .to = a.scratch + blocks * kJoinedBytes, .starts = a.a.sum + start * blocks + row - start, .stride = tile_size(tiles, tile)};
 }
 
 void screen(const ScreenArgs& a, int64_t begin, int64_t end) {
@@ -205,20 +211,19 @@ void screen(const ScreenArgs& a, int64_t begin, int64_t end) {
     for (int64_t first = 0; first < tiles.count; first += chunk) {
         const int64_t last = first + chunk < tiles.count ? first + chunk : tiles.count;
         const bool whole = a.wholes && last == tiles.count, many = whole || tile_start(tiles, last) - tile_start(tiles, first) >= kManyTokens;
-        const bool keeps = whole && a.whole[0].row >= tile_start(tiles, first);
-        const int64_t keeping = keeps ? tile_of(tiles, a.whole[0].row) : -1;
-        const Kept kept{.token = keeps ? a.whole[0].row - tile_start(tiles, keeping) : -1, .to = a.scratch + w.k / kBlock * kJoinedBytes};
+        const Kept kept = whole ? kept_of(a, first) : Kept{};
+        const int64_t keeping = kept.token >= 0 ? tile_of(tiles, a.whole[0].row) : -1, each = whole ? rest / (last - first) : 0;
         for (int64_t p = begin; p < end; p++) {
             const bool next = p + 1 < end;
             const uint8_t* panel = high_panel(w, p, many, a.scratch);
             const Following follow = following(w, a.a, p, 1, next, last - first, a.upcoming);
             if (next) prefetch_bytes(w.fifth + (p + 1) * bits, bits);
-            const int64_t after = next ? p + 1 : later, each = whole && after >= 0 ? rest / (last - first) : 0;
+            const int64_t after = next ? p + 1 : later;
             for (int64_t t = first; t < last; t++) {
-                for (int64_t i = 0; i < each; i += 64) __builtin_prefetch(w.low + after * rest + (t - first) * each + i, 0, 2);
+                for (int64_t i = 0; after >= 0 && i < each; i += 64) __builtin_prefetch(w.low + after * rest + (t - first) * each + i, 0, 2);
                 any_screen_tile(a, high, p, panel, tile_start(tiles, t), tile_size(tiles, t), follow.of_tile(t - first), t == keeping ? kept : Kept{});
             }
-            if (whole) whole_rows(a, p, panel, keeps ? kept.to : nullptr); // last, as their bounds were noted where these go
+            if (whole) whole_rows(a, p, panel, kept); // last, as their bounds were noted where these go
         }
     }
 }

@@ -57,10 +57,11 @@ class Apart:
             What the decoder drew, and by place what it does not say: the draws of rows that are left, the
             log-probabilities of those that are scored, and why a row's limits cannot be followed.
         """
-        left = others.left
+        left, asked = others.left, None
         batch = self._gather([rows[at] for at in left], [starts[at] + 1 for at in left]) if left else None
-        checks = Checks(self._samplings, rows)
-        asked = Asked(others.asked, checks, self._samplings.room) if others.asked else None
+        if others.asked:
+            checks = Checks(self._samplings, rows)
+            asked = Asked(others.asked, checks, self._samplings.room)
         scores = self._room(others)
         drawn = self._decoder.step(rows, starts, left, asked, Scored(others.scored, scores))
         results: dict[int, SampledToken | RowError] = {}
@@ -74,8 +75,9 @@ class Apart:
                 if isinstance(token, SampledToken):
                     self._states.append(rows[place], token.token_id)
                     self._samplings.append(rows[place], (token.token_id,))
-        self._follow(checks, rows, drawn)
-        results.update((place, RowError(message)) for place, message in checks.errors.items())
+        if asked is not None:
+            self._follow(checks, rows, drawn)
+            results.update((place, RowError(message)) for place, message in checks.errors.items())
         return drawn, results
 
     def _room(self, others: OtherRows) -> Scores:

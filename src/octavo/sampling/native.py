@@ -85,6 +85,8 @@ class NativeSampler(Sampler):
 
 def scored(token: int, row: int, scores: Scores) -> SampledToken:
     """A row's token with its log-probability, its rank, and the likeliest tokens."""
-    pairs = zip(scores.top_tokens[row].tolist(), scores.top_logprobs[row].tolist(), strict=True)
-    top = tuple(pair for pair in pairs if pair[0] >= 0)
+    ids = scores.top_tokens[row].tolist()
+    top = tuple(zip(ids, scores.top_logprobs[row].tolist(), strict=True))
+    if ids and ids[-1] < 0:  # the row asks for fewer than another
+        top = top[: ids.index(-1)]
     return SampledToken(token, float(scores.logprobs[row]), int(scores.ranks[row]), top)
