@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from octavo.sampling.grammar import ALONE_S
+from octavo.sampling.constraints import ALONE_S
 from octavo.sampling.rows import SamplingRows
 
 

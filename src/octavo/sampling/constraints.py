@@ -6,14 +6,19 @@ own, which follows the row's output. Drafts are looked ahead at, and leave no tr
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from octavo.sampling.batch import U32
 
 ALL = np.uint32(0xFFFFFFFF)
+
+ALONE_S = 0.001
+"""So long masks are computed on the calling thread: on a busy machine, to have others begin and to wait may
+take as long."""
 
 
 class ConstraintError(Exception):
@@ -48,6 +53,43 @@ class Matcher(Protocol):
 
     def fork(self) -> Matcher:
         """Another one in the same place, for a beam that goes on from this one."""
+        ...
+
+
+class BatchedMatcher:
+    """A Matcher that LimitMasks asks together with those of other rows (a grammar's).
+
+    A plain class to inherit from: isinstance() is asked at every token, and is slow on a Protocol or an ABC.
+    """
+
+    @abstractmethod
+    def masks(self, threads: int) -> BatchedMasks:
+        """What computes the masks of many such matchers, on so many threads."""
+
+    @abstractmethod
+    def fill(self, mask: U32, pointer: int) -> None:
+        """Set the mask, which lies there, to what may follow.
+
+        Raises:
+            ConstraintError: as restrict().
+        """
+
+    @abstractmethod
+    def take(self, token_id: int) -> bool:
+        """Append the token if it is allowed."""
+
+
+class BatchedMasks(Protocol):
+    """Computes masks of many batched matchers of one kind."""
+
+    def fill(self, matchers: Mapping[int, Any], mask: U32, alone_s: float) -> dict[int, str]:
+        """Set rows of the mask to what their matchers allow; row -> why its matcher knows nothing.
+
+        Args:
+            matchers: by row of the mask; none twice, all over one vocabulary.
+            mask [R, words]: contiguous.
+            alone_s: how long they are computed on the calling thread, before others are woken.
+        """
         ...
 
 

@@ -17,11 +17,8 @@ import numpy as np
 
 from octavo.errors import GRAMMAR_FAILED, InvalidRequestError
 from octavo.sampling.batch import U32
-from octavo.sampling.constraints import ALL, ConstraintError, full_mask
+from octavo.sampling.constraints import ALL, BatchedMatcher, ConstraintError, full_mask
 from octavo.sampling.logits import allowed
-
-ALONE_S = 0.001
-"""So long masks are computed here: on a busy machine, to have others begin and to wait may take as long."""
 
 ORIGINALS = 2
 """Of each grammar: so many threads at most compute its masks at once."""
@@ -175,7 +172,7 @@ class Grammar:
         return matcher
 
 
-class GrammarMatcher:
+class GrammarMatcher(BatchedMatcher):
     """One row's place in a grammar.
 
     Attributes:
@@ -207,12 +204,10 @@ class GrammarMatcher:
             self._matcher.rollback(taken)
         self.check()
 
-    def fill(self, mask: U32, pointer: int) -> None:
-        """Set the mask, which lies there, to what may follow.
+    def masks(self, threads: int) -> GrammarMasks:
+        return GrammarMasks(threads)
 
-        Raises:
-            ConstraintError: as restrict().
-        """
+    def fill(self, mask: U32, pointer: int) -> None:
         if len(mask) == len(self._own):
             self._matcher.unsafe_compute_mask_ptr(pointer, self._own.nbytes)
         else:
@@ -235,7 +230,6 @@ class GrammarMatcher:
         return not forced or forced[0] == token_id
 
     def take(self, token_id: int) -> bool:
-        """Append the token if it is allowed."""
         if taken := self.allows(token_id):
             self._matcher.consume_token(token_id)
         return taken
@@ -264,18 +258,7 @@ class GrammarMasks:
         self._threads = threads
         self._executor: Any = None  # its threads start with its first use
 
-    def fill(
-        self, matchers: Mapping[int, GrammarMatcher], mask: U32, alone_s: float = ALONE_S
-    ) -> dict[int, str]:
-        """Set rows of the mask to what the grammars allow; row -> why its matcher knows nothing.
-
-        Args:
-            matchers: by row of the mask; none twice, all over one vocabulary.
-            mask [R, words]: contiguous.
-            alone_s: how long they are computed here, before others are woken.
-        """
-        if not matchers:
-            return {}
+    def fill(self, matchers: Mapping[int, GrammarMatcher], mask: U32, alone_s: float) -> dict[int, str]:
         words = next(iter(matchers.values())).words
         if words == mask.shape[1]:
             self._compute(matchers, mask, alone_s)

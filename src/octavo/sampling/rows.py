@@ -15,16 +15,9 @@ import numpy.typing as npt
 from octavo.errors import InvalidRequestError
 from octavo.params import SEED_MASK, SamplingParams
 from octavo.sampling.batch import F32, I32, ROW, U32, SamplingBatch, TokenLists, drawn_free
-from octavo.sampling.constraints import (
-    AllowedTokens,
-    Constraint,
-    ConstraintError,
-    Matcher,
-    full_mask,
-    mask_of,
-)
-from octavo.sampling.grammar import ALONE_S, GrammarMasks, GrammarMatcher
-from octavo.sampling.wishes import OtherRows, RowLimits, TokenCounts, Wishes
+from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, full_mask
+from octavo.sampling.limits import LimitMasks, RowLimits
+from octavo.sampling.wishes import OtherRows, TokenCounts, Wishes
 
 
 class SamplingRows:
@@ -47,7 +40,7 @@ class SamplingRows:
         self._eos = tuple(eos_token_ids)
         self._rows = np.zeros(max_rows, ROW)
         self._wishes: dict[int, Wishes] = {}  # of rows that have any
-        self._grammar_masks = GrammarMasks(mask_threads)
+        self._limit_masks = LimitMasks(vocab_size, mask_threads)
         self.room = full_mask(1, vocab_size)[0]
         self._room_pointer = self.room.ctypes.data
         self._gathered_rows: Sequence[int] | None = None
@@ -136,8 +129,7 @@ class SamplingRows:
         """(which tokens may follow in rows whose tokens were not taken, place -> why a row's limits cannot
         be followed), computed on several threads at once."""
         limits = {place: self._limits_of(row) for place, row in enumerate(rows)}
-        mask = full_mask(len(rows), self._vocab_size)
-        return mask, self._restrict(mask, limits, [()] * len(rows), alone_s=0)
+        return self._limit_masks.of(limits, [()] * len(rows), alone_s=0)
 
     def _limits_of(self, row: int) -> RowLimits:
         limits = self._wishes[row].limits
@@ -150,10 +142,10 @@ class SamplingRows:
 
     def mask(self, row: int) -> str | None:
         """Set `room` to what may follow in a row whose token was not taken; why that is not known."""
-        grammar = self._limits_of(row).grammar
-        if grammar is not None:
+        alone = self._limits_of(row).alone
+        if alone is not None:
             try:
-                grammar.fill(self.room, self._room_pointer)
+                alone.fill(self.room, self._room_pointer)
             except ConstraintError as error:
                 return str(error)
             return None
@@ -187,34 +179,6 @@ class SamplingRows:
             wishes.counts.append(token_ids)
         if wishes.limits is not None:
             wishes.limits.append(token_ids)
-
-    def _restrict(
-        self,
-        mask: U32,
-        limits: Mapping[int, RowLimits],
-        drafts: Sequence[Sequence[int]],
-        alone_s: float = ALONE_S,
-    ) -> dict[int, str]:
-        """Clear the mask's bits of what must not follow in these of its rows; row -> why that is unknown."""
-        together: dict[int, GrammarMatcher] = {}  # no row and no matcher twice, and none with a draft
-        joined: set[GrammarMatcher] = set()
-        others: list[tuple[int, Matcher]] = []
-        for index, each in limits.items():
-            each.follow()
-            for matcher in each.matchers:
-                alone = bool(drafts[index]) or index in together or matcher in joined
-                if isinstance(matcher, GrammarMatcher) and not alone:
-                    together[index] = matcher
-                    joined.add(matcher)
-                else:
-                    others.append((index, matcher))
-        errors = self._grammar_masks.fill(together, mask, alone_s)
-        for index, matcher in others:
-            try:
-                matcher.restrict(mask[index], drafts[index])
-            except ConstraintError as error:
-                errors[index] = str(error)
-        return errors
 
     def batch(
         self,
@@ -265,13 +229,7 @@ class SamplingRows:
         limits = {index: each.limits for index, each in wishes.items() if each.limits is not None}
         if not limits:
             return None, {}, {}
-        mask = full_mask(len(drafts), self._vocab_size)
-        errors = self._restrict(mask, limits, drafts)
-        found = {index: each.forced(drafts[index]) for index, each in limits.items()}
-        forced = {index: token for index, token in found.items() if token is not None}
-        for index, token in forced.items():  # whatever else is asked
-            mask[index] = mask_of([token], mask.shape[1])
-        return mask, errors, forced
+        return self._limit_masks.forced(limits, drafts)
 
 
 def _constraints(params: SamplingParams) -> list[Constraint]:

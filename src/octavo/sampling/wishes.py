@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from octavo.sampling.batch import F32, I32
-from octavo.sampling.constraints import Constraint, ConstraintError, ForcedTokensMatcher, Matcher
-from octavo.sampling.grammar import GrammarMatcher
+from octavo.sampling.limits import RowLimits
 
 
 class TokenCounts:
@@ -60,59 +59,6 @@ class TokenCounts:
         return np.concatenate([tokens, new_tokens]), np.concatenate(
             [counts, np.fromiter(new.values(), np.float32, len(new))]
         )
-
-
-class RowLimits:
-    """A row's constraints, and where its sequence is in them.
-
-    Args:
-        output: what the row has generated already.
-        narrowed: the row's draw is narrowed (top_p and the like), so its mask must be known before.
-
-    Attributes:
-        matchers: of the constraints, in their order.
-        before: the mask must be known before the draw. Elsewhere a token is drawn first, and asked about.
-    """
-
-    def __init__(self, constraints: Sequence[Constraint], output: Sequence[int], narrowed: bool) -> None:
-        self.matchers: list[Matcher] = [constraint.start(output) for constraint in constraints]
-        self._forcing = [each for each in self.matchers if isinstance(each, ForcedTokensMatcher)]
-        self.before = narrowed or bool(self._forcing)
-        self._unheard: list[int] = []  # of the output: followed with the next mask
-
-    @property
-    def grammar(self) -> GrammarMatcher | None:
-        """The only matcher, if it is a grammar's."""
-        only = self.matchers[0]
-        return only if len(self.matchers) == 1 and isinstance(only, GrammarMatcher) else None
-
-    def append(self, token_ids: Sequence[int]) -> None:
-        """These tokens are now the row's output; the matchers hear of them beside the next forward."""
-        self._unheard.extend(token_ids)
-
-    def follow(self) -> None:
-        """The matchers go to where the row is now."""
-        if self._unheard:
-            unheard, self._unheard = self._unheard, []
-            for matcher in self.matchers:
-                matcher.append(unheard)
-
-    def take(self, token: int) -> bool:
-        """Append the token, but not one that a constraint forbids: whether it was appended."""
-        self.follow()
-        try:
-            if self.grammar is not None:
-                return self.grammar.take(token)
-            if taken := all(matcher.allows(token) for matcher in self.matchers):
-                self._unheard = [token]
-        except ConstraintError:  # the mask says it
-            return False
-        return taken
-
-    def forced(self, ahead: Sequence[int]) -> int | None:
-        """The one token that may follow the output and `ahead`; None: there is no such."""
-        tokens = [token for each in self._forcing if (token := each.forced(ahead)) is not None]
-        return tokens[-1] if tokens else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
