@@ -64,7 +64,7 @@ PARTS = (
     Part("counts", 5, f"{RECORD} compiled -- env PYTHONPATH=src:tests"
          " .venv-test/bin/python -m support.compile_kernels 90 --json"),
     Part("counts", 2, tests("against-transformers", QUICK, "tests/llm/test_against_transformers.py")),
-    Part("counts", 1, tests("json-schema-suite", QUICK, "tests/sampling/test_grammar_suite.py")),
+    Part("counts", 1, tests("json-schema-suite", QUICK, "tests/structured/test_grammar_suite.py")),
     Part("counts", 5, tests("schemathesis", "slow", "tests/server/test_schemathesis.py")),
     Part("counts", 10, tests("fuzzing", "slow", "tests/engine tests/model")),
     Part("counts", 8, tests("families", QUICK, "tests/models")),

@@ -28,9 +28,9 @@ from harness import Server, report, usable_cores, write
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
 from octavo.params import SamplingParams, StructuredOutputsParams
-from octavo.sampling import ConstraintCompiler
 from octavo.sampling.constraints import full_mask
 from octavo.sampling.logits import allowed
+from octavo.structured import ConstraintCompiler
 
 LIMITS = {"mask_p99_ms": 1.0, "cost": 0.05, "compile_ms": 50.0, "first_use_ms": 50.0}
 PROPERTIES = 200

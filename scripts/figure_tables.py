@@ -262,7 +262,7 @@ COUNTED = Table((
     Row("JSON-Schema-Test-Suite 2020-12: schemas that are served", "json-schema-suite",
         (tested("share"), tested("served"), tested("schemas"), tested("generated")),
         ("{0:.0%}, {1:.0f} of {2:.0f}; {3:.0f} generated answers valid",),
-        'make test ARGS="tests/sampling/test_grammar_suite.py"', least=0.6, bound="{:.0%}"),
+        'make test ARGS="tests/structured/test_grammar_suite.py"', least=0.6, bound="{:.0%}"),
     Row("bounded strings and arrays at temperature 1.5: answers that are not valid", "valid_json",
         (invalid, "result/runs"), ("{0:.0f} of {1:.0f}",), "benchmarks/valid_json.py", most=0),
     Row("ThreadSanitizer: tests that pass", "sanitize", ("result/suites/thread/passed",), ("{0:,.0f}",),

@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "server pipelines",
         "llm",
         "async_llm",
-        "assembly prompts engine_args beam_search",
+        "assembly prompts engine_args beam_search structured",
         "config",
         "runtime engine",
         "spec",
@@ -143,6 +143,19 @@ def test_engine_is_plain_python() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_structured_output_has_two_doors() -> None:
+    """Who compiles asks octavo.structured; who asks about JSON schemas, octavo.structured.schema."""
+    used = {
+        imported
+        for path in sources()
+        if room_of(module_name(path)) != "structured"
+        for imported, _ in all_imports(path)
+        if room_of(imported) == "structured"
+    }
+    assert "octavo.structured" in used
+    assert used <= {"octavo.structured", "octavo.structured.schema"}
+
+
 def test_torch_stays_in_its_rooms() -> None:
     wrong = [
         f"{path.relative_to(SOURCE)}:{line}: {imported}"
@@ -167,6 +180,7 @@ def _is_stdlib(module: str) -> bool:
         ("octavo.runtime.runner", "from octavo.engine.planner import X", True),
         ("octavo.runtime.runner", "from octavo.engine import scheduler", True),
         ("octavo.runtime.runner", "from octavo.spec.ngram import X", False),
+        ("octavo.sampling.rows", "from octavo.structured.grammar import X", True),
         ("octavo.spec.ngram", "from octavo.models.load import load_model", False),
         ("octavo.spec.ngram", "from octavo.runtime.runner import X", True),
         ("octavo.engine.scheduler", "from octavo.runtime.runner import X", True),

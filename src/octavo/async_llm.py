@@ -27,7 +27,7 @@ from octavo.prompts import (
     output_processor,
     refuse_chat,
 )
-from octavo.sampling.compiler import ConstraintCompiler
+from octavo.structured import ConstraintCompiler
 
 if TYPE_CHECKING:
     from octavo.tokenizer import Tokenizer

@@ -27,7 +27,7 @@ from octavo.params import (
 )
 from octavo.pooling import EmbeddingOutput, EmbeddingRequestOutput, PoolingParams
 from octavo.prompts import Prompt, PromptReader, as_list, chat_ids, compiled, output_processor, refuse_chat
-from octavo.sampling.compiler import ConstraintCompiler
+from octavo.structured import ConstraintCompiler
 
 if TYPE_CHECKING:
     from octavo.tokenizer import Tokenizer

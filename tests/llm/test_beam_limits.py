@@ -14,12 +14,12 @@ import pytest
 
 from llm.test_beam_search import TOLERANCE, same, their_beams, tiny_llama, transformers_model
 from octavo import BeamSearchParams, SamplingParams
-from octavo.sampling.bad_words import BadWords, Vocabulary
 from octavo.sampling.beam import Lineage, normalized
 from octavo.sampling.constraints import Constraint, ForcedTokens, Matcher, full_mask
-from octavo.sampling.grammar import Grammar, GrammarVocabulary
 from octavo.sampling.logits import allowed
-from octavo.sampling.no_repeat_ngram import NoRepeatNgram
+from octavo.structured.bad_words import BadWords, Vocabulary
+from octavo.structured.grammar import Grammar, GrammarVocabulary
+from octavo.structured.no_repeat_ngram import NoRepeatNgram
 from support.tiny_engine import BACKENDS, EOS, VOCAB_SIZE, Answers, run, tiny_engine
 
 __all__ = ["tiny_llama"]  # the fixture

@@ -27,9 +27,9 @@ from octavo.params import (
     StructuredOutputsParams,
 )
 from octavo.prompts import compiled, output_processor
-from octavo.sampling.grammar import Grammar
 from octavo.server.app import create_app
 from octavo.server.engine import ServedEngine
+from octavo.structured.grammar import Grammar
 from octavo.tokenizer.detokenizer import IncrementalDetokenizer
 from support.asgi import post
 from support.crowds import COMPILER, MAX_LENGTH, PARAMS, alone, prompts, random_engine

@@ -18,9 +18,10 @@ from octavo.kernels.select import native_available
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.runtime import runner
 from octavo.runtime.decoding import Decoding
-from octavo.sampling import ConstraintCompiler, SamplingRows, checks
+from octavo.sampling import SamplingRows, checks
 from octavo.sampling.constraints import AllowedTokens, ConstraintError
-from octavo.sampling.grammar import GrammarMatcher
+from octavo.structured import ConstraintCompiler
+from octavo.structured.grammar import GrammarMatcher
 from support.grammars import WordTokenizer
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the reference has no short way")

@@ -14,8 +14,8 @@ from octavo.kernels.select import native_available
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.runtime import runner
 from octavo.runtime.decoding import Decoding
-from octavo.sampling import ConstraintCompiler
 from octavo.sampling.wishes import Wishes
+from octavo.structured import ConstraintCompiler
 from support.grammars import WordTokenizer
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the reference has no short way")

@@ -13,14 +13,15 @@ import pytest
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.select import native_available
 from octavo.params import SampledToken
-from octavo.sampling import ConstraintCompiler, Sampler, SamplingBatch, TokenLists, sampler
-from octavo.sampling.bad_words import BadWords, Vocabulary
+from octavo.sampling import Sampler, SamplingBatch, TokenLists, sampler
 from octavo.sampling.batch import ROW
 from octavo.sampling.constraints import AllowedTokens, Constraint, ForcedTokens, full_mask
-from octavo.sampling.grammar import GrammarMatcher
 from octavo.sampling.logits import allowed
 from octavo.sampling.native import make_sampler
-from octavo.sampling.no_repeat_ngram import NoRepeatNgram
+from octavo.structured import ConstraintCompiler
+from octavo.structured.bad_words import BadWords, Vocabulary
+from octavo.structured.grammar import GrammarMatcher
+from octavo.structured.no_repeat_ngram import NoRepeatNgram
 from support.grammars import WordTokenizer, compiled
 
 PERSON = {

@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from octavo.errors import CheckpointError, EngineDeadError
-from octavo.sampling.compile_pool import is_compiling
 from octavo.server.app import create_app
 from octavo.server.listen import PortInUseError, bind
 from octavo.server.run import serve
 from octavo.server.signals import stop_signals
+from octavo.structured import is_compiling
 from support.fake_engine import FakeEngine
 
 CHAT = "/v1/chat/completions"

@@ -14,7 +14,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.local_pages import LocalPages
 from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, SamplingParams, StructuredOutputsParams
-from octavo.sampling import ConstraintCompiler
+from octavo.structured import ConstraintCompiler
 from support.grammars import WordTokenizer
 from support.late_device import Queue
 from support.page_parts import part

@@ -19,7 +19,7 @@ from octavo.params import (
     RequestOutputKind,
     SamplingParams,
 )
-from octavo.sampling.compiler import ConstraintCompiler
+from octavo.structured import ConstraintCompiler
 from octavo.tokenizer.messages import plain_messages
 
 EOS = 256

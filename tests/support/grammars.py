@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from octavo.params import SamplingParams, StructuredOutputsParams
-from octavo.sampling.compiler import ConstraintCompiler
 from octavo.sampling.constraints import Constraint, full_mask
 from octavo.sampling.logits import allowed
+from octavo.structured import ConstraintCompiler
 
 END, VOCAB = 256, 260
 

@@ -108,7 +108,7 @@ def serve(
 
     finished = asyncio.run(until_signal())
     say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)
-    from octavo.sampling.compile_pool import is_compiling
+    from octavo.structured import is_compiling
 
     if not loading.done() or is_compiling():
         # A thread that loads or compiles cannot be told to stop, and must not meet the interpreter's end.

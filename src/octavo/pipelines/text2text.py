@@ -15,7 +15,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
 from octavo.params import BeamSearchParams, SamplingParams
 from octavo.sampling.constraints import Constraint, ForcedTokens
-from octavo.sampling.no_repeat_ngram import NoRepeatNgram
+from octavo.structured import NoRepeatNgram
 
 Record = dict[str, Any]
 

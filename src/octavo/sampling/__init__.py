@@ -1,14 +1,12 @@
 """How a token is drawn from logits: processors, noise, the sampler, verification of drafts."""
 
 from octavo.sampling.batch import SamplingBatch, TokenLists
-from octavo.sampling.compiler import ConstraintCompiler
 from octavo.sampling.noise import Stream, uniform
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError, Sampler
 from octavo.sampling.verify import Draft, Verified, rejection, rejection_noise, same_draw
 
 __all__ = [
-    "ConstraintCompiler",
     "Draft",
     "RowError",
     "Sampler",

@@ -8,8 +8,8 @@ from typing import Any
 
 from octavo.errors import InvalidRequestError
 from octavo.params import StructuredOutputsParams
-from octavo.sampling.json_schema import normalize
-from octavo.sampling.regex_size import MAX_COUNT, MAX_REPEATS, repeats
+from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, repeats
+from octavo.structured.schema import normalize
 
 MAX_CHARS = 200_000
 MAX_REGEX_CHARS = 10_000

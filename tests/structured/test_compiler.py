@@ -11,8 +11,8 @@ import pytest
 
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams, StructuredOutputsParams
-from octavo.sampling import ConstraintCompiler, compiler
-from octavo.sampling.grammar import KNOWN_BYTES, _Wrapped
+from octavo.structured import ConstraintCompiler, compiler
+from octavo.structured.grammar import KNOWN_BYTES, _Wrapped
 from support.grammars import ByteTokenizer, accepts, compiled
 
 PARAMS = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[a-c]{2}"))

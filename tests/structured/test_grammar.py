@@ -12,10 +12,11 @@ import pytest
 
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
 from octavo.params import SamplingParams, StructuredOutputsParams
-from octavo.sampling import ConstraintCompiler, RowError, Sampler, SamplingRows, compiler, json_schema
+from octavo.sampling import RowError, Sampler, SamplingRows
 from octavo.sampling.constraints import AllowedTokens, ConstraintError, full_mask
-from octavo.sampling.json_schema import PARTLY, SUPPORTED
 from octavo.sampling.logits import allowed
+from octavo.structured import ConstraintCompiler, compiler
+from octavo.structured.schema import PARTLY, SUPPORTED, writer
 from support.grammars import END, VOCAB, ByteTokenizer, accepts, compiled, next_tokens
 
 TAG = {"structures": [{"begin": "<f=", "schema": {"type": "integer"}, "end": ">"}], "triggers": ["<f"]}
@@ -435,12 +436,12 @@ def optional(count: int) -> dict[str, Any]:
     return {"type": "object", "properties": {f"p{i}": {} for i in range(count)}}
 
 
-PATTERNS = {"patternProperties": {f"^a{i}$": {} for i in range(json_schema.MAX_PATTERNS + 1)}}
+PATTERNS = {"patternProperties": {f"^a{i}$": {} for i in range(writer.MAX_PATTERNS + 1)}}
 
 
 def test_the_largest_schemas_can_be_answered(make: ConstraintCompiler) -> None:
     """Rows of the parser are longest where any of the properties may come next."""
-    most = json_schema.MAX_PROPERTIES
+    most = writer.MAX_PROPERTIES
     assert accepts(compiled(make, json=optional(most)), '{"p0":1,"p3":[2],"q":3}')
     objects = [{"enum": [{f"a{i}": i}]} for i in range(100)]
     mixed = {"anyOf": [optional(most - 2 * 100), *objects]}
@@ -452,7 +453,7 @@ def test_the_largest_schemas_can_be_answered(make: ConstraintCompiler) -> None:
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        (optional(json_schema.MAX_PROPERTIES + 1), "901 properties at one place"),
+        (optional(writer.MAX_PROPERTIES + 1), "901 properties at one place"),
         ({"anyOf": [optional(450), optional(450)]}, "900 properties at one place, 2 alternatives"),
         ({"properties": {f"o{k}": optional(800) for k in range(6)}}, "more than 4000 properties"),
         (PATTERNS, "200 patterns of names"),

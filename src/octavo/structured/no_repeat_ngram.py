@@ -12,7 +12,7 @@ from octavo.sampling.constraints import mask_of
 
 
 class NoRepeatNgram:
-    """A constraint (see constraints.Constraint).
+    """A constraint (see sampling.constraints.Constraint).
 
     Args:
         size: tokens of a run.

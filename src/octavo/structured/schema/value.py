@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.sampling.json_equality import equal, frozen, type_of
-from octavo.sampling.json_schema_refs import Schemas
+from octavo.structured.schema.equality import equal, frozen, type_of
+from octavo.structured.schema.refs import Schemas
 
 PARAM = "structured_outputs"
 MAX_NUMBER = 2**63 - 1
@@ -199,7 +199,7 @@ def _pattern(pattern: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _bytes_tokenizer() -> Any:
-    from octavo.sampling.grammar import GrammarVocabulary
+    from octavo.structured.grammar import GrammarVocabulary
 
     tokens = [bytes([byte]) for byte in range(256)] + [b"<end>"]
     return GrammarVocabulary(tokens, [256], [256], lambda text: list(text.encode())).tokenizer

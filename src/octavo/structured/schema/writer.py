@@ -2,7 +2,7 @@
 
 llguidance follows type, properties, items, bounds and patterns exactly, but not what combines schemas.
 So those are worked out here. A place in the answer has to satisfy a *conjunction*: a set of subschemas,
-some of them negated. It is expanded into alternatives that combine nothing any more (json_schema_cases):
+some of them negated. It is expanded into alternatives that combine nothing any more (cases.py):
 
     {allOf: [A, {anyOf: [B, C]}], not: D}   ->   A and B and not D,   or   A and C and not D
 
@@ -16,10 +16,10 @@ import math
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.sampling.json_equality import equal, frozen
-from octavo.sampling.json_schema_case import Case, Conjunction
-from octavo.sampling.json_schema_cases import Cases
-from octavo.sampling.json_schema_refs import PARAM, Schemas
+from octavo.structured.schema.case import Case, Conjunction
+from octavo.structured.schema.cases import Cases
+from octavo.structured.schema.equality import equal, frozen
+from octavo.structured.schema.refs import PARAM, Schemas
 
 MAX_DEFINITIONS = 2_000
 MAX_ARRAYS = 1_000

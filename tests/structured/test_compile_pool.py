@@ -11,9 +11,9 @@ import pytest
 
 from octavo.errors import InvalidRequestError, OverloadedError, ShuttingDownError
 from octavo.params import SamplingParams, StructuredOutputsParams
-from octavo.sampling import ConstraintCompiler, compile_pool
-from octavo.sampling.compile_pool import CompilePool, is_compiling
 from octavo.server.errors import to_api_error
+from octavo.structured import ConstraintCompiler, compile_pool
+from octavo.structured.compile_pool import CompilePool, is_compiling
 from support.grammars import ByteTokenizer
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.sampling.json_schema_case import Case, Conjunction
-from octavo.sampling.json_schema_refs import PARAM, Schemas
-from octavo.sampling.json_schema_value import matches_pattern, satisfies
+from octavo.structured.schema.case import Case, Conjunction
+from octavo.structured.schema.refs import PARAM, Schemas
+from octavo.structured.schema.value import matches_pattern, satisfies
 
 _BRANCHES = ("anyOf", "oneOf", "if", "dependentSchemas")  # what `not` holds evaluates nothing
 _MAX_NAME = 1_000

@@ -22,9 +22,9 @@ import pytest
 
 from octavo.checkpoints.hub import default_cache_dir
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.sampling import ConstraintCompiler
 from octavo.sampling.constraints import Constraint, full_mask
 from octavo.sampling.logits import allowed
+from octavo.structured import ConstraintCompiler
 from support.grammars import END, VOCAB, ByteTokenizer, compiled, reachable
 
 VERSION = "4.25.1"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.sampling.json_schema_refs import PARAM
-from octavo.sampling.json_schema_value import check_number
+from octavo.structured.schema.refs import PARAM
+from octavo.structured.schema.value import check_number
 
 Conjunction = frozenset[tuple[int, bool]]
 """(number of a subschema, True: it holds; False: it does not)."""

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams, StructuredOutputsParams
-from octavo.sampling.bad_words import BadWords, Vocabulary
-from octavo.sampling.compile_pool import CompilePool
-from octavo.sampling.grammar import Grammar, GrammarVocabulary
-from octavo.sampling.grammar_source import PARAM, cache_key, grammar_source
+from octavo.structured.bad_words import BadWords, Vocabulary
+from octavo.structured.compile_pool import CompilePool
+from octavo.structured.grammar import Grammar, GrammarVocabulary
+from octavo.structured.grammar_source import PARAM, cache_key, grammar_source
 
 CACHED = 256
 CACHED_BYTES = 256 << 20

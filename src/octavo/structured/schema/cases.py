@@ -17,11 +17,11 @@ from itertools import product
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.sampling.json_equality import type_of
-from octavo.sampling.json_schema_case import Case, Conjunction
-from octavo.sampling.json_schema_members import merge_array, merge_objects
-from octavo.sampling.json_schema_refs import PARAM, Schemas
-from octavo.sampling.json_schema_value import check_number, holds
+from octavo.structured.schema.case import Case, Conjunction
+from octavo.structured.schema.equality import type_of
+from octavo.structured.schema.members import merge_array, merge_objects
+from octavo.structured.schema.refs import PARAM, Schemas
+from octavo.structured.schema.value import check_number, holds
 
 MAX_CASES = 128
 TYPES = ("null", "boolean", "number", "string", "array", "object")

@@ -129,7 +129,7 @@ class _Wrapped:
 
 
 class Grammar:
-    """A compiled grammar: a constraint (see constraints.Constraint).
+    """A compiled grammar: a constraint (see sampling.constraints.Constraint).
 
     Args:
         source: in llguidance's format (grammar_source.py makes it).

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.sampling.constraints import full_mask
-from octavo.sampling.no_repeat_ngram import NoRepeatNgram
+from octavo.structured.no_repeat_ngram import NoRepeatNgram
 
 VOCAB = 5
 tokens = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30)

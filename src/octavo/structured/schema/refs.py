@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urljoin
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.sampling.json_equality import frozen
+from octavo.structured.schema.equality import frozen
 
 PARAM = "structured_outputs"
 MAX_DEPTH = 64

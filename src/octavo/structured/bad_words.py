@@ -42,7 +42,7 @@ class Vocabulary:
 
 
 class BadWords:
-    """A constraint (see constraints.Constraint)."""
+    """A constraint (see sampling.constraints.Constraint)."""
 
     def __init__(self, words: Sequence[str], vocabulary: Vocabulary) -> None:
         encoded = sorted({word.encode("utf-8", errors="surrogatepass") for word in words})

@@ -6,8 +6,8 @@ import pytest
 
 from octavo.errors import InvalidRequestError
 from octavo.params import StructuredOutputsParams
-from octavo.sampling.grammar_source import grammar_source
-from octavo.sampling.regex_size import repeats
+from octavo.structured.grammar_source import grammar_source
+from octavo.structured.regex_size import repeats
 
 
 @pytest.mark.parametrize(
