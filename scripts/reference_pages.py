@@ -12,7 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from octavo.checkpoints.hub import ALIASES
+from octavo.cli._flags import SAMPLING_HELP, flag_of
 from octavo.models.registry import families
+from octavo.params import DEFAULTS, NUMBERS, SamplingParams
+from octavo.params.declare import Number, texts
 from octavo.quant import registry as formats
 from octavo.quant import schemes
 from octavo.structured.schema import FORMATS, PARTLY, SUPPORTED
@@ -81,9 +84,40 @@ def schemas_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def sampling_page() -> str:
+    """The numbers of SamplingParams, and what each may be."""
+    lines = [NOTE, "", "# Sampling parameters", ""]
+    lines += [
+        "The numbers of `SamplingParams`. A value out of bounds is refused with the name of the field. They"
+    ]
+    lines += ["have the same names over HTTP, but for `logprobs` of chats: those are `top_logprobs`.", ""]
+    lines += [row(("field", "values", "default", "flag", "meaning")), row(["---"] * 5)]
+    meanings = texts(SamplingParams)
+    for name, number in NUMBERS.items():
+        flag = flag_of(name) if name in SAMPLING_HELP else None
+        cells = (
+            code([name]),
+            values(number),
+            f"`{DEFAULTS[name]}`",
+            code([flag] if flag else []),
+            meanings[name],
+        )
+        lines.append(row(cells))
+    lines += ["", "`top_k` -1 is 0. Lists, texts and switches are in the docstring of `SamplingParams`."]
+    return "\n".join([*lines, ""])
+
+
+def values(number: Number) -> str:
+    """The bounds of a number in words."""
+    kind = "integer" if number.kind is int else "number"
+    least = f"above {number.low}, at most" if number.above else f"{number.low} to"
+    return f"{kind}, {least} {number.high}" + (", or none" if number.optional else "")
+
+
 def pages() -> dict[Path, str]:
     """Every derived page: where it lies, what it should say."""
-    return {PAGES / "models.md": models_page(), PAGES / "json-schemas.md": schemas_page()}
+    made = {"models": models_page(), "json-schemas": schemas_page(), "sampling": sampling_page()}
+    return {PAGES / f"{name}.md": text for name, text in made.items()}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -31,7 +31,7 @@ def weights_of(seed: int, vocab: int = VOCAB, spread: float = 3.0) -> np.ndarray
 
 
 def kept_ids(weights: np.ndarray, min_p: float = 0.0, top_k: int = 0, top_p: float = 1.0) -> list[int]:
-    ids = keep(weights, min_p, top_k, top_p)
+    ids = keep(weights, {"min_p": min_p, "top_k": top_k, "top_p": top_p})
     return list(range(len(weights))) if ids is None else ids.tolist()
 
 
@@ -97,8 +97,8 @@ def test_top_p_counts_what_top_k_and_min_p_left() -> None:
 
 
 def test_top_k_beyond_the_vocabulary_keeps_all() -> None:
-    assert keep(weights_of(1), 0.0, VOCAB, 1.0) is None
-    assert keep(weights_of(1), 0.0, 2**31 - 1, 1.0) is None
+    for top_k in (VOCAB, 2**31 - 1):
+        assert keep(weights_of(1), {"min_p": 0.0, "top_k": top_k, "top_p": 1.0}) is None
 
 
 @settings(max_examples=300, deadline=None)

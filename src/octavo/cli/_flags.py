@@ -21,7 +21,8 @@ import typer
 
 from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError
-from octavo.params import SamplingParams
+from octavo.params import SHAPING, SamplingParams
+from octavo.params.declare import texts
 
 DEFAULT_MODEL = "smollm2"
 
@@ -58,19 +59,9 @@ ENGINE_HELP = {
     "served_model_name": "The model's name in the API. May be given several times; answers report the first.",
     "chat_template": "A Jinja template, or a file that holds one.",
 }
-SAMPLING_HELP = {
-    "max_tokens": "Most tokens to generate, within what the context holds.",
-    "temperature": "0: always the likeliest token.",
-    "top_p": "Keep the likeliest tokens that together reach this probability.",
-    "top_k": "Keep so many of the likeliest tokens; 0: all.",
-    "min_p": "Keep tokens at least this share as likely as the likeliest.",
-    "presence_penalty": "Subtracted once from tokens that were generated before.",
-    "frequency_penalty": "Subtracted for each time that they were.",
-    "repetition_penalty": "Divides the logits of all earlier tokens.",
-    "seed": "The same seed gives the same text.",
-    "stop": "End before this text. May be given several times.",
-    "ignore_eos": "Go on after the end-of-text token.",
-}
+_TEXTS = texts(SamplingParams)
+SAMPLING_HELP = {name: _TEXTS[name] for name in ("max_tokens", *SHAPING, "seed", "stop", "ignore_eos")}
+"""A number that shapes answers has a flag by being declared."""
 MORE_NAMES = {
     "page_size": ("--block-size",),
     "quantization": ("--quantize",),

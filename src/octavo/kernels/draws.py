@@ -39,6 +39,17 @@ ROW = np.dtype(
 )
 """The numbers of one row: what SamplingRows keeps and samplers read (C layout, aligned)."""
 
+
+def drawn_free(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether such a row [R] of dtype ROW is drawn without its mask first (Sampler, step 7).
+
+    A greedy one may be too: the likeliest token, if it is allowed, is the likeliest of those allowed.
+    """
+    plain = (rows["min_p"] == 0) & (rows["top_k"] == 0) & (rows["top_p"] == 1)
+    found: npt.NDArray[np.bool_] = plain | (rows["temperature"] == 0)
+    return found
+
+
 _NO_TOKENS, _NO_VALUES = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 

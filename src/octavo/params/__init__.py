@@ -3,6 +3,8 @@
 from octavo.params.beams import MAX_BEAM_WIDTH, MAX_LOGPROBS, BeamSearchParams
 from octavo.params.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, SampledToken
 from octavo.params.sampling import (
+    DEFAULTS,
+    DRAWING,
     MAX_ALLOWED_IDS,
     MAX_BAD_WORD_CHARS,
     MAX_BAD_WORDS,
@@ -11,13 +13,17 @@ from octavo.params.sampling import (
     MAX_STOP_CHARS,
     MAX_STOP_IDS,
     MAX_STOP_STRINGS,
+    NUMBERS,
     SEED_MASK,
+    SHAPING,
     RequestOutputKind,
     SamplingParams,
 )
 from octavo.params.structured import StructuredOutputsParams
 
 __all__ = [
+    "DEFAULTS",
+    "DRAWING",
     "MAX_ALLOWED_IDS",
     "MAX_BAD_WORDS",
     "MAX_BAD_WORDS_CHARS",
@@ -28,7 +34,9 @@ __all__ = [
     "MAX_STOP_CHARS",
     "MAX_STOP_IDS",
     "MAX_STOP_STRINGS",
+    "NUMBERS",
     "SEED_MASK",
+    "SHAPING",
     "BeamSearchParams",
     "CompletionOutput",
     "Logprob",

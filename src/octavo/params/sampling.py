@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from octavo.checks import booleans, integer, is_int, items, logit_bias, number, plain_number, token_ids
+from octavo.checks import booleans, is_int, items, logit_bias, plain_number, token_ids
 from octavo.errors import InvalidRequestError
 from octavo.params.beams import MAX_LOGPROBS, BeamSearchParams
+from octavo.params.declare import defaults, described, numbers, real, whole
 from octavo.params.structured import StructuredOutputsParams
 
 MAX_N = 128
@@ -22,6 +23,7 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_BAD_WORDS_CHARS = 8192
 SEED_MASK = (1 << 64) - 1
+LARGEST = 2**31 - 1
 
 
 class RequestOutputKind(Enum):
@@ -62,22 +64,34 @@ class SamplingParams:
         constraints: bad_words and structured_outputs as the sampler needs them; LLM fills this in.
     """
 
-    n: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: str | Sequence[str] = ()
+    n: int = whole(1, 1, MAX_N, "Completions for each prompt.")
+    presence_penalty: float = real(
+        0.0, -2, 2, "Subtracted once from tokens that were generated before.", "penalty"
+    )
+    frequency_penalty: float = real(0.0, -2, 2, "Subtracted for each time that they were.", "penalty")
+    repetition_penalty: float = real(
+        1.0, 0, 100, "Divides the logits of all earlier tokens.", "penalty", above=True
+    )
+    temperature: float = real(1.0, 0, 100, "0: always the likeliest token.", "draw")
+    top_p: float = real(
+        1.0, 0, 1, "Keep the likeliest tokens that together reach this probability.", "draw", above=True
+    )
+    top_k: int = whole(0, 0, LARGEST, "Keep so many of the likeliest tokens; 0: all.", "draw")
+    min_p: float = real(0.0, 0, 1, "Keep tokens at least this share as likely as the likeliest.", "draw")
+    seed: int | None = whole(None, -(2**63), SEED_MASK, "The same seed gives the same text.", optional=True)
+    stop: str | Sequence[str] = described((), "End before this text. May be given several times.")
     stop_token_ids: Sequence[int] = ()
-    ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    ignore_eos: bool = described(False, "Go on after the end-of-text token.")
+    max_tokens: int | None = whole(
+        16, 1, LARGEST, "Most tokens to generate, within what the context holds.", optional=True
+    )
+    min_tokens: int = whole(0, 0, LARGEST, "No end before so many tokens.")
+    logprobs: int | None = whole(
+        None, 0, MAX_LOGPROBS, "So many likeliest tokens, beside the one that came.", optional=True
+    )
+    prompt_logprobs: int | None = whole(
+        None, 0, MAX_LOGPROBS, "The same for the prompt's tokens.", optional=True
+    )
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -87,7 +101,9 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     bad_words: str | Sequence[str] = ()
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: int | None = whole(
+        None, 1, LARGEST, "Keep so many of the prompt's last tokens.", optional=True
+    )
     pooling: str | None = field(default=None, repr=False)
     beam_search: BeamSearchParams | None = None
     constraints: tuple[Any, ...] = field(default=(), repr=False, compare=False)
@@ -103,7 +119,7 @@ class SamplingParams:
             set_(self, "allowed_token_ids", token_ids("allowed_token_ids", self.allowed_token_ids))
         if isinstance(self.structured_outputs, Mapping):
             set_(self, "structured_outputs", StructuredOutputsParams(**self.structured_outputs))
-        for name in _NUMBERS:
+        for name in NUMBERS:
             set_(self, name, plain_number(getattr(self, name)))
         if self.top_k == -1:
             set_(self, "top_k", 0)
@@ -118,29 +134,13 @@ class SamplingParams:
         self._check_beams()
 
     def _check_numbers(self) -> None:
-        integer(self, "n", 1, MAX_N)
-        number(self, "temperature", 0.0, 100.0)
-        number(self, "top_p", 0.0, 1.0, low_open=True)
-        number(self, "min_p", 0.0, 1.0)
-        integer(self, "top_k", 0, 2**31 - 1)
-        number(self, "presence_penalty", -2.0, 2.0)
-        number(self, "frequency_penalty", -2.0, 2.0)
-        number(self, "repetition_penalty", 0.0, 100.0, low_open=True)
-        integer(self, "min_tokens", 0, 2**31 - 1)
-        if self.max_tokens is not None:
-            integer(self, "max_tokens", 1, 2**31 - 1)
-            if self.min_tokens > self.max_tokens:
-                raise InvalidRequestError(
-                    f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}", "min_tokens"
-                )
-        if self.logprobs is not None:
-            integer(self, "logprobs", 0, MAX_LOGPROBS)
-        if self.prompt_logprobs is not None:
-            integer(self, "prompt_logprobs", 0, MAX_LOGPROBS)
-        if self.truncate_prompt_tokens is not None:
-            integer(self, "truncate_prompt_tokens", 1, 2**31 - 1)
-        if self.seed is not None:
-            integer(self, "seed", -(2**63), SEED_MASK)
+        for name, number in NUMBERS.items():
+            if getattr(self, name) is not None or not number.optional:
+                number.check(self, name)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}", "min_tokens"
+            )
 
     def _check_lists(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -209,23 +209,17 @@ class SamplingParams:
         return dataclasses.replace(self, **changes)
 
 
-_NUMBERS = (
-    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k",
-    "min_p", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens",
-)  # fmt: skip
-
-
-_FLAGS = (
-    "ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
-    "include_stop_str_in_output",
-)  # fmt: skip
+NUMBERS, DEFAULTS = numbers(SamplingParams), defaults(SamplingParams)
+DRAWING = tuple(name for name, number in NUMBERS.items() if number.role == "draw")
+"""Numbers that only answers that are drawn obey."""
+SHAPING = (*DRAWING, *(name for name, number in NUMBERS.items() if number.role == "penalty"))
+"""Numbers that change which tokens come, in the order in which requests and commands have them."""
+_FLAGS = tuple(name for name, default in DEFAULTS.items() if isinstance(default, bool))
 
 
 _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
+    **{name: (DEFAULTS[name],) for name in DRAWING},
     "temperature": (0, 1),
-    "top_p": (1,),
-    "top_k": (0,),
-    "min_p": (0,),
     "stop": ((),),
     "seed": (None,),
     "prompt_logprobs": (None,),

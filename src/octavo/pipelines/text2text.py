@@ -13,7 +13,7 @@ from typing import Any, overload
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
-from octavo.params import BeamSearchParams, SamplingParams
+from octavo.params import DRAWING, BeamSearchParams, SamplingParams
 from octavo.sampling.constraints import Constraint, ForcedTokens
 from octavo.structured import NoRepeatNgram
 
@@ -63,19 +63,13 @@ KNOWN = (
     "max_new_tokens",
     "min_length",
     "min_new_tokens",
-    "min_p",
     "no_repeat_ngram_size",
     "num_beams",
     "num_return_sequences",
     "repetition_penalty",
     "seed",
-    "temperature",
-    "top_k",
-    "top_p",
+    *DRAWING,
 )
-
-
-_DRAWING = ("temperature", "top_k", "top_p", "min_p")
 
 
 class Text2TextPipeline:
@@ -215,7 +209,7 @@ class Wishes:
         return {"beam_search": search}
 
     def _refuse_drawing(self) -> None:
-        for name in _DRAWING:
+        for name in DRAWING:
             if name in self.given:
                 raise InvalidRequestError(f"{name} has no effect without do_sample=True", name)
 
@@ -234,7 +228,7 @@ class Wishes:
 
     def _shaping(self, sampled: bool, count: int) -> dict[str, Any]:
         if sampled:
-            return {"top_k": 50} | {name: self.values[name] for name in _DRAWING if name in self.values}
+            return {"top_k": 50} | {name: self.values[name] for name in DRAWING if name in self.values}
         self._refuse_drawing()
         if count != 1:
             raise InvalidRequestError(

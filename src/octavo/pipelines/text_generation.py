@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
-from octavo.params import CompletionOutput, SamplingParams
+from octavo.params import DRAWING, CompletionOutput, SamplingParams
 
 Message = Mapping[str, Any]
 Chat = Sequence[Message]
@@ -114,7 +114,7 @@ def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
     for name in WITHOUT_EFFECT & rest.keys():
         del rest[name]
     do_sample = rest.pop("do_sample", True)
-    shaping = {n: rest.pop(n) for n in ("temperature", "top_k", "top_p", "min_p") if n in rest}
+    shaping = {n: rest.pop(n) for n in DRAWING if n in rest}
     count = rest.pop("num_return_sequences", 1)
     if not do_sample:
         if shaping:

@@ -6,22 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.draws import F32, I32, I64, ROW, U32, Boost, TokenLists
+from octavo.kernels.draws import F32, I32, I64, ROW, U32, Boost, TokenLists, drawn_free
 
 __all__ = ["F32", "I32", "I64", "ROW", "U32", "Boost", "SamplingBatch", "TokenLists", "drawn_free"]
-
-
-def drawn_free(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether such a row [R] of dtype ROW is drawn without its mask first (Sampler, step 7).
-
-    A greedy one may be too: the likeliest token, if it is allowed, is the likeliest of those allowed.
-    """
-    plain = (rows["min_p"] == 0) & (rows["top_k"] == 0) & (rows["top_p"] == 1)
-    found: npt.NDArray[np.bool_] = plain | (rows["temperature"] == 0)
-    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

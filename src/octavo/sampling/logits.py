@@ -6,6 +6,8 @@ Both see one row alone, so its bits cannot depend on the batch.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -65,7 +67,7 @@ def allowed(mask: U32, vocab_size: int) -> Mask:
     return np.unpackbits(words.view(np.uint8), count=vocab_size, bitorder="little").view(np.bool_)
 
 
-def keep(weights: F32, min_p: float, top_k: int, top_p: float) -> Ids | None:
+def keep(weights: F32, numbers: Any) -> Ids | None:
     """Token ids in ascending order from which the draw chooses; None is all of them.
 
     In this order, each on what the one before left:
@@ -77,8 +79,9 @@ def keep(weights: F32, min_p: float, top_k: int, top_p: float) -> Ids | None:
 
     Args:
         weights [V]: the largest is 1.
-        min_p: 0 keeps all. top_k: 0 keeps all. top_p: 1 keeps all.
+        numbers: a row's record (ROW). min_p: 0 keeps all. top_k: 0 keeps all. top_p: 1 keeps all.
     """
+    min_p, top_k, top_p = float(numbers["min_p"]), int(numbers["top_k"]), float(numbers["top_p"])
     ids: Ids | None = None
     if min_p > 0:
         ids = np.flatnonzero(weights >= np.float32(min_p))

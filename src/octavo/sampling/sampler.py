@@ -144,7 +144,7 @@ def _weights(edited: F32, params: Any) -> tuple[F32, Ids | None]:
     with np.errstate(over="ignore"):  # a small temperature makes -inf of it, which is right
         inverse = np.minimum(np.float32(1) / params["temperature"], np.finfo(np.float32).max)
         weights = exp_negative((edited - edited.max()) * inverse)
-    return weights, keep(weights, float(params["min_p"]), int(params["top_k"]), float(params["top_p"]))
+    return weights, keep(weights, params)
 
 
 def _draw(logits: F32, batch: SamplingBatch, row: int, noise: Noise) -> int | RowError:

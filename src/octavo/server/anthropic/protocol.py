@@ -10,6 +10,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.server.openai.body import Int, Strict
 from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.fields import only_known
+from octavo.server.openai.sampling import shaping
 from octavo.server.tools.base import dumps
 
 Message = dict[str, Any]
@@ -67,15 +68,13 @@ def as_chat(body: MessagesRequest) -> ChatRequest:
         model=body.model,
         messages=messages,
         max_tokens=body.max_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
         stop=body.stop_sequences,
         stream=body.stream,
         tools=[_tool(tool, i) for i, tool in enumerate(body.tools)],
         tool_choice=choice,
         parallel_tool_calls=parallel,
         continue_final_message=prefill,
+        **shaping(body),
     )
 
 

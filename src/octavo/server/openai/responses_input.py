@@ -12,6 +12,7 @@ from octavo.server.openai.body import Int, Strict
 from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.fields import only_known
 from octavo.server.openai.items import Item
+from octavo.server.openai.sampling import shaping
 from octavo.server.openai.structured import from_response_format
 
 Message = dict[str, Any]
@@ -112,8 +113,6 @@ def as_chat(body: ResponsesRequest, messages: Sequence[Message]) -> ChatRequest:
         model=body.model,
         messages=[*first, *messages],
         max_tokens=body.max_output_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
         stream=body.stream,
         seed=body.seed,
         tools=[_tool(tool, i) for i, tool in enumerate(body.tools)],
@@ -123,6 +122,7 @@ def as_chat(body: ResponsesRequest, messages: Sequence[Message]) -> ChatRequest:
         cache_salt=body.cache_salt,
         priority=body.priority,
         user=body.user,
+        **shaping(body),
     )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from octavo.errors import InvalidRequestError
 from octavo.params import (
+    DEFAULTS,
     MAX_BEAM_WIDTH,
+    NUMBERS,
+    SHAPING,
     BeamSearchParams,
     RequestOutputKind,
     SamplingParams,
@@ -59,20 +61,29 @@ class StructuredOutputs(Strict):
     structural_tag: dict[str, Any] | str | None = None
 
 
-class GenerationRequest(Strict):
-    """What chat and completions share. Absent and null are the same."""
+class _First(Strict):
+    """The fields before the numbers: OpenAPI lists fields in the order in which they stand."""
 
     model: str | None = None
     n: Int = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: Int = 0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+
+
+if TYPE_CHECKING:
+    _Shaped = _First  # nobody names the numbers here: by their names they go on to SamplingParams
+else:
+    _JSON = {int: Int, float: float}
+    _Shaped = create_model(
+        "_Shaped",
+        __base__=_First,
+        **{name: (_JSON[NUMBERS[name].kind], DEFAULTS[name]) for name in SHAPING},
+    )
+
+
+class GenerationRequest(_Shaped):
+    """What chat and completions share. Absent and null are the same."""
+
     logit_bias: dict[str, float] | None = None
     seed: Int | None = None
     stop: Stops = ()
@@ -181,9 +192,10 @@ class GenerationRequest(Strict):
 
 
 _OWN = ("max_tokens", "logprobs", "prompt_logprobs", "structured_outputs")
-_SAME = tuple(
-    each.name
-    for each in dataclasses.fields(SamplingParams)
-    if each.name in GenerationRequest.model_fields and each.name not in _OWN
-)
+_SAME = tuple(name for name in DEFAULTS if name in GenerationRequest.model_fields and name not in _OWN)
 """Fields that mean the same here and in SamplingParams, whose checks give the errors."""
+
+
+def shaping(body: BaseModel) -> dict[str, Any]:
+    """The numbers that another API's request gives on to the chat that answers it."""
+    return {name: getattr(body, name) for name in SHAPING if name in type(body).model_fields}
