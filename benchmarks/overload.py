@@ -5,7 +5,7 @@
 First the peak: as many requests as fit, for a quarter of the time. Then 1.5 times that rate arrives,
 evenly, for all of it; what the queue has no room for is refused (a server answers 429). Wanted: the queue
 never above --max-waiting, output within 5 % of the peak, every page free at the end, and no growth of
-memory over the second half. The simulated version is in tests/bench/test_simulate.py.
+memory over the second half. The simulated version is in tests/lab/test_simulate.py.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from harness import Worker, python_with, report, usable_cores, write
 
-from octavo.bench.scores import NEAR_TIE, Quality, WindowScorer, windows
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.hub import resolve
 from octavo.config import EngineConfig
 from octavo.kernels.ops import F32
+from octavo.lab.scores import NEAR_TIE, Quality, WindowScorer, windows
 from octavo.tokenizer.folder import from_folder
 from octavo.tokenizer.gguf import from_gguf
 

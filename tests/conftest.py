@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from octavo.bench.driver import Driver
     from octavo.checkpoints.gguf import GGUFCheckpoint
     from octavo.tokenizer import Tokenizer
 
@@ -42,6 +43,14 @@ def smollm2_path() -> Path:
     from octavo.checkpoints import hub
 
     return hub.resolve("smollm2")
+
+
+@pytest.fixture(scope="session")
+def driver() -> Driver:
+    """The real model, a small engine."""
+    from octavo.bench.driver import Driver
+
+    return Driver("smollm2", max_model_len=256, max_num_seqs=4, num_pages=64)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in (
         "cli",
+        "lab",
         "bench",
         "cluster",
         "server pipelines",
@@ -188,6 +189,8 @@ def _is_stdlib(module: str) -> bool:
         ("octavo.kernels.cpu", "importlib.import_module('octavo.models.families.llama')", True),
         ("octavo.kernels.cpu", "from octavo import __version__", False),
         ("octavo.server.app", "from octavo.llm import AsyncLLM", False),
+        ("octavo.server.app", "from octavo.lab.simulate import X", True),
+        ("octavo.bench.sweep", "from octavo.lab.trace import X", True),
         ("octavo.models.families.llama", "from octavo.attic import x", True),
     ],
 )

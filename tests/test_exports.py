@@ -61,6 +61,13 @@ def test_params_need_no_numpy() -> None:
     assert not modules_after("from octavo import SamplingParams") & {"numpy", "tokenizers", "octavo.llm"}
 
 
+@pytest.mark.parametrize("command", ["bench", "plan", "serve", "chat", "generate", "run_batch"])
+def test_no_command_loads_the_laboratory_before_it_is_asked(command: str) -> None:
+    loaded = modules_after(f"import octavo.cli.{command}, octavo.bench, octavo.server.app")
+    assert f"octavo.cli.{command}" in loaded
+    assert not {name for name in loaded if name.startswith("octavo.lab")}
+
+
 def test_the_names_of_vllm_are_the_same_objects() -> None:
     assert octavo.AsyncLLMEngine is octavo.AsyncLLM
     assert callable(octavo.AsyncEngineArgs)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from octavo.assembly.memory import page_specs
-from octavo.bench.scores import WindowScorer
 from octavo.config import EngineConfig
 from octavo.errors import UnsupportedError
 from octavo.kernels.ops import F32, KVSpec
 from octavo.kernels.select import make_backend, native_available
+from octavo.lab.scores import WindowScorer
 
 TEXT = np.random.default_rng(5).integers(1000, 40_000, 160).tolist()
 

@@ -1,4 +1,4 @@
-"""Measuring: workloads, a load generator, the roofline, and benchmark_inference()."""
+"""Measuring: workloads, a load generator, the roofline, and benchmark_inference(). Experiments are lab/."""
 
 from octavo.bench.inference import BenchmarkResult, benchmark_inference
 

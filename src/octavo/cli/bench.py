@@ -18,10 +18,10 @@ from octavo.cli._flags import EngineChoice, engine_flags, option_group
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from octavo.bench.ablate import Ablation
     from octavo.bench.calibrate import Machine
     from octavo.bench.driver import Driver
     from octavo.bench.roofline import Line, Work
+    from octavo.lab.ablate import Ablation
 
 DEFAULT = "inference"
 NOT_MEASURED = (
@@ -193,10 +193,10 @@ def ablate(
 ) -> int:
     """What continuous batching, the prefix cache, chunked prefill and copy-on-write are worth here."""
     from octavo.assembly import load as assemble
-    from octavo.bench.ablate import ENGINE
-    from octavo.bench.ablate import ablate as run
     from octavo.cli._load import fetch
     from octavo.engine_args import EngineArgs
+    from octavo.lab.ablate import ENGINE
+    from octavo.lab.ablate import ablate as run
 
     fetch(engine.model, as_json)
     loaded = assemble(EngineArgs(engine.model, **ENGINE | dict(engine.options)).config)
@@ -208,7 +208,7 @@ def ablate(
     result = run(loaded, rounds, say)
     body = ablation_body(engine, result, rounds)
     if out:
-        from octavo.bench.plot import plot
+        from octavo.lab.plot import plot
 
         Path(f"{out}.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
         plot(result, f"{engine.model}, {body['machine']['cpu']['model']}", Path(f"{out}.png"))
@@ -267,9 +267,9 @@ def fragmentation(
     as_json: bool = JSON_FLAG,
 ) -> int:
     """KV memory that holds no token: pages beside contiguous slabs. Simulated, no model is loaded."""
-    from octavo.bench.fragmentation import fragmentation as run
-    from octavo.bench.trace import conversations, read_trace
     from octavo.config import SchedulerConfig
+    from octavo.lab.fragmentation import fragmentation as run
+    from octavo.lab.trace import conversations, read_trace
 
     config = SchedulerConfig(
         num_pages=kv_tokens // page_size,

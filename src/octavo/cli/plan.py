@@ -14,9 +14,9 @@ from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.bench.plan import ModelPlan
-    from octavo.bench.simulate import Simulated
     from octavo.config import SchedulerConfig
     from octavo.engine.cost import CostModel
+    from octavo.lab.simulate import Simulated
 
 TRACE = typer.Option(
     None, "--trace", help="Requests to plan for: JSON lines (Mooncake's names) or CSV (Azure's)."
@@ -40,7 +40,6 @@ def plan(
 ) -> int:
     """Print the memory that a model will take, and with --trace the waiting times and the throughput."""
     from octavo.bench.plan import plan_model
-    from octavo.bench.trace import read_trace
     from octavo.cli._load import fetch
     from octavo.engine_args import EngineArgs
 
@@ -50,7 +49,11 @@ def plan(
         raise InvalidRequestError(f"--memory must be 0 or a positive number of GiB, not {memory}")
     if trace is None and (cost_model or speed != 1.0):
         raise InvalidRequestError("--cost-model and --speed need --trace")
-    requests = None if trace is None else read_trace(trace)
+    requests = None
+    if trace is not None:
+        from octavo.lab.trace import read_trace
+
+        requests = read_trace(trace)
     fetch(engine.model, as_json)
     free = int(memory * 2**30) or None
     planned = plan_model(EngineArgs(engine.model, **engine.options).config, free)
@@ -58,7 +61,7 @@ def plan(
     if not as_json:
         print_memory(planned)
     if requests is not None:
-        from octavo.bench.simulate import simulate
+        from octavo.lab.simulate import simulate
 
         cost = _cost(engine, cost_model)
         arriving = [dataclasses.replace(r, arrival_s=r.arrival_s / speed) for r in requests]
@@ -72,9 +75,9 @@ def plan(
 
 
 def _cost(engine: EngineChoice, given: str) -> CostModel:
-    from octavo.bench.cost import calibrate
     from octavo.bench.driver import Driver
     from octavo.engine.cost import CostModel
+    from octavo.lab.cost import calibrate
 
     return CostModel.read(given) if given else calibrate(Driver(engine.model, **engine.options))
 

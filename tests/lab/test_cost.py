@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bench.cost import calibrate, features, fit
 from octavo.bench.driver import Driver
 from octavo.engine.cost import CostModel
 from octavo.engine.plan import RowStep, StepPlan
 from octavo.errors import InvalidRequestError
+from octavo.lab.cost import calibrate, features, fit
 
 TRUE = CostModel(2e-3, 3e-4, 1e-8, 5e-5)
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from octavo.assembly import Loaded
 from octavo.beam_search import sampling_params
-from octavo.bench.baselines import ContiguousKV, StaticScheduler
 from octavo.bench.stats import percentile
 from octavo.bench.workload import random_prompts
 from octavo.config import SchedulerConfig
@@ -22,6 +21,7 @@ from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import OctavoError
+from octavo.lab.baselines import ContiguousKV, StaticScheduler
 from octavo.params import BeamSearchParams, SamplingParams
 from octavo.sampling.beam import BeamSearch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from octavo.bench.ablate import Ablation
 from octavo.errors import UnsupportedError
+from octavo.lab.ablate import Ablation
 
 WITH, WITHOUT, LIMIT = "#2b6cb0", "#a0aec0", "#c53030"
 

@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from octavo.assembly import Loaded
-from octavo.bench import ablate
-from octavo.bench.ablate import (
+from octavo.bench.driver import Driver
+from octavo.cli import main
+from octavo.engine.scheduler import Scheduler
+from octavo.errors import UnsupportedError
+from octavo.lab import ablate
+from octavo.lab.ablate import (
     LONG,
     SHORT,
     Ablation,
@@ -28,12 +32,8 @@ from octavo.bench.ablate import (
     prefix_hit,
     sharing,
 )
-from octavo.bench.baselines import StaticScheduler
-from octavo.bench.driver import Driver
-from octavo.bench.plot import plot
-from octavo.cli import main
-from octavo.engine.scheduler import Scheduler
-from octavo.errors import UnsupportedError
+from octavo.lab.baselines import StaticScheduler
+from octavo.lab.plot import plot
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], loaded: Loaded
 ) -> None:
     monkeypatch.setattr("octavo.assembly.load", lambda config: loaded)
-    monkeypatch.setattr("octavo.bench.ablate.ablate", lambda loaded, rounds, say: RESULT)
+    monkeypatch.setattr("octavo.lab.ablate.ablate", lambda loaded, rounds, say: RESULT)
     assert main(["bench", "ablate", "--out", str(tmp_path / "x"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "x.json").read_text())

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.bench.baselines import ContiguousKV, StaticScheduler
-from octavo.bench.fragmentation import fragmentation
-from octavo.bench.simulate import Simulation
-from octavo.bench.trace import TraceRequest, conversations
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
 from octavo.engine.plan import StepPlan, StepResult
 from octavo.engine.scheduler import Scheduler
+from octavo.lab.baselines import ContiguousKV, StaticScheduler
+from octavo.lab.fragmentation import fragmentation
+from octavo.lab.simulate import Simulation
+from octavo.lab.trace import TraceRequest, conversations
 from octavo.params import SamplingParams
 from support.toy_executor import Toy, ToyExecutor, alone
 
