@@ -12,7 +12,8 @@ struct NormArrays {
     float eps;
 };
 
-// The arrays of a batch, taken by their names from a kernels/batch.py ForwardBatch, and held as long as this lives.
+// The arrays of a batch, taken by their names from a ForwardBatch (kernels/forward_batch.py), and held as long as
+// this lives.
 class BatchArrays {
 public:
     // Throws std::invalid_argument where one is no array of its type or their lengths disagree.

@@ -11,9 +11,9 @@ import torch
 from gpu.drive import Driver
 from gpu.models import TINY, Model, Shape
 from gpu.verify import verify
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda import make
 from octavo.kernels.cuda.moe import route as route_on_device
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Activation, AttentionSpec, Inputs, KVSpec, Rotary, Routing, Rows, Tensor
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_math import round_to_int8, route
@@ -278,9 +278,9 @@ def pages(device: str, dtype: str) -> Iterator[Check]:
 def draws(device: str, rows: int, vocab: int) -> Iterator[Check]:
     """Draws on the device against the CPU's sampler: how many rows differ."""
     from octavo.kernels.cuda.sample import Copied, DeviceSampler, Kind, Slate
-    from octavo.sampling.batch import ROW, SamplingBatch, TokenLists
     from octavo.sampling.device import DrawMaker, read
     from octavo.sampling.sampler import Sampler
+    from octavo.sampling.sampling_batch import ROW, SamplingBatch, TokenLists
 
     rng, place = np.random.default_rng(4), torch.device(device)
     none = TokenLists.none(rows)

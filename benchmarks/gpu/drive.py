@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from gpu.models import Model
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.draws import Draws, Numbers, idle_rows
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Inputs, Limits, Ops, Tensor
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from octavo.checkpoints import open_checkpoint
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda import make
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Inputs, Limits, Ops, Tensor
 from octavo.kernels.reference import ReferenceBackend
 from octavo.models.load import load_model

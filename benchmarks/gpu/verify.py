@@ -10,9 +10,9 @@ import numpy as np
 
 from gpu.drive import Driver, draws_with
 from gpu.models import TINY, Model
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda import make
 from octavo.kernels.draws import Draws
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.trees import masks_of
 
 COUNT, PROMPT = 3, 21

@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.hub import resolve
 from octavo.kernels import _native
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_lower import Built, Recorded, build, parts
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Inputs, Rows
 from octavo.kernels.program import Buffer, Call, Recorder, fuse
 from octavo.models.load import load_model

@@ -21,9 +21,9 @@ from octavo.checkpoints import hub
 from octavo.cli._app import run
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, CheckpointError, UnsupportedError
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
 from octavo.kernels.cuda.device import NO_DRIVER, Choice
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.weight import Weight
 
 SMALL = {"max_model_len": 512, "max_num_seqs": 4, "num_pages": 512, "threads": 1}

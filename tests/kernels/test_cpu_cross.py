@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, AttentionSpec, Backend, Inputs, KVSpec, Limits, Ops, Sight, Tensor
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_math import attend

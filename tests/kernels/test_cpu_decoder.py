@@ -17,9 +17,9 @@ from octavo.kernels.select import native_available
 if not native_available():
     pytest.skip("the extension is not built", allow_module_level=True)
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.draws import Asked, Scored, Scores
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import (
     DecodeRows,
     Inputs,
@@ -28,10 +28,10 @@ from octavo.kernels.ops import (
     Scaling,
     Tensor,
 )
-from octavo.sampling.batch import ROW, SamplingBatch, TokenLists
 from octavo.sampling.native import make_sampler
 from octavo.sampling.native import scored as with_scores
 from octavo.sampling.sampler import RowError
+from octavo.sampling.sampling_batch import ROW, SamplingBatch, TokenLists
 from support.kernels import random_weight
 
 ROWS, LENGTH, PAGE, VOCAB = 5, 23, 4, 64

@@ -13,9 +13,9 @@ from octavo.kernels.select import native_available
 if not native_available():
     pytest.skip("the extension is not built", allow_module_level=True)
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
 from octavo.kernels.draws import Asked, Scored, Scores
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,
     DecodeRows,
@@ -27,8 +27,8 @@ from octavo.kernels.ops import (
 )
 from octavo.kernels.program import Buffer
 from octavo.kernels.weight import Layout, Weight
-from octavo.sampling.batch import ROW, SamplingBatch, TokenLists
 from octavo.sampling.native import make_sampler
+from octavo.sampling.sampling_batch import ROW, SamplingBatch, TokenLists
 from support.kernels import limits_of, normal, random_weight, tokens_batch
 
 ISAS = instruction_sets()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import CapacityError, InvalidRequestError
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,
     Activation,

@@ -12,8 +12,8 @@ import pytest
 
 from octavo.errors import UnsupportedError
 from octavo.kernels import program as program_module
-from octavo.kernels.batch import EXTRAS, Extras, ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
+from octavo.kernels.forward_batch import EXTRAS, Extras, ForwardBatch
 from octavo.kernels.ops import F32, AttentionSpec, Backend, Inputs, KVSpec, Limits, Ops, Program, Rows, Tensor
 from octavo.kernels.program import Recorder, fuse, plan_arena
 from octavo.kernels.reference import ReferenceBackend

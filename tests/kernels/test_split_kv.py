@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, instruction_sets
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, AttentionSpec, Backend, Inputs, KVCache, KVSpec, Limits, Ops, Tensor
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.split_kv import SplitKVCache

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuKVCache, CpuProgram
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.select import native_available
 from octavo.runtime import page_moves
 from octavo.runtime.page_file import MappedPages

@@ -8,7 +8,7 @@ import pytest
 
 from octavo import quant
 from octavo.checkpoints.base import StoredTensor
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available

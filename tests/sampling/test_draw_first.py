@@ -14,10 +14,10 @@ from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.select import native_available
 from octavo.params import SampledToken
 from octavo.sampling import Sampler, SamplingBatch, TokenLists, sampler
-from octavo.sampling.batch import ROW
 from octavo.sampling.constraints import AllowedTokens, Constraint, ForcedTokens, full_mask
 from octavo.sampling.logits import allowed
 from octavo.sampling.native import make_sampler
+from octavo.sampling.sampling_batch import ROW
 from octavo.structured import ConstraintCompiler
 from octavo.structured.bad_words import BadWords, Vocabulary
 from octavo.structured.grammar import GrammarMatcher

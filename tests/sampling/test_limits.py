@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from octavo.sampling.batch import U32
 from octavo.sampling.constraints import (
     AllowedTokens,
     BatchedMatcher,
@@ -16,6 +15,7 @@ from octavo.sampling.constraints import (
     Matcher,
 )
 from octavo.sampling.limits import LimitMasks, RowLimits
+from octavo.sampling.sampling_batch import U32
 
 VOCAB = 40
 

@@ -18,8 +18,8 @@ from octavo.kernels.cpu import CpuBackend, instruction_sets
 from octavo.kernels.draws import Scores
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling import Sampler, SamplingBatch, TokenLists
-from octavo.sampling.batch import ROW, Boost
 from octavo.sampling.native import NativeSampler, make_sampler
+from octavo.sampling.sampling_batch import ROW, Boost
 from support.draws import lists, random_boost, random_logits, random_mask, random_params
 
 BACKENDS = {(isa, 1): CpuBackend(1, isa) for isa in instruction_sets()} | {

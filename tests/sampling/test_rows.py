@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
 from octavo.sampling import SamplingRows
-from octavo.sampling.batch import ROW, U32
+from octavo.sampling.sampling_batch import ROW, U32
 from octavo.sampling.wishes import TokenCounts
 
 VOCAB = 40

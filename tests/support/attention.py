@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu import CpuBackend, CpuKVCache
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVSpec, Limits, Rows, Tensor
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Inputs, Ops, Rows, Tensor
 from octavo.kernels.reference import ReferenceBackend
 

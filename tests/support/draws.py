@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from octavo.sampling.batch import ROW, Boost, TokenLists
+from octavo.sampling.sampling_batch import ROW, Boost, TokenLists
 
 
 def lists(rng: np.random.Generator, rows: int, vocab: int, values: Callable[[int], np.ndarray]) -> TokenLists:

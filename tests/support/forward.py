@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from octavo.checkpoints import open_checkpoint
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Limits, Program
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.select import native_available

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Limits
 from octavo.kernels.weight import Layout, Weight
 

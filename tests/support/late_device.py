@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.draws import Drawn, Draws, Scores
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Forward, KVCache, Limits, Program
 from octavo.sampling import Sampler, SamplingBatch, TokenLists
 from octavo.sampling.sampler import RowError

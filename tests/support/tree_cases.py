@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, AttentionSpec, KVSpec, Ops, Rotary, Tensor
 from octavo.kernels.trees import masks_of
 from support.cuda import Apply, Inputs, by_reference

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.errors import UnsupportedError
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
 from octavo.kernels.weight import BLOCK, Layout, Weight
 

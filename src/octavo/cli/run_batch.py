@@ -16,7 +16,7 @@ from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
-    from octavo.server.batch import BatchTotals, Progress
+    from octavo.server.batch_files import BatchTotals, Progress
 
 MAX_BODY_BYTES = 64 << 20
 
@@ -33,12 +33,12 @@ def run_batch(
 ) -> int:
     """Answer the requests of a batch file. What the output has answers for is not done again."""
     from octavo.cli._load import fetch, load
-    from octavo.server import batch
+    from octavo.server import batch_files
 
     forms = parsers(tool_call_parser, reasoning_parser)
     if source.resolve() == target.resolve():
         raise InvalidRequestError("the requests and the answers are the same file")
-    batch.answered(target, batch.check(source))
+    batch_files.answered(target, batch_files.check(source))
     fetch(engine.model, quiet=as_json)
     llm = load(engine)
     try:
@@ -57,9 +57,9 @@ def run_batch(
 async def _run(
     llm: AsyncLLM, source: Path, target: Path, at_once: int, progress: Progress, forms: dict[str, Any]
 ) -> BatchTotals:
-    from octavo.server import batch
+    from octavo.server import batch_files
     from octavo.server.app import create_app
     from octavo.server.state import ServerSettings
 
     settings = ServerSettings(max_body_bytes=MAX_BODY_BYTES, max_concurrent_requests=at_once + 1, **forms)
-    return await batch.run(create_app(llm, settings), source, target, at_once, progress)
+    return await batch_files.run(create_app(llm, settings), source, target, at_once, progress)

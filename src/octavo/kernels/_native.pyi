@@ -6,8 +6,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.draws import Asked, Edits, Scored, Scores
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import DecodeRows, Routing
 
 _F32: TypeAlias = npt.NDArray[np.float32]

@@ -10,8 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.batch import ForwardBatch, Limits
 from octavo.kernels.draws import Asked, DeviceSteps, Edits, Scored, Scores
+from octavo.kernels.forward_batch import ForwardBatch, Limits
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight, Tensor
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from octavo.errors import InvalidRequestError
 from octavo.kernels import _native
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cpu_lower import Built, CpuKVLayer, Recorded, build
 from octavo.kernels.cpu_weight import CpuWeight, pack
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,
     U8,

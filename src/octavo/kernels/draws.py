@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

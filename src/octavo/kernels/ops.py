@@ -1,9 +1,9 @@
 """The hardware boundary: what model code, the runtime and the backends have in common.
 
-types.py       handles (Tensor, Inputs, PackedWeight) and specs (AttentionSpec, Routing, KVSpec)
-operations.py  Ops: every operation that model code may use
-batch.py       ForwardBatch: the arrays of one forward pass, and Limits of them
-backend.py     Backend: what makes weights, pages, programs and samplers
+types.py          handles (Tensor, Inputs, PackedWeight) and specs (AttentionSpec, Routing, KVSpec)
+operations.py     Ops: every operation that model code may use
+forward_batch.py  ForwardBatch: the arrays of one forward pass, and Limits of them
+backend.py        Backend: what makes weights, pages, programs and samplers
 
 Model code is ordinary Python over the methods of Ops. It sees Tensors as opaque handles: a row kind and
 a width, no shape arithmetic, no slicing, no operators, so that whatever a forward does can be
@@ -28,7 +28,7 @@ from octavo.kernels.backend import (
     RowDecoder,
     RowSampler,
 )
-from octavo.kernels.batch import Limits
+from octavo.kernels.forward_batch import Limits
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import (
     F32,

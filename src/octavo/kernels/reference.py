@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels import trees
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,
     NO_NORMS,

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Limits
 
 F64 = npt.NDArray[np.float64]

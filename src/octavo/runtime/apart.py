@@ -20,11 +20,11 @@ from octavo.engine.plan import SampledToken
 from octavo.kernels.draws import Asked, Scored, Scores
 from octavo.kernels.ops import RowDecoder
 from octavo.runtime.states import RequestStates
-from octavo.sampling.batch import SamplingBatch
 from octavo.sampling.checks import Checks
 from octavo.sampling.native import NativeSampler, scored
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError
+from octavo.sampling.sampling_batch import SamplingBatch
 from octavo.sampling.wishes import OtherRows
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.engine.plan import EncoderInput, RowStep
-from octavo.kernels.batch import I32, ForwardBatch
+from octavo.kernels.forward_batch import I32, ForwardBatch
 from octavo.runtime.states import RequestStates
 
 I64 = npt.NDArray[np.int64]

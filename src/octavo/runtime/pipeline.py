@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.draws import DeviceSteps, Pending
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
 from octavo.models.registry import Model
 from octavo.runtime.batch import gather_batch
@@ -32,9 +32,9 @@ from octavo.runtime.runner import Done, ModelRunner, with_vectors
 from octavo.runtime.scores import Scores
 from octavo.runtime.states import RequestStates
 from octavo.runtime.vectors import Vector
-from octavo.sampling.batch import SamplingBatch
 from octavo.sampling.device import DrawMaker, read
 from octavo.sampling.sampler import RowError
+from octavo.sampling.sampling_batch import SamplingBatch
 
 Vectors = dict[int, Vector | RowError]
 

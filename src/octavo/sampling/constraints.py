@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from octavo.sampling.batch import U32
+from octavo.sampling.sampling_batch import U32
 
 ALL = np.uint32(0xFFFFFFFF)
 

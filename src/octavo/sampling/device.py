@@ -6,9 +6,9 @@ import numpy as np
 
 from octavo.kernels.draws import Drawn, Draws, Numbers
 from octavo.params import SampledToken
-from octavo.sampling.batch import SamplingBatch
 from octavo.sampling.native import ERRORS, scored
 from octavo.sampling.sampler import RowError
+from octavo.sampling.sampling_batch import SamplingBatch
 
 
 class DrawMaker:

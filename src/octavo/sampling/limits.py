@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from octavo.sampling.batch import U32
 from octavo.sampling.constraints import (
     ALONE_S,
     BatchedMasks,
@@ -16,6 +15,7 @@ from octavo.sampling.constraints import (
     full_mask,
     mask_of,
 )
+from octavo.sampling.sampling_batch import U32
 
 
 class RowLimits:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.sampling.batch import F32, U32, SamplingBatch
 from octavo.sampling.distribution import CHUNK, Ids, total
+from octavo.sampling.sampling_batch import F32, U32, SamplingBatch
 
 Mask = npt.NDArray[np.bool_]
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from octavo.kernels.draws import Scores
 from octavo.kernels.ops import Backend, RowSampler
 from octavo.params import SampledToken
-from octavo.sampling.batch import F32, SamplingBatch
 from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite, score, with_candidates
+from octavo.sampling.sampling_batch import F32, SamplingBatch
 
 ERRORS = {-1: NO_TOKEN, -2: not_finite("NaN"), -3: not_finite("infinity")}
 """Why there is no token, by what stands in its place (csrc/sample.h)."""

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from octavo.errors import InvalidRequestError
 from octavo.params import SEED_MASK, SamplingParams
-from octavo.sampling.batch import F32, I32, ROW, U32, SamplingBatch, TokenLists, drawn_free
 from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, full_mask
 from octavo.sampling.limits import LimitMasks, RowLimits
+from octavo.sampling.sampling_batch import F32, I32, ROW, U32, SamplingBatch, TokenLists, drawn_free
 from octavo.sampling.wishes import OtherRows, TokenCounts, Wishes
 
 

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from octavo.errors import NO_TOKEN_ALLOWED
 from octavo.params import SampledToken
-from octavo.sampling.batch import F32, SamplingBatch, drawn_free
 from octavo.sampling.distribution import CHUNK, Ids, draw, log_sum_exp, total
 from octavo.sampling.elementary import F64, exp_negative
 from octavo.sampling.logits import allowed, edit, keep, kth_largest
 from octavo.sampling.noise import Stream, race_noise
+from octavo.sampling.sampling_batch import F32, SamplingBatch, drawn_free
 
 Noise = tuple[F64, F64]
 """Of one draw: for each chunk, and for each place in a chunk."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.sampling.batch import F32, I32
 from octavo.sampling.limits import RowLimits
+from octavo.sampling.sampling_batch import F32, I32
 
 
 class TokenCounts:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from octavo.sampling.batch import U32
 from octavo.sampling.constraints import mask_of
+from octavo.sampling.sampling_batch import U32
 
 
 class Vocabulary:

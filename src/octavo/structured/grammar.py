@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import GRAMMAR_FAILED, InvalidRequestError
-from octavo.sampling.batch import U32
 from octavo.sampling.constraints import ALL, BatchedMatcher, ConstraintError, full_mask
 from octavo.sampling.logits import allowed
+from octavo.sampling.sampling_batch import U32
 
 ORIGINALS = 2
 """Of each grammar: so many threads at most compute its masks at once."""

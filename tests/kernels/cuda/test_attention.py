@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda import launch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVSpec, Ops, Rotary, Tensor
 from support import attention
 from support.cuda import REFERENCE, Apply, by_reference, interpreted, run

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from octavo.sampling import SamplingBatch, TokenLists
-from octavo.sampling.batch import ROW
 from octavo.sampling.device import DrawMaker
 from octavo.sampling.sampler import Sampler
+from octavo.sampling.sampling_batch import ROW
 from support.cuda import interpreted
 
 F = np.float32

@@ -15,9 +15,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from octavo.sampling import Sampler, SamplingBatch, TokenLists
-from octavo.sampling.batch import ROW
 from octavo.sampling.device import DrawMaker, read
 from octavo.sampling.sampler import RowError
+from octavo.sampling.sampling_batch import ROW
 from support.cuda import interpreted
 from support.draws import lists, random_boost, random_logits, random_mask, random_params
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from octavo.errors import DeviceLostError, StepTooLargeError
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Limits
 from octavo.params import SamplingParams
 from octavo.sampling import Sampler

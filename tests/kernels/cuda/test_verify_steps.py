@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.kernels.batch import ForwardBatch
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Limits
 from octavo.kernels.trees import masks_of
 from octavo.params import SamplingParams

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import torch
 
 from octavo.errors import InvalidRequestError
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.capture import Captures, Recorder
 from octavo.kernels.cuda.device import SHARE
 from octavo.kernels.cuda.eager import EagerOps, EagerProgram, OpsMaker
@@ -19,6 +18,7 @@ from octavo.kernels.cuda.ops import Constants
 from octavo.kernels.cuda.program import GraphProgram
 from octavo.kernels.cuda.steps import Steps
 from octavo.kernels.cuda.weight import CudaWeight, pack
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Backend, Forward, KVSpec, Limits, Program
 from octavo.kernels.weight import Weight
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.cuda.batch import DeviceBatch, Staging
-from octavo.kernels.cuda.batch import words_of as tree_words
+from octavo.kernels.cuda.device_batch import DeviceBatch, Staging
+from octavo.kernels.cuda.device_batch import words_of as tree_words
 from octavo.kernels.cuda.launch import next_power_of_2
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Limits
 
 MAX_QUERY = 64

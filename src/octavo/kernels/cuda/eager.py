@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.cuda.batch import DeviceBatch, move
+from octavo.kernels.cuda.device_batch import DeviceBatch, move
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.ops import Constants, CudaOps, value
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Forward, Inputs, Limits, Rows, Tensor
 from octavo.kernels.program import Signature
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo.kernels.cuda import attention, moe, rotary, rows
-from octavo.kernels.cuda.batch import DeviceBatch
+from octavo.kernels.cuda.device_batch import DeviceBatch
 from octavo.kernels.cuda.gemm import Policy, product, widen
 from octavo.kernels.cuda.integer import Rounded
 from octavo.kernels.cuda.kv import CudaKVLayer

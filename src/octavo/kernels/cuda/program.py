@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.buckets import Bucket, Form, Forms
 from octavo.kernels.cuda.capture import Captures
 from octavo.kernels.cuda.eager import Given, OpsMaker, on_host, values
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.ops import value
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Forward, Inputs, Limits, Rows
 from octavo.kernels.program import Signature
 

@@ -20,16 +20,16 @@ import numpy.typing as npt
 import torch
 
 from octavo.errors import UnsupportedError
-from octavo.kernels.batch import ForwardBatch
-from octavo.kernels.cuda.batch import DeviceBatch, move
 from octavo.kernels.cuda.buckets import MAX_QUERY, Bucket, Form, Forms
 from octavo.kernels.cuda.capture import Captures
+from octavo.kernels.cuda.device_batch import DeviceBatch, move
 from octavo.kernels.cuda.eager import OpsMaker
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.lane import Lane
 from octavo.kernels.cuda.ops import value
 from octavo.kernels.cuda.sample import Copied, DeviceSampler, Kind, Slate, feed
 from octavo.kernels.draws import Draws
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Forward, Inputs, Limits
 from octavo.kernels.program import Signature
 

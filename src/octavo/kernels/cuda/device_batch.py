@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from octavo.kernels.batch import ForwardBatch
 from octavo.kernels.cuda.attention_plan import Queries
 from octavo.kernels.cuda.lane import Lane
+from octavo.kernels.forward_batch import ForwardBatch
 
 FIELDS = ("token_ids", "positions", "slots", "query_start", "context_lens", "page_tables", "sampled")
 
