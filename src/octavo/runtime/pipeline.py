@@ -26,11 +26,10 @@ from octavo.kernels.draws import DeviceSteps, Pending
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
 from octavo.models.registry import Model
-from octavo.runtime.batch import gather_batch
 from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.runner import Done, ModelRunner, with_vectors
 from octavo.runtime.scores import Scores
-from octavo.runtime.states import RequestStates
+from octavo.runtime.states import RequestStates, gather_batch
 from octavo.runtime.vectors import Vector
 from octavo.sampling.device import DrawMaker, read
 from octavo.sampling.sampler import RowError

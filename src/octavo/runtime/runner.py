@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
 from octavo.kernels.ops import Backend, DecodeRows, Inputs, KVCache, Limits, Ops, Program, Tensor
 from octavo.models.registry import Embedder, EncoderDecoder, Model
-from octavo.runtime.batch import encoder_batch, gather_batch
 from octavo.runtime.decoding import Decoding
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.scores import PromptScores, Scores
-from octavo.runtime.states import RequestStates
+from octavo.runtime.states import RequestStates, encoder_batch, gather_batch
 from octavo.runtime.vectors import END, PromptVectors, Vector
 from octavo.sampling.native import NativeSampler, make_sampler
 from octavo.sampling.rows import SamplingRows

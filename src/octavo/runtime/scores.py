@@ -16,8 +16,7 @@ from dataclasses import replace
 
 from octavo.engine.plan import NewRow, RowStep, SampledToken
 from octavo.kernels.ops import Program
-from octavo.runtime.batch import gather_batch
-from octavo.runtime.states import RequestStates
+from octavo.runtime.states import RequestStates, gather_batch
 from octavo.sampling.sampler import Sampler
 
 Scores = dict[int, tuple[int, tuple[SampledToken, ...]]]

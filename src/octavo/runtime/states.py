@@ -1,4 +1,4 @@
-"""RequestStates: what the runner remembers per row, as arrays, so that a step is a few gathers.
+"""RequestStates: what the runner remembers per row, as arrays, so that a step's batch is a few gathers.
 
     row      0        1        2   ...  max_num_seqs - 1
     tokens   [ids of the prompt, then of the answer ......]   [rows, max_model_len + 1]
@@ -18,11 +18,17 @@ the engine never sends a token twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
-from octavo.engine.plan import NewRow, RowStep
+from octavo.engine.plan import EncoderInput, NewRow, RowStep
+from octavo.kernels.forward_batch import I32, ForwardBatch
+
+I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +117,164 @@ class RequestStates:
         length = int(self.length[row])
         self.tokens[row, length] = token_id
         self.length[row] = length + 1
+
+
+def gather_batch(
+    steps: Sequence[RowStep], states: RequestStates, every: bool = False, coming: I64 | None = None
+) -> ForwardBatch:
+    """The batch of these steps, in their order.
+
+    Sampled are the last tokens of the steps that ask for it.
+
+    Args:
+        every: the logits after every token are wanted.
+        coming [rows]: tokens of each row that are drawn and not known here yet; None: there are none.
+
+    Raises:
+        ValueError: a step has drafts, or computes tokens that nobody knows.
+    """
+    known = states.length if coming is None else states.length + coming
+    if steps and not every and not states.has_encoder and all(s.count == 1 and s.sample for s in steps):
+        return _decoding(steps, states, known)
+    rows = np.array([s.row for s in steps], np.int32)
+    start = np.array([s.start for s in steps], np.int32)
+    count = np.array([s.count for s in steps], np.int32)
+    if any(s.drafts for s in steps) or (start + count > known[rows]).any():
+        raise _refusal(steps, known)
+    query_start = np.zeros(len(steps) + 1, np.int32)
+    np.cumsum(count, out=query_start[1:])
+    total = int(query_start[-1])
+    if total == len(steps):  # every row decodes one token: no repeats to lay out
+        row_of, positions = rows, start
+    else:
+        row_of = np.repeat(rows, count)
+        offset = np.arange(total, dtype=np.int32) - np.repeat(query_start[:-1], count)
+        positions = np.repeat(start, count) + offset
+    page_size = states.page_size
+    page = states.pages[row_of, positions // page_size]
+    sampled = np.array([i for i, s in enumerate(steps) if s.sample], np.int32)
+    last = query_start[1:][sampled] - np.int32(1)
+    context = start + count
+    width = -(-int(context.max(initial=1)) // page_size)
+    local_slots, local_tables = None, None
+    if states.local_pages is not None:
+        local_slots = _slots(states.local_pages[row_of, positions // page_size], positions, page_size)
+        local_tables = np.ascontiguousarray(states.local_pages[rows, :width])
+    cross_lens = states.cross_length[rows] if states.has_encoder else None
+    cross_tables = None
+    if cross_lens is not None:
+        used = -(-int(cross_lens.max(initial=1)) // page_size)
+        cross_tables = np.ascontiguousarray(states.cross[rows, :used])
+    return ForwardBatch(
+        token_ids=states.tokens[row_of, positions],
+        positions=positions,
+        slots=_slots(page, positions, page_size),
+        query_start=query_start,
+        context_lens=context,
+        page_tables=np.ascontiguousarray(states.pages[rows, :width]),
+        sampled=np.arange(total, dtype=np.int32) if every else last,
+        cross_lens=cross_lens,
+        cross_tables=cross_tables,
+        local_slots=local_slots,
+        local_tables=local_tables,
+    )
+
+
+def _slots(pages: I32, positions: I32, page_size: int) -> I32:
+    return pages * np.int32(page_size) + positions % np.int32(page_size)
+
+
+def _refusal(steps: Sequence[RowStep], known: I64) -> ValueError:
+    """Of the first step that cannot be computed: zeros, or what a row before it left, would be."""
+    for step in steps:
+        if step.drafts:
+            return ValueError(f"row {step.row}: this runner verifies no drafts")
+        if step.start + step.count > known[step.row]:
+            span = f"[{step.start}, {step.start + step.count})"
+            return ValueError(f"row {step.row}: positions {span} go beyond its {known[step.row]} tokens")
+    raise AssertionError("nothing speaks against these steps")
+
+
+def _decoding(steps: Sequence[RowStep], states: RequestStates, known: I64) -> ForwardBatch:
+    """The same where every row computes one token and samples: few calls, because most steps are so.
+
+    A lone row's tokens and pages are views of its state, which changes only between steps.
+    """
+    page_size, each = states.page_size, _counting(len(steps) + 1)
+    width = max(s.start for s in steps) // page_size + 1
+    local_slots, local_tables = _local(states, steps, width)
+    if len(steps) == 1:
+        row, position = steps[0].row, steps[0].start
+        if position >= known[row]:
+            raise _refusal(steps, known)
+        page: int = states.pages.item(row, width - 1)
+        return ForwardBatch(
+            token_ids=states.tokens[row, position : position + 1],
+            positions=np.array([position], np.int32),
+            slots=np.array([page * page_size + position % page_size], np.int32),
+            query_start=each,
+            context_lens=np.array([position + 1], np.int32),
+            page_tables=states.pages[row : row + 1, :width],
+            sampled=each[:1],
+            local_slots=local_slots,
+            local_tables=local_tables,
+        )
+    rows = np.array([s.row for s in steps], np.int32)
+    positions = np.array([s.start for s in steps], np.int32)
+    if (positions >= known[rows]).any():
+        raise _refusal(steps, known)
+    index = positions // page_size
+    tables = np.ascontiguousarray(states.pages[rows, :width])
+    return ForwardBatch(
+        token_ids=states.tokens[rows, positions],
+        positions=positions,
+        slots=(tables[each[:-1], index] - index) * page_size + positions,
+        query_start=each,
+        context_lens=positions + 1,
+        page_tables=tables,
+        sampled=each[:-1],
+        local_slots=local_slots,
+        local_tables=local_tables,
+    )
+
+
+def _local(
+    states: RequestStates, steps: Sequence[RowStep], width: int
+) -> tuple[I32, I32] | tuple[None, None]:
+    """What layers with a window read and write where each row computes one token; None: as the others."""
+    if states.local_pages is None:
+        return None, None
+    rows = np.array([s.row for s in steps], np.int32)
+    positions = np.array([s.start for s in steps], np.int32)
+    pages = states.local_pages[rows, positions // states.page_size]
+    slots = _slots(pages, positions, states.page_size)
+    return slots, np.ascontiguousarray(states.local_pages[rows, :width])
+
+
+@lru_cache(maxsize=256)
+def _counting(count: int) -> npt.NDArray[np.int32]:
+    """0, 1, ... count - 1; not to be written to."""
+    numbers = np.arange(count, dtype=np.int32)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def encoder_batch(inputs: Sequence[EncoderInput], page_size: int) -> ForwardBatch:
+    """The batch of an encoder: these inputs, whole, whose keys and values go to the pages they name."""
+    lengths = np.array([len(one.token_ids) for one in inputs], np.int32)
+    query_start = np.zeros(len(inputs) + 1, np.int32)
+    np.cumsum(lengths, out=query_start[1:])
+    tables = np.zeros((len(inputs), max(len(one.pages) for one in inputs)), np.int32)
+    for table, one in zip(tables, inputs, strict=True):
+        table[: len(one.pages)] = one.pages
+    positions = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])
+    page = np.repeat(tables, lengths, axis=0)[np.arange(len(positions)), positions // page_size]
+    return ForwardBatch(
+        token_ids=np.concatenate([np.array(one.token_ids, np.int32) for one in inputs]),
+        positions=positions,
+        slots=_slots(page, positions, page_size),
+        query_start=query_start,
+        context_lens=lengths,
+        page_tables=tables,
+        sampled=np.zeros(0, np.int32),
+    )

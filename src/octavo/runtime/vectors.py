@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from octavo.engine.plan import NewRow, RowStep, SampledToken
 from octavo.kernels.ops import Program
-from octavo.runtime.batch import gather_batch
-from octavo.runtime.states import RequestStates
+from octavo.runtime.states import RequestStates, gather_batch
 from octavo.sampling.sampler import RowError
 
 Vector = tuple[float, ...]

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from octavo.engine.plan import EncoderInput, NewRow, RowStep
 from octavo.params import SamplingParams
-from octavo.runtime.batch import encoder_batch, gather_batch
-from octavo.runtime.states import RequestStates
+from octavo.runtime.states import RequestStates, encoder_batch, gather_batch
 
 ROWS, MODEL_LEN = 6, 50
 
