@@ -26,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from engines.base import Timing
 from harness import Worker, python_with, report, usable_cores, write
 
-from octavo.bench.stats import spread
-from octavo.bench.workload import COMMON_IDS, random_prompts
+from octavo.bench.workload import COMMON_IDS, random_prompts, spread
 from peers.entries import MODULES, Entry, entries, group_of, wanted
 from peers.rows import GROUPS, ROWS, SHAPES, THEIRS, Shape
 from peers.tuning import Tuner

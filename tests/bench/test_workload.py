@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.bench.stats import percentile, spread
-from octavo.bench.workload import COMMON_IDS, random_prompts
+from octavo.bench.workload import COMMON_IDS, percentile, random_prompts, spread
 
 
 def test_prompts_are_equal_for_equal_seeds_and_never_alike() -> None:

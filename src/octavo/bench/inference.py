@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.bench.memory import peak_bytes, reset_peak
-from octavo.bench.stats import percentile
+from octavo.bench.workload import percentile
 from octavo.errors import InvalidRequestError
 from octavo.llm import LLM
 from octavo.params import RequestOutput, SamplingParams

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from octavo.bench.stats import percentile
+from octavo.bench.workload import percentile
 from octavo.errors import InvalidRequestError, OctavoError
 
 MAX_LINE = 1 << 20

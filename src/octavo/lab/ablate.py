@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from octavo.assembly import Loaded
 from octavo.beam_search import sampling_params
-from octavo.bench.stats import percentile
-from octavo.bench.workload import random_prompts
+from octavo.bench.workload import percentile, random_prompts
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
