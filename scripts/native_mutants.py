@@ -82,6 +82,8 @@ def prepare() -> None:
         extension.unlink()
     copy(ROOT / "tests", FOLDER / "tests")
     copy(ROOT / "pyproject.toml", FOLDER / "pyproject.toml")
+    for mutant in MUTANTS:  # a run that was killed has left a mistake's object, newer than its source
+        (FOLDER / "source" / "csrc" / mutant.file).touch()
 
 
 def copy(source: Path, target: Path) -> None:
