@@ -10,13 +10,11 @@ the like). Rows that ask for more are drawn apart (apart.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 
 from octavo.engine.plan import RowStep, SampledToken, StepResult
 from octavo.kernels.ops import RowDecoder
 from octavo.runtime.apart import Apart
-from octavo.runtime.states import RequestStates
-from octavo.sampling.native import ERRORS, NativeSampler
+from octavo.sampling.native import ERRORS
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError
 
@@ -24,19 +22,12 @@ from octavo.sampling.sampler import RowError
 class Decoding:
     """Knows which steps its decoder can do. The results are those of a replay and a sampler, to the bit.
 
-    Args: as Apart's.
+    Args:
+        apart: the same decoder's steps in which some rows ask for more.
     """
 
-    def __init__(
-        self,
-        decoder: RowDecoder,
-        sampler: NativeSampler,
-        samplings: SamplingRows,
-        states: RequestStates,
-        beside: Executor | None,
-    ) -> None:
-        self._decoder, self._samplings = decoder, samplings
-        self._apart = Apart(decoder, sampler, samplings, states, beside)
+    def __init__(self, decoder: RowDecoder, samplings: SamplingRows, apart: Apart) -> None:
+        self._decoder, self._samplings, self._apart = decoder, samplings, apart
 
     def run(self, step_id: int, steps: Sequence[RowStep]) -> StepResult | None:
         """Compute, draw and append; None, and nothing done, where the step is another."""

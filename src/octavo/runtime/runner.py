@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
 from octavo.kernels.ops import Backend, DecodeRows, Inputs, KVCache, Limits, Ops, Program, Tensor
 from octavo.models.registry import Embedder, EncoderDecoder, Model
+from octavo.runtime.apart import Apart
 from octavo.runtime.decoding import Decoding
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.page_moves import PageMoves
@@ -102,7 +103,10 @@ class ModelRunner:
             states.local_pages,
         )  # fmt: skip
         decoder = backend.decoder(self._program, sampler.native, rows)
-        return None if decoder is None else Decoding(decoder, sampler, self._samplings, states, self._beside)
+        if decoder is None:
+            return None
+        apart = Apart(decoder, sampler, self._samplings, states, self._beside)
+        return Decoding(decoder, self._samplings, apart)
 
     @property
     def activation_bytes(self) -> int:
