@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from models.tiny import TINY
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
@@ -19,15 +21,14 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """(family, variant of its tiny_config) -> folder with config.json and model.safetensors."""
+    """(family, variant of its TINY) -> folder with config.json and model.safetensors."""
     made: dict[tuple[str, str], Path] = {}
 
     def make(name: str, variant: str) -> Path:
         if (name, variant) not in made:
             from octavo.models.registry import family
 
-            declared = family(name)
-            arguments = {"model_type": declared.hf[0], **declared.tiny_config()[variant]}
+            arguments = {"model_type": family(name).hf[0], **TINY[name][variant]}
             made[name, variant] = save(arguments, tmp_path_factory.mktemp(f"{name}-{variant}"))
         return made[name, variant]
 

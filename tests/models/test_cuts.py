@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.models.registry import families
+from models.tiny import VARIANTS
 from support.cuts import Pieces, check_cuts
 from support.forward import BACKENDS, backend_called, load
 
-CASES = [(f.name, variant, b) for f in families() for variant in f.tiny_config() for b in BACKENDS]
+CASES = [(*case, b) for case in VARIANTS for b in BACKENDS]
 Folders = Callable[[str, str], Path]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.tiny import TINY
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import Backend, Sight
 from octavo.kernels.reference import ReferenceBackend
@@ -20,7 +21,7 @@ from octavo.models.parts_cross import EncoderDecoderModel
 from octavo.models.registry import EncoderDecoder, families, family
 from support.forward import BACKENDS, Sequences, backend_called, load
 
-CASES = [(f.name, variant) for f in families() if f.encoder_decoder for variant in f.tiny_config()]
+CASES = [(f.name, variant) for f in families() if f.encoder_decoder for variant in TINY[f.name]]
 LENGTHS = (1, 15, 16, 17, 150)
 SOURCES = [[int(i) for i in np.random.default_rng(n).integers(3, 150, n)] for n in LENGTHS]
 IDS = [int(i) for i in np.random.default_rng(3).integers(3, 150, 20)]
@@ -133,7 +134,7 @@ def logits_of(model: EncoderDecoderModel, computer: Backend, source: list[int]) 
 
 def test_the_registry_knows_who_has_an_encoder(tiny_folder: Folders) -> None:
     for declared in (family("t5"), family("bart"), family("llama")):
-        model = load(tiny_folder(declared.name, next(iter(declared.tiny_config()))), ReferenceBackend())
+        model = load(tiny_folder(declared.name, next(iter(TINY[declared.name]))), ReferenceBackend())
         assert isinstance(model, EncoderDecoder) is declared.encoder_decoder
 
 

@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
+from models.tiny import TINY
 from octavo.checkpoints.gguf import open_gguf
 from octavo.errors import CheckpointError
 from octavo.kernels.reference import ReferenceBackend
@@ -45,7 +46,7 @@ CASES = [
     (f.name, variant, arch)
     for f in families()
     for arch in f.gguf
-    for variant in f.tiny_config()
+    for variant in TINY[f.name]
     if (f.name, variant) not in UNSAYABLE
 ]
 
@@ -57,7 +58,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, save_tiny: Callable[..., Path
     def make(name: str, variant: str, arch: str, kinds: dict[str, str] | None = None) -> tuple[Path, Path]:
         at = tmp_path_factory.mktemp(f"{name}-{variant}")
         changes = {"model_type": family(name).hf[0], **SAYABLE.get(name, {})}
-        folder = save_tiny({**family(name).tiny_config()[variant], **changes}, at)
+        folder = save_tiny({**TINY[name][variant], **changes}, at)
         return folder, write_gguf(folder, at / "model.gguf", arch, kinds)
 
     return make
@@ -94,7 +95,7 @@ REQUIRED = {"model.embed_tokens", "model.norm", "transformer.wte", "transformer.
 @pytest.mark.parametrize("arch", ["llama", "gemma2"])
 def test_unknown_rope_scaling_is_refused(arch: str, pair: Callable[..., Any]) -> None:
     name = "llama" if arch == "llama" else "gemma2"
-    _, file = pair(name, next(iter(family(name).tiny_config())), arch)
+    _, file = pair(name, next(iter(TINY[name])), arch)
     checkpoint = open_gguf(file)
     checkpoint.config[f"{arch}.rope.scaling.type"] = "spiral"
     with pytest.raises(CheckpointError, match="rope_scaling of type 'spiral' is not supported"):

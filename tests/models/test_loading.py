@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from models.tiny import TINY
 from octavo.errors import CheckpointError
 from octavo.kernels.reference import ReferenceBackend
 from octavo.models.registry import families, family
@@ -149,7 +150,7 @@ OPTIONAL = {"final_logits_bias"}  # of BART: a buffer of zeros, which some files
 def test_a_missing_tensor_is_named(tiny_folder: Folders, tmp_path: Path) -> None:
     """Any tensor, of any family."""
     for f in families():
-        source = tiny_folder(f.name, next(iter(f.tiny_config())))
+        source = tiny_folder(f.name, next(iter(TINY[f.name])))
         stored = set(load_file(source / "model.safetensors")) - OPTIONAL
         for i, name in enumerate(sorted(stored)[::7]):
             broken = variant_of(source, tmp_path / f"{f.name}-{i}", without(name))

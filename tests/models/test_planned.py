@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from models.tiny import VARIANTS
 from octavo import quant
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.base import StoredTensor
@@ -21,14 +22,12 @@ from octavo.kernels.outline import Outline
 from octavo.kernels.select import native_available
 from octavo.kernels.weight import Layout, Weight
 from octavo.models.load import load_model, outline_model
-from octavo.models.registry import families
 from octavo.quant.registry import outline
 from octavo.quant.scheme import outlines_of
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the native kernels are not built")
 
 Folders = Callable[[str, str], Path]
-VARIANTS = [(f.name, variant) for f in families() for variant in f.tiny_config()]
 SHAPES = [(160, 256), (7, 512), (33, 256)]
 
 

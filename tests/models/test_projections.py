@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.tiny import VARIANTS
 from octavo.checkpoints import open_checkpoint
 from octavo.kernels.ops import PackedWeight
 from octavo.kernels.reference import ReferenceBackend, ReferenceWeight
@@ -18,10 +19,9 @@ from octavo.layers.linear import Linear, Part, Role, Split, Use
 from octavo.models.config import DecoderConfig
 from octavo.models.families.deepseek_v2 import DeepSeekConfig
 from octavo.models.loader import Loader, parts_of
-from octavo.models.registry import Model, families, family
+from octavo.models.registry import Model, family
 
 Folders = Callable[[str, str], Path]
-VARIANTS = [(f.name, variant) for f in families() for variant in f.tiny_config()]
 ROWS, COLUMNS, NONE = Split.ROWS, Split.COLUMNS, Split.NONE
 
 TABLE: tuple[tuple[str, Split, str], ...] = (

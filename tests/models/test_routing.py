@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.tiny import TINY, VARIANTS
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.ops import F32, Activation, Experts, Routing, Rows
 from octavo.kernels.program import Buffer
@@ -18,7 +19,6 @@ from octavo.kernels.reference_math import route
 from octavo.kernels.weight import Weight
 from octavo.layers.moe import MoE
 from octavo.models.parts import DecoderModel
-from octavo.models.registry import families
 from support.forward import load
 from support.kernels import limits_of, tokens_batch
 
@@ -30,7 +30,7 @@ def experts_in(arguments: Any) -> bool:
     return any(key in arguments for key in ("num_experts", "num_local_experts", "n_routed_experts"))
 
 
-CASES = [(f.name, v) for f in families() for v, arguments in f.tiny_config().items() if experts_in(arguments)]
+CASES = [(name, variant) for name, variant in VARIANTS if experts_in(TINY[name][variant])]
 
 
 def ours(folder: Path) -> tuple[int, MoE]:

@@ -48,6 +48,8 @@ class DecoderConfig:
         attention_scale: factor of q . k; None: head_dim**-0.5. softcap: of attention scores.
         embed_scale: factor of the embedding. logit_softcap: of the logits.
         unit_norm: norm gains are stored as w of 1 + w.
+        qk_norm: each head of q and k has an RMS norm before rotation.
+        unrotated: layers whose q and k are not rotated.
         permuted_qk: rows of q and k are stored in GGUF's interleaved rotary order.
     """
 
@@ -72,6 +74,8 @@ class DecoderConfig:
     embed_scale: float = 1.0
     logit_softcap: float | None = None
     unit_norm: bool = False
+    qk_norm: bool = False
+    unrotated: frozenset[int] = frozenset()
     permuted_qk: bool = False
 
     def __post_init__(self) -> None:

@@ -60,6 +60,12 @@ class DecoderModel:
         return self.stack.hidden(ops, inputs, kv)
 
 
+def build_llama(c: DecoderConfig, load: Loader) -> DecoderModel:
+    """Llama, or a descendant that differs from it by what its config says."""
+    rotary = load.rotary(c.rope, c.max_position)
+    return llama_model(c, load, [llama_layer(c, load, i, rotary) for i in range(c.num_layers)])
+
+
 def llama_model(c: DecoderConfig, load: Loader, layers: Sequence[Block]) -> DecoderModel:
     """Llama's embedding, final norm and head around the layers."""
     table = load.table("model.embed_tokens", (c.vocab_size, c.hidden_size))
@@ -75,30 +81,23 @@ def llama_model(c: DecoderConfig, load: Loader, layers: Sequence[Block]) -> Deco
 
 
 def llama_layer(
-    c: DecoderConfig,
-    load: Loader,
-    i: int,
-    rotary: Rotary | None,
-    mlp: MLP | None = None,
-    qk_norm: bool = False,
+    c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None, mlp: MLP | None = None
 ) -> DecoderLayer:
-    """Layer i of Llama, with another feed-forward layer or norms on q and k where given."""
+    """Layer i of Llama, with another feed-forward layer where given."""
     name = f"model.layers.{i}"
     return DecoderLayer(
         attention_norm=load.rms_norm(f"{name}.input_layernorm", c.hidden_size, c.norm_eps, c.unit_norm),
-        attention=llama_attention(c, load, i, rotary, qk_norm),
+        attention=llama_attention(c, load, i, rotary),
         mlp_norm=load.rms_norm(f"{name}.post_attention_layernorm", c.hidden_size, c.norm_eps, c.unit_norm),
         mlp=mlp or gated_mlp(c, load, f"{name}.mlp", c.intermediate_size),
     )
 
 
-def llama_attention(
-    c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None, qk_norm: bool = False
-) -> Attention:
-    """self_attn of layer i: q, k, v apart, and o; qk_norm: an RMS norm of each head of q and k."""
+def llama_attention(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> Attention:
+    """self_attn of layer i: q, k, v apart, and o."""
     name = f"model.layers.{i}.self_attn"
     gains: list[F32 | None] = [None, None]
-    if qk_norm:
+    if c.qk_norm:
         gains = [
             load.rms_norm(f"{name}.{side}_norm", c.head_dim, c.norm_eps, c.unit_norm).gain for side in "qk"
         ]
@@ -107,7 +106,7 @@ def llama_attention(
         qkv=separate_qkv(c, load, name),
         out=out_proj(c, load, f"{name}.o_proj"),
         spec=attention_spec(c, i),
-        rotary=rotary,
+        rotary=None if i in c.unrotated else rotary,
         q_norm=gains[0],
         k_norm=gains[1],
         eps=c.norm_eps,

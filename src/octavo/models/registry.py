@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -73,11 +73,9 @@ class Family:
 
     Attributes:
         hf: values of config.json's "model_type"; gguf: values of general.architecture.
+        config: (checkpoint) -> the family's config; build: (config, loader) -> Model.
         names: our tensor names (transformers') -> GGUF's, with {i} for the layer and {e} for the
             expert; a name without its last part stands for all tensors of that module.
-        config: (checkpoint) -> the family's config; build: (config, loader) -> Model.
-        tiny_config: variant -> arguments of a transformers config, small enough for a test; with
-            "model_type" where it is not hf[0]. Every way through build() needs a variant.
         ignored: patterns of tensors that a file may hold and nobody needs.
         encoder_decoder: build() makes an EncoderDecoder.
         matches: whether a checkpoint of that architecture is ours, where several families share one.
@@ -85,11 +83,10 @@ class Family:
 
     name: str
     hf: tuple[str, ...]
-    gguf: tuple[str, ...]
-    names: Mapping[str, str]
     config: Callable[[Checkpoint], Any]
     build: Callable[[Any, Loader], Model]
-    tiny_config: Callable[[], Mapping[str, Mapping[str, Any]]]
+    gguf: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     matches: Callable[[Checkpoint], bool] = lambda checkpoint: True
     encoder_decoder: bool = False

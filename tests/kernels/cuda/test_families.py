@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from models.conftest import save
+from models.tiny import TINY
 from octavo.models.registry import families, family
 from support.cuda import REFERENCE, interpreted
 from support.cuts import FEW, check_cuts
@@ -27,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A family's first variant, with random weights."""
 
     def make(name: str) -> Path:
-        arguments = next(iter(family(name).tiny_config().values()))
+        arguments = next(iter(TINY[name].values()))
         return save({"model_type": family(name).hf[0], **arguments}, tmp_path_factory.mktemp(name))
 
     return make

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, PackedWeight, Sight
@@ -149,30 +147,11 @@ def _decoder_layer(c: BartConfig, load: Loader, i: int) -> CrossLayer:
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "d_model": 64,
-        "encoder_layers": 2,
-        "decoder_layers": 3,
-        "encoder_ffn_dim": 96,
-        "decoder_ffn_dim": 80,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "max_position_embeddings": 256,
-    }
-    uneven = {"encoder_attention_heads": 2, "scale_embedding": True, "activation_function": "silu"}
-    return {"plain": base, "uneven": base | uneven | {"tie_word_embeddings": False}}
-
-
 FAMILY = Family(
     name="bart",
     hf=("bart",),
-    gguf=(),
-    names={},
     config=config_of,
     build=build,
-    tiny_config=tiny_config,
     ignored=(  # copies of each other
         "*shared.weight",
         "*encoder.embed_tokens.weight",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
@@ -90,17 +88,4 @@ def _layer(c: DecoderConfig, load: Loader, i: int) -> DecoderLayer:
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {"vocab_size": 160, "hidden_size": 96, "n_layer": 3, "n_head": 4}
-    return {"plain": base, "six_heads": base | {"n_head": 6}}
-
-
-FAMILY = Family(
-    name="bloom",
-    hf=("bloom",),
-    gguf=("bloom",),
-    names=NAMES,
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
-)
+FAMILY = Family(name="bloom", hf=("bloom",), gguf=("bloom",), names=NAMES, config=config_of, build=build)

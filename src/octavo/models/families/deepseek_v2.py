@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -157,37 +156,4 @@ def _attention(c: DeepSeekConfig, load: Loader, i: int, rotary: Rotary) -> Laten
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 256,
-        "n_routed_experts": 8,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "n_shared_experts": 2,
-        "first_k_dense_replace": 1,
-        "q_lora_rank": 24,
-        "kv_lora_rank": 32,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 16,
-        "routed_scaling_factor": 2.0,
-    }
-    grouped = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "attention_bias": True}
-    return {"lite": base | {"q_lora_rank": None}, "grouped": base | grouped}
-
-
-FAMILY = Family(
-    name="deepseek_v2",
-    hf=("deepseek_v2",),
-    gguf=(),
-    names={},
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
-)
+FAMILY = Family(name="deepseek_v2", hf=("deepseek_v2",), config=config_of, build=build)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, Rotary
@@ -116,25 +114,6 @@ def _attention(c: FalconConfig, load: Loader, i: int, rotary: Rotary | None) -> 
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "ffn_hidden_size": 96,
-        "activation": "gelu_pytorch_tanh",
-    }
-    groups = {"new_decoder_architecture": True, "num_kv_heads": 2}
-    alibi = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
-    return {
-        "7b": base | {"activation": "gelu"},
-        "40b": base | groups,
-        "11b": base | groups | {"num_ln_in_parallel_attn": 1},
-        "rw": base | alibi,
-    }
-
-
 FAMILY = Family(
     name="falcon",
     hf=("falcon", "RefinedWeb", "RefinedWebModel"),
@@ -142,5 +121,4 @@ FAMILY = Family(
     names=NAMES,
     config=config_of,
     build=build,
-    tiny_config=tiny_config,
 )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
-from octavo.models.families.llama import build
-from octavo.models.parts import GGUF_NAMES
+from octavo.models.parts import GGUF_NAMES, build_llama
 from octavo.models.registry import Family
 
 
@@ -37,26 +35,6 @@ def gemma_config(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
     return read_hf(checkpoint, **{**common, **changes})
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "head_dim": 32,
-        "max_position_embeddings": 256,
-    }
-    return {"plain": base}
-
-
 FAMILY = Family(
-    name="gemma",
-    hf=("gemma",),
-    gguf=("gemma",),
-    names=GGUF_NAMES,
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
+    name="gemma", hf=("gemma",), gguf=("gemma",), names=GGUF_NAMES, config=config_of, build=build_llama
 )

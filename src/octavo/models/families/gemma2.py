@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
 from octavo.layers.decoder import DecoderLayer
@@ -60,9 +57,7 @@ def build(c: DecoderConfig, load: Loader) -> DecoderModel:
     return llama_model(c, load, [gemma_layer(c, load, i, rotary) for i in range(c.num_layers)])
 
 
-def gemma_layer(
-    c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None, qk_norm: bool = False
-) -> DecoderLayer:
+def gemma_layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> DecoderLayer:
     name = f"model.layers.{i}"
     before, after, before_mlp, after_mlp = (
         load.rms_norm(f"{name}.{norm}_layernorm", c.hidden_size, c.norm_eps, c.unit_norm)
@@ -70,7 +65,7 @@ def gemma_layer(
     )
     return DecoderLayer(
         attention_norm=before,
-        attention=llama_attention(c, load, i, rotary, qk_norm),
+        attention=llama_attention(c, load, i, rotary),
         mlp_norm=before_mlp,
         mlp=gated_mlp(c, load, f"{name}.mlp", c.intermediate_size),
         attention_post_norm=after,
@@ -78,31 +73,4 @@ def gemma_layer(
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 256,
-        "sliding_window": 24,
-        "query_pre_attn_scalar": 24,
-        "attn_logit_softcapping": 5.0,
-        "final_logit_softcapping": 3.0,
-    }
-    uncapped = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
-    return {"capped": base, "uncapped": base | uncapped}
-
-
-FAMILY = Family(
-    name="gemma2",
-    hf=("gemma2",),
-    gguf=("gemma2",),
-    names=NAMES,
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
-)
+FAMILY = Family(name="gemma2", hf=("gemma2",), gguf=("gemma2",), names=NAMES, config=config_of, build=build)

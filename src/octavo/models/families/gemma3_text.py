@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import DecoderConfig, Reader, RopeConfig
@@ -37,6 +35,7 @@ def _from_hf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
     config = gemma_config(
         checkpoint,
         head_dim=head_dim,
+        qk_norm=True,
         windows=read.windows(layers, tuple((i + 1) % period != 0 for i in range(layers))),
         rope=read.rope(head_dim, longest, 1_000_000.0, "full_attention"),
         attention_scale=read.positive("query_pre_attn_scalar", 256) ** -0.5,
@@ -53,6 +52,7 @@ def _from_gguf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
     layers, head_dim = read.integer("block_count"), read.integer("attention.key_length")
     config = gemma_config(
         checkpoint,
+        qk_norm=True,
         windows=gguf_windows(read, layers, read.integer("attention.sliding_window_pattern", PERIOD)),
         attention_scale=gguf_scale(read, largest=layers == 62),
         logit_softcap=read.optional_number("final_logit_softcapping"),
@@ -65,39 +65,11 @@ def _from_gguf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
 def build(c: Gemma3Config, load: Loader) -> DecoderModel:
     everywhere, nearby = load.rotary(c.rope, c.max_position), load.rotary(c.local_rope, c.max_position)
     layers = [
-        gemma_layer(c, load, i, everywhere if c.window(i) is None else nearby, qk_norm=True)
-        for i in range(c.num_layers)
+        gemma_layer(c, load, i, everywhere if c.window(i) is None else nearby) for i in range(c.num_layers)
     ]
     return llama_model(c, load, layers)
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 7,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "head_dim": 32,
-        "max_position_embeddings": 256,
-        "sliding_window": 24,
-        "query_pre_attn_scalar": 24,
-    }
-    scaled = {
-        "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-    }
-    untied = {"tie_word_embeddings": False, "final_logit_softcapping": 3.0}
-    return {"plain": base, "scaled": base | untied | {"rope_parameters": scaled}}
-
-
 FAMILY = Family(
-    name="gemma3_text",
-    hf=("gemma3_text",),
-    gguf=("gemma3",),
-    names=NAMES,
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
+    name="gemma3_text", hf=("gemma3_text",), gguf=("gemma3",), names=NAMES, config=config_of, build=build
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
@@ -109,18 +107,4 @@ def gpt_layer(
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {"vocab_size": 160, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256}
-    odd = {"scale_attn_by_inverse_layer_idx": True, "n_inner": 96, "tie_word_embeddings": False}
-    return {"plain": base, "by_layer": base | odd, "unscaled": base | {"scale_attn_weights": False}}
-
-
-FAMILY = Family(
-    name="gpt2",
-    hf=("gpt2",),
-    gguf=("gpt2",),
-    names=NAMES,
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
-)
+FAMILY = Family(name="gpt2", hf=("gpt2",), gguf=("gpt2",), names=NAMES, config=config_of, build=build)

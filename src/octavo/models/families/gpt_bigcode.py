@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import DecoderConfig, Reader
 from octavo.models.families.gpt2 import gpt_config, gpt_layer, gpt_model
@@ -24,17 +21,4 @@ def build(c: DecoderConfig, load: Loader) -> DecoderModel:
     return gpt_model(c, load, layers)
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {"vocab_size": 160, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256}
-    return {"multi_query": base, "multi_head": base | {"multi_query": False, "n_inner": 96}}
-
-
-FAMILY = Family(
-    name="gpt_bigcode",
-    hf=("gpt_bigcode",),
-    gguf=(),
-    names={},
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
-)
+FAMILY = Family(name="gpt_bigcode", hf=("gpt_bigcode",), config=config_of, build=build)

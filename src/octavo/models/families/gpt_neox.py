@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
@@ -75,26 +73,10 @@ def _layer(c: NeoXConfig, load: Loader, i: int, rotary: Rotary | None) -> Block:
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 256,
-    }
-    serial = {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"}
-    return {"parallel": base, "serial": base | serial}
-
-
 FAMILY = Family(
     name="gpt_neox",
     hf=("gpt_neox",),
-    gguf=(),
-    names={},
     config=config_of,
     build=build,
-    tiny_config=tiny_config,
     ignored=("*.attention.bias", "*.attention.masked_bias"),
 )

@@ -5,9 +5,6 @@ GGUF files of it call themselves llama, and have an expert count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import Reader, read_gguf, read_hf
 from octavo.models.loader import Loader
@@ -46,19 +43,6 @@ def build(c: MoEConfig, load: Loader) -> DecoderModel:
     return llama_model(c, load, layers)
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-    } | {"num_local_experts": 5, "num_experts_per_tok": 2}
-    return {"plain": base, "window": base | {"sliding_window": 24}}
-
-
 FAMILY = Family(
     name="mixtral",
     hf=("mixtral",),
@@ -66,6 +50,5 @@ FAMILY = Family(
     names=NAMES,
     config=config_of,
     build=build,
-    tiny_config=tiny_config,
     matches=lambda checkpoint: checkpoint.kind == "hf" or bool(checkpoint.config.get("llama.expert_count")),
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
@@ -42,25 +40,4 @@ def _layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> Dec
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-    }
-    return {"plain": base, "biased": base | {"attention_bias": True, "num_key_value_heads": 4}}
-
-
-FAMILY = Family(
-    name="olmo2",
-    hf=("olmo2",),
-    gguf=(),
-    names={},
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
-)
+FAMILY = Family(name="olmo2", hf=("olmo2",), config=config_of, build=build)

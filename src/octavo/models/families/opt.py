@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.layers.attention import Attention
@@ -91,26 +89,4 @@ def _layer(c: OPTConfig, load: Loader, i: int) -> Block:
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "ffn_dim": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 256,
-        "word_embed_proj_dim": 64,
-    }
-    post = {"do_layer_norm_before": False, "word_embed_proj_dim": 32, "enable_bias": False}
-    return {"pre": base, "post": base | post}
-
-
-FAMILY = Family(
-    name="opt",
-    hf=("opt",),
-    gguf=(),
-    names={},
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
-)
+FAMILY = Family(name="opt", hf=("opt",), config=config_of, build=build)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
 from octavo.layers.attention import Attention
@@ -55,38 +52,4 @@ def _layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> Dec
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "original_max_position_embeddings": 256,
-        "pad_token_id": 0,
-    }
-    long = {
-        "original_max_position_embeddings": 32,
-        "rope_parameters": {
-            "rope_type": "longrope",
-            "rope_theta": 10000.0,
-            "partial_rotary_factor": 0.75,
-            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
-            "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 6.0],
-            "original_max_position_embeddings": 32,
-        },
-    }
-    return {"window": base | {"sliding_window": 24}, "long": base | long}
-
-
-FAMILY = Family(
-    name="phi3",
-    hf=("phi3",),
-    gguf=("phi3",),
-    names=NAMES,
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
-)
+FAMILY = Family(name="phi3", hf=("phi3",), gguf=("phi3",), names=NAMES, config=config_of, build=build)

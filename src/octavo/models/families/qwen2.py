@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
-from octavo.models.families.llama import build
-from octavo.models.parts import GGUF_NAMES
+from octavo.models.parts import GGUF_NAMES, build_llama
 from octavo.models.registry import Family
 
 
@@ -27,26 +23,6 @@ def windows_of(checkpoint: Checkpoint) -> tuple[int | None, ...]:
     return read.windows(layers, tuple(i >= first for i in range(layers)))
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-    }
-    window = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
-    return {"plain": base, "tied_window": base | window | {"tie_word_embeddings": True}}
-
-
 FAMILY = Family(
-    name="qwen2",
-    hf=("qwen2",),
-    gguf=("qwen2",),
-    names=GGUF_NAMES,
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
+    name="qwen2", hf=("qwen2",), gguf=("qwen2",), names=GGUF_NAMES, config=config_of, build=build_llama
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import Reader, read_gguf, read_hf
 from octavo.models.loader import Loader
@@ -45,33 +42,13 @@ def dense_layers(read: Reader, layers: int) -> frozenset[int]:
     return frozenset(i for i in range(layers) if i in listed or (i + 1) % step)
 
 
-def build(c: MoEConfig, load: Loader, qk_norm: bool = False) -> DecoderModel:
+def build(c: MoEConfig, load: Loader) -> DecoderModel:
     rotary = load.rotary(c.rope, c.max_position)
     layers = []
     for i in range(c.num_layers):
         mlp = None if i in c.dense_layers else moe(c, load, f"model.layers.{i}.mlp")
-        layers.append(llama_layer(c, load, i, rotary, mlp, qk_norm))
+        layers.append(llama_layer(c, load, i, rotary, mlp))
     return llama_model(c, load, layers)
-
-
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-    } | {
-        "num_experts": 6,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 80,
-    }
-    window = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 3}
-    sparse = {"norm_topk_prob": True, "decoder_sparse_step": 2, "num_hidden_layers": 4}
-    return {"plain": base, "window": base | window, "sparse": base | sparse}
 
 
 FAMILY = Family(
@@ -81,5 +58,4 @@ FAMILY = Family(
     names=GGUF_NAMES | MOE_NAMES,
     config=config_of,
     build=build,
-    tiny_config=tiny_config,
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, Rotary
 from octavo.layers.decoder import DecoderLayer, DecoderStack
@@ -56,26 +53,6 @@ def _layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> Dec
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-    }
-    unbiased = {"use_bias": False, "tie_word_embeddings": False}
-    return {"window": base | {"sliding_window": 24}, "unbiased": base | unbiased}
-
-
 FAMILY = Family(
-    name="starcoder2",
-    hf=("starcoder2",),
-    gguf=("starcoder2",),
-    names=NAMES,
-    config=config_of,
-    build=build,
-    tiny_config=tiny_config,
+    name="starcoder2", hf=("starcoder2",), gguf=("starcoder2",), names=NAMES, config=config_of, build=build
 )

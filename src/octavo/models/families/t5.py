@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -171,25 +169,11 @@ def _decoder_layer(c: T5Config, load: Loader, i: int, bias: F32) -> CrossLayer:
     )
 
 
-def tiny_config() -> Mapping[str, Mapping[str, Any]]:
-    base = {"vocab_size": 160, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4}
-    uneven = {"d_kv": 24, "num_decoder_layers": 3, "feed_forward_proj": "gated-gelu", "num_heads": 3}
-    far = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
-    return {
-        "plain": base,
-        "v1_1": base | uneven | {"tie_word_embeddings": False},
-        "mt5": base | far | {"model_type": "mt5", "feed_forward_proj": "gated-gelu"},
-    }
-
-
 FAMILY = Family(
     name="t5",
     hf=("t5", "mt5"),
-    gguf=(),
-    names={},
     config=config_of,
     build=build,
-    tiny_config=tiny_config,
     ignored=(
         "encoder.embed_tokens.weight",  # copies of shared.weight
         "decoder.embed_tokens.weight",
