@@ -4,8 +4,8 @@
 
 Each command writes its own result file. One that fails is said, and the others go on; the status is 1 then.
 Speed needs a machine that does nothing else (two to three hours, most of them the peers'); counts do not.
-Left out is what needs a text, a GPU or another build of llama.cpp: benchmarks/quality.py, make gpu-check, and
-the peers with --options '{"isa": "avx2"}' on a machine that has more. A changed checkout marks its figures:
+Left out is what needs a text, a GPU or another build of llama.cpp: benchmarks/quality.py, make gpu-check,
+benchmarks/peers_serving.py, and the peers with --options '{"isa": "avx2"}' on a machine that has more. A changed checkout marks its figures:
 commit first.
 """
 
@@ -44,7 +44,10 @@ PARTS = (
     Part("speed", 1, "make bench RESULT=1"),
     Part("speed", 90, f"{PYTHON} benchmarks/peers --tune-peer --write"),
     Part("speed", 3, f"{RECORD} roofline-1b -- {OCTAVO} bench roofline"
-         " ~/.cache/octavo/benchmarks/tinyllama-1.1b.Q4_0.gguf --prompt-tokens 128 --batch-sizes 1 --json"),
+         " ~/.cache/octavo/benchmarks/tinyllama-1.1b.Q4_0.gguf --prompt-tokens 128 --batch-sizes 1"
+         ' --contexts "" --json'),
+    Part("speed", 2, f"{RECORD} roofline-smollm2 -- {OCTAVO} bench roofline smollm2"
+         " --prompt-tokens 512 --num-runs 5 --json"),
     Part("speed", 2, f"{PYTHON} benchmarks/serving.py --write"),
     Part("speed", 1, f"{PYTHON} benchmarks/footprint.py --write"),
     Part("speed", 2, f"{PYTHON} benchmarks/footprint.py --write --model gemma3-270m"),

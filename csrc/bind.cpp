@@ -65,6 +65,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("quantized", [](const PackedMatrix& p) {
             return is_quantized(p.view.layout);
         })
+        .def_prop_ro("cut", [](const PackedMatrix& p) { return p.view.layout == Layout::S8Cut; })
         .def_ro("nbytes", &PackedMatrix::nbytes);
     nb::class_<Table>(m, "Table")
         .def("__init__", [](Table* self, uint64_t data, int64_t row_stride, int64_t column_stride, bool wide) {

@@ -134,6 +134,7 @@ class Run:
     def _isa(self, flags: Sequence[str]) -> str:
         """As Octavo was told, or said, or by the CPU."""
         told = (value_at(self.result, "settings/options") or {}).get("isa")
+        told = told or value_at(self.result, "result/machine/isa")
         notes = [each.get("notes", "") for each in (self.result.get("engines") or {}).values()]
         said = [word[4:] for note in notes for word in note.split() if word.startswith("isa=")]
         best = (
@@ -192,7 +193,7 @@ def _middle(values: list[Any]) -> Any:
 
 
 class Format(string.Formatter):
-    """Templates: "%" stands apart from its number, "rate" has three digits at least, "MB" is of bytes."""
+    """Templates: "%" stands apart from its number, "rate" has three digits at least, "MB" and "GB": bytes."""
 
     def format_field(self, value: Any, spec: str) -> str:
         if isinstance(value, str):
@@ -203,6 +204,8 @@ class Format(string.Formatter):
             return format(value, ",.0f" if value >= 100 else ".1f")
         if spec == "MB":
             return f"{value / 1e6:.1f} MB"
+        if spec == "GB":
+            return f"{value / 1e9:.1f} GB"
         return format(value, spec)
 
 

@@ -44,6 +44,31 @@ def check_offline_rate(serving: Any) -> None:
         assert serving.offline(llm, asked, 0) == 1.0
 
 
+def check_servers_beside(serving: Any) -> None:
+    """Medians of 60 and 20 tokens a second; a side without rounds has no ratio."""
+    ours = [{"output_rate": rate} for rate in (10.0, 60.0, 65.0)]
+    theirs = [{"output_rate": rate} for rate in (20.0, 19.0, 24.0)]
+    found = serving.figures({"octavo": ours, "llama-server": theirs})
+    assert (found["ratio"], found["noisy"]) == (3.0, True)
+    assert found["spreads"] == {"octavo": 6.5, "llama-server": pytest.approx(24 / 19, abs=1e-3)}
+    assert serving.figures({"octavo": ours[1:], "llama-server": theirs})["noisy"] is False
+    assert serving.figures({"octavo": ours})["ratio"] is None
+    assert serving.figures({"octavo": ours, "llama-server": []})["ratio"] is None
+    forms = [serving.Setup("llama-server", form, Path(form)) for form in ("a", "b")]
+
+    def rate(setup: Any) -> float | None:
+        """The server falls over without flash attention on file a, and likes it off on file b."""
+        if setup.form == "a":
+            return 2.0 if setup.settings["flash_attn"] else None
+        return 1.0 + 2 * (not setup.settings["flash_attn"]) + setup.settings["kv_unified"] / 4
+
+    best, tried = serving.tune(forms[1:], rate)
+    assert best.settings == {"flash_attn": False, "ubatch": 512, "kv_unified": True}
+    assert max(tried.values()) == 3.25
+    best, tried = serving.tune(forms, rate)
+    assert (best.form, best.settings["flash_attn"], None in tried.values()) == ("a", True, True)
+
+
 def check_rounds_of_serving(serving: Any) -> None:
     """The first round warms up; each has its own ratio, and figures are medians."""
     rates, alone = iter([1.0, 45.0, 90.0, 18.0]), iter([1.0, 100.0, 100.0, 100.0])
@@ -441,6 +466,14 @@ CASES: Cases = {
         ("(new_tokens - 1)", "new_tokens"),
         ("len(prompts) * (new_tokens", "(new_tokens"),
         ("sum(map(len, prompts))", "len(prompts)"),
+    ]),
+    "peers_serving": ([check_servers_beside], [
+        ('round(known[OURS] / known[THEIRS], 3)', 'round(known[THEIRS] / known[OURS], 3)'),
+        ('round(known[OURS] / known[THEIRS], 3)', 'round(1.2 * known[OURS] / known[THEIRS], 3)'),
+        ("statistics.median(found)", "max(found)"),
+        ("statistics.median(found)", "statistics.mean(found)"),
+        ("spreads.get(OURS, 1.0) > NOISY", "False"),
+        ("tried[setup.name] or 0.0", "1 / (tried[setup.name] or 1e9)"),
     ]),
     "decode": ([check_decode], [
         ("max(decode) / min(decode)", "max(decode) - min(decode)"),

@@ -54,6 +54,12 @@ def test_decode_is_counted_by_hand(context: int) -> None:
     assert bound.limit == ("memory" if bound.memory_s >= bound.compute_s else "compute")
 
 
+def test_a_greedy_step_does_not_read_all_of_the_head() -> None:
+    spared = work(spared_bytes=100)
+    assert spared.decode_bytes(2, 3) == work().decode_bytes(2, 3) - 100
+    assert spared.prompt(MACHINE, 7, 8) == work().prompt(MACHINE, 7, 8)
+
+
 @pytest.mark.parametrize(("length", "chunk"), [(1, 8), (2, 8), (7, 8), (8, 8), (20, 8)])
 def test_a_prompt_is_counted_by_hand(length: int, chunk: int) -> None:
     bound = work().prompt(MACHINE, length, chunk)
@@ -81,6 +87,8 @@ def test_the_real_model_is_its_file(driver: Driver, smollm2: GGUFCheckpoint) -> 
     assert found.linear_macs == layers * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * ffn)
     assert found.head_macs == hidden * vocab
     assert found.weight_bytes == sum(t.data.nbytes for t in smollm2.tensors.values()), "the head is the table"
+    if native_available():
+        assert found.spared_bytes == 3 * found.head_macs // 8, "five of the eight bits of its Q8_0 head"
     assert found.kv_bytes == 2 * layers * kv * 2
     assert found.attention == ((2 * hidden, None),) * layers
     assert 5.0 < found.bits < 6.5
@@ -144,10 +152,21 @@ def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> N
     assert machine.threads == loaded.backend.threads
     assert 0 < machine.tile_per_cycle < 1000
     assert min(machine.bandwidth, machine.attention_rate, machine.clock) > 0
-    lines = measure(driver, found, machine, [20], [1, 3], new_tokens=3, repeat=1)
+    swept: list[float] = []
+
+    def sweep(nbytes: float) -> float:
+        """Twice what the last sweep said: the better of a line's two is its second."""
+        swept.append(nbytes)
+        return 1e9 * 2.0 ** len(swept)
+
+    lines = measure(driver, found, machine, [20], [1, 3], [40], new_tokens=3, repeat=1, sweep=sweep)
     assert [(row.work, row.size, row.context) for row in lines] == [
-        ("prompt", 20, 10), ("decode", 1, 17), ("decode", 3, 17)
+        ("prompt", 20, 10), ("decode", 1, 17), ("decode", 3, 17), ("decode", 1, 41)
     ]  # fmt: skip
+    assert swept == [found.decode_bytes(*each) for each in ((1, 17), (3, 17), (1, 41)) for _ in range(2)]
+    assert [row.bandwidth for row in lines] == [machine.bandwidth, 4e9, 16e9, 64e9]
+    for row, moved in zip(lines[1:], swept[::2], strict=True):
+        assert row.bandwidth_share == pytest.approx(moved / row.bandwidth * row.rate / row.size)
     for row in lines:
         assert row.share == pytest.approx(row.rate / row.bound_rate)
         assert row.limit in ("memory", "compute")

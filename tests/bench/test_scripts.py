@@ -126,6 +126,14 @@ class TestTuning:
         assert len(tried) == len(set(tried))
         assert all(name.startswith("llama.cpp: ") for name in tried)
 
+    def test_the_file_is_asked_for_again_with_what_was_found(self) -> None:
+        """File a is the faster one with flash attention alone, which is the default and the slower way."""
+        forms, shape = self.entries()
+        rates = {("a", 1): 2.0, ("b", 1): 1.0, ("a", 0): 3.0, ("b", 0): 4.0}
+        tuner = self.tuner(lambda given: (1.0, rates[given["form"], given["flash_attn"]]))
+        best = tuner.best(forms, shape, "decode")
+        assert (best.form, best.chosen["flash_attn"]) == ("b", 0)
+
     def test_what_fails_is_not_chosen(self) -> None:
         forms, shape = self.entries()
         tuner = self.tuner(lambda given: None if given["flash_attn"] else (1.0, 1.0))

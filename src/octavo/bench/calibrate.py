@@ -65,6 +65,15 @@ def calibrate(backend: Backend, bits: float, seconds: float = 0.5) -> Machine:
     )
 
 
+def bandwidth_of(backend: Backend, nbytes: float) -> float:
+    """Bytes a second that reading nbytes over and over gets now, with all threads of a native backend."""
+    from octavo.kernels.cpu import CpuBackend
+    from octavo.kernels.cpu_calibrate import read_bandwidth
+
+    assert isinstance(backend, CpuBackend)
+    return read_bandwidth(backend, int(nbytes))
+
+
 def tile_rate(backend: Backend, layout: Layout, seconds: float = 0.5) -> float:
     """MAC/s of the linear over weights of this layout that stay in a cache."""
     per_weight = {Layout.U4: 0.6875, Layout.S8: 1.125, Layout.F32: 4.0}[layout]

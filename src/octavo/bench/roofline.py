@@ -1,8 +1,10 @@
 """The roofline: how fast this machine could run a model, from measured limits (Williams et al. 2009).
 
-bytes a step = what the linears and the head read, as the file stores it + sum(context) x KV bytes
+bytes a step = what the linears and the head read, as the file stores it + sum(context) x KV bytes;
+               of an 8-bit head five bits, since greedy steps leave the others (kernels' bounds of logits)
 MACs a step  = tokens x linears + sampled rows x head, and apart from these the attention's
 least time   = max(bytes / bandwidth, MACs / tile rate + attention's MACs / its rate)
+bandwidth    = of a buffer as large as the step's bytes, read over and over: caches keep a part of both
 
 The work is counted from the recorded program of the model, so any family is.
 """
@@ -10,8 +12,8 @@ The work is counted from the recorded program of the model, so any family is.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from octavo.bench.calibrate import Machine
 from octavo.bench.driver import Driver, Run
@@ -22,7 +24,9 @@ from octavo.kernels.program import Call, Recorder
 from octavo.models.registry import Model
 
 DECODE_PROMPT = 16
-"""Tokens of the prompts that decoding is measured after: short, so that weights are what is read."""
+"""Tokens of the prompts that batches decode after: short, so that weights are what is read."""
+Sweep = Callable[[float], float]
+"""Bytes -> the bytes a second that reading so many, over and over, gets now (calibrate.read_bandwidth)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Work:
         kv_bytes: of a token in all layers.
         attention: (MACs per query and visible position, window or None) of each layer.
         bits: stored bits of a weight, scales included.
+        spared_bytes: of weight_bytes, those of the head that a step of greedy rows does not read.
     """
 
     linear_macs: int
@@ -67,14 +72,19 @@ class Work:
     bits: float
     expert_bytes: int = 0
     expert_share: float = 0.0
+    spared_bytes: int = 0
 
     def decode(self, machine: Machine, batch: int, context: int) -> Bound:
         """A step that draws one token for each of batch sequences of context tokens."""
         attention = batch * sum(macs * min(context, window or context) for macs, window in self.attention)
-        share = _visible_share(self.attention, context)
-        moved = self.step_bytes(batch) + batch * context * share * self.kv_bytes
+        moved = self.decode_bytes(batch, context)
         macs = batch * (self.linear_macs + self.head_macs)
         return Bound(moved / machine.bandwidth, macs / machine.tile_rate + attention / machine.attention_rate)
+
+    def decode_bytes(self, batch: int, context: int) -> float:
+        """What a greedy step for batch sequences of context tokens reads at least."""
+        kv = batch * context * _visible_share(self.attention, context) * self.kv_bytes
+        return self.step_bytes(batch) - self.spared_bytes + kv
 
     def prompt(self, machine: Machine, length: int, chunk: int) -> Bound:
         """A prompt of length tokens and its first new token, computed chunk tokens at a time."""
@@ -141,6 +151,7 @@ def work_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: st
         8 * packed / _elements(list((dense | experts).values())),
         of_experts,
         share,
+        sum(getattr(weight, "spared_bytes", 0) for weight in dense.values()),
     )
 
 
@@ -175,6 +186,7 @@ class Line:
         rate: tokens a second, the median.
         share: least time over the measured one, 0..1.
         bandwidth_share: bytes that had to be read over the time, as a part of the bandwidth.
+        bandwidth: bytes a second that reading as many bytes gets, measured before and after: the better.
     """
 
     work: str
@@ -185,6 +197,7 @@ class Line:
     share: float
     limit: str
     bandwidth_share: float
+    bandwidth: float
 
 
 def measure(
@@ -193,13 +206,21 @@ def measure(
     machine: Machine,
     prompts: Sequence[int],
     batches: Sequence[int],
+    contexts: Sequence[int] = (),
     new_tokens: int = 32,
     repeat: int = 3,
+    sweep: Sweep | None = None,
 ) -> list[Line]:
-    """Run prompts of these lengths and decode at these batches; medians over the repetitions."""
+    """Run prompts of these lengths and decode at these batches; medians over the repetitions.
+
+    Args:
+        contexts: tokens that are there when one sequence decodes, beside the batches' few.
+        sweep: measures the bandwidth of each line's bytes; None: the machine's holds for all.
+    """
+    decodes = [*((batch, DECODE_PROMPT) for batch in batches), *((1, context) for context in contexts)]
     return [
         *(_prompt_line(driver, work, machine, length, repeat) for length in prompts),
-        *(_decode_line(driver, work, machine, batch, new_tokens, repeat) for batch in batches),
+        *(_decode_line(driver, work, machine, *each, new_tokens, repeat, sweep) for each in decodes),
     ]
 
 
@@ -207,17 +228,29 @@ def _prompt_line(driver: Driver, work: Work, machine: Machine, length: int, repe
     runs = _runs(driver, 1, length, 1, repeat)
     seconds = statistics.median(run.prompt_s for run in runs)
     bound = work.prompt(machine, length, driver.max_step_tokens)
-    return _line("prompt", length, length // 2, length, seconds, bound)
+    return _line("prompt", length, length // 2, length, seconds, bound, machine.bandwidth)
 
 
 def _decode_line(
-    driver: Driver, work: Work, machine: Machine, batch: int, new_tokens: int, repeat: int
+    driver: Driver,
+    work: Work,
+    machine: Machine,
+    batch: int,
+    prompt: int,
+    new_tokens: int,
+    repeat: int,
+    sweep: Sweep | None,
 ) -> Line:
-    runs = _runs(driver, batch, DECODE_PROMPT, new_tokens, repeat)
+    context = prompt + new_tokens // 2
+    moved = work.decode_bytes(batch, context)
+    # Others share the memory: what it gives now is what counts, so the sweeps stand around the runs.
+    found = [sweep(moved)] if sweep else [machine.bandwidth]
+    runs = _runs(driver, batch, prompt, new_tokens, repeat)
+    found += [sweep(moved)] if sweep else []
     # Only steps in which everybody drew: with long prompts some start earlier and end earlier.
     seconds = statistics.median(s.seconds for run in runs for s in run.decode if s.tokens == batch)
-    context = DECODE_PROMPT + new_tokens // 2
-    return _line("decode", batch, context, batch, seconds, work.decode(machine, batch, context))
+    here = replace(machine, bandwidth=max(found))
+    return _line("decode", batch, context, batch, seconds, work.decode(here, batch, context), here.bandwidth)
 
 
 def _runs(driver: Driver, count: int, length: int, new_tokens: int, repeat: int) -> list[Run]:
@@ -226,7 +259,9 @@ def _runs(driver: Driver, count: int, length: int, new_tokens: int, repeat: int)
     return runs[1:]  # the first warmed up
 
 
-def _line(work: str, size: int, context: int, tokens: int, seconds: float, bound: Bound) -> Line:
+def _line(
+    work: str, size: int, context: int, tokens: int, seconds: float, bound: Bound, bandwidth: float
+) -> Line:
     return Line(
         work,
         size,
@@ -236,4 +271,5 @@ def _line(work: str, size: int, context: int, tokens: int, seconds: float, bound
         bound.seconds / seconds,
         bound.limit,
         bound.memory_s / seconds,
+        bandwidth,
     )

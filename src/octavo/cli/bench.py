@@ -34,6 +34,8 @@ NOT_MEASURED = (
 )
 """Engine flags that benchmarks decide for themselves, or that change nothing in them."""
 JSON_FLAG = typer.Option(False, "--json", help="Print one JSON object.")
+ROOFLINE_TOKENS = 32
+"""New tokens of a roofline's runs."""
 TRACE = typer.Option(None, "--trace", help="Requests from a file instead (see octavo plan).")
 
 
@@ -91,12 +93,15 @@ def roofline(
     engine: EngineChoice,
     prompt_tokens: str = typer.Option("128,512", "--prompt-tokens", help="Lengths of prompts."),
     batch_sizes: str = typer.Option("1,2,4,8,16,32", "--batch-sizes", help="Sequences that decode at once."),
+    contexts: str = typer.Option(
+        "2048,8000", "--contexts", help="Tokens that one sequence decodes after; too long ones are left out."
+    ),
     num_runs: int = typer.Option(3, "--num-runs", help="Repetitions; printed are medians.", min=1),
     as_json: bool = JSON_FLAG,
 ) -> int:
     """Measured speed beside what this machine's bandwidth and arithmetic allow."""
     from octavo.assembly.memory import page_specs
-    from octavo.bench.calibrate import calibrate
+    from octavo.bench.calibrate import bandwidth_of, calibrate
     from octavo.bench.roofline import measure, work_of
     from octavo.checkpoints import open_checkpoint
 
@@ -108,7 +113,12 @@ def roofline(
     pages = page_specs(loaded.model, loaded.backend, user.kv_dtype, user.kv_cache_dtype != "auto")
     work = work_of(loaded.model, loaded.backend, checkpoint, pages[0].dtype)
     machine = calibrate(loaded.backend, work.bits)
-    lines = measure(driver, work, machine, lengths, sizes, repeat=num_runs)
+    room = loaded.config.max_model_len - ROOFLINE_TOKENS
+    long = [each for each in numbers(contexts, "--contexts") if each <= room] if contexts else []
+    lines = measure(
+        driver, work, machine, lengths, sizes, long, ROOFLINE_TOKENS, num_runs,
+        lambda nbytes: bandwidth_of(loaded.backend, nbytes),
+    )  # fmt: skip
     if as_json:
         facts = {"machine": dataclasses.asdict(machine), "work": dataclasses.asdict(work)}
         rows = [dataclasses.asdict(each) for each in lines]
@@ -129,10 +139,11 @@ def print_roofline(model: str, machine: Machine, work: Work, lines: Sequence[Lin
         f"{(work.linear_macs + work.head_macs) / 1e6:.0f} M MACs a token, {work.kv_bytes} bytes of KV a "
         f"token; memory and compute meet at batch {work.ridge(machine):.1f}\n"
     )
-    print(line("work", "size", "tok/s", "bound", "share", "limit", "bandwidth"))
+    print(line("work", "size", "context", "tok/s", "bound", "share", "limit", "bandwidth", "GB/s"))
     for row in lines:
         rates = (f"{row.rate:.1f}", f"{row.bound_rate:.1f}", f"{row.share:.0%}")
-        print(line(row.work, row.size, *rates, row.limit, f"{row.bandwidth_share:.0%}"))
+        read = (f"{row.bandwidth_share:.0%}", f"{row.bandwidth / 1e9:.1f}")
+        print(line(row.work, row.size, row.context, *rates, row.limit, *read))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
