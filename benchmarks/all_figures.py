@@ -5,8 +5,8 @@
 Each command writes its own result file. One that fails is said, and the others go on; the status is 1 then.
 Speed needs a machine that does nothing else (two to three hours, most of them the peers'); counts do not.
 Left out is what needs a text, a GPU or another build of llama.cpp: benchmarks/quality.py, make gpu-check,
-benchmarks/peers_serving.py, and the peers with --options '{"isa": "avx2"}' on a machine that has more. A changed checkout marks its figures:
-commit first.
+benchmarks/peers_serving.py, and the peers with --options '{"isa": "avx2"}' on a machine that has more. A
+changed checkout marks its figures: commit first.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.bench.calibrate import Machine, best_time, calibrate, random_weight, tile_rate
 from octavo.bench.driver import Driver
-from octavo.bench.roofline import Work, measure, work_of
+from octavo.bench.roofline import Meter, Work, work_of
 from octavo.checkpoints.gguf import GGUFCheckpoint
 from octavo.errors import UnsupportedError
 from octavo.kernels.ops import (
@@ -159,7 +159,7 @@ def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> N
         swept.append(nbytes)
         return 1e9 * 2.0 ** len(swept)
 
-    lines = measure(driver, found, machine, [20], [1, 3], [40], new_tokens=3, repeat=1, sweep=sweep)
+    lines = Meter(driver, found, machine, 3, 1, sweep).lines([20], [1, 3], [40])
     assert [(row.work, row.size, row.context) for row in lines] == [
         ("prompt", 20, 10), ("decode", 1, 17), ("decode", 3, 17), ("decode", 1, 41)
     ]  # fmt: skip

@@ -200,67 +200,59 @@ class Line:
     bandwidth: float
 
 
-def measure(
-    driver: Driver,
-    work: Work,
-    machine: Machine,
-    prompts: Sequence[int],
-    batches: Sequence[int],
-    contexts: Sequence[int] = (),
-    new_tokens: int = 32,
-    repeat: int = 3,
-    sweep: Sweep | None = None,
-) -> list[Line]:
-    """Run prompts of these lengths and decode at these batches; medians over the repetitions.
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Runs work, and puts it beside its bound; figures are medians over the repetitions.
 
-    Args:
-        contexts: tokens that are there when one sequence decodes, beside the batches' few.
-        sweep: measures the bandwidth of each line's bytes; None: the machine's holds for all.
+    Attributes:
+        new_tokens: that are decoded in a run. repeat: runs of each piece of work, after one that warms up.
+        sweep: measures the bandwidth for each decoding line's bytes; None: the machine's holds for all.
     """
-    decodes = [*((batch, DECODE_PROMPT) for batch in batches), *((1, context) for context in contexts)]
-    return [
-        *(_prompt_line(driver, work, machine, length, repeat) for length in prompts),
-        *(_decode_line(driver, work, machine, *each, new_tokens, repeat, sweep) for each in decodes),
-    ]
 
+    driver: Driver
+    work: Work
+    machine: Machine
+    new_tokens: int = 32
+    repeat: int = 3
+    sweep: Sweep | None = None
 
-def _prompt_line(driver: Driver, work: Work, machine: Machine, length: int, repeat: int) -> Line:
-    runs = _runs(driver, 1, length, 1, repeat)
-    seconds = statistics.median(run.prompt_s for run in runs)
-    bound = work.prompt(machine, length, driver.max_step_tokens)
-    return _line("prompt", length, length // 2, length, seconds, bound, machine.bandwidth)
+    def lines(
+        self, prompts: Sequence[int], batches: Sequence[int], contexts: Sequence[int] = ()
+    ) -> list[Line]:
+        """Prompts of these lengths, batches of these sizes, and one sequence after so many tokens."""
+        decodes = [*((batch, DECODE_PROMPT) for batch in batches), *((1, context) for context in contexts)]
+        return [
+            *(self._prompt_line(length) for length in prompts),
+            *(self._decode_line(batch, prompt) for batch, prompt in decodes),
+        ]
 
+    def _prompt_line(self, length: int) -> Line:
+        runs = self._runs(1, length, 1)
+        seconds = statistics.median(run.prompt_s for run in runs)
+        bound = self.work.prompt(self.machine, length, self.driver.max_step_tokens)
+        return _line("prompt", length, length // 2, length, seconds, bound, self.machine)
 
-def _decode_line(
-    driver: Driver,
-    work: Work,
-    machine: Machine,
-    batch: int,
-    prompt: int,
-    new_tokens: int,
-    repeat: int,
-    sweep: Sweep | None,
-) -> Line:
-    context = prompt + new_tokens // 2
-    moved = work.decode_bytes(batch, context)
-    # Others share the memory: what it gives now is what counts, so the sweeps stand around the runs.
-    found = [sweep(moved)] if sweep else [machine.bandwidth]
-    runs = _runs(driver, batch, prompt, new_tokens, repeat)
-    found += [sweep(moved)] if sweep else []
-    # Only steps in which everybody drew: with long prompts some start earlier and end earlier.
-    seconds = statistics.median(s.seconds for run in runs for s in run.decode if s.tokens == batch)
-    here = replace(machine, bandwidth=max(found))
-    return _line("decode", batch, context, batch, seconds, work.decode(here, batch, context), here.bandwidth)
+    def _decode_line(self, batch: int, prompt: int) -> Line:
+        context = prompt + self.new_tokens // 2
+        moved = self.work.decode_bytes(batch, context)
+        # Others share the memory: what it gives now is what counts, so the sweeps stand around the runs.
+        found = [self.sweep(moved)] if self.sweep else [self.machine.bandwidth]
+        runs = self._runs(batch, prompt, self.new_tokens)
+        found += [self.sweep(moved)] if self.sweep else []
+        # Only steps in which everybody drew: with long prompts some start earlier and end earlier.
+        seconds = statistics.median(s.seconds for run in runs for s in run.decode if s.tokens == batch)
+        here = replace(self.machine, bandwidth=max(found))
+        bound = self.work.decode(here, batch, context)
+        return _line("decode", batch, context, batch, seconds, bound, here)
 
-
-def _runs(driver: Driver, count: int, length: int, new_tokens: int, repeat: int) -> list[Run]:
-    vocab = driver.vocab_size
-    runs = [driver.run(random_prompts(count, length, vocab, seed), new_tokens) for seed in range(repeat + 1)]
-    return runs[1:]  # the first warmed up
+    def _runs(self, count: int, length: int, new_tokens: int) -> list[Run]:
+        vocab = self.driver.vocab_size
+        prompts = (random_prompts(count, length, vocab, seed) for seed in range(self.repeat + 1))
+        return [self.driver.run(each, new_tokens) for each in prompts][1:]  # the first warmed up
 
 
 def _line(
-    work: str, size: int, context: int, tokens: int, seconds: float, bound: Bound, bandwidth: float
+    work: str, size: int, context: int, tokens: int, seconds: float, bound: Bound, machine: Machine
 ) -> Line:
     return Line(
         work,
@@ -271,5 +263,5 @@ def _line(
         bound.seconds / seconds,
         bound.limit,
         bound.memory_s / seconds,
-        bandwidth,
+        machine.bandwidth,
     )

@@ -102,7 +102,7 @@ def roofline(
     """Measured speed beside what this machine's bandwidth and arithmetic allow."""
     from octavo.assembly.memory import page_specs
     from octavo.bench.calibrate import bandwidth_of, calibrate
-    from octavo.bench.roofline import measure, work_of
+    from octavo.bench.roofline import Meter, work_of
     from octavo.checkpoints import open_checkpoint
 
     sizes, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(prompt_tokens, "--prompt-tokens")
@@ -115,10 +115,10 @@ def roofline(
     machine = calibrate(loaded.backend, work.bits)
     room = loaded.config.max_model_len - ROOFLINE_TOKENS
     long = [each for each in numbers(contexts, "--contexts") if each <= room] if contexts else []
-    lines = measure(
-        driver, work, machine, lengths, sizes, long, ROOFLINE_TOKENS, num_runs,
-        lambda nbytes: bandwidth_of(loaded.backend, nbytes),
-    )  # fmt: skip
+    meter = Meter(
+        driver, work, machine, ROOFLINE_TOKENS, num_runs, lambda nbytes: bandwidth_of(loaded.backend, nbytes)
+    )
+    lines = meter.lines(lengths, sizes, long)
     if as_json:
         facts = {"machine": dataclasses.asdict(machine), "work": dataclasses.asdict(work)}
         rows = [dataclasses.asdict(each) for each in lines]
