@@ -53,7 +53,6 @@ PARTS = (
     Part("speed", 2, f"{PYTHON} benchmarks/footprint.py --write --model gemma3-270m"),
     Part("speed", 1, f"{PYTHON} benchmarks/host_time.py --write"),
     Part("speed", 4, f"{PYTHON} benchmarks/grammar_cost.py --repeat 24 --write"),
-    Part("speed", 4, f"{PYTHON} benchmarks/grammar_cost.py --repeat 24 --write --temperature 0"),
     Part("speed", 4, f"{PYTHON} benchmarks/one_scored_row.py --write"),
     Part("speed", 2, f"{RECORD} ablate -- {OCTAVO} bench ablate smollm2 --json"),
     Part("speed", 1, f"{RECORD} scheduler_cost -- {PYTHON} benchmarks/scheduler_cost.py --json"),

@@ -67,23 +67,33 @@ def others(row: peers.Row) -> At:
 OTHERS = ("transformers", "openvino-genai", "vllm")
 
 
-def spread(row: peers.Row) -> At:
-    """Of our side's repetitions."""
+def spread(row: peers.Row, side: str = "with") -> At:
+    """Of the repetitions of our side, or of the other: the highest over the lowest."""
 
     def find(result: Result) -> Any:
-        if row.shape in (result.get("noisy") or ()):
-            return float("inf")
-        ours = value_at(result, f"ratios/{row.name}/with")
-        return value_at(result, f"shapes/{row.shape}/engines")[ours][f"{row.figure}_spread"]
+        name = value_at(result, f"ratios/{row.name}/{side}")
+        engines = value_at(result, f"shapes/{row.shape}/engines") or {}
+        return engines.get(name, {}).get(f"{row.figure}_spread")
+
+    return find
+
+
+def unrest(row: peers.Row) -> At:
+    """Our side's spread, without end where the run says that the machine was noisy."""
+
+    def find(result: Result) -> Any:
+        return float("inf") if row.shape in (result.get("noisy") or ()) else value_at(result, spread(row))
 
     return find
 
 
 def ratio(row: peers.Row) -> Row:
     return Row(
-        row.name, "peers", (of_row(row, "ratio"), of_row(row, "ours"), of_row(row, "theirs"), others(row)),
-        ("{1:rate}", "{2:rate}", "{3}", "{0:.2f}"), least=row.least, aim=row.aim,
-        detail=settings(row), spread=spread(row), why=f"ratios/{row.name}/why",
+        row.name, "peers",
+        (*(of_row(row, key) for key in ("ratio", "ours", "theirs")), others(row),
+         spread(row), spread(row, "over")),
+        ("{1:rate} ({4:.2f})", "{2:rate} ({5:.2f})", "{3}", "{0:.2f}"), least=row.least, aim=row.aim,
+        detail=settings(row), spread=unrest(row), why=f"ratios/{row.name}/why",
     )  # fmt: skip
 
 
@@ -102,25 +112,36 @@ def raw_share(result: Result) -> float:
     )
 
 
-def roofline(field: str, context: range = range(64)) -> At:
-    """Of the roofline's line of one stream whose mean context lies in that range."""
+def roofline(field: str, work: str = "decode", size: int = 1, context: range = range(64)) -> At:
+    """Of the roofline's line of this work, whose mean context lies in that range."""
 
     def find(result: Result) -> Any:
-        lines = [line for line in result["result"]["lines"] if (line["work"], line["size"]) == ("decode", 1)]
-        found = [line for line in lines if line["context"] in context]
-        return found[0].get(field) if found else None
+        for line in result["result"]["lines"]:
+            if (line["work"], line["size"]) == (work, size) and line["context"] in context:
+                return line.get(field)
+        return None
 
     return find
 
 
 def at_context(tokens: int) -> Row:
     """Decoding of one stream after so many tokens, beside what the memory allows."""
-    near = range(tokens, tokens + 64)
-    found = tuple(roofline(field, near) for field in ("bandwidth_share", "rate", "bound_rate", "bandwidth"))
+    fields = ("bandwidth_share", "rate", "bound_rate", "bandwidth")
     return Row(
         f"SmolLM2, 1 stream at {tokens:,} tokens, int16 KV: share of what that memory allows",
-        "roofline-smollm2", found, ("{0:.0%}: {1:.0f} of {2:.0f} tok/s at {3:GB} a second",), ROOFLINE,
-        least=0.85, bound="{:.0%}",
+        "roofline-smollm2",
+        tuple(roofline(field, context=range(tokens, tokens + 64)) for field in fields),
+        ("{0:.0%}: {1:.0f} of {2:.0f} tok/s at {3:GB} a second",), ROOFLINE, least=0.85, bound="{:.0%}",
+    )  # fmt: skip
+
+
+def of_bound(label: str, work: str, size: int) -> Row:
+    """Work that waits for arithmetic, beside what the tile's own rate would allow."""
+    fields = ("share", "rate", "bound_rate", "limit")
+    return Row(
+        f"SmolLM2, {label}: share of what the machine allows", "roofline-smollm2",
+        tuple(roofline(field, work, size, range(1024)) for field in fields),
+        ("{0:.0%}: {1:rate} of {2:rate} tok/s ({3})",), ROOFLINE,
     )  # fmt: skip
 
 
@@ -158,6 +179,9 @@ CPU = Table((
         least=0.8, bound="{:.0%}"),
     at_context(2048),
     at_context(8000),
+    of_bound("prompt of 512", "prompt", 512),
+    of_bound("8 streams", "decode", 8),
+    of_bound("32 streams", "decode", 32),
     Row("ready, from the process's start (twice the imports' time and 1 s)", "footprint",
         ("start_up/ready_s",), ("{0:.2f} s",), FOOTPRINT, most="start_up/limit_s", bound="{:.2f} s",
         only=SMOLLM2),
@@ -240,17 +264,32 @@ OVER = Table((
 
 # --- requests ---------------------------------------------------------------------------------------------
 
+
+def grammar(temperature: int) -> Row:
+    """What a grammar takes off the throughput at a temperature; results were once of one temperature each."""
+
+    def of(field: str) -> At:
+        def find(result: Result) -> Any:
+            if (found := value_at(result, f"throughput/{temperature}/{field}")) is not None:
+                return found
+            alone = value_at(result, "settings/temperature") == temperature
+            return value_at(result, field) if alone else None
+
+        return find
+
+    shown = "{0:.1%} ({1:.1%} to {2:.1%}; {3:.1%})"
+    return Row(
+        f"a grammar in 32 streams, temperature {temperature}: share of the throughput (5 to 95 %; two equal "
+        "arms)", "grammar_cost", tuple(map(of, ("cost", "cost_5_95/0", "cost_5_95/1", "noise"))), (shown,),
+        GRAMMAR, most=0.05, bound="{:.0%}",
+    )  # fmt: skip
+
+
 API = Table((
     Row("a mask, p50 and p99, of random answers to several schemas", "grammar_cost",
         ("mask_p99_ms", "mask_p50_ms"), ("{1:.2f} and {0:.2f} ms",), GRAMMAR, most=1, bound="{:g} ms"),
-    Row("a grammar in 32 streams, temperature 1: share of the throughput (5 to 95 %; two equal arms)",
-        "grammar_cost", ("cost", "cost_5_95/0", "cost_5_95/1", "noise"),
-        ("{0:.1%} ({1:.1%} to {2:.1%}; {3:.1%})",), GRAMMAR, most=0.05, bound="{:.0%}",
-        only={"settings/temperature": 1.0}),
-    Row("a grammar in 32 streams, temperature 0", "grammar_cost",
-        ("cost", "cost_5_95/0", "cost_5_95/1", "noise"), ("{0:.1%} ({1:.1%} to {2:.1%}; {3:.1%})",),
-        f"{GRAMMAR} --temperature 0", most=0.05, bound="{:.0%}",
-        only={"settings/temperature": 0.0}),
+    grammar(0),
+    grammar(1),
     Row("a schema of 200 properties, first use on a fresh server", "grammar_cost", ("first_use_ms",),
         ("{0:.0f} ms",), GRAMMAR, most=50, bound="{:g} ms"),
 ))  # fmt: skip

@@ -231,6 +231,45 @@ def test_marks(commit: str, more: dict[str, Any], marks: str) -> None:
     assert ("**Noisy machine**" in text) is ("noisy" in marks)
 
 
+def test_a_grammars_cost_in_results_of_both_forms() -> None:
+    """Of one temperature, or of several under their names."""
+    runs, tables = script("figure_runs"), script("figure_tables")
+    arm = {"cost": 0.04, "cost_5_95": [0.01, 0.06], "noise": 0.002}
+    old = {"benchmark": "grammar_cost", "settings": {"temperature": 1.0}, **arm}
+    new = {**old, "settings": {"temperature": [0.0, 1.0]}, "throughput": {"0": {**arm, "cost": 0.03}}}
+    for result, temperature, cost in ((old, 1, 0.04), (old, 0, None), (new, 0, 0.03), (new, 1, None)):
+        found = runs.Run(Path("x.json"), result).values(tables.grammar(temperature))
+        assert found == (None if cost is None else [cost, 0.01, 0.06, 0.002])
+
+
+def test_a_ratio_has_the_spreads_of_both_sides() -> None:
+    tables = script("figure_tables")
+    row = next(iter(tables.peers.ROWS))
+    engines = {"octavo: a": {f"{row.figure}_spread": 1.05}, "llama.cpp: b": {f"{row.figure}_spread": 1.3}}
+    result: dict[str, Any] = {
+        "ratios": [{"row": row.name, "with": "octavo: a", "over": "llama.cpp: b", "ratio": 2.0}],
+        "shapes": {row.shape: {"engines": engines}},
+    }
+    assert (tables.spread(row)(result), tables.spread(row, "over")(result)) == (1.05, 1.3)
+    assert tables.unrest(row)(result) == 1.05
+    assert tables.unrest(row)({**result, "noisy": [row.shape]}) == float("inf")
+
+
+def test_a_rooflines_line_is_found_by_its_work_size_and_context() -> None:
+    find = script("figure_tables").roofline
+    lines = [
+        {"work": work, "size": size, "context": context, "rate": rate}
+        for work, size, context, rate in (
+            ("prompt", 1, 20, 1.0), ("decode", 8, 32, 2.0), ("decode", 1, 2064, 3.0), ("decode", 1, 32, 4.0)
+        )
+    ]  # fmt: skip
+    result = {"result": {"lines": lines}}
+    assert [
+        find("rate")(result), find("rate", size=8)(result), find("rate", context=range(2048, 2112))(result)
+    ] == [4.0, 2.0, 3.0]  # fmt: skip
+    assert find("rate", size=2)(result) is None
+
+
 def test_what_was_never_measured_is_said() -> None:
     other = dataclasses.replace(row(), label="missing", at=("nothing",))
     assert "Not measured yet: missing (`x.py`)." in rendered([made("a", "1", 1.0)], row(), other)
@@ -282,6 +321,7 @@ def peers_result(commit: str, date: str, old: bool) -> Any:
         "ratio": 2.0, "least": 1.6, "aim": None, "reached": True,
     }  # fmt: skip
     engines = {mine: {"prompt": 1.0, "prompt_spread": 1.0, "decode": 300.0, "decode_spread": 1.05}}
+    engines[theirs] = {"prompt": 1.0, "prompt_spread": 1.0, "decode": 150.0, "decode_spread": 1.2}
     engines["transformers" if old else "transformers: as shipped"] = {"prompt": 1.0, "decode": 20.0}
     shapes = {"short": {"shape": "s", "engines": engines, "missing": []}}
     more = {} if old else {"noisy": [], "tuned": {"short": {"llama.cpp": {"decode": {}}}}}
@@ -295,7 +335,8 @@ def test_results_of_peers_in_both_forms(old: bool, settings: str) -> None:
     figures, table = script("figures"), script("figure_tables").TABLES["peers"]
     text = figures.render(table, [peers_result("a", "1", old)], NoHistory())
     expected = (
-        f"| SmolLM2, decode, 1 stream | 300 | 150 | transformers 20 | 2.00 | 1.75 | {settings} | a [1] |"
+        f"| SmolLM2, decode, 1 stream | 300 (1.05) | 150 (1.20) | transformers 20 | 2.00 | 1.75 | "
+        f"{settings} | a [1] |"
     )
     assert expected in text
     assert "Not measured here: SmolLM2, prompt of 512;" in text
@@ -323,7 +364,9 @@ def test_int8_pages_are_compared_with_float16_ones() -> None:
         "theirs": 2.0,
         "ratio": 1.5,
     }
-    run = made("a", "1", 0.0, benchmark="peers", ratios=[ratio])
+    engines = {name: {"decode_spread": 1.0} for name in ("octavo int8 KV", "octavo", "octavo f16 KV")}
+    shapes = {"context-8k": {"engines": engines}}
+    run = made("a", "1", 0.0, benchmark="peers", ratios=[ratio], shapes=shapes)
     assert run.values(wanted) is None
     ratio["over"] = "octavo f16 KV"
     assert run.values(wanted)[0] == 1.5
