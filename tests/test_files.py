@@ -61,5 +61,5 @@ def test_no_environment_variable_switches() -> None:
         for path in (ROOT / "src").rglob("*.py")
         if "os.environ" in path.read_text(encoding="utf-8") or "getenv" in path.read_text(encoding="utf-8")
     }
-    allowed = {"checkpoints/hub.py", "checkpoints/download.py", "kernels/cuda/launch.py"}
+    allowed = {"checkpoints/sources.py", "checkpoints/wheels.py", "kernels/cuda/launch.py"}
     assert readers <= {f"src/octavo/{name}" for name in allowed}

@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from octavo.checkpoints import open_checkpoint
-from octavo.checkpoints.hub import resolve
+from octavo.checkpoints.sources import resolve
 from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_lower import Built, Recorded, build, parts

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness import python_with
 
-from octavo.checkpoints.hub import default_cache_dir, resolve
+from octavo.checkpoints.sources import default_cache_dir, resolve
 from peers.rows import TINYLLAMA
 
 HERE = Path(__file__).parent

@@ -17,7 +17,7 @@ from octavo.assembly.memory import free_after
 from octavo.assembly.words import words_of
 from octavo.bench import plan
 from octavo.bench.plan import plan_model
-from octavo.checkpoints import hub
+from octavo.checkpoints import sources
 from octavo.cli._app import run
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, CheckpointError, UnsupportedError
@@ -57,7 +57,7 @@ def test_the_system_counts_the_same_within_three_percent(monkeypatch: pytest.Mon
     The tokenizer and the file's metadata are part of "process": they are there before.
     """
     user = EngineConfig("smollm2", **SMALL)  # type: ignore[arg-type]
-    checkpoint = checkpoints.open_checkpoint(path := hub.resolve("smollm2"))
+    checkpoint = checkpoints.open_checkpoint(path := sources.resolve("smollm2"))
     words = words_of(user, checkpoint, path)
     for place in ("words", "planning"):
         monkeypatch.setattr(f"octavo.assembly.{place}.words_of", lambda *_: words)
@@ -160,7 +160,7 @@ def test_a_giant_is_planned_by_its_config_alone(
 
 
 def test_a_header_is_planned_as_the_whole_file(tmp_path: Path) -> None:
-    whole = hub.resolve("smollm2")
+    whole = sources.resolve("smollm2")
     header = tmp_path / "header.gguf"
     with whole.open("rb") as file:
         header.write_bytes(file.read(16 << 20))
@@ -177,7 +177,7 @@ def test_a_header_is_planned_as_the_whole_file(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_is_planned_and_called_so(
     size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = hub.resolve("smollm2").read_bytes()
+    data = sources.resolve("smollm2").read_bytes()
     (path := tmp_path / "cut.gguf").write_bytes(data[:size])
     assert run(["plan", str(path), *FLAGS]) == 0
     line = f"cannot be loaded: it has {len(data[:size])} of the {len(data)} bytes its header names\n"
@@ -300,7 +300,7 @@ def test_a_gpu_is_weighed_against_what_is_not_there(
     if kind == "config":
         (tmp_path / "config.json").write_text(json.dumps(LLAMA_405B))
     else:
-        whole, path = hub.resolve("smollm2"), tmp_path / "header.gguf"
+        whole, path = sources.resolve("smollm2"), tmp_path / "header.gguf"
         path.write_bytes(whole.read_bytes()[: 4 << 20])
         least = least_bytes(checkpoints.open_checkpoint(whole), "auto")
         assert least > 80_000_000

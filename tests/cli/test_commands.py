@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.checkpoints import hub
+from octavo.checkpoints import sources
 from octavo.cli import _load, main
 from octavo.errors import CheckpointError
 from octavo.kernels.cuda.device import NO_DRIVER

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import octavo
-from octavo.checkpoints.hub import ALIASES
+from octavo.checkpoints.sources import ALIASES
 from octavo.cli import _app, main
 from octavo.cli._flags import ENGINE_HELP, SAMPLING_HELP, EngineChoice, engine_flags, flag_of, sampling_flags
 from octavo.config import EngineConfig

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from octavo.checkpoints import hub
+from octavo.checkpoints import sources
 from octavo.checkpoints.gguf import open_gguf
 from octavo.kernels.ops import F32, Backend
 from octavo.kernels.reference import ReferenceBackend
@@ -52,7 +52,7 @@ class Run:
 def run(request: pytest.FixtureRequest) -> Run:
     """Octavo's texts with f32 weights and activations: nothing is rounded but to f32."""
     pytest.importorskip("llama_cpp")
-    path = hub.resolve(request.param)
+    path = sources.resolve(request.param)
     backend = _backend()
     tokenizer = from_gguf(open_gguf(path).config)
     model = load(path, backend, "float32", CONTEXT)

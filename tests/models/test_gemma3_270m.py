@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from octavo.checkpoints import hub
+from octavo.checkpoints import sources
 from octavo.checkpoints.gguf import GGUFCheckpoint, open_gguf
 from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
@@ -26,7 +26,7 @@ PROMPT = "The capital of France is Paris. The capital of Italy is"
 
 @pytest.fixture(scope="module")
 def path() -> Path:
-    return hub.resolve("gemma3-270m")
+    return sources.resolve("gemma3-270m")
 
 
 def transformers_logits(checkpoint: GGUFCheckpoint, ids: list[int]) -> np.ndarray[Any, Any]:

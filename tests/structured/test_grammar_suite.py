@@ -20,7 +20,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from octavo.checkpoints.hub import default_cache_dir
+from octavo.checkpoints.sources import default_cache_dir
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.sampling.constraints import Constraint, full_mask
 from octavo.sampling.logits import allowed

@@ -1,6 +1,6 @@
 """From an EngineConfig to a loaded model: the one place where all rooms meet, in phases.
 
-resolve   alias or path -> files            checkpoints.hub
+resolve   alias or path -> files            checkpoints.sources
 device    a GPU, or why the CPU             kernels
 tokenizer metadata -> Tokenizer, template   tokenizer
 weights   tensors -> packed weights         quant, kernels, models
@@ -94,7 +94,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     from octavo.assembly.words import words_of
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.generation import decoder_prompt, read_generation
-    from octavo.checkpoints.hub import resolve as find
+    from octavo.checkpoints.sources import resolve as find
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.memory import return_freed, seconds_to_copy

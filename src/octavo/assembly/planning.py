@@ -14,7 +14,7 @@ from octavo.assembly.pages import kv_cache_of
 from octavo.assembly.words import words_of
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.base import Checkpoint
-from octavo.checkpoints.hub import resolve as find
+from octavo.checkpoints.sources import resolve as find
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.kernels.cuda.device import choose

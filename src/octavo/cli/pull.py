@@ -17,11 +17,11 @@ def pull(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:
     """Download a model by its alias or hub id, and print where it lies."""
-    from octavo.checkpoints import hub, repository
+    from octavo.checkpoints import hub, sources
 
-    repo = None if model in hub.ALIASES else repository.Repository.parse(model)
+    repo = None if model in sources.ALIASES else hub.Repository.parse(model)
     with byte_progress(f"pulling {model}", quiet=as_json) as progress:
-        path = hub.pull(model, progress, force) if repo is None else repository.pull(repo, progress, force)
+        path = sources.pull(model, progress, force) if repo is None else hub.pull(repo, progress, force)
     if as_json:
         print(json.dumps({"model": model, "path": str(path), "bytes": _size(path)}))
     else:

@@ -39,7 +39,7 @@ class WindowScorer:
     def __init__(self, config: EngineConfig, window: int = 512) -> None:
         from octavo.assembly.memory import page_specs
         from octavo.checkpoints import open_checkpoint
-        from octavo.checkpoints.hub import resolve
+        from octavo.checkpoints.sources import resolve
         from octavo.kernels.select import make_backend
         from octavo.models.load import load_model
         from octavo.runtime.hardware import usable_threads

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from octavo.assembly.memory import Budget, Shape, resolve
-from octavo.checkpoints.hub import default_cache_dir
+from octavo.checkpoints.sources import default_cache_dir
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.cuda.device import Choice, Gpu, choose, choose_device, find_gpu, torch_refuses, why_not

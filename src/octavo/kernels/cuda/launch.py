@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from octavo.checkpoints.hub import default_cache_dir
+from octavo.checkpoints.sources import default_cache_dir
 from octavo.errors import InvalidRequestError
 
 

