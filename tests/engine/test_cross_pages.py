@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
-from octavo.engine.cross_pages import CrossEntry, CrossPages
+from octavo.engine.cross_pages import EncoderOutput, CrossPages
 from octavo.engine.kv_manager import KVManager
-from octavo.engine.page_group import Entry
+from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import EncoderInput, NewRow
 from octavo.engine.request import Namespace, Request
@@ -147,9 +147,9 @@ def test_an_abort_frees_the_output_with_the_last_reader() -> None:
     name = h.add([1], SamplingParams(n=2, max_tokens=20, ignore_eos=True), encoder=SOURCE)
     h.step()
     h.abort(name, 0)
-    assert [entry.users for entry in the(h.kv, CrossPages).entries()] == [1]
+    assert [output.users for output in the(h.kv, CrossPages).outputs()] == [1]
     h.abort(name)
-    assert the(h.kv, CrossPages).entries() == ()
+    assert the(h.kv, CrossPages).outputs() == ()
     h.drain_and_check()
 
 
@@ -185,31 +185,31 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def share_what_is_not_confirmed(patch: pytest.MonkeyPatch) -> None:
     encode = StepBuilder.encode
 
-    def mutant(self: StepBuilder, request: Request, entry: CrossEntry) -> None:
-        encode(self, request, entry)
-        entry.written = True
+    def mutant(self: StepBuilder, request: Request, output: EncoderOutput) -> None:
+        encode(self, request, output)
+        output.written = True
 
     patch.setattr(StepBuilder, "encode", mutant)
 
 
 def encode_again_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
-    entry_of = KVManager.entry
+    status_of = KVManager.admit_status
 
-    def mutant(self: KVManager, request: Request, step: StepBuilder) -> Entry:
-        found = entry_of(self, request, step)
-        return Entry.NOW if found is Entry.LATER else found
+    def mutant(self: KVManager, request: Request, step: StepBuilder) -> AdmitStatus:
+        found = status_of(self, request, step)
+        return AdmitStatus.NOW if found is AdmitStatus.LATER else found
 
-    patch.setattr(KVManager, "entry", mutant)
+    patch.setattr(KVManager, "admit_status", mutant)
 
 
 def never_free(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CrossPages, "quit", lambda self, entry: None)
+    patch.setattr(CrossPages, "quit", lambda self, output: None)
 
 
 def free_with_the_first_reader(patch: pytest.MonkeyPatch) -> None:
-    def mutant(self: CrossPages, entry: CrossEntry) -> None:
-        if self._entries.pop(entry.key, None) is not None:
-            self._pool.release(entry.pages)
+    def mutant(self: CrossPages, output: EncoderOutput) -> None:
+        if self._outputs.pop(output.key, None) is not None:
+            self._pool.release(output.pages)
 
     patch.setattr(CrossPages, "quit", mutant)
 

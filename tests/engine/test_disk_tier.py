@@ -236,13 +236,13 @@ def test_many_random_operations_with_restarts() -> None:
 def load_what_was_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(disk_tier.Fetch, "ready", property(lambda self: True))
     patch.setattr(
-        disk_tier.Fetch, "slots", lambda self, first: [e.slot for e in self.entries[first - self.first :]]
+        disk_tier.Fetch, "slots", lambda self, first: [e.slot for e in self.pages[first - self.first :]]
     )
 
 
 def keep_what_is_damaged(patch: pytest.MonkeyPatch) -> None:
     arrived = DiskTier._arrived
-    patch.setattr(DiskTier, "_arrived", lambda self, entry, good: arrived(self, entry, True))
+    patch.setattr(DiskTier, "_arrived", lambda self, stored, good: arrived(self, stored, True))
 
 
 def save_too_late(patch: pytest.MonkeyPatch) -> None:
@@ -284,12 +284,12 @@ def keys_left_behind_by_a_split(patch: pytest.MonkeyPatch) -> None:
 def overwrite_what_is_being_read(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: DiskTier) -> int | None:
         if not self._free:
-            entry = next((e for e in self._entries.values() if not e.saving), None)
-            if entry is None:
+            stored = next((e for e in self._stored.values() if not e.saving), None)
+            if stored is None:
                 return None
-            entry.users, users = 0, entry.users
-            self._lose(entry)
-            entry.users = users
+            stored.users, users = 0, stored.users
+            self._lose(stored)
+            stored.users = users
         return self._free.pop() if self._free else None
 
     patch.setattr(DiskTier, "_take", mutant)

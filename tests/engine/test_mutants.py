@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from engine import test_entry_order, test_kv_manager, test_prefix_cache, test_scheduler
-from octavo.engine import entry_order, kv_manager, start
+from octavo.engine import queue_order, kv_manager, start
 from octavo.engine.beams import BeamGroup
-from octavo.engine.entry_order import EntryOrder
+from octavo.engine.queue_order import QueueOrder
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
@@ -419,47 +419,47 @@ def admit_without_reserve(patch: pytest.MonkeyPatch) -> None:
 
 
 def compare_no_prefixes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EntryOrder, "_by_prefix", lambda self, waiting: list(waiting))
+    patch.setattr(QueueOrder, "_by_prefix", lambda self, waiting: list(waiting))
 
 
 def let_newcomers_pass_the_preempted(patch: pytest.MonkeyPatch) -> None:
-    def mutant(self: EntryOrder, waiting: Any) -> Any:
+    def mutant(self: QueueOrder, waiting: Any) -> Any:
         return sorted(waiting, key=lambda request: -self._kv.cached_tokens(request))
 
-    patch.setattr(EntryOrder, "_by_prefix", mutant)
+    patch.setattr(QueueOrder, "_by_prefix", mutant)
 
 
 def compare_everybody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(entry_order, "PREFIX_WINDOW", 10**9)
+    patch.setattr(queue_order, "PREFIX_WINDOW", 10**9)
 
 
 def prefixes_before_priorities(patch: pytest.MonkeyPatch) -> None:
-    def mutant(self: EntryOrder, waiting: Any) -> Any:
+    def mutant(self: QueueOrder, waiting: Any) -> Any:
         return sorted(waiting, key=lambda request: -self._kv.cached_tokens(request))
 
-    patch.setattr(EntryOrder, "_by_prefix", mutant)
+    patch.setattr(QueueOrder, "_by_prefix", mutant)
 
 
 def no_share_for_the_oldest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EntryOrder, "_oldest", lambda self, waiting, running: iter(()))
+    patch.setattr(QueueOrder, "_oldest", lambda self, waiting, running: iter(()))
 
 
 def a_share_one_too_late(patch: pytest.MonkeyPatch) -> None:
-    init = EntryOrder.__init__
-    patch.setattr(EntryOrder, "__init__", lambda self, policy, share, kv: init(self, policy, share + 1, kv))
+    init = QueueOrder.__init__
+    patch.setattr(QueueOrder, "__init__", lambda self, policy, share, kv: init(self, policy, share + 1, kv))
 
 
 def share_without_precedence(patch: pytest.MonkeyPatch) -> None:
     """It enters, and is preempted for the next urgent one."""
-    oldest = EntryOrder._oldest
+    oldest = QueueOrder._oldest
 
-    def mutant(self: EntryOrder, waiting: Any, running: Any) -> Any:
+    def mutant(self: QueueOrder, waiting: Any, running: Any) -> Any:
         orders = {request: request.order for request in waiting}
         yield from oldest(self, waiting, running)
         for request, order in orders.items():
             request.order = order
 
-    patch.setattr(EntryOrder, "_oldest", mutant)
+    patch.setattr(QueueOrder, "_oldest", mutant)
 
 
 @pytest.mark.parametrize(

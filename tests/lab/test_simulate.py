@@ -10,7 +10,7 @@ import pytest
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
-from octavo.engine.entry_order import EntryOrder
+from octavo.engine.queue_order import QueueOrder
 from octavo.engine.scheduler import Scheduler
 from octavo.lab.simulate import Simulated, Simulation, Spread, simulate
 from octavo.lab.trace import HASH_TOKENS, TraceRequest, poisson
@@ -192,7 +192,7 @@ def test_without_the_share_a_flood_starves_the_patient(monkeypatch: pytest.Monke
         return times.first_scheduled_time - 10.0
 
     fair = patient_wait()
-    monkeypatch.setattr(EntryOrder, "_oldest", lambda self, waiting, running: iter(()))
+    monkeypatch.setattr(QueueOrder, "_oldest", lambda self, waiting, running: iter(()))
     assert fair < 10.0
     assert patient_wait() > 30.0
 

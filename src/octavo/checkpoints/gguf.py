@@ -161,7 +161,7 @@ class _Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _TensorInfo:
     """A line of the tensor list. start is absolute; nbytes is None for a type we cannot size."""
 
     name: str
@@ -176,27 +176,27 @@ class GGUFCheckpoint:
 
     kind = "gguf"
 
-    def __init__(self, file: MappedFile, config: dict[str, Any], entries: list[_Entry]) -> None:
+    def __init__(self, file: MappedFile, config: dict[str, Any], infos: list[_TensorInfo]) -> None:
         self._file: MappedFile | None = file
         self.path = file.path
         self.config = config
-        self.tensors = LazyTensors({e.name: functools.partial(self._tensor, e) for e in entries})
-        size = max((e.start + (e.nbytes or 1) for e in entries), default=0)
+        self.tensors = LazyTensors({e.name: functools.partial(self._tensor, e) for e in infos})
+        size = max((e.start + (e.nbytes or 1) for e in infos), default=0)
         self.cut = (file.size, size) if file.size < size else None
 
     @property
     def architecture(self) -> str:
         return str(self.config["general.architecture"])
 
-    def _tensor(self, entry: _Entry) -> StoredTensor:
+    def _tensor(self, info: _TensorInfo) -> StoredTensor:
         if self._file is None:
             raise CheckpointError(f"{self.path.name} is closed")
-        if entry.nbytes is None:
+        if info.nbytes is None:
             raise CheckpointError(
-                f"{self.path.name}: tensor {shorten(entry.name)} has the unknown type {entry.code}"
+                f"{self.path.name}: tensor {shorten(info.name)} has the unknown type {info.code}"
             )
-        name, stop = GGML_TYPES[entry.code][0], entry.start + entry.nbytes
-        return self._file.tensor(entry.name, entry.shape, name, entry.start, stop)
+        name, stop = GGML_TYPES[info.code][0], info.start + info.nbytes
+        return self._file.tensor(info.name, info.shape, name, info.start, stop)
 
     def content_hash(self) -> str:
         if self._file is None:
@@ -230,10 +230,10 @@ def open_gguf(path: Path, headers: bool = False) -> GGUFCheckpoint:
     alignment = _alignment(cursor, config)
     listed = [_listed_tensor(cursor, i) for i in range(tensor_count)]
     data_start = -(-cursor.pos // alignment) * alignment
-    entries = [_entry(file, line, alignment, data_start, headers) for line in listed]
-    _check_names(file, entries)
-    _check_overlap(file, entries)
-    checkpoint = GGUFCheckpoint(file, config, entries)
+    infos = [_tensor_info(file, line, alignment, data_start, headers) for line in listed]
+    _check_names(file, infos)
+    _check_overlap(file, infos)
+    checkpoint = GGUFCheckpoint(file, config, infos)
     file.release(0, cursor.pos)  # vocabularies are megabytes, and nobody reads them here again
     return checkpoint
 
@@ -294,13 +294,13 @@ def _listed_tensor(cursor: _Cursor, index: int) -> tuple[str, tuple[int, ...], i
     return name, shape, cursor.number(_U32), cursor.number(_U64)
 
 
-def _entry(
+def _tensor_info(
     file: MappedFile,
     line: tuple[str, tuple[int, ...], int, int],
     alignment: int,
     data_start: int,
     headers: bool,
-) -> _Entry:
+) -> _TensorInfo:
     name, shape, code, offset = line
     what = f"{file.path.name}: tensor {shorten(name)}"
     if offset % alignment:
@@ -309,26 +309,26 @@ def _entry(
     if start >= file.size and not headers:
         raise CheckpointError(f"{what} starts at byte {start}, past the file's end at {file.size}")
     if code not in GGML_TYPES:
-        return _Entry(name, shape, code, start, None)
+        return _TensorInfo(name, shape, code, start, None)
     format_, block, block_bytes = GGML_TYPES[code]
     if shape[-1] % block:
         raise CheckpointError(f"{what} has rows of {shape[-1]}; {format_} needs a multiple of {block}")
     nbytes = math.prod(shape) // block * block_bytes
     if start + nbytes > file.size and not headers:
         raise CheckpointError(f"{what} ends at byte {start + nbytes}, past the file's end at {file.size}")
-    return _Entry(name, shape, code, start, nbytes)
+    return _TensorInfo(name, shape, code, start, nbytes)
 
 
-def _check_names(file: MappedFile, entries: list[_Entry]) -> None:
+def _check_names(file: MappedFile, infos: list[_TensorInfo]) -> None:
     seen: set[str] = set()
-    for entry in entries:
-        if entry.name in seen:
-            raise CheckpointError(f"{file.path.name}: tensor {shorten(entry.name)} appears twice")
-        seen.add(entry.name)
+    for info in infos:
+        if info.name in seen:
+            raise CheckpointError(f"{file.path.name}: tensor {shorten(info.name)} appears twice")
+        seen.add(info.name)
 
 
-def _check_overlap(file: MappedFile, entries: list[_Entry]) -> None:
-    ordered = sorted(entries, key=lambda e: e.start)
+def _check_overlap(file: MappedFile, infos: list[_TensorInfo]) -> None:
+    ordered = sorted(infos, key=lambda e: e.start)
     for one, other in itertools.pairwise(ordered):
         if one.start + (one.nbytes or 1) > other.start:
             raise CheckpointError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from octavo.engine.page_group import Entry, PageGroup
+from octavo.engine.page_group import AdmitStatus, PageGroup
 from octavo.engine.page_pool import PagePool, ensure
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class CrossEntry:
+class EncoderOutput:
     """Keys and values of one encoder input.
 
     Attributes:
@@ -33,45 +33,45 @@ class CrossEntry:
 
 
 class CrossPages(PageGroup):
-    """Encoder inputs in use, by key. An entry lives from its first user to its last one.
+    """Encoder inputs in use, by key. An output lives from its first user to its last one.
 
     What the n samples of a request and equal inputs that run together need is computed once. The
-    pages of an entry have one reference, the entry's; nobody writes to them after its first step.
+    pages of an output have one reference, the output's; nobody writes to them after its first step.
     """
 
     def __init__(self, pool: PagePool, page_size: int) -> None:
         self._pool, self._page_size = pool, page_size
-        self._entries: dict[str | None, CrossEntry] = {}
+        self._outputs: dict[str | None, EncoderOutput] = {}
 
-    def find(self, key: str | None) -> CrossEntry | None:
-        return self._entries.get(key)
+    def find(self, key: str | None) -> EncoderOutput | None:
+        return self._outputs.get(key)
 
-    def entries(self) -> Sequence[CrossEntry]:
-        return tuple(self._entries.values())
+    def outputs(self) -> Sequence[EncoderOutput]:
+        return tuple(self._outputs.values())
 
-    def join_entry(self, key: str | None, pages: Sequence[int]) -> CrossEntry:
-        """One user more of the entry with this key, which is made of these pages if there is none."""
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries[key] = CrossEntry(key, tuple(pages))
-        entry.users += 1
-        return entry
+    def share(self, key: str | None, pages: Sequence[int]) -> EncoderOutput:
+        """One user more of the output with this key, which is made of these pages if there is none."""
+        output = self._outputs.get(key)
+        if output is None:
+            output = self._outputs[key] = EncoderOutput(key, tuple(pages))
+        output.users += 1
+        return output
 
-    def quit(self, entry: CrossEntry) -> None:
+    def quit(self, output: EncoderOutput) -> None:
         """One user less; the last one frees the pages."""
-        entry.users -= 1
-        if entry.users == 0:
-            del self._entries[entry.key]
-            self._pool.release(entry.pages)
+        output.users -= 1
+        if output.users == 0:
+            del self._outputs[output.key]
+            self._pool.release(output.pages)
 
     # --- of the group -----------------------------------------------------------------------------
 
-    def entry(self, request: Request, step: StepBuilder) -> Entry:
+    def admit_status(self, request: Request, step: StepBuilder) -> AdmitStatus:
         """By the input, which is new, in use, or being written by a step in flight."""
         shared = self.find(request.cache_key)
         if shared is None:
-            return Entry.NOW if step.can_encode(len(request.encoder_token_ids)) else Entry.NO_ROOM
-        return Entry.NOW if shared.written or shared in step.entries else Entry.LATER
+            return AdmitStatus.NOW if step.can_encode(len(request.encoder_token_ids)) else AdmitStatus.NO_ROOM
+        return AdmitStatus.NOW if shared.written or shared in step.encoder_outputs else AdmitStatus.LATER
 
     def need(self, request: Request) -> int:
         """Pages of the encoder's output, unless an equal input is in use."""
@@ -80,27 +80,27 @@ class CrossPages(PageGroup):
         return -(-len(request.encoder_token_ids) // self._page_size)
 
     def begin(self, request: Request, pages: Sequence[int] = ()) -> None:
-        request.kv.cross = self.join_entry(request.cache_key, pages)
+        request.kv.cross = self.share(request.cache_key, pages)
 
     def enter(self, request: Request, step: StepBuilder) -> None:
         """The encoder computes the input in this step, unless it has been or will be."""
-        entry = self._entries[request.cache_key]
-        if not entry.written and entry not in step.entries:
-            step.encode(request, entry)
+        output = self._outputs[request.cache_key]
+        if not output.written and output not in step.encoder_outputs:
+            step.encode(request, output)
 
     def fork(self, parent: Request) -> None:
-        self.join_entry(parent.cache_key, ())
+        self.share(parent.cache_key, ())
 
     def leave(self, request: Request) -> None:
         if request.kv.cross is not None:  # (a new beam has not joined)
             self.quit(request.kv.cross)
 
     def owned(self) -> Mapping[int, int]:
-        return {page: 1 for entry in self._entries.values() for page in entry.pages}
+        return {page: 1 for output in self._outputs.values() for page in output.pages}
 
     def check(self, running: Sequence[Request]) -> None:
         counted = Counter(request.kv.cross for request in running)
         ensure(counted[None] == 0, "a running request reads no encoder output")
-        ensure(set(counted) == set(self._entries.values()), "an encoder output is lost or nobody's")
-        for key, entry in self._entries.items():
-            ensure(entry.key == key and entry.users == counted[entry], "an encoder output is miscounted")
+        ensure(set(counted) == set(self._outputs.values()), "an encoder output is lost or nobody's")
+        for key, output in self._outputs.items():
+            ensure(output.key == key and output.users == counted[output], "an encoder output is miscounted")

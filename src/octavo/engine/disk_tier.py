@@ -55,7 +55,7 @@ class PageFile(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class StoredPage:
     """A slot in use.
 
     Attributes:
@@ -77,20 +77,20 @@ class Fetch:
     """What the disk holds of a request's prefix, from page number `first` on. Held until released."""
 
     first: int
-    entries: list[Entry]
+    pages: list[StoredPage]
 
     @property
     def ready(self) -> bool:
         """All of it has been read and checked."""
-        return not any(entry.reading for entry in self.entries)
+        return not any(stored.reading for stored in self.pages)
 
     def slots(self, first: int) -> list[int]:
         """Those of the good pages from this page number on; none if it begins only behind that."""
         found: list[int] = []
-        for entry in self.entries if first >= self.first else ():
-            if entry.lost or entry.reading:
+        for stored in self.pages if first >= self.first else ():
+            if stored.lost or stored.reading:
                 break
-            found.append(entry.slot)
+            found.append(stored.slot)
         return found[first - self.first :]
 
 
@@ -114,19 +114,19 @@ class DiskTier(Tier):
         self.query_tokens = 0
         self.hit_tokens = 0
         self._file = file
-        self._entries: OrderedDict[bytes, Entry] = OrderedDict()  # least recently used first
-        self._by_slot: dict[int, Entry] = {}  # lost ones included
+        self._stored: OrderedDict[bytes, StoredPage] = OrderedDict()  # least recently used first
+        self._by_slot: dict[int, StoredPage] = {}  # lost ones included
         self._pending: list[PageSave] = []  # evicted, and not in a plan yet
         self._saving = 0  # pending ones included
         self._fetches: set[Fetch] = set()
         for key, slot in file.stored():
-            self._entries[key] = self._by_slot[slot] = Entry(key, slot)
+            self._stored[key] = self._by_slot[slot] = StoredPage(key, slot)
         self._free = [slot for slot in range(file.num_slots - 1, -1, -1) if slot not in self._by_slot]
 
     @property
     def num_pages(self) -> int:
         """Pages that can be found, those on their way to the disk included."""
-        return len(self._entries)
+        return len(self._stored)
 
     # --- to the disk ----------------------------------------------------------------------------------
 
@@ -135,13 +135,13 @@ class DiskTier(Tier):
 
         They keep their content until the next plan has been executed.
         """
-        new = [key for key in keys if key not in self._entries]
+        new = [key for key in keys if key not in self._stored]
         room = set(new[: max(self._file.max_saving - self._saving, 0)])
         for key, page in zip(reversed(keys), reversed(pages), strict=True):
-            if key in self._entries:
-                self._entries.move_to_end(key)
+            if key in self._stored:
+                self._stored.move_to_end(key)
             elif key in room and (slot := self._take()) is not None:
-                self._entries[key] = self._by_slot[slot] = Entry(key, slot, saving=True)
+                self._stored[key] = self._by_slot[slot] = StoredPage(key, slot, saving=True)
                 self._pending.append((page, slot, key))
                 self._saving += 1
 
@@ -178,9 +178,9 @@ class DiskTier(Tier):
             return
         self.settle()
         for _, slot, key in saves:
-            entry = self._by_slot.get(slot)
-            if entry is not None and entry.saving and entry.key == key:
-                self._arrived(entry, False)
+            stored = self._by_slot.get(slot)
+            if stored is not None and stored.saving and stored.key == key:
+                self._arrived(stored, False)
 
     # --- from the disk --------------------------------------------------------------------------------
 
@@ -188,19 +188,19 @@ class DiskTier(Tier):
         """Begin to fetch the pages with keys[first:], as far as they are there. None: not now."""
         if sum(not fetch.ready for fetch in self._fetches) >= MAX_FETCHES:
             return None
-        found: list[Entry] = []
+        found: list[StoredPage] = []
         for key in keys[first:]:
-            entry = self._entries.get(key)
-            if entry is None or entry.saving:
+            stored = self._stored.get(key)
+            if stored is None or stored.saving:
                 break
-            found.append(entry)
-        for entry in found:
-            entry.users += 1
-            if not entry.reading:
-                entry.reading = True
-                self._file.fetch(entry.key, entry.slot)
-        for entry in reversed(found):
-            self._entries.move_to_end(entry.key)
+            found.append(stored)
+        for stored in found:
+            stored.users += 1
+            if not stored.reading:
+                stored.reading = True
+                self._file.fetch(stored.key, stored.slot)
+        for stored in reversed(found):
+            self._stored.move_to_end(stored.key)
         fetch = Fetch(first, found)
         self._fetches.add(fetch)
         return fetch
@@ -210,9 +210,9 @@ class DiskTier(Tier):
         if fetch is None:
             return
         self._fetches.remove(fetch)
-        for entry in fetch.entries:
-            entry.users -= 1
-            self._free_if_lost(entry)
+        for stored in fetch.pages:
+            stored.users -= 1
+            self._free_if_lost(stored)
 
     def record(self, queried: int, hit: int) -> None:
         """Count a request's first look-up, in tokens."""
@@ -247,52 +247,52 @@ class DiskTier(Tier):
             self._by_slot[slot].saving = False
             self._saving -= 1
         self._pending.clear()
-        for entry in [*self._entries.values()]:
-            self._lose(entry)
+        for stored in [*self._stored.values()]:
+            self._lose(stored)
         self._file.clear()
 
     def close(self) -> None:
         self.settle()
-        self._file.close([(entry.key, entry.slot) for entry in self._entries.values() if not entry.saving])
+        self._file.close([(stored.key, stored.slot) for stored in self._stored.values() if not stored.saving])
 
-    def _arrived(self, entry: Entry, good: bool) -> None:
-        self._saving -= entry.saving
-        entry.saving = entry.reading = False
+    def _arrived(self, stored: StoredPage, good: bool) -> None:
+        self._saving -= stored.saving
+        stored.saving = stored.reading = False
         if good:
-            self._free_if_lost(entry)
+            self._free_if_lost(stored)
         else:
-            self._lose(entry)
+            self._lose(stored)
 
     def _take(self) -> int | None:
         """A slot to write to."""
         if self._free:
             return self._free.pop()
-        for entry in self._entries.values():
-            if not (entry.users or entry.saving or entry.reading):
-                self._lose(entry)
+        for stored in self._stored.values():
+            if not (stored.users or stored.saving or stored.reading):
+                self._lose(stored)
                 return self._free.pop()
         return None
 
-    def _lose(self, entry: Entry) -> None:
-        if not entry.lost:
-            del self._entries[entry.key]
-            entry.lost = True
-        self._free_if_lost(entry)
+    def _lose(self, stored: StoredPage) -> None:
+        if not stored.lost:
+            del self._stored[stored.key]
+            stored.lost = True
+        self._free_if_lost(stored)
 
-    def _free_if_lost(self, entry: Entry) -> None:
-        if entry.lost and not (entry.users or entry.saving or entry.reading):
-            del self._by_slot[entry.slot]
-            self._free.append(entry.slot)
+    def _free_if_lost(self, stored: StoredPage) -> None:
+        if stored.lost and not (stored.users or stored.saving or stored.reading):
+            del self._by_slot[stored.slot]
+            self._free.append(stored.slot)
 
     def check_integrity(self, held: Sequence[Fetch]) -> None:
         """Raise IntegrityError unless slots are whole and exactly these fetches are held."""
         slots = sorted([*self._by_slot, *self._free])
         ensure(slots == list(range(self._file.num_slots)), "a slot of the disk tier is lost or given twice")
-        found = {id(entry) for entry in self._by_slot.values() if not entry.lost}
-        ensure(found == {id(entry) for entry in self._entries.values()}, "a page on disk cannot be found")
-        for key, entry in self._entries.items():
-            ensure(entry.key == key and self._by_slot[entry.slot] is entry, "a page on disk has a wrong key")
+        found = {id(stored) for stored in self._by_slot.values() if not stored.lost}
+        ensure(found == {id(stored) for stored in self._stored.values()}, "a page on disk cannot be found")
+        for key, stored in self._stored.items():
+            ensure(stored.key == key and self._by_slot[stored.slot] is stored, "a page on disk has a wrong key")
         ensure({id(f) for f in held} == {id(f) for f in self._fetches}, "a fetch is lost or nobody's")
-        users = sum(len(fetch.entries) for fetch in self._fetches)
+        users = sum(len(fetch.pages) for fetch in self._fetches)
         ensure(users == sum(e.users for e in self._by_slot.values()), "users of a slot are miscounted")
         ensure(self._saving == sum(e.saving for e in self._by_slot.values()), "saves are miscounted")

@@ -10,7 +10,7 @@ from octavo.config import SchedulerConfig
 from octavo.engine.disk_prefixes import DiskPrefixes
 from octavo.engine.disk_tier import Fetch, PageFile
 from octavo.engine.integrity import check_tables
-from octavo.engine.page_group import GONE, Entry
+from octavo.engine.page_group import GONE, AdmitStatus
 from octavo.engine.page_groups import GroupSpec, make_groups, specs_of
 from octavo.engine.page_pool import PagePool
 from octavo.engine.prefix_cache import Node, PrefixCache
@@ -118,15 +118,15 @@ class KVManager:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def entry(self, request: Request, step: StepBuilder) -> Entry:
+    def admit_status(self, request: Request, step: StepBuilder) -> AdmitStatus:
         """Whether a waiting request may enter a step: by its prefix, which may have to be read from disk, and
         by what the groups say."""
         if not self.disk.ready(request):
-            return Entry.LATER
+            return AdmitStatus.LATER
         for group in self.groups:
-            if (entry := group.entry(request, step)) is not Entry.NOW:
-                return entry
-        return Entry.NOW
+            if (status := group.admit_status(request, step)) is not AdmitStatus.NOW:
+                return status
+        return AdmitStatus.NOW
 
     def begin(self, request: Request, reserve: int) -> bool:
         """Give a request the pages of its prefix that the cache or its leader holds. False: not now.

@@ -148,7 +148,7 @@ class Completion:
         if self.logprobs is None or token.logprob is None:
             return
         self.cumulative_logprob += token.logprob
-        self.logprobs.append(entries_of(token, decode))
+        self.logprobs.append(logprobs_of(token, decode))
 
     def _add_text(self, delta: str) -> bool:
         """True: a stop string ended the completion."""
@@ -184,17 +184,17 @@ class Completion:
         )
 
 
-def entries_of(token: SampledToken, decode: TokenDecoder) -> dict[int, Logprob]:
+def logprobs_of(token: SampledToken, decode: TokenDecoder) -> dict[int, Logprob]:
     """A token's logprob and the likeliest ones', by id; the token itself comes first."""
 
-    def entry(token_id: int, logprob: float, rank: int) -> Logprob:
+    def logprob_of(token_id: int, logprob: float, rank: int) -> Logprob:
         return Logprob(logprob, rank, decode(token_id))
 
-    entries = {token.token_id: entry(token.token_id, token.logprob or 0.0, token.rank)}
+    logprobs = {token.token_id: logprob_of(token.token_id, token.logprob or 0.0, token.rank)}
     for rank, (token_id, logprob) in enumerate(token.top, 1):
         if token_id != token.token_id:
-            entries[token_id] = entry(token_id, logprob, rank)
-    return entries
+            logprobs[token_id] = logprob_of(token_id, logprob, rank)
+    return logprobs
 
 
 class TextStream:
@@ -244,8 +244,8 @@ class TextStream:
         self.news.set()
         if update.prompt_logprobs is not None:
             start, tokens = update.prompt_logprobs
-            entries = [entries_of(token, self._decode) for token in tokens]
-            self._prompt_logprobs[start : start + len(entries)] = entries
+            logprobs = [logprobs_of(token, self._decode) for token in tokens]
+            self._prompt_logprobs[start : start + len(logprobs)] = logprobs
             return False
         if update.vector is not None:
             self._embedding = list(update.vector)

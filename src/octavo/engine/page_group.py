@@ -16,7 +16,7 @@ GONE = -1
 """In a page table: this page was behind the window, and the request holds it no more."""
 
 
-class Entry(Enum):
+class AdmitStatus(Enum):
     """Whether a waiting request may enter a step. LATER: pass it over; NO_ROOM: nor may those behind it."""
 
     NOW = 0
@@ -35,9 +35,9 @@ class PageGroup:
 
     # --- whether ----------------------------------------------------------------------------------
 
-    def entry(self, request: Request, step: StepBuilder) -> Entry:
+    def admit_status(self, request: Request, step: StepBuilder) -> AdmitStatus:
         """Whether a waiting request may enter this step."""
-        return Entry.NOW
+        return AdmitStatus.NOW
 
     def need(self, request: Request) -> int:
         """Pages that a request takes when it begins, beside those of its table."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
 if TYPE_CHECKING:
-    from octavo.engine.cross_pages import CrossEntry
+    from octavo.engine.cross_pages import EncoderOutput
     from octavo.engine.disk_tier import Fetch
     from octavo.engine.plan import RowStep
     from octavo.engine.prefix_cache import Node
@@ -196,7 +196,7 @@ class KVState:
     num_cached_pages: int = 0
     num_gone_pages: int = 0
     num_passed_pages: int = 0
-    cross: CrossEntry | None = None
+    cross: EncoderOutput | None = None
     swapped: list[int] = field(default_factory=list)
     num_swapped_tokens: int = 0
     swapping: bool = False

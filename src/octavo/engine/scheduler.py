@@ -10,10 +10,10 @@ from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
 from octavo.engine.beams import ORDER, BeamGroup, deal
 from octavo.engine.budget import TokenBudget
 from octavo.engine.disk_tier import PageFile
-from octavo.engine.entry_order import EntryOrder, without
+from octavo.engine.queue_order import QueueOrder, without
 from octavo.engine.integrity import check_queues
 from octavo.engine.kv_manager import Growth, KVManager, manager_of
-from octavo.engine.page_group import Entry
+from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.plan import RowStep, StepPlan, StepResult
 from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
@@ -37,8 +37,8 @@ class Scheduler:
         nobody was preempted in this step, and all its known tokens fit beside two pages of growth for
         each running request (prompts in progress have used up the budget before it is looked at).
         It is not overtaken by one behind it that would fit. A request whose prefix is being read from
-        disk (DiskTier) is passed over. EntryOrder may change the order, fairly: by scheduling_policy the
-        longest cached prefix goes first, and the oldest has one of any fair_share entries in a row.
+        disk (DiskTier) is passed over. QueueOrder may change the order, fairly: by scheduling_policy the
+        longest cached prefix goes first, and the oldest has one of any fair_share admissions in a row.
     5.  *Sharing.* A request waits while an older one computes a prefix that it could share: the
         samples of n > 1 and equal prompts that arrive together cost one prefill. Passed over
         likewise. It waits only for running ones, which make progress. Siblings share the whole prompt
@@ -77,7 +77,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.kv = kv or manager_of(config, page_file)
-        self.entry_order = EntryOrder(config.scheduling_policy, config.fair_share, self.kv)
+        self.queue_order = QueueOrder(config.scheduling_policy, config.fair_share, self.kv)
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
         self.running: list[Request] = []  # both in order (priority, arrival)
         self.waiting: list[Request] = []
@@ -211,16 +211,16 @@ class Scheduler:
         """Let waiting requests enter, in order."""
         in_progress = PrefixesInProgress(self.kv, self.running)
         admitted: list[Request] = []
-        for request in self.entry_order.offer(self.waiting, self.running):
+        for request in self.queue_order.offer(self.waiting, self.running):
             if step.left <= 0 or len(self._free_rows) < request.group.width:
                 break
             if request.num_in_flight or request.kv.swapping:
                 break  # (a preempted one whose last token is on its way must know it first)
             if in_progress.worth_waiting(request):
                 continue
-            entry = self.kv.entry(request, step)
-            if entry is not Entry.NOW:
-                if entry is Entry.LATER:
+            status = self.kv.admit_status(request, step)
+            if status is not AdmitStatus.NOW:
+                if status is AdmitStatus.LATER:
                     continue
                 break
             reserve = self.growth_pages * (len(self.running) + len(admitted))

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from octavo.engine.cross_pages import CrossEntry
+from octavo.engine.cross_pages import EncoderOutput
 from octavo.engine.disk_tier import Fetch
 from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
 from octavo.engine.page_group import PageGroup
@@ -24,14 +24,14 @@ class InFlight:
     plan: StepPlan
     requests: tuple[Request, ...]
     preemptions: tuple[int, ...]
-    entries: tuple[CrossEntry, ...] = ()
+    encoder_outputs: tuple[EncoderOutput, ...] = ()
     swapped: tuple[Request, ...] = ()
     fetches: tuple[Fetch, ...] = ()
 
     def confirmed(self, kv: KVManager) -> None:
         """It was executed: what it copied is where it should be."""
-        for entry in self.entries:
-            entry.written = True
+        for output in self.encoder_outputs:
+            output.written = True
         for victim in self.swapped:
             victim.kv.swapping = False
         self._release(kv)
@@ -117,7 +117,7 @@ class StepBuilder:
         self.num_sampled = 0
         self._groups = groups
         self.preempted = False
-        self.entries: list[CrossEntry] = []
+        self.encoder_outputs: list[EncoderOutput] = []
         self._encoded: set[Request] = set()
         self._steps: dict[Request, RowStep] = {}
         self._new_rows: dict[Request, NewRow] = {}
@@ -178,11 +178,11 @@ class StepBuilder:
 
         It must leave a token for the decoder, or be the first: more room it may never find.
         """
-        return count < self.left or not self.entries
+        return count < self.left or not self.encoder_outputs
 
-    def encode(self, request: Request, entry: CrossEntry) -> None:
+    def encode(self, request: Request, output: EncoderOutput) -> None:
         """Let the encoder compute the request's input in this step."""
-        self.entries.append(entry)
+        self.encoder_outputs.append(output)
         self._encoded.add(request)
         self.left -= len(request.encoder_token_ids)
 
@@ -229,13 +229,13 @@ class StepBuilder:
             group.moves(plan)
         requests = tuple(self._steps)
         preemptions = tuple([r.metrics.num_preemptions for r in requests])
-        entries, swapped = tuple(self.entries), tuple(self.swapped)
-        return InFlight(plan, requests, preemptions, entries, swapped, tuple(fetches))
+        outputs, swapped = tuple(self.encoder_outputs), tuple(self.swapped)
+        return InFlight(plan, requests, preemptions, outputs, swapped, tuple(fetches))
 
     def _new_row(self, request: Request) -> NewRow:
-        encoder, entry = None, request.kv.cross
-        if entry is not None:
-            encoder = EncoderInput(request.encoder_token_ids, entry.pages, request in self._encoded)
+        encoder, output = None, request.kv.cross
+        if output is not None:
+            encoder = EncoderInput(request.encoder_token_ids, output.pages, request in self._encoded)
         return NewRow(
             request.row,
             request.request_id,

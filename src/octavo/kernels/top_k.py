@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Entry = tuple[Any, int]
+Keyed = tuple[Any, int]
 """A key, greater being better, and where it stood."""
 
 
@@ -33,15 +33,15 @@ def top_k(scores: npt.NDArray[np.float32], k: int) -> npt.NDArray[np.int64]:
 
 def choose(keys: Sequence[Any], k: int) -> list[int]:
     """Indices of the k greatest keys, 0 < k <= n, in the order in which torch's selection leaves them."""
-    entries: list[Entry] = [(key, i) for i, key in enumerate(keys)]
-    if 64 * k <= len(entries):
-        _heap_select(entries, 0, k, len(entries))
+    keyed: list[Keyed] = [(key, i) for i, key in enumerate(keys)]
+    if 64 * k <= len(keyed):
+        _heap_select(keyed, 0, k, len(keyed))
     else:
-        _quickselect(entries, k - 1)
-    return [i for _, i in entries[:k]]
+        _quickselect(keyed, k - 1)
+    return [i for _, i in keyed[:k]]
 
 
-def _quickselect(a: list[Entry], nth: int) -> None:
+def _quickselect(a: list[Keyed], nth: int) -> None:
     """Puts the nth of the order at its place, and what is not worse before it."""
     first, last, depth = 0, len(a), 2 * (len(a).bit_length() - 1)
     while last - first > 3:
@@ -51,10 +51,10 @@ def _quickselect(a: list[Entry], nth: int) -> None:
         depth -= 1
         cut = _partition(a, first, last)
         first, last = (cut, last) if cut <= nth else (first, cut)
-    a[first:last] = sorted(a[first:last], key=lambda entry: entry[0], reverse=True)  # stable
+    a[first:last] = sorted(a[first:last], key=lambda one: one[0], reverse=True)  # stable
 
 
-def _partition(a: list[Entry], first: int, last: int) -> int:
+def _partition(a: list[Keyed], first: int, last: int) -> int:
     """Splits [first, last) around a median of three, which goes to the front; where the worse part begins."""
     x, y, z = first + 1, first + (last - first) // 2, last - 1
     if a[x][0] > a[y][0]:
@@ -74,18 +74,18 @@ def _partition(a: list[Entry], first: int, last: int) -> int:
         left, right = left + 1, right - 1
 
 
-def _heap_select(a: list[Entry], first: int, middle: int, last: int) -> None:
+def _heap_select(a: list[Keyed], first: int, middle: int, last: int) -> None:
     """The best of [first, last) into [first, middle): a heap with its worst on top."""
     size = middle - first
     for hole in reversed(range(size // 2)):
         _sift(a, first, size, hole, a[first + hole])
     for i in range(middle, last):
         if a[i][0] > a[first][0]:
-            entry, a[i] = a[i], a[first]
-            _sift(a, first, size, 0, entry)
+            one, a[i] = a[i], a[first]
+            _sift(a, first, size, 0, one)
 
 
-def _sift(a: list[Entry], first: int, size: int, top: int, entry: Entry) -> None:
+def _sift(a: list[Keyed], first: int, size: int, top: int, one: Keyed) -> None:
     """Fills the hole at top of the heap a[first:][:size]: down to a leaf by the worse child, then up."""
     hole = top
     while 2 * hole + 1 < size:
@@ -94,7 +94,7 @@ def _sift(a: list[Entry], first: int, size: int, top: int, entry: Entry) -> None
             child -= 1
         a[first + hole] = a[first + child]
         hole = child
-    while hole > top and a[first + (hole - 1) // 2][0] > entry[0]:
+    while hole > top and a[first + (hole - 1) // 2][0] > one[0]:
         a[first + hole] = a[first + (hole - 1) // 2]
         hole = (hole - 1) // 2
-    a[first + hole] = entry
+    a[first + hole] = one

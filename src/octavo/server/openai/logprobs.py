@@ -9,18 +9,18 @@ from typing import Any
 from octavo.params import Logprob, RequestOutput
 from octavo.server.engine import ServedTokenizer
 
-Entry = Mapping[int, Logprob]
+TokenLogprobs = Mapping[int, Logprob]
 """What the engine reports of one position: the drawn token and the likeliest ones, by id."""
 
 
 def chat_logprobs(
-    tokenizer: ServedTokenizer, token_ids: Sequence[int], entries: Sequence[Entry], top: int
+    tokenizer: ServedTokenizer, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], top: int
 ) -> dict[str, Any]:
     """{"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}."""
     content = [
-        _chat_token(tokenizer, token_id, entry[token_id].logprob)
-        | {"top_logprobs": [_chat_token(tokenizer, i, value) for i, value in best(entry, top)]}
-        for token_id, entry in zip(token_ids, entries, strict=True)
+        _chat_token(tokenizer, token_id, at[token_id].logprob)
+        | {"top_logprobs": [_chat_token(tokenizer, i, value) for i, value in best(at, top)]}
+        for token_id, at in zip(token_ids, logprobs, strict=True)
     ]
     return {"content": content, "refusal": None}
 
@@ -35,12 +35,12 @@ def prompt_logprobs(output: RequestOutput) -> list[dict[str, Any] | None]:
     """vLLM's list: per token of the prompt {id: {"logprob", "rank", "decoded_token"}}, None for the first."""
     return [
         None
-        if entry is None
+        if at is None
         else {
             str(i): {"logprob": finite(one.logprob), "rank": one.rank, "decoded_token": one.decoded_token}
-            for i, one in entry.items()
+            for i, one in at.items()
         }
-        for entry in output.prompt_logprobs or []
+        for at in output.prompt_logprobs or []
     ]
 
 
@@ -49,9 +49,9 @@ def finite(logprob: float) -> float:
     return max(logprob, -9999.0)
 
 
-def best(entry: Entry, top: int) -> list[tuple[int, float]]:
+def best(at: TokenLogprobs, top: int) -> list[tuple[int, float]]:
     """The top likeliest tokens as (id, log-probability); ties go to the lower id."""
-    ranked = sorted((-value.logprob, token_id) for token_id, value in entry.items())
+    ranked = sorted((-value.logprob, token_id) for token_id, value in at.items())
     return [(token_id, -negated) for negated, token_id in ranked[:top]]
 
 
@@ -69,7 +69,7 @@ class CompletionLogprobs:
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def echo(self, token_ids: Sequence[int], entries: Sequence[Entry | None], text: str) -> dict[str, Any]:
+    def echo(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], text: str) -> dict[str, Any]:
         """The lists for the prompt, echoed as text; the first token has no logprob.
 
         A special token that the encoding put in front of the text takes no place in it.
@@ -77,16 +77,16 @@ class CompletionLogprobs:
         added = 0
         if token_ids and self._tokenizer.is_special(token_ids[0]):
             added = int(not text.encode().startswith(self._tokenizer.token_bytes(token_ids[0])))
-        first = self._lists(token_ids[:added], entries[:added], False)
-        rest = self._lists(token_ids[added:], entries[added:], True)
+        first = self._lists(token_ids[:added], logprobs[:added], False)
+        rest = self._lists(token_ids[added:], logprobs[added:], True)
         return join(first, rest)
 
-    def add(self, token_ids: Sequence[int], entries: Sequence[Entry]) -> dict[str, Any]:
+    def add(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """The four lists for these tokens, which follow those of the calls before."""
-        return self._lists(token_ids, entries, not self._skip_special)
+        return self._lists(token_ids, logprobs, not self._skip_special)
 
     def _lists(
-        self, token_ids: Sequence[int], entries: Sequence[Entry | None], special_shows: bool
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], special_shows: bool
     ) -> dict[str, Any]:
         offsets: list[int] = []
         for token_id in token_ids:
@@ -96,14 +96,14 @@ class CompletionLogprobs:
         return {
             "tokens": [self._name(token_id) for token_id in token_ids],
             "token_logprobs": [
-                None if entry is None else finite(entry[token_id].logprob)
-                for token_id, entry in zip(token_ids, entries, strict=True)
+                None if at is None else finite(at[token_id].logprob)
+                for token_id, at in zip(token_ids, logprobs, strict=True)
             ],
             "top_logprobs": [
                 None
-                if entry is None
-                else {self._name(i): finite(value) for i, value in best(entry, self._top)}
-                for entry in entries
+                if at is None
+                else {self._name(i): finite(value) for i, value in best(at, self._top)}
+                for at in logprobs
             ],
             "text_offset": offsets,
         }

@@ -1,4 +1,4 @@
-"""EntryOrder: which waiting request may enter next."""
+"""QueueOrder: which waiting request may enter next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREFIX_WINDOW = 128
 """So many of the first waiting requests are compared by cached prefix: a look-up costs time."""
 
 
-class EntryOrder:
+class QueueOrder:
     """The order in which the scheduler offers waiting requests a place.
 
     1.  By (priority, arrival).
@@ -19,7 +19,7 @@ class EntryOrder:
         priority, preempted ones come first, then those with the longest cached prefix, while it is
         still there; equal ones by arrival.
     3.  *Fair share.* Whoever enters before an older one overtakes it. After fair_share - 1 such
-        entries in a row the oldest is next, whatever its priority, and nobody else until it has
+        admissions in a row the oldest is next, whatever its priority, and nobody else until it has
         entered. It is given the most urgent priority present, lest it be preempted for those it
         has waited for. So a request with p older ones before it waits for at most
         fair_share * (p + 1) entries, and under a flood of urgent requests the others keep
@@ -33,7 +33,7 @@ class EntryOrder:
         self._longest_prefix = policy == "lpm" and kv.caching
         self._limit = fair_share - 1
         self._kv = kv
-        self._overtaken = 0  # entries in a row that were not the oldest's
+        self._overtaken = 0  # admissions in a row that were not the oldest's
 
     def offer(self, waiting: Sequence[Request], running: Sequence[Request]) -> Iterator[Request]:
         """The waiting requests in order. Whoever is RUNNING when the next one is asked for has entered.
