@@ -27,9 +27,9 @@ def engine(pages: ToyPages | None, **options: Any) -> Harness:
     return Harness(**{"num_pages": 12, "page_size": 4, "page_file": pages, **options})
 
 
-def restarted(prompt: list[int], slots: int = 40, salt: str | None = None, **options: Any) -> Harness:
+def restarted(prompt: list[int], blocks: int = 40, salt: str | None = None, **options: Any) -> Harness:
     """An engine that finds what another one has left of this prompt."""
-    first = engine(ToyPages(slots, **options))
+    first = engine(ToyPages(blocks, **options))
     first.add(prompt, SHORT, salt=salt)
     return engine(first.stop())
 
@@ -96,9 +96,9 @@ def test_a_damaged_page_ends_what_is_found() -> None:
     pages = first.stop()
     assert pages is not None
     keys = page_keys.page_keys(page_keys.root_key(None), PROMPT, 4)
-    slot = next(slot for slot, (key, _) in pages.kept.items() if key == keys[2])
+    block = next(block for block, (key, _) in pages.kept.items() if key == keys[2])
     h = engine(pages)
-    pages.kept[slot] = (b"torn", [])
+    pages.kept[block] = (b"torn", [])
     name = h.add(PROMPT, SHORT)
     h.drain_and_check()
     assert h.cached[name, 0] == 8
@@ -236,7 +236,7 @@ def test_many_random_operations_with_restarts() -> None:
 def load_what_was_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(disk_tier.Fetch, "ready", property(lambda self: True))
     patch.setattr(
-        disk_tier.Fetch, "slots", lambda self, first: [e.slot for e in self.pages[first - self.first :]]
+        disk_tier.Fetch, "blocks", lambda self, first: [e.block for e in self.pages[first - self.first :]]
     )
 
 

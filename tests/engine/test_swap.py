@@ -1,4 +1,4 @@
-"""The swap space: when it is used, what comes back, and whose slots they are."""
+"""The swap space: when it is used, what comes back, and whose blocks they are."""
 
 from __future__ import annotations
 

@@ -99,9 +99,9 @@ def test_preempted_requests_say_the_same(
     take = SwapSpace.take
 
     def watched(self: SwapSpace, num_tokens: int, num_pages: int) -> list[int]:
-        slots = take(self, num_tokens, num_pages)
-        swapped.extend(slots)
-        return slots
+        blocks = take(self, num_tokens, num_pages)
+        swapped.extend(blocks)
+        return blocks
 
     monkeypatch.setattr(SwapSpace, "take", watched)
     params = SAMPLED.replace(max_tokens=24)

@@ -20,7 +20,7 @@ from octavo.runtime.page_file import FILE_NAME, HEADER_BYTES, RECORD, MappedPage
 
 PAGE = 5000
 MADE_BY = {"model": "m", "kv": "f16"}
-SLOTS = 12
+BLOCKS = 12
 OLDER = "the file has version 0, not 1"
 OTHER = "the file is of another model, or of other settings or kernels"
 
@@ -33,8 +33,8 @@ def content(number: int) -> Any:
     return np.random.default_rng(number).integers(0, 256, PAGE, np.uint8)
 
 
-def opened(folder: Path, made_by: dict[str, str] = MADE_BY, slots: int = SLOTS) -> MappedPages | None:
-    return MappedPages.open(str(folder), made_by, PAGE, HEADER_BYTES + slots * (PAGE + RECORD.size))
+def opened(folder: Path, made_by: dict[str, str] = MADE_BY, blocks: int = BLOCKS) -> MappedPages | None:
+    return MappedPages.open(str(folder), made_by, PAGE, HEADER_BYTES + blocks * (PAGE + RECORD.size))
 
 
 def made(folder: Path, **options: Any) -> MappedPages:
@@ -52,7 +52,7 @@ def news(file: MappedPages, count: int = 1) -> dict[int, bool]:
 
 
 def filled(folder: Path, numbers: Sequence[int] = (3, 1, 2)) -> MappedPages:
-    """Page n in slot n."""
+    """Page n in block n."""
     file = made(folder)
     for number in numbers:
         file.save(key(number), number, content(number))
@@ -77,8 +77,8 @@ def spoil(path: Path, at: int, what: bytes) -> None:
         file.write(what)
 
 
-def slot_at(slot: int) -> int:
-    return HEADER_BYTES + SLOTS * RECORD.size + slot * PAGE
+def block_at(block: int) -> int:
+    return HEADER_BYTES + BLOCKS * RECORD.size + block * PAGE
 
 
 def test_pages_outlive_the_process(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_another_engine_begins_with_what_the_file_holds_now(tmp_path: Path) -> N
     file.fetch(key(2), 2)
     file.reload()
     assert file.news() == []
-    assert list(file.stored()) == [(key(n), slot) for n, slot in ((2, 2), (3, 3), (7, 1), (8, 8))]
+    assert list(file.stored()) == [(key(n), block) for n, block in ((2, 2), (3, 3), (7, 1), (8, 8))]
     file.save(key(9), 9, content(9))
     assert news(file) == {9: True}
     file.close(file.stored())
@@ -137,8 +137,8 @@ def test_clearing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", [0, 17, PAGE - 1])
 def test_a_damaged_page_is_not_good(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
     path = leave(tmp_path)
-    old = path.read_bytes()[slot_at(1) + at]
-    spoil(path, slot_at(1) + at, bytes([old ^ 16]))
+    old = path.read_bytes()[block_at(1) + at]
+    spoil(path, block_at(1) + at, bytes([old ^ 16]))
     file = made(tmp_path)
     assert (good(file, 1), good(file, 2)) == (False, True)
     assert [r.message for r in caplog.records] == [
@@ -151,7 +151,7 @@ def test_a_page_under_another_key_is_not_good(tmp_path: Path) -> None:
     """Data of an earlier page under a new record, as a loss of power may leave it."""
     path = leave(tmp_path)
     data = path.read_bytes()
-    spoil(path, slot_at(1), data[slot_at(2) : slot_at(3)])
+    spoil(path, block_at(1), data[block_at(2) : block_at(3)])
     file = made(tmp_path)
     assert not good(file, 1)
     file.fetch(key(9), 2)
@@ -169,7 +169,7 @@ def test_a_torn_record_is_not_there(tmp_path: Path) -> None:
 
 def header(path: Path, **changes: Any) -> bytes:
     """The header with other values, and a checksum that fits."""
-    names = ("magic", "version", "made_by", "page_bytes", "num_slots", "crc")
+    names = ("magic", "version", "made_by", "page_bytes", "num_blocks", "crc")
     found = dict(zip(names, page_file.HEADER.unpack(path.read_bytes()[: page_file.HEADER.size]), strict=True))
     said = page_file.HEADER.pack(*(found | changes).values())[:-4]
     return said + struct.pack("<I", page_file.zlib.crc32(said))
@@ -188,7 +188,7 @@ def torn(path: Path) -> None:
 
 
 def cut(path: Path) -> None:
-    os.truncate(path, slot_at(2) + 7)
+    os.truncate(path, block_at(2) + 7)
 
 
 def nothing(path: Path) -> None:
@@ -203,7 +203,7 @@ def nothing(path: Path) -> None:
         (torn, {}, "the header is damaged"),
         (cut, {}, "the file is cut off"),
         (nothing, {"made_by": {**MADE_BY, "model": "n"}}, OTHER),
-        (nothing, {"slots": SLOTS + 1}, "prefix_cache_disk_space has changed"),
+        (nothing, {"blocks": BLOCKS + 1}, "prefix_cache_disk_space has changed"),
     ],
     ids=["foreign", "older", "torn", "cut", "model", "size"],
 )  # fmt: skip
@@ -296,15 +296,15 @@ def test_what_it_says_of_the_folder(tmp_path: Path) -> None:
     with pytest.raises(
         CapacityError, match=r"prefix_cache_disk_space of 4096 bytes holds no page; one needs 9144"
     ):
-        opened(tmp_path, slots=0)
+        opened(tmp_path, blocks=0)
     file = made(tmp_path / "new" / "folder")
     assert stat.S_IMODE((tmp_path / "new" / "folder" / FILE_NAME).stat().st_mode) == 0o600
     file.close([])
 
 
 def test_it_stays_within_its_bound(tmp_path: Path) -> None:
-    file = filled(tmp_path, range(SLOTS))
-    assert (tmp_path / FILE_NAME).stat().st_size == HEADER_BYTES + SLOTS * (PAGE + RECORD.size)
+    file = filled(tmp_path, range(BLOCKS))
+    assert (tmp_path / FILE_NAME).stat().st_size == HEADER_BYTES + BLOCKS * (PAGE + RECORD.size)
     file.close([])
 
 

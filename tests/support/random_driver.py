@@ -36,7 +36,7 @@ def oracle_drafts(vocab_size: int, length: int) -> Propose:
 def random_pages(rng: random.Random) -> ToyPages:
     """Slow ones, small ones, and some that fail now and then."""
     return ToyPages(
-        num_slots=rng.choice((3, 12, 100)),
+        num_blocks=rng.choice((3, 12, 100)),
         max_saving=rng.choice((1, 5, 30, 30)),
         rng=rng,
         chance=rng.choice((0.1, 0.6, 1.0)),

@@ -18,20 +18,20 @@ class ToyPages:
         fails: how likely a save is to fail, and a page that is read to be damaged.
 
     Attributes:
-        kept: slot -> (key, content): what a restart finds, in the order of use that close() wrote down.
+        kept: block -> (key, content): what a restart finds, in the order of use that close() wrote down.
         saved, fetched: how many pages; damaged: how many of those were not good.
     """
 
     def __init__(
         self,
-        num_slots: int,
+        num_blocks: int,
         max_saving: int = 4,
         rng: random.Random | None = None,
         chance: float = 1.0,
         fails: float = 0.0,
         kept: dict[int, tuple[bytes, Content]] | None = None,
     ) -> None:
-        self.num_slots, self.max_saving = num_slots, max_saving
+        self.num_blocks, self.max_saving = num_blocks, max_saving
         self.kept = kept or {}
         self.saved = self.fetched = self.damaged = 0
         self.closed = False
@@ -44,15 +44,15 @@ class ToyPages:
         """What the next process finds."""
         assert self.closed
         kept = dict(self.kept)
-        return ToyPages(self.num_slots, self.max_saving, self._rng, self._chance, self._fails, kept)
+        return ToyPages(self.num_blocks, self.max_saving, self._rng, self._chance, self._fails, kept)
 
     # --- PageFile -------------------------------------------------------------------------------------
 
     def stored(self) -> Sequence[tuple[bytes, int]]:
-        return [(key, slot) for slot, (key, _) in self.kept.items()]
+        return [(key, block) for block, (key, _) in self.kept.items()]
 
-    def fetch(self, key: bytes, slot: int) -> None:
-        self._begin(slot, lambda: self._check(key, slot))
+    def fetch(self, key: bytes, block: int) -> None:
+        self._begin(block, lambda: self._check(key, block))
 
     def news(self) -> list[tuple[int, bool]]:
         while self._jobs and self._rng.random() < self._chance:
@@ -69,47 +69,47 @@ class ToyPages:
 
     def close(self, stored: Sequence[tuple[bytes, int]]) -> None:
         assert not self._jobs, "the file is closed while something is on its way"
-        self.kept = {slot: (key, self.kept[slot][1]) for key, slot in stored if self.kept[slot][0] == key}
+        self.kept = {block: (key, self.kept[block][1]) for key, block in stored if self.kept[block][0] == key}
         assert len(self.kept) == len(stored), "a page is called stored that is not"
         self.closed = True
 
     # --- for the executor -----------------------------------------------------------------------------
 
-    def save(self, key: bytes, slot: int, content: Content) -> None:
-        on_way = sum(slot is not None for slot, _ in self._jobs) + len(self._news)
-        ensure(on_way < 2 * self.max_saving + self.num_slots, "too much is on its way")
+    def save(self, key: bytes, block: int, content: Content) -> None:
+        on_way = sum(block is not None for block, _ in self._jobs) + len(self._news)
+        ensure(on_way < 2 * self.max_saving + self.num_blocks, "too much is on its way")
         page = list(content)
-        self._begin(slot, lambda: self._keep(key, slot, page))
+        self._begin(block, lambda: self._keep(key, block, page))
 
-    def page(self, slot: int) -> Content:
-        ensure(slot in self._checked, f"slot {slot} is read unchecked")
-        return self.kept[slot][1]
+    def page(self, block: int) -> Content:
+        ensure(block in self._checked, f"block {block} is read unchecked")
+        return self.kept[block][1]
 
-    def _begin(self, slot: int, job: Callable[[], bool]) -> None:
-        ensure(not self.closed and 0 <= slot < self.num_slots, "a slot outside of the file, or no file")
-        ensure(all(slot != other for other, _ in self._jobs), f"slot {slot} is on its way twice")
-        self._jobs.append((slot, job))
+    def _begin(self, block: int, job: Callable[[], bool]) -> None:
+        ensure(not self.closed and 0 <= block < self.num_blocks, "a block outside of the file, or no file")
+        ensure(all(block != other for other, _ in self._jobs), f"block {block} is on its way twice")
+        self._jobs.append((block, job))
 
     def _work(self) -> None:
-        slot, job = self._jobs.pop(0)
+        block, job = self._jobs.pop(0)
         good = job()
-        if slot is not None:
-            self._news.append((slot, good))
+        if block is not None:
+            self._news.append((block, good))
 
-    def _keep(self, key: bytes, slot: int, content: Content) -> bool:
-        self._checked.discard(slot)
+    def _keep(self, key: bytes, block: int, content: Content) -> bool:
+        self._checked.discard(block)
         if self._rng.random() < self._fails:
-            self.kept[slot] = (b"half written", content)
+            self.kept[block] = (b"half written", content)
             return False
-        self.kept[slot] = (key, content)
+        self.kept[block] = (key, content)
         self.saved += 1
         return True
 
-    def _check(self, key: bytes, slot: int) -> bool:
+    def _check(self, key: bytes, block: int) -> bool:
         self.fetched += 1
-        good = slot in self.kept and self.kept[slot][0] == key and self._rng.random() >= self._fails
+        good = block in self.kept and self.kept[block][0] == key and self._rng.random() >= self._fails
         self.damaged += not good
-        (self._checked.add if good else self._checked.discard)(slot)
+        (self._checked.add if good else self._checked.discard)(block)
         return good
 
     def _forget(self) -> bool:

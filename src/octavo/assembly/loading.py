@@ -122,14 +122,14 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
     room = room_for(user, model, backend)
     memory, config = budget_of(user, Shape.of(model, backend, specs), weight_bytes, room)
-    first_slot = memory.num_pages + (config.window is not None)
-    kv, spare = kv_cache_of(memory, backend, specs, first_slot)
+    first_block = memory.num_pages + (config.window is not None)
+    kv, spare = kv_cache_of(memory, backend, specs, first_block)
     if swap := memory.num_swap_pages:
-        config = replace(config, num_swap_pages=swap, swap_page_s=seconds_to_copy(kv, first_slot))
+        config = replace(config, num_swap_pages=swap, swap_page_s=seconds_to_copy(kv, first_block))
     pages = page_file_of(user, backend, kv, specs, content)
     phases.done("memory")
     limits, states, ends = limits_of(config), states_of(config, spare), tokenizer.stop_token_ids
-    runner = make_runner(model, backend, PageMoves(kv, first_slot, pages), limits, states, ends)
+    runner = make_runner(model, backend, PageMoves(kv, first_block, pages), limits, states, ends)
     return_freed()
     phases.done("program")
     if runner.prepare():

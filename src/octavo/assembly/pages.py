@@ -18,12 +18,12 @@ from octavo.runtime.page_moves import page_bytes
 
 
 def kv_cache_of(
-    budget: Budget, backend: Backend, specs: Sequence[KVSpec], first_slot: int
+    budget: Budget, backend: Backend, specs: Sequence[KVSpec], first_block: int
 ) -> tuple[KVCache, int]:
-    """The cache, and its page that stands in for those behind a window. Swap slots begin at first_slot."""
+    """The cache, and its page that stands in for those behind a window. Swap blocks begin at first_block."""
     size, swap = budget.page_size, budget.num_swap_pages
     if budget.local is None:
-        return backend.kv_cache(specs, first_slot, size, swap), budget.num_pages
+        return backend.kv_cache(specs, first_block, size, swap), budget.num_pages
     kv = SplitKVCache(backend, specs, budget.num_pages, budget.num_local_pages, size, swap)
     return kv, kv.spare
 

@@ -25,7 +25,7 @@ class SchedulerConfig:
         step_target_s: while anything decodes, a step should take no longer than this: the budget
             is then also bounded by the measured rate (at least 16 tokens). None: tokens only.
         max_waiting: waiting sequences above this many are refused (OverloadedError); each of n is one.
-        num_swap_pages: slots of the swap space, for pages of preempted requests; swap_page_s: seconds
+        num_swap_pages: blocks of the swap space, for pages of preempted requests; swap_page_s: seconds
             that copying a page takes, measured when the model was loaded.
         scheduling_policy, fair_share: who enters next, see engine.queue_order.
         max_encoder_len: tokens of an encoder's input, computed in one step; 0: the model has no encoder.

@@ -38,7 +38,7 @@ class DiskPrefixes(DiskTier):
         return found is not None and found.ready
 
     def find(self, request: Request, cached: int) -> Sequence[int]:
-        return () if request.kv.fetch is None else request.kv.fetch.slots(cached)
+        return () if request.kv.fetch is None else request.kv.fetch.blocks(cached)
 
     def forget(self, request: Request) -> None:
         self.release(request.kv.fetch)

@@ -18,27 +18,27 @@ MAX_FETCHES = 4
 class PageFile(Protocol):
     """Slots of a page each that last. It works beside the engine's thread and tells what came of it.
 
-    The executor saves and loads (StepPlan.saves, StepPlan.loads); a slot that is being saved or fetched
+    The executor saves and loads (StepPlan.saves, StepPlan.loads); a block that is being saved or fetched
     is news once.
     """
 
     @property
-    def num_slots(self) -> int: ...
+    def num_blocks(self) -> int: ...
     @property
     def max_saving(self) -> int:
         """How many pages may be on their way; 0: nothing can be written any more."""
         ...
 
     def stored(self) -> Sequence[tuple[bytes, int]]:
-        """(key, slot) of what was found when it was opened, least recently used first."""
+        """(key, block) of what was found when it was opened, least recently used first."""
         ...
 
-    def fetch(self, key: bytes, slot: int) -> None:
-        """Begin to read a slot and to check that it is whole and still this key's."""
+    def fetch(self, key: bytes, block: int) -> None:
+        """Begin to read a block and to check that it is whole and still this key's."""
         ...
 
     def news(self) -> list[tuple[int, bool]]:
-        """(slot, whether it is good) of those that were saved or fetched since the last call."""
+        """(block, whether it is good) of those that were saved or fetched since the last call."""
         ...
 
     def wait(self) -> None:
@@ -56,16 +56,16 @@ class PageFile(Protocol):
 
 @dataclass(slots=True, eq=False)
 class StoredPage:
-    """A slot in use.
+    """A block in use.
 
     Attributes:
         users: fetches that hold it: it is not overwritten meanwhile.
         saving, reading: on its way.
-        lost: nobody finds it any more; the slot is free when nobody uses it.
+        lost: nobody finds it any more; the block is free when nobody uses it.
     """
 
     key: bytes
-    slot: int
+    block: int
     users: int = 0
     saving: bool = False
     reading: bool = False
@@ -84,21 +84,21 @@ class Fetch:
         """All of it has been read and checked."""
         return not any(stored.reading for stored in self.pages)
 
-    def slots(self, first: int) -> list[int]:
+    def blocks(self, first: int) -> list[int]:
         """Those of the good pages from this page number on; none if it begins only behind that."""
         found: list[int] = []
         for stored in self.pages if first >= self.first else ():
             if stored.lost or stored.reading:
                 break
-            found.append(stored.slot)
+            found.append(stored.block)
         return found[first - self.first :]
 
 
 class DiskTier(Tier):
     """Which pages the file holds, and which of them go when it is full. Specification:
 
-        tree evicts page 7 -> slot 3     StepPlan.saves, in the step that gives the page to somebody else
-        request begins      slot 3 -> page 2   StepPlan.loads, in the step in which it enters
+        tree evicts page 7 -> block 3     StepPlan.saves, in the step that gives the page to somebody else
+        request begins      block 3 -> page 2   StepPlan.loads, in the step in which it enters
 
     1. A page is found by its key (engine.page_keys), which names salt and tokens; content is whole:
        scales of quantized pages are in it, and the file belongs to one model and one way to compute.
@@ -106,7 +106,7 @@ class DiskTier(Tier):
        the request is passed over. What fails the check is forgotten, and computed anew.
     3. At most PageFile.max_saving pages are on their way to the disk. What is evicted beyond that is not
        kept, the first pages of a prefix last: decoding never waits for a disk.
-    4. When no slot is free the one used longest ago is taken; a prefix counts as used after what
+    4. When no block is free the one used longest ago is taken; a prefix counts as used after what
        continues it. Slots that are held or on their way are left alone.
     """
 
@@ -115,13 +115,13 @@ class DiskTier(Tier):
         self.hit_tokens = 0
         self._file = file
         self._stored: OrderedDict[bytes, StoredPage] = OrderedDict()  # least recently used first
-        self._by_slot: dict[int, StoredPage] = {}  # lost ones included
+        self._by_block: dict[int, StoredPage] = {}  # lost ones included
         self._pending: list[PageSave] = []  # evicted, and not in a plan yet
         self._saving = 0  # pending ones included
         self._fetches: set[Fetch] = set()
-        for key, slot in file.stored():
-            self._stored[key] = self._by_slot[slot] = StoredPage(key, slot)
-        self._free = [slot for slot in range(file.num_slots - 1, -1, -1) if slot not in self._by_slot]
+        for key, block in file.stored():
+            self._stored[key] = self._by_block[block] = StoredPage(key, block)
+        self._free = [block for block in range(file.num_blocks - 1, -1, -1) if block not in self._by_block]
 
     @property
     def num_pages(self) -> int:
@@ -140,9 +140,9 @@ class DiskTier(Tier):
         for key, page in zip(reversed(keys), reversed(pages), strict=True):
             if key in self._stored:
                 self._stored.move_to_end(key)
-            elif key in room and (slot := self._take()) is not None:
-                self._stored[key] = self._by_slot[slot] = StoredPage(key, slot, saving=True)
-                self._pending.append((page, slot, key))
+            elif key in room and (block := self._take()) is not None:
+                self._stored[key] = self._by_block[block] = StoredPage(key, block, saving=True)
+                self._pending.append((page, block, key))
                 self._saving += 1
 
     def plan(self) -> tuple[PageSave, ...]:
@@ -159,7 +159,7 @@ class DiskTier(Tier):
         Args:
             contents: (key, page), what was used last first.
         """
-        left = list(contents[: self._file.num_slots])
+        left = list(contents[: self._file.num_blocks])
         while True:
             self.settle()
             if saves := self.plan():
@@ -177,8 +177,8 @@ class DiskTier(Tier):
         if not saves:
             return
         self.settle()
-        for _, slot, key in saves:
-            stored = self._by_slot.get(slot)
+        for _, block, key in saves:
+            stored = self._by_block.get(block)
             if stored is not None and stored.saving and stored.key == key:
                 self._arrived(stored, False)
 
@@ -198,7 +198,7 @@ class DiskTier(Tier):
             stored.users += 1
             if not stored.reading:
                 stored.reading = True
-                self._file.fetch(stored.key, stored.slot)
+                self._file.fetch(stored.key, stored.block)
         for stored in reversed(found):
             self._stored.move_to_end(stored.key)
         fetch = Fetch(first, found)
@@ -206,7 +206,7 @@ class DiskTier(Tier):
         return fetch
 
     def release(self, fetch: Fetch | None) -> None:
-        """Nobody reads these slots for that request any more."""
+        """Nobody reads these blocks for that request any more."""
         if fetch is None:
             return
         self._fetches.remove(fetch)
@@ -224,8 +224,8 @@ class DiskTier(Tier):
     def poll(self) -> bool:
         """Take the news. Returns whether there were any."""
         news = self._file.news()
-        for slot, good in news:
-            self._arrived(self._by_slot[slot], good)
+        for block, good in news:
+            self._arrived(self._by_block[block], good)
         return bool(news)
 
     def wait(self) -> bool:
@@ -243,8 +243,8 @@ class DiskTier(Tier):
 
     def clear(self) -> None:
         """Forget all pages. Requests that have begun with some keep them."""
-        for _, slot, _ in self._pending:
-            self._by_slot[slot].saving = False
+        for _, block, _ in self._pending:
+            self._by_block[block].saving = False
             self._saving -= 1
         self._pending.clear()
         for stored in [*self._stored.values()]:
@@ -253,7 +253,7 @@ class DiskTier(Tier):
 
     def close(self) -> None:
         self.settle()
-        self._file.close([(stored.key, stored.slot) for stored in self._stored.values() if not stored.saving])
+        self._file.close([(stored.key, stored.block) for stored in self._stored.values() if not stored.saving])
 
     def _arrived(self, stored: StoredPage, good: bool) -> None:
         self._saving -= stored.saving
@@ -264,7 +264,7 @@ class DiskTier(Tier):
             self._lose(stored)
 
     def _take(self) -> int | None:
-        """A slot to write to."""
+        """A block to write to."""
         if self._free:
             return self._free.pop()
         for stored in self._stored.values():
@@ -281,18 +281,18 @@ class DiskTier(Tier):
 
     def _free_if_lost(self, stored: StoredPage) -> None:
         if stored.lost and not (stored.users or stored.saving or stored.reading):
-            del self._by_slot[stored.slot]
-            self._free.append(stored.slot)
+            del self._by_block[stored.block]
+            self._free.append(stored.block)
 
     def check_integrity(self, held: Sequence[Fetch]) -> None:
-        """Raise IntegrityError unless slots are whole and exactly these fetches are held."""
-        slots = sorted([*self._by_slot, *self._free])
-        ensure(slots == list(range(self._file.num_slots)), "a slot of the disk tier is lost or given twice")
-        found = {id(stored) for stored in self._by_slot.values() if not stored.lost}
+        """Raise IntegrityError unless blocks are whole and exactly these fetches are held."""
+        blocks = sorted([*self._by_block, *self._free])
+        ensure(blocks == list(range(self._file.num_blocks)), "a block of the disk tier is lost or given twice")
+        found = {id(stored) for stored in self._by_block.values() if not stored.lost}
         ensure(found == {id(stored) for stored in self._stored.values()}, "a page on disk cannot be found")
         for key, stored in self._stored.items():
-            ensure(stored.key == key and self._by_slot[stored.slot] is stored, "a page on disk has a wrong key")
+            ensure(stored.key == key and self._by_block[stored.block] is stored, "a page on disk has a wrong key")
         ensure({id(f) for f in held} == {id(f) for f in self._fetches}, "a fetch is lost or nobody's")
         users = sum(len(fetch.pages) for fetch in self._fetches)
-        ensure(users == sum(e.users for e in self._by_slot.values()), "users of a slot are miscounted")
-        ensure(self._saving == sum(e.saving for e in self._by_slot.values()), "saves are miscounted")
+        ensure(users == sum(e.users for e in self._by_block.values()), "users of a block are miscounted")
+        ensure(self._saving == sum(e.saving for e in self._by_block.values()), "saves are miscounted")

@@ -311,7 +311,7 @@ class KVManager:
         return True
 
     def swap_out(self, request: Request) -> tuple[tuple[int, int], ...]:
-        """(page, slot) pairs that save what a request has computed, which is about to lose its pages.
+        """(page, block) pairs that save what a request has computed, which is about to lose its pages.
 
         (): it is not worth it, or there is no room. (Beams come back by way of their prompt, and what
         is pooled needs every token's vector again.)
@@ -320,12 +320,12 @@ class KVManager:
             return ()
         tokens = request.kv.num_computed_tokens
         pages = request.kv.page_table[self.first_held(tokens) : self.pages_for(tokens)]
-        slots = self.swap.take(tokens, len(pages))
-        if slots:
-            request.kv.swapped, request.kv.num_swapped_tokens, request.kv.swapping = slots, tokens, True
+        blocks = self.swap.take(tokens, len(pages))
+        if blocks:
+            request.kv.swapped, request.kv.num_swapped_tokens, request.kv.swapping = blocks, tokens, True
             for group in self.groups:
                 group.save(request, pages, tokens)
-        return tuple(zip(pages, slots, strict=False)) if slots else ()
+        return tuple(zip(pages, blocks, strict=False)) if blocks else ()
 
     def regroup(
         self, members: Sequence[Request], parents: Sequence[Request], gone: Sequence[Request]
@@ -390,7 +390,7 @@ class KVManager:
         return self.cache.num_pages == 0
 
     def check_waiting(self, waiting: Sequence[Request], in_flight: Iterable[Fetch]) -> None:
-        """Raise IntegrityError unless slots of swap space and disk are held by these requests and steps."""
+        """Raise IntegrityError unless blocks of swap space and disk are held by these requests and steps."""
         self.swap.check_integrity(waiting)
         self.disk.check_integrity([r.kv.fetch for r in waiting if r.kv.fetch is not None] + [*in_flight])
 

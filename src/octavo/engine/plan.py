@@ -18,7 +18,7 @@ from octavo.params import SampledToken as SampledToken  # the sampler, a floor b
 from octavo.params import SamplingParams
 
 PageSave = tuple[int, int, bytes]
-"""(page, slot of the file on disk, key): what the prefix cache has evicted."""
+"""(page, block of the file on disk, key): what the prefix cache has evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ class StepPlan:
     Attributes:
         freed_rows: rows whose request is gone; named again after a step that failed.
         copies: (source page, destination page) pairs, all read before any is written.
-        swaps_out: (page, slot of the swap space); swaps_in: (slot, page). Part of the copies: all are
+        swaps_out: (page, block of the swap space); swaps_in: (block, page). Part of the copies: all are
             read before any is written.
         saves: pages whose content goes to the disk tier, before anything is written to them.
-        loads: (slot of the disk tier, page), checked before.
+        loads: (block of the disk tier, page), checked before.
         local_sources, local_targets: local pages of the pages that copies, swaps_out and saves read, and that
             copies, swaps_in and loads write; of a page that is missing here that part is left out. None: all
             layers share pages.

@@ -180,10 +180,10 @@ class KVState:
         num_gone_pages: leading pages that were behind the window and are not held any more (engine.windows).
         num_passed_pages: leading pages that its layers with a window see no more (engine.local_pages).
         cross: pages of the encoder's keys and values, while it runs.
-        swapped, num_swapped_tokens: slots of the swap space that hold its first tokens' KV (as far as the
+        swapped, num_swapped_tokens: blocks of the swap space that hold its first tokens' KV (as far as the
             next one sees it), while it waits; swapping: the step that fills them has not been confirmed.
-        swap_in: (slot, page) pairs that its first step copies.
-        fetch: what the disk holds of its prefix, while it waits; load_in: (slot, page) pairs of that,
+        swap_in: (block, page) pairs that its first step copies.
+        fetch: what the disk holds of its prefix, while it waits; load_in: (block, page) pairs of that,
             which its first step copies.
     """
 

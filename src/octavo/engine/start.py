@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Start:
     """What a waiting request can begin with. Nobody holds any of it yet.
 
-        pages  [ gone | of the tree, of its leader ]  + one page for each slot of `back`
+        pages  [ gone | of the tree, of its leader ]  + one page for each block of `back`
         computed ====================================================>
 
     Attributes:
         node: where the request is in the tree; the root if nothing of it is used, None without a tree.
         cached: how many of the pages are the tree's.
-        back: slots to be copied into pages of its own; from_disk: of the disk, not of the swap space.
+        back: blocks to be copied into pages of its own; from_disk: of the disk, not of the swap space.
     """
 
     node: Node | None
@@ -59,8 +59,8 @@ def find_nothing(kv: KVManager, request: Request) -> tuple[Node | None, list[int
 def _continued(kv: KVManager, request: Request, node: Node | None, pages: list[int]) -> Start:
     cached, shared = kv.usable(pages), shared_with_leader(kv, request, pages)
     in_tree = cached * kv.page_size
-    on_disk_slots = kv.disk.find(request, cached)
-    on_disk, swapped = (cached + len(on_disk_slots)) * kv.page_size, request.kv.num_swapped_tokens
+    on_disk_blocks = kv.disk.find(request, cached)
+    on_disk, swapped = (cached + len(on_disk_blocks)) * kv.page_size, request.kv.num_swapped_tokens
     if max(in_tree, on_disk - 1, swapped - 1) < shared:
         assert request.leader is not None
         leader = request.leader.kv
@@ -75,13 +75,13 @@ def _continued(kv: KVManager, request: Request, node: Node | None, pages: list[i
         start.computed, start.back = swapped, request.kv.swapped
         return _copied(kv, request, start, kv.first_held(swapped))
     if on_disk > in_tree:
-        start.computed, start.back, start.from_disk = on_disk, on_disk_slots, True
+        start.computed, start.back, start.from_disk = on_disk, on_disk_blocks, True
         return _copied(kv, request, start, cached)
     return start
 
 
 def _copied(kv: KVManager, request: Request, start: Start, at: int) -> Start:
-    """A start whose slots hold page number `at` and later ones."""
+    """A start whose blocks hold page number `at` and later ones."""
     first = kv.first_held(start.computed)
     if first > start.cached:  # what the tree holds is all behind the window
         start.node, _ = find_nothing(kv, request)

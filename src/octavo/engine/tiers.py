@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class SwapSpace:
-    """Where the pages of preempted requests may wait: slots of a page each, and what both ways to have them
+    """Where the pages of preempted requests may wait: blocks of a page each, and what both ways to have them
     again cost.
 
-        preempted   pages p4 p7 -> slots s0 s1   (StepPlan.swaps_out, in the step that preempts it)
-        resumed     slots s0 s1 -> pages p2 p9   (StepPlan.swaps_in, in the step in which it enters)
+        preempted   pages p4 p7 -> blocks b0 b1   (StepPlan.swaps_out, in the step that preempts it)
+        resumed     blocks b0 b1 -> pages p2 p9   (StepPlan.swaps_in, in the step in which it enters)
 
     1. A page is worth swapping if copying it twice takes less time than computing its tokens again.
        The first is measured when the model is loaded, the second while it runs.
@@ -27,12 +27,12 @@ class SwapSpace:
     3. If the step that was to fill them fails, the request forgets them and computes its tokens anew.
 
     Args:
-        num_slots: 0: no swapping.
+        num_blocks: 0: no swapping.
         page_s: seconds that copying a page takes.
     """
 
-    def __init__(self, num_slots: int, page_s: float) -> None:
-        self.pool = PagePool(num_slots)
+    def __init__(self, num_blocks: int, page_s: float) -> None:
+        self.pool = PagePool(num_blocks)
         self._page_s = page_s
         self._token_s = 0.0
         self._weight = 0.0
@@ -51,14 +51,14 @@ class SwapSpace:
         return self.pool.allocate(num_pages)
 
     def forget(self, request: Request) -> None:
-        """The request needs its slots no more."""
+        """The request needs its blocks no more."""
         self.pool.release(request.kv.swapped)
         request.kv.swapped, request.kv.num_swapped_tokens, request.kv.swapping = [], 0, False
 
     def check_integrity(self, waiting: Iterable[Request]) -> None:
-        """Raise IntegrityError unless every slot in use is some waiting request's."""
-        held = [slot for request in waiting for slot in request.kv.swapped]
-        ensure(len(held) == len(set(held)) == self.pool.num_pages - self.pool.num_free, "a slot is lost")
+        """Raise IntegrityError unless every block in use is some waiting request's."""
+        held = [block for request in waiting for block in request.kv.swapped]
+        ensure(len(held) == len(set(held)) == self.pool.num_pages - self.pool.num_free, "a block is lost")
 
 
 class Tier:
@@ -81,7 +81,7 @@ class Tier:
         """A request does not need what is here."""
 
     def release(self, fetch: Fetch | None) -> None:
-        """Nobody reads these slots for that request any more."""
+        """Nobody reads these blocks for that request any more."""
 
     def plan(self) -> tuple[PageSave, ...]:
         """What the next plan has to save."""

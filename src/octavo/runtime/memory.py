@@ -14,16 +14,16 @@ from octavo.kernels.ops import KVCache, LateCopies
 from octavo.kernels.split_kv import SplitKVCache, parts_of
 
 
-def seconds_to_copy(kv: KVCache, slot: int) -> float:
-    """What copying a page takes: to a slot and back, the quickest of a few times.
+def seconds_to_copy(kv: KVCache, block: int) -> float:
+    """What copying a page takes: to a block and back, the quickest of a few times.
 
     Where layers with a window have pages of their own, a local page is copied with it.
     """
-    slots = (slot, kv.first_swap) if isinstance(kv, SplitKVCache) else (slot,)
+    blocks = (block, kv.first_swap) if isinstance(kv, SplitKVCache) else (block,)
     best = float("inf")
     for _ in range(5):
         begin = time.perf_counter()
-        for part, at in zip(parts_of(kv), slots, strict=True):
+        for part, at in zip(parts_of(kv), blocks, strict=True):
             part.copy_pages([(0, at)])
             part.copy_pages([(at, 0)])
             if isinstance(part, LateCopies):

@@ -1,6 +1,6 @@
 """MappedPages: the file in which pages of the prefix cache outlive the process. An engine PageFile.
 
-    [header | table: one record a slot | slot 0 | slot 1 | ...]      sparse: it grows as slots are used
+    [header | table: one record a block | block 0 | block 1 | ...]      sparse: it grows as blocks are used
 
 Little-endian. The header names the format, the model with all that its pages' bits depend on, and the sizes.
 A record is a key, how recently it was used, a checksum of key and page, and one of the record itself: a page
@@ -31,7 +31,7 @@ logger = logging.getLogger("octavo.prefix_cache")
 
 FILE_NAME = "prefix-cache.octavo"
 MAGIC, VERSION = b"OCTAVOKV", 1
-HEADER = struct.Struct("<8sI32sQQI")  # magic, version, hash of what made the pages, page bytes, slots, CRC-32
+HEADER = struct.Struct("<8sI32sQQI")  # magic, version, hash of what made the pages, page bytes, blocks, CRC-32
 RECORD = struct.Struct("<32sQII")  # key, order of use from 1, CRC-32 of key and page, CRC-32 of the record
 HEADER_BYTES = 4096
 SAVING_BYTES = 64 * 2**20
@@ -51,11 +51,11 @@ class MappedPages:
         path: the file, locked by this process until close().
     """
 
-    def __init__(self, path: Path, fd: int, page_bytes: int, num_slots: int) -> None:
+    def __init__(self, path: Path, fd: int, page_bytes: int, num_blocks: int) -> None:
         self.path = path
-        self._fd, self._page_bytes, self._num_slots = fd, page_bytes, num_slots
-        self._first = HEADER_BYTES + num_slots * RECORD.size
-        self._map = mmap.mmap(fd, self._first + num_slots * page_bytes, access=mmap.ACCESS_READ)
+        self._fd, self._page_bytes, self._num_blocks = fd, page_bytes, num_blocks
+        self._first = HEADER_BYTES + num_blocks * RECORD.size
+        self._map = mmap.mmap(fd, self._first + num_blocks * page_bytes, access=mmap.ACCESS_READ)
         self._uses = 0  # the highest order of use in the table
         self._stored = self._read_table()
         self._scratch = bytearray(page_bytes)
@@ -83,8 +83,8 @@ class MappedPages:
             InvalidRequestError: the folder is something else.
             CapacityError: so few bytes hold no page.
         """
-        num_slots = (num_bytes - HEADER_BYTES) // (page_bytes + RECORD.size)
-        if num_slots < 1:
+        num_blocks = (num_bytes - HEADER_BYTES) // (page_bytes + RECORD.size)
+        if num_blocks < 1:
             least = HEADER_BYTES + page_bytes + RECORD.size
             raise CapacityError(
                 f"prefix_cache_disk_space of {num_bytes} bytes holds no page; one needs {least} bytes"
@@ -98,8 +98,8 @@ class MappedPages:
             path /= FILE_NAME
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _prepare(path, fd, digest, page_bytes, num_slots)
-            return MappedPages(path, fd, page_bytes, num_slots)
+            _prepare(path, fd, digest, page_bytes, num_blocks)
+            return MappedPages(path, fd, page_bytes, num_blocks)
         except BlockingIOError:
             why = "another process uses it"
         except OSError as error:
@@ -112,8 +112,8 @@ class MappedPages:
     # --- for the engine -------------------------------------------------------------------------------
 
     @property
-    def num_slots(self) -> int:
-        return self._num_slots
+    def num_blocks(self) -> int:
+        return self._num_blocks
 
     @property
     def max_saving(self) -> int:
@@ -131,8 +131,8 @@ class MappedPages:
             self.wait()
         self._stored = self._read_table()
 
-    def fetch(self, key: bytes, slot: int) -> None:
-        self._do(self._reads, slot, lambda: self._is_whole(key, slot))
+    def fetch(self, key: bytes, block: int) -> None:
+        self._do(self._reads, block, lambda: self._is_whole(key, block))
 
     def news(self) -> list[tuple[int, bool]]:
         with self._wake:
@@ -158,20 +158,20 @@ class MappedPages:
 
     # --- for the runner -------------------------------------------------------------------------------
 
-    def save(self, key: bytes, slot: int, page: U8) -> None:
+    def save(self, key: bytes, block: int, page: U8) -> None:
         """Write a page, beside the caller. It must not change any more."""
-        self._do(self._writes, slot, lambda: self._write(key, slot, page.data))
+        self._do(self._writes, block, lambda: self._write(key, block, page.data))
 
-    def page(self, slot: int) -> U8:
-        """A slot's bytes, [page_bytes], a view; fetched before."""
+    def page(self, block: int) -> U8:
+        """A block's bytes, [page_bytes], a view; fetched before."""
         if os.fstat(self._fd).st_size < len(self._map):
             raise OSError(f"{self.path} was cut by somebody else")
-        return np.frombuffer(self._map, np.uint8, self._page_bytes, self._at(slot))
+        return np.frombuffer(self._map, np.uint8, self._page_bytes, self._at(block))
 
     # --- the thread's ---------------------------------------------------------------------------------
 
-    def _do(self, queue: deque[Callable[[], None]], slot: int | None, job: Callable[[], bool | None]) -> None:
-        """Let the thread do a job, which says whether the slot is good."""
+    def _do(self, queue: deque[Callable[[], None]], block: int | None, job: Callable[[], bool | None]) -> None:
+        """Let the thread do a job, which says whether the block is good."""
 
         def run() -> None:
             good = False
@@ -180,9 +180,9 @@ class MappedPages:
             except OSError as error:
                 self._warn(error)
             finally:
-                if slot is not None:
+                if block is not None:
                     with self._wake:
-                        self._news.append((slot, good))
+                        self._news.append((block, good))
 
         with self._wake:
             queue.append(run)
@@ -207,20 +207,20 @@ class MappedPages:
             why = error.strerror or error
             logger.warning("%s: %s: no more pages are saved to disk", self.path, why)
 
-    def _write(self, key: bytes, slot: int, page: memoryview) -> bool:
+    def _write(self, key: bytes, block: int, page: memoryview) -> bool:
         if self._full:
             return False
         self._uses += 1
-        _write_at(self._fd, page, self._at(slot))
-        _write_at(self._fd, _record(key, self._uses, _checksum(key, page)), HEADER_BYTES + slot * RECORD.size)
+        _write_at(self._fd, page, self._at(block))
+        _write_at(self._fd, _record(key, self._uses, _checksum(key, page)), HEADER_BYTES + block * RECORD.size)
         return True
 
-    def _is_whole(self, key: bytes, slot: int) -> bool:
+    def _is_whole(self, key: bytes, block: int) -> bool:
         """Read record and page as they are on disk, which brings the page into memory for page()."""
         why = "a page is damaged"
         try:
-            record = _parsed(os.pread(self._fd, RECORD.size, HEADER_BYTES + slot * RECORD.size))
-            count = os.preadv(self._fd, [self._scratch], self._at(slot))
+            record = _parsed(os.pread(self._fd, RECORD.size, HEADER_BYTES + block * RECORD.size))
+            count = os.preadv(self._fd, [self._scratch], self._at(block))
             if record is not None and count == self._page_bytes:
                 checksum = _checksum(key, self._scratch)
                 if (record[0], record[2]) == (key, checksum):
@@ -233,14 +233,14 @@ class MappedPages:
         return False
 
     def _clear_table(self) -> None:
-        _write_at(self._fd, bytes(self._num_slots * RECORD.size), HEADER_BYTES)
+        _write_at(self._fd, bytes(self._num_blocks * RECORD.size), HEADER_BYTES)
 
     def _write_order(self, stored: Stored) -> None:
-        """Records hold the order in which slots were written; from now on that of their use."""
-        table = bytearray(self._num_slots * RECORD.size)
+        """Records hold the order in which blocks were written; from now on that of their use."""
+        table = bytearray(self._num_blocks * RECORD.size)
         old = os.pread(self._fd, len(table), HEADER_BYTES)
-        for order, (key, slot) in enumerate(stored, 1):
-            at = slot * RECORD.size
+        for order, (key, block) in enumerate(stored, 1):
+            at = block * RECORD.size
             record = _parsed(old[at : at + RECORD.size])
             if record is not None and record[0] == key:
                 table[at : at + RECORD.size] = _record(key, order, record[2])
@@ -248,16 +248,16 @@ class MappedPages:
 
     def _read_table(self) -> Stored:
         found: dict[bytes, tuple[int, int]] = {}
-        table = os.pread(self._fd, self._num_slots * RECORD.size, HEADER_BYTES)
-        for slot in range(len(table) // RECORD.size):
-            record = _parsed(table[slot * RECORD.size : (slot + 1) * RECORD.size])
+        table = os.pread(self._fd, self._num_blocks * RECORD.size, HEADER_BYTES)
+        for block in range(len(table) // RECORD.size):
+            record = _parsed(table[block * RECORD.size : (block + 1) * RECORD.size])
             if record is not None and record[1] > found.get(record[0], (0, 0))[0]:
-                found[record[0]] = record[1], slot
+                found[record[0]] = record[1], block
         self._uses = max((order for order, _ in found.values()), default=0)
-        return [(key, slot) for key, (_, slot) in sorted(found.items(), key=lambda item: item[1])]
+        return [(key, block) for key, (_, block) in sorted(found.items(), key=lambda item: item[1])]
 
-    def _at(self, slot: int) -> int:
-        return self._first + slot * self._page_bytes
+    def _at(self, block: int) -> int:
+        return self._first + block * self._page_bytes
 
 
 def check_folder(folder: str) -> None:
@@ -273,10 +273,10 @@ def check_folder(folder: str) -> None:
             return
 
 
-def _prepare(path: Path, fd: int, digest: bytes, page_bytes: int, num_slots: int) -> None:
+def _prepare(path: Path, fd: int, digest: bytes, page_bytes: int, num_blocks: int) -> None:
     """Leave a file as it is if it is this one; otherwise make it anew, and say why."""
-    size = HEADER_BYTES + num_slots * (RECORD.size + page_bytes)
-    said = HEADER.pack(MAGIC, VERSION, digest, page_bytes, num_slots, 0)[:-4]
+    size = HEADER_BYTES + num_blocks * (RECORD.size + page_bytes)
+    said = HEADER.pack(MAGIC, VERSION, digest, page_bytes, num_blocks, 0)[:-4]
     wanted = said + struct.pack("<I", zlib.crc32(said))
     found, length = os.pread(fd, HEADER.size, 0), os.fstat(fd).st_size
     if found == wanted and length == size:
@@ -291,14 +291,14 @@ def _prepare(path: Path, fd: int, digest: bytes, page_bytes: int, num_slots: int
 def _why_not(found: bytes, digest: bytes, length: int) -> str:
     if len(found) < HEADER.size or found[: len(MAGIC)] != MAGIC:
         return "this is no file of Octavo's prefix cache"
-    _, version, made_by, page_bytes, num_slots, checksum = HEADER.unpack(found)
+    _, version, made_by, page_bytes, num_blocks, checksum = HEADER.unpack(found)
     if version != VERSION:
         return f"the file has version {version}, not {VERSION}"
     if checksum != zlib.crc32(found[:-4]):
         return "the header is damaged"
     if made_by != digest:
         return "the file is of another model, or of other settings or kernels"
-    if length != HEADER_BYTES + num_slots * (RECORD.size + page_bytes):
+    if length != HEADER_BYTES + num_blocks * (RECORD.size + page_bytes):
         return "the file is cut off"
     return "prefix_cache_disk_space has changed"
 

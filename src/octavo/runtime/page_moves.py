@@ -18,15 +18,15 @@ class PageMoves:
     """Knows where the swap space and the file are; what is saved or copied is read before it is overwritten.
 
     Args:
-        first_slot: the slots of the swap space are the pages from here on.
+        first_block: the blocks of the swap space are the pages from here on.
         page_file: where the prefix cache outlives the process.
 
     Attributes:
         kv: the pages.
     """
 
-    def __init__(self, kv: KVCache, first_slot: int = 0, page_file: MappedPages | None = None) -> None:
-        self.kv, self._first_slot, self._file = kv, first_slot, page_file
+    def __init__(self, kv: KVCache, first_block: int = 0, page_file: MappedPages | None = None) -> None:
+        self.kv, self._first_block, self._file = kv, first_block, page_file
         self._split = kv if isinstance(kv, SplitKVCache) else None
 
     def run(self, plan: StepPlan) -> None:
@@ -39,24 +39,24 @@ class PageMoves:
             self._load(plan)
 
     def _copy(self, plan: StepPlan) -> None:
-        self.kv.copy_pages(_pairs(plan, self._first_slot))
+        self.kv.copy_pages(_pairs(plan, self._first_block))
         if self._split is not None:
             self._split.local.copy_pages(_local_pairs(plan, self._split.first_swap))
 
     def _save(self, plan: StepPlan) -> None:
         assert self._file is not None, "the engine was given the runner's page file"
         sources = plan.local_sources or {}
-        for page, slot, key in plan.saves:
+        for page, block, key in plan.saves:
             parts = [_bytes_of(self.kv).read_page(page)]
             if self._split is not None:
                 parts.append(_bytes_of(self._split.local).read_page(sources[page]))
-            self._file.save(key, slot, parts[0] if len(parts) == 1 else np.concatenate(parts))
+            self._file.save(key, block, parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def _load(self, plan: StepPlan) -> None:
         assert self._file is not None, "the engine was given the runner's page file"
         whole, targets = _bytes_of(self.kv), plan.local_targets or {}
-        for slot, page in plan.loads:
-            data = self._file.page(slot)
+        for block, page in plan.loads:
+            data = self._file.page(block)
             whole.write_page(page, data[: whole.page_bytes])
             if self._split is not None and page in targets:
                 local = _bytes_of(self._split.local)
@@ -79,8 +79,8 @@ def _pairs(plan: StepPlan, first: int) -> Pairs:
     """All page copies."""
     if not plan.swaps_out and not plan.swaps_in:
         return plan.copies
-    out = [(page, first + slot) for page, slot in plan.swaps_out]
-    back = [(first + slot, page) for slot, page in plan.swaps_in]
+    out = [(page, first + block) for page, block in plan.swaps_out]
+    back = [(first + block, page) for block, page in plan.swaps_in]
     return [*plan.copies, *out, *back]
 
 
@@ -88,6 +88,6 @@ def _local_pairs(plan: StepPlan, first: int) -> Pairs:
     """Likewise, of the local pages that there are."""
     sources, targets = plan.local_sources or {}, plan.local_targets or {}
     copies = [(sources[a], targets[b]) for a, b in plan.copies]
-    out = [(sources[page], first + slot) for page, slot in plan.swaps_out if page in sources]
-    back = [(first + slot, targets[page]) for slot, page in plan.swaps_in if page in targets]
+    out = [(sources[page], first + block) for page, block in plan.swaps_out if page in sources]
+    back = [(first + block, targets[page]) for block, page in plan.swaps_in if page in targets]
     return [*copies, *out, *back]
