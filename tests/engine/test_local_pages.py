@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from octavo.config import SchedulerConfig, pages_at_a_time
 from octavo.engine.local_pages import LocalPages
-from octavo.engine.page_group import GONE
+from octavo.engine.page_group import NO_PAGE
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
@@ -93,8 +93,8 @@ def test_idle_ones_go_longest_idle_first() -> None:
     assert pages.usage() == pytest.approx(1 / 3)
     second = pool.allocate(1)
     pages.take(second)
-    assert pages.of[first[1]] == GONE
-    assert GONE not in (pages.of[first[0]], pages.of[first[2]])
+    assert pages.of[first[1]] == NO_PAGE
+    assert NO_PAGE not in (pages.of[first[0]], pages.of[first[2]])
     pages.see([first[0]])
     with pytest.raises(IntegrityError, match="no local page is free or idle"):
         pages.take(pool.allocate(1))
@@ -275,7 +275,7 @@ def use_the_whole_hit(patch: pytest.MonkeyPatch) -> None:
 
 def look_at_the_last_page_alone(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: LocalPages, pages: Sequence[int]) -> int:
-        there = [i + 1 for i, page in enumerate(pages) if self.of[page] != GONE]
+        there = [i + 1 for i, page in enumerate(pages) if self.of[page] != NO_PAGE]
         return max(there, default=0)
 
     patch.setattr(LocalPages, "usable", mutant)

@@ -342,7 +342,7 @@ MUTANTS: tuple[Patch, ...] = (
 
 
 NATURAL_DEATHS: dict[Patch, tuple[type[Exception], ...]] = {
-    forget_beams_that_were_preempted: (ValueError,),  # beams.deal zips members and beams, strictly
+    forget_beams_that_were_preempted: (ValueError,),  # beams.assign_tables zips members and beams, strictly
 }
 """Mistakes that no check can meet, because they end in an error before."""
 

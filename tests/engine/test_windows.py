@@ -35,7 +35,7 @@ def harness(window: int | None, page_size: int = 4, **options: Any) -> Harness:
 
 def held(h: Harness) -> int:
     """Pages that running requests hold, each counted once."""
-    return len({page for r in h.scheduler.running for page in r.kv.page_table[r.kv.num_gone_pages :]})
+    return len({page for r in h.scheduler.running for page in r.kv.page_table[r.kv.num_released_pages :]})
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 8])
@@ -98,12 +98,12 @@ def test_who_lets_go_leaves_the_tree_whole() -> None:
         if h.scheduler.running and h.scheduler.running[0].kv.num_computed_tokens >= 100:
             break
     request = h.scheduler.running[0]
-    assert request.kv.num_gone_pages == 0
+    assert request.kv.num_released_pages == 0
     assert request.kv.num_cached_pages == 25
     the(h.kv, Windows).let_go(request)
     h.scheduler.check_integrity()
     first = (request.kv.num_computed_tokens - 9 + 1) // 4
-    assert (request.kv.num_gone_pages, request.kv.num_cached_pages) == (first, 0)
+    assert (request.kv.num_released_pages, request.kv.num_cached_pages) == (first, 0)
     assert h.kv.cache.num_pages == h.kv.cache.num_evictable == first
     assert len(h.kv.cache.matched_pages(list(range(1, 101)))) == first
     h.drain_and_check()
@@ -116,9 +116,9 @@ def test_nobody_lets_go_for_what_cannot_be_had() -> None:
         h.step()
     [request], windows = h.scheduler.running, the(h.kv, Windows)
     assert not windows.make_room(30)
-    assert (request.kv.num_gone_pages, request.kv.num_cached_pages) == (0, 25)
+    assert (request.kv.num_released_pages, request.kv.num_cached_pages) == (0, 25)
     assert windows.make_room(20)
-    assert request.kv.num_gone_pages > 0
+    assert request.kv.num_released_pages > 0
     h.drain_and_check()
 
 
@@ -129,7 +129,7 @@ def test_pages_that_others_use_stay() -> None:
         h.step()
     one = h.scheduler.running[0]
     the(h.kv, Windows).let_go(one)
-    assert one.kv.num_gone_pages == 0
+    assert one.kv.num_released_pages == 0
     h.scheduler.check_integrity()
     h.drain_and_check()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from octavo.engine.kv_manager import Growth, KVManager
 from octavo.engine.local_pages import LocalPages
-from octavo.engine.page_group import GONE
+from octavo.engine.page_group import NO_PAGE
 from octavo.engine.page_groups import LOCAL, SELF, GroupSpec
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import StepPlan
@@ -140,18 +140,18 @@ class World:
     def let_go(self, index: int) -> bool:
         """Somebody needs pages: a request gives back what is behind its window."""
         request, windows = self.running[index], part(self.kv, Windows)
-        before = request.kv.num_gone_pages
+        before = request.kv.num_released_pages
         if windows is not None:
             windows.let_go(request)
-        return request.kv.num_gone_pages > before
+        return request.kv.num_released_pages > before
 
     def advance(self, index: int) -> bool:
         """Somebody needs local pages: a request says which it does not see any more."""
         request, local = self.running[index], part(self.kv, LocalPages)
-        before = request.kv.num_passed_pages
+        before = request.kv.num_unseen_pages
         if local is not None:
             local.advance(request)
-        return request.kv.num_passed_pages > before
+        return request.kv.num_unseen_pages > before
 
     def steal(self) -> bool:
         """And the page that has been idle longest loses its own."""
@@ -217,9 +217,9 @@ class World:
         local = part(self.kv, LocalPages)
         for position in range(first or 0, len(tokens)) if local is not None else ():
             own = local.of[pages[position // self.size.page_size]]
-            if own == GONE and first is None:
+            if own == NO_PAGE and first is None:
                 continue
-            found = None if own == GONE else self.local[own][position % self.size.page_size]
+            found = None if own == NO_PAGE else self.local[own][position % self.size.page_size]
             ensure(found == tuple(tokens[: position + 1]), f"local page {own} holds {found} at {position}")
 
     def check_drained(self) -> None:
@@ -237,7 +237,7 @@ class World:
         names: dict[int, int] = {}
 
         def named(pages: list[int]) -> tuple[int, ...]:
-            return tuple(GONE if page == GONE else names.setdefault(page, len(names)) for page in pages)
+            return tuple(NO_PAGE if page == NO_PAGE else names.setdefault(page, len(names)) for page in pages)
 
         requests = tuple(
             (
@@ -245,7 +245,7 @@ class World:
                 named(r.kv.page_table),
                 r.kv.num_cached_pages,
                 r.kv.shares_tail,
-                r.kv.num_passed_pages,
+                r.kv.num_unseen_pages,
             )
             for r in self.running
         )
@@ -258,7 +258,7 @@ class World:
         local = part(self.kv, LocalPages)
         if local is None:
             return requests, tree
-        gone = tuple(sorted(name for page, name in names.items() if page != GONE and local.of[page] == GONE))
+        gone = tuple(sorted(name for page, name in names.items() if page != NO_PAGE and local.of[page] == NO_PAGE))
         return requests, tree, gone, named(list(local._idle))
 
 

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from octavo.engine.page_group import GONE
+from octavo.engine.page_group import NO_PAGE
 from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SamplingParams
 from octavo.runtime.states import RequestStates, Window
@@ -49,7 +49,7 @@ def test_tables_are_the_engines(windows: dict[str, bool], monkeypatch: pytest.Mo
             if self.local is not None and mine.local_pages is not None:
                 tables.append((mine.local_pages, self.local.tables[step.row]))
             for found, wanted in tables:
-                held = [(place, page) for place, page in enumerate(wanted) if page != GONE]
+                held = [(place, page) for place, page in enumerate(wanted) if page != NO_PAGE]
                 assert [(place, int(found[step.row, place])) for place, _ in held] == held
             compared += 1
             after_drafts += step.row in drafted and bool(step.pages)

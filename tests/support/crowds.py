@@ -148,7 +148,7 @@ class Crowd:
                 swap = self.engine.scheduler.kv.swap.pool
                 self.happened["steps with pages swapped out"] += swap.num_free < swap.num_pages
                 self._count_local()
-                gone = [r.kv.num_gone_pages for r in self.engine.scheduler.running]
+                gone = [r.kv.num_released_pages for r in self.engine.scheduler.running]
                 self.happened["steps with pages behind a window gone"] += any(gone)
             if self._asked and rng.random() < 0.01:
                 name = rng.choice(list(self._asked))

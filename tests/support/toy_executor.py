@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from octavo.engine.page_group import GONE
+from octavo.engine.page_group import NO_PAGE
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SampledToken, SamplingParams
@@ -284,14 +284,14 @@ class ToyExecutor:
         if row.drafted:  # what rejected drafts have left is not the row's any more
             del row.pages[needed - len(step.pages) :]
         passed = min(self._first_seen(step) // self.page_size, len(row.pages))
-        row.pages[:passed] = [GONE] * passed
+        row.pages[:passed] = [NO_PAGE] * passed
         first_own = -(-step.start // self.page_size) if row.computed is None else 0
         if self.local is not None:
             self.local.grow(step, row.computed is None, first_own)
         for position, page in enumerate(step.pages):
-            if page == GONE and row.computed is not None:
+            if page == NO_PAGE and row.computed is not None:
                 raise PlanError("a page is gone before the row has seen it")
-            if page in row.pages and page != GONE:
+            if page in row.pages and page != NO_PAGE:
                 raise PlanError(f"page {page} is twice in a table")
             row.pages.append(page)
             if position >= first_own:  # fresh, not from the cache: what it held is meaningless
@@ -344,7 +344,7 @@ class ToyExecutor:
         expected = row.prints_of(self._sequence(step)[: step.start])
         for position, value in list(enumerate(expected))[self._first_seen(step) :]:
             page = row.pages[position // self.page_size]
-            if page == GONE or (self.references is not None and self.references(page) < 1):
+            if page == NO_PAGE or (self.references is not None and self.references(page) < 1):
                 raise PlanError(f"row {step.row} reads page {page}, which it has given back")
             if self.slots[page][position % self.page_size] != value:
                 raise PlanError(f"page {page} does not hold position {position} of row {step.row}")

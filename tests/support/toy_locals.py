@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.engine.page_group import GONE
+from octavo.engine.page_group import NO_PAGE
 from octavo.engine.plan import RowStep, StepPlan
 
 Content = list[int | None]
@@ -37,7 +37,7 @@ class ToyLocals:
     def saved(self, plan: StepPlan, page: int) -> Content:
         """The local half of a page that goes to disk."""
         assert plan.local_sources is not None
-        if plan.local_sources[page] == GONE:
+        if plan.local_sources[page] == NO_PAGE:
             raise LocalPageError(f"page {page} goes to disk without its local page")
         return list(self.slots[plan.local_sources[page]])
 
@@ -78,11 +78,11 @@ class ToyLocals:
             if position >= first_own:
                 self.slots[local] = [None] * self.page_size
         first = self.first_seen(step.start) // self.page_size
-        self.gone += sum(local == GONE for local in table[:first])
+        self.gone += sum(local == NO_PAGE for local in table[:first])
         seen = table[first:]
-        if GONE in seen or len(set(seen)) != len(seen):
+        if NO_PAGE in seen or len(set(seen)) != len(seen):
             raise LocalPageError(f"row {step.row} sees a page without a local page of its own: {seen}")
-        table[:first] = [GONE] * min(first, len(table))
+        table[:first] = [NO_PAGE] * min(first, len(table))
 
     def read(self, step: RowStep, expected: Sequence[int]) -> None:
         """The prints of the positions before the step are where the row sees them."""

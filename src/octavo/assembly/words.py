@@ -32,7 +32,7 @@ def words_of(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[To
     source = tokenizer.chat_template if user.chat_template is None else _template(user.chat_template)
     template = ChatTemplate(source, tokenizer.special_tokens)
     if user.chat_template is not None:
-        template.compile()  # whoever starts the engine hears of a mistake in it, not who chats
+        template.compile()  # a mistake in it stops the start of the engine, not a chat
     return tokenizer, template
 
 

@@ -167,7 +167,7 @@ class _Fetch:
         self._done = self._total = 0
 
     def announce(self, files: Sequence[str], progress: Progress | None) -> None:
-        """From here on, progress hears of the bytes of these files."""
+        """From here on, progress is told of the bytes of these files."""
         self._progress, self._done = progress, 0
         self._total = sum(self._sizes.get(name, 0) for name in files)
 

@@ -81,7 +81,7 @@ class AsyncEngine:
     2.  The thread sleeps while there is nothing to do; whatever enters the inbox wakes it. Before
         each step it takes the whole inbox, so an abort takes effect within one step.
     3.  The outbox wakes the loop at most once a step, and not again before the loop has read it.
-    4.  A reader hears of a step at once, and merges what its caller has not fetched, so slow callers
+    4.  A reader is told of a step at once, and merges what its caller has not fetched, so slow callers
         cost no queue. All queues are bounded by the requests in the house, and these by
         max_waiting + max_num_seqs.
     5.  A reader that leaves aborts its request; one that raises leaves, and no other one notices.
@@ -134,7 +134,7 @@ class AsyncEngine:
         self._thread.start()
 
     def submit(self, request: EngineRequest, reader: Reader) -> None:
-        """Serve a request; on the event loop, where the reader will hear of it.
+        """Serve a request; on the event loop, where the reader is told of it.
 
         Raises:
             InvalidRequestError: see EngineCore.check; or the id is in use.
@@ -164,7 +164,7 @@ class AsyncEngine:
                 self._send(_Abort(request_id))
 
     async def abort(self, request_id: str) -> None:
-        """End a request within a step; its reader hears of an end with finish_reason "abort"."""
+        """End a request within a step; its reader is told of an end with finish_reason "abort"."""
         if request_id in self._open:
             self._send(_Abort(request_id))
 
@@ -289,7 +289,7 @@ class AsyncEngine:
             self._failed(answer.request_id, reader, error)
 
     def _failed(self, request_id: str, reader: Reader, error: Exception) -> None:
-        """A reader has raised: its request ends, and it hears nothing but this."""
+        """A reader has raised: its request ends, and it is told nothing but this."""
         self.leave(request_id, reader)
         _fail(request_id, reader, error)
 

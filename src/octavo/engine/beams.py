@@ -66,10 +66,10 @@ class SearchMaker(Protocol):
 
 
 class Tables(Protocol):
-    """Who deals page tables (KVManager)."""
+    """What assigns page tables to beams (KVManager)."""
 
     def regroup(
-        self, members: Sequence[Request], parents: Sequence[Request], gone: Sequence[Request]
+        self, members: Sequence[Request], parents: Sequence[Request], ended: Sequence[Request]
     ) -> None: ...
 
 
@@ -87,7 +87,7 @@ class BeamGroup(Cohort):
     """Who belongs to a beam search, and what they have reported of the step in progress.
 
     1.  Members run like any request, but each waits after its token until all have theirs: then the
-        search says which beam goes on with which token, and tables are dealt out anew.
+        search says which beam goes on with which token, and page tables are assigned anew.
     2.  The group enters and is preempted as a whole, and has all its rows from the beginning, so
         members wait for nobody outside of it.
 
@@ -107,7 +107,7 @@ class BeamGroup(Cohort):
         self.started: set[int] = set()
         self._search = search
         self._suspended: list[list[int]] = []
-        self._heard: dict[Request, Likeliest] = {}
+        self._received: dict[Request, Likeliest] = {}
 
     def owner_of(self, request: Request) -> Request:
         return self.owner
@@ -139,31 +139,31 @@ class BeamGroup(Cohort):
         longest = max(map(len, self._suspended), default=self.owner.num_prompt_tokens + 1)
         return pages_needed(self.owner.num_prompt_tokens, longest, self.width, page_size)
 
-    def hear(self, member: Request, likeliest: Likeliest) -> bool:
+    def receive(self, member: Request, likeliest: Likeliest) -> bool:
         """A member has its next token's candidates. True: all have."""
-        self._heard[member] = likeliest
-        return len(self._heard) == len(self.members)
+        self._received[member] = likeliest
+        return len(self._received) == len(self.members)
 
     def decide(self) -> Beams:
         """The next beams, or none when the search is over."""
-        heard = [self._heard[member] for member in self.members]
-        self._heard.clear()
+        received = [self._received[member] for member in self.members]
+        self._received.clear()
         if self._suspended:  # the prompt is back: go on where the beams were
             known, self._suspended = self._suspended, []
             return [(self.owner, tokens) for tokens in known]
         return [
             (self.members[parent], [*self.members[parent].token_ids, token])
-            for parent, token in self._search.advance(heard)
+            for parent, token in self._search.advance(received)
         ]
 
-    def seat(self, count: int) -> list[Request]:
+    def resize(self, count: int) -> list[Request]:
         """Have so many members. Returns those that are not needed any more."""
-        gone = self.members[count:]
+        ended = self.members[count:]
         del self.members[count:]
         while len(self.members) < count:
             index = len(self.members)
             self.members.append(self.owner.spawn(index, self.rows[index]))
-        return gone
+        return ended
 
     def suspend(self) -> None:
         """The members have given up their pages; the owner will begin with the prompt again."""
@@ -177,7 +177,7 @@ class BeamGroup(Cohort):
         self.owner.token_ids = self.owner.token_ids[: self.owner.num_prompt_tokens]
         self.rows = []
         self.started.clear()
-        self._heard.clear()
+        self._received.clear()
 
     def conclude(self) -> None:
         """The search is over; limits may have left every beam without a next token."""
@@ -228,24 +228,24 @@ def row_params(params: SamplingParams, candidates: int) -> SamplingParams:
     return params.replace(temperature=0.0, n=1, logprobs=candidates)
 
 
-def deal(
+def assign_tables(
     group: BeamGroup,
     beams: Sequence[tuple[Request, list[int]]],
     tables: Tables,
     running: list[Request],
 ) -> None:
-    """Seat the beams (each one's parent and tokens) and give them what their parents hold.
+    """Make members of these beams (each a parent and token ids), and give each its parent's pages.
 
     Args:
-        running: in order; those who are seated anew enter it, those who are gone leave it.
+        running: in order; new members enter it, those that have ended leave it.
     """
-    seated, gone = set(group.members), group.seat(len(beams))
-    tables.regroup(group.members, [parent for parent, _ in beams], gone)
-    for one in gone:
+    before, ended = set(group.members), group.resize(len(beams))
+    tables.regroup(group.members, [parent for parent, _ in beams], ended)
+    for one in ended:
         running.remove(one)
         one.state = RequestState.FINISHED
     for one, (_, token_ids) in zip(group.members, beams, strict=True):
         one.token_ids, one.enters = token_ids, True
-        if one not in seated:
+        if one not in before:
             one.state = RequestState.RUNNING
             insort(running, one, key=ORDER)

@@ -21,7 +21,7 @@ class TokenBudget:
     cost more than its first ones, and whoever streams should not wait for an average to notice. It
     begins at MIN_TOKENS and comes from below in a few steps: from above, the first steps of an engine
     would keep everybody waiting. A step of less than half the estimate says little about large ones
-    and is heard only if it took too long itself.
+    and counts only if it took too long itself.
 
     Args:
         max_tokens: never more than this.

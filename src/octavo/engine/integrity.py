@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from octavo.config import SchedulerConfig
-from octavo.engine.page_group import GONE
+from octavo.engine.page_group import NO_PAGE
 from octavo.engine.page_pool import ensure
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request, RequestState
@@ -62,12 +62,13 @@ def check_tables(kv: KVManager, running: Iterable[Request]) -> None:
         group.check(running)
         owners.update(group.owned())
     for request in running:
-        gone = request.kv.num_gone_pages
-        held = request.kv.page_table[gone:]
+        released = request.kv.num_released_pages
+        held = request.kv.page_table[released:]
         ensure(len(set(held)) == len(held), "a table holds a page twice")
-        ensure(GONE not in held and set(request.kv.page_table[:gone]) <= {GONE}, "a page is gone, or is not")
+        whole = NO_PAGE not in held and set(request.kv.page_table[:released]) <= {NO_PAGE}
+        ensure(whole, "a page table misses a page, or holds one that was released")
         first = kv.first_held(request.kv.num_computed_tokens)
-        ensure(gone <= first, "a page is gone that the next token sees")
+        ensure(released <= first, "a page is released that the next token sees")
         owners.update(held)
         walk, path = request.kv.cache_node, list[int]()
         ensure((walk is not None) == kv.caching, "a running request has no place in the tree")

@@ -10,7 +10,7 @@ from octavo.config import SchedulerConfig
 from octavo.engine.disk_prefixes import DiskPrefixes
 from octavo.engine.disk_tier import Fetch, PageFile
 from octavo.engine.integrity import check_tables
-from octavo.engine.page_group import GONE, AdmitStatus
+from octavo.engine.page_group import NO_PAGE, AdmitStatus
 from octavo.engine.page_groups import GroupSpec, make_groups, specs_of
 from octavo.engine.page_pool import PagePool
 from octavo.engine.prefix_cache import Node, PrefixCache
@@ -50,7 +50,7 @@ class KVManager:
     4. When the pool is empty, pages that only the tree holds are evicted, least recently used first. With a
        file they go to disk (DiskPrefixes), and requests find them there beyond what the tree holds.
     5. What some layers ask for beyond that, their groups say, which are told of all that happens to pages:
-       windows that let pages go (then page_table[:num_gone_pages] are GONE), local pages, encoder outputs.
+       windows that let pages go (then page_table[:num_released_pages] are NO_PAGE), local pages, encoder outputs.
 
     Attributes:
         groups: nobody for layers that see everything.
@@ -158,9 +158,9 @@ class KVManager:
                 self.cache.unlock(start.node)
             return False
         kv = request.kv
-        unseen = max(kv.num_passed_pages - len(start.pages), 0)
+        unseen = max(kv.num_unseen_pages - len(start.pages), 0)
         own = self._take(len(start.back), unseen) or []
-        kv.page_table, kv.num_gone_pages = start.pages + own, start.pages.count(GONE)
+        kv.page_table, kv.num_released_pages = start.pages + own, start.pages.count(NO_PAGE)
         kv.cache_node, kv.num_cached_pages = start.node, start.cached
         kv.num_computed_tokens = kv.num_scheduled_tokens = start.computed
         kv.shares_tail, kv.arriving = not start.back, bool(start.back)
@@ -328,20 +328,20 @@ class KVManager:
         return tuple(zip(pages, blocks, strict=False)) if blocks else ()
 
     def regroup(
-        self, members: Sequence[Request], parents: Sequence[Request], gone: Sequence[Request]
+        self, members: Sequence[Request], parents: Sequence[Request], ended: Sequence[Request]
     ) -> None:
-        """Deal out tables anew: members[i] goes on from what parents[i] holds now, `gone` hold nothing.
+        """Assign tables anew: members[i] goes on from what parents[i] holds now, `ended` hold nothing.
 
         Nothing is copied here: who shares a partial page takes a copy when it grows.
         """
         states = [_copy(parent.kv) for parent in parents]
         for parent, state in zip(parents, states, strict=True):
-            self.pool.retain(state.page_table[state.num_gone_pages :])
+            self.pool.retain(state.page_table[state.num_released_pages :])
             for group in self.groups:
                 group.fork(parent)
             if state.cache_node is not None:
                 self.cache.lock(state.cache_node)
-        for request in (*members, *gone):
+        for request in (*members, *ended):
             self.release(request, publish=False)
         for member, state in zip(members, states, strict=True):
             member.kv = state
@@ -360,7 +360,7 @@ class KVManager:
         kv = request.kv
         for group in self.groups:
             group.leave(request)
-        self.pool.release(kv.page_table[kv.num_gone_pages :])
+        self.pool.release(kv.page_table[kv.num_released_pages :])
         kv.leave()
 
     def _full_pages(self, request: Request) -> int:
@@ -371,7 +371,7 @@ class KVManager:
 
     def _publishable(self, request: Request) -> int:
         """Leading pages of the table that are in the tree or may enter it."""
-        if request.kv.num_gone_pages:
+        if request.kv.num_released_pages:
             return 0
         full, done = self._full_pages(request), request.kv.num_cached_pages
         while done < full and self.pool.references(request.kv.page_table[done]) == 1:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from octavo.engine.page_group import GONE, PageGroup
+from octavo.engine.page_group import NO_PAGE, PageGroup
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.request import Request
 from octavo.engine.windows import Window
@@ -20,27 +20,27 @@ class LocalPages(PageGroup):
     """Which local page belongs to a page, while anybody sees it, and as long as nobody needs it after that.
 
         table of a request   [ p4   p2   p9 | p7   p1 ]      W = 8 tokens, pages of 4, 19 tokens computed
-        of[page]               gone l5   gone l0   l3        l5 is idle: the window has passed it
+        of[page]               --   s5   --   s0   s3        s5 is idle: page p2 is out of the window
 
     1. A page owns its local page: copies, the tree, siblings and beams know pages alone. Who takes pages to
        write to takes local ones with them; a page that is free owns none.
     2. A running request sees the pages that a token not computed yet, as results have confirmed it, sees
        something of: no step in flight reads an unseen page, and rejected drafts cannot lead back to one.
     3. What nobody sees is idle. It is kept for those who will find its page in the tree; when none is free,
-       the page that has been idle longest loses its own: of[page] = GONE. Without a cache it does so at once.
+       the page that has been idle longest loses its own: of[page] = NO_PAGE. Without a cache it does so at once.
     4. So a prefix is as good as its end: a request can begin after h of its pages if those that its first
        token sees have local pages (usable). Those behind them need none.
     5. If all are seen, it is as if pages had run out: the youngest request is preempted.
 
     Attributes:
-        of: the local page of each page, or GONE.
+        of: the local page of each page, or NO_PAGE.
         window: of these layers; most_pages of it is what one sequence needs at a time.
         running: who has a table.
     """
 
     def __init__(self, window: Window, pool: PagePool, num_pages: int, caching: bool) -> None:
         self.window, self.num_pages = window, num_pages
-        self.of = [GONE] * pool.num_pages
+        self.of = [NO_PAGE] * pool.num_pages
         self.running: dict[Request, None] = {}
         self._pool, self._caching = pool, caching
         self._free = list(range(num_pages - 1, -1, -1))
@@ -65,7 +65,7 @@ class LocalPages(PageGroup):
         return 1.0 - self.num_available / self.num_pages
 
     def make_room(self, count: int, seen: int) -> bool:
-        """Those who run have passed what they see no more."""
+        """Running requests stop seeing pages that have left their windows."""
         if self.num_available < seen:
             for request in self.running:
                 self.advance(request)
@@ -73,8 +73,8 @@ class LocalPages(PageGroup):
 
     def admit(self, request: Request, start: Start, missing: int, reserve: int) -> bool:
         """See what a request begins with. False, and nothing has changed: what it needs is not available."""
-        passed = self.window.first_page(start.computed)
-        seen = start.pages[passed:]
+        unseen = self.window.first_page(start.computed)
+        seen = start.pages[unseen:]
         self.see(seen)
         own = len(seen) - bool(
             not start.back and start.computed % self.window.page_size
@@ -82,7 +82,7 @@ class LocalPages(PageGroup):
         if not self.make_room(missing, self._wanted(request, own, missing, reserve)):
             self.unsee(seen)
             return False
-        request.kv.num_passed_pages = passed
+        request.kv.num_unseen_pages = unseen
         self.running[request] = None
         return True
 
@@ -109,7 +109,7 @@ class LocalPages(PageGroup):
     def see(self, pages: Iterable[int]) -> None:
         """One more request sees each of these."""
         for page in pages:
-            ensure(self.of[page] != GONE, f"page {page} has no local page to be seen")
+            ensure(self.of[page] != NO_PAGE, f"page {page} has no local page to be seen")
             if self._seen_by[page] == 0:
                 del self._idle[page]
             self._seen_by[page] += 1
@@ -126,34 +126,34 @@ class LocalPages(PageGroup):
                     self._lose(page)
 
     def advance(self, request: Request) -> None:
-        """The window has passed some of its pages."""
-        first, passed = self.window.first_page(request.kv.num_computed_tokens), request.kv.num_passed_pages
-        if first > passed:
-            self.unsee(request.kv.page_table[passed:first])
-            request.kv.num_passed_pages = first
+        """Stop seeing the request's pages that have left its window."""
+        first, unseen = self.window.first_page(request.kv.num_computed_tokens), request.kv.num_unseen_pages
+        if first > unseen:
+            self.unsee(request.kv.page_table[unseen:first])
+            request.kv.num_unseen_pages = first
 
     grow = advance
     drop = unsee
 
     def fork(self, parent: Request) -> None:
-        self.see(parent.kv.page_table[parent.kv.num_passed_pages :])
+        self.see(parent.kv.page_table[parent.kv.num_unseen_pages :])
 
     def join(self, member: Request) -> None:
         self.running[member] = None
 
     def leave(self, request: Request) -> None:
-        self.unsee(request.kv.page_table[request.kv.num_passed_pages :])
+        self.unsee(request.kv.page_table[request.kv.num_unseen_pages :])
         self.running.pop(request, None)
 
     def _lose(self, page: int) -> None:
         self._free.append(self.of[page])
-        self.of[page] = GONE
+        self.of[page] = NO_PAGE
 
     def _freed(self, pages: Sequence[int]) -> None:
         """Nobody refers to these pages any more."""
         for page in pages:
             ensure(self._seen_by[page] == 0, f"page {page} is free, and seen")
-            if self.of[page] != GONE:
+            if self.of[page] != NO_PAGE:
                 del self._idle[page]
                 self._lose(page)
 
@@ -164,28 +164,28 @@ class LocalPages(PageGroup):
         count, size = len(pages), self.window.page_size
         while count:
             first = self.window.first_page(count * size)
-            gone = next((i for i in range(count - 1, first - 1, -1) if self.of[pages[i]] == GONE), None)
-            if gone is None:
+            missing = next((i for i in range(count - 1, first - 1, -1) if self.of[pages[i]] == NO_PAGE), None)
+            if missing is None:
                 break
-            count = gone
+            count = missing
         return count
 
     def reaches(self, computed: int, table: Sequence[int]) -> bool:
         """Whether a request can begin after so many tokens of a table."""
         first, end = self.window.first_page(computed), -(-computed // self.window.page_size)
-        return all(self.of[page] != GONE for page in table[first:end])
+        return all(self.of[page] != NO_PAGE for page in table[first:end])
 
     def can_share(self, computed: int, pages: Sequence[int], table: Sequence[int]) -> bool:
         return computed > len(pages) * self.window.page_size and self.reaches(computed, [*pages, *table])
 
     def whole(self, pages: Sequence[int]) -> Sequence[int]:
         """The first of consecutive pages, as far as they have local ones."""
-        gone = next((i for i, page in enumerate(pages) if self.of[page] == GONE), len(pages))
-        return pages[:gone]
+        missing = next((i for i, page in enumerate(pages) if self.of[page] == NO_PAGE), len(pages))
+        return pages[:missing]
 
     def num_whole(self, pages: Sequence[int]) -> int:
         """How many of these have local pages."""
-        return sum(self.of[page] != GONE for page in pages)
+        return sum(self.of[page] != NO_PAGE for page in pages)
 
     def prefers(self, new: Sequence[int], old: Sequence[int]) -> bool:
         return self.num_whole(new) > self.num_whole(old)
@@ -218,21 +218,21 @@ class LocalPages(PageGroup):
         self._sources, self._targets = {}, {}
 
     def check(self, running: Sequence[Request]) -> None:
-        owned = [page for page in self.of if page != GONE]
+        owned = [page for page in self.of if page != NO_PAGE]
         ensure(
             sorted(owned + self._free) == list(range(self.num_pages)), "a local page is lost or owned twice"
         )
         seen = [0] * len(self.of)
         ensure(set(self.running) == set(running), "a request that sees local pages is lost or has ended")
         for request in running:
-            passed = request.kv.num_passed_pages
+            unseen = request.kv.num_unseen_pages
             first = self.window.first_page(request.kv.num_computed_tokens)
-            ensure(passed <= first, "a local page is given up that the next token sees")
-            for page in request.kv.page_table[passed:]:
+            ensure(unseen <= first, "a local page is given up that the next token sees")
+            for page in request.kv.page_table[unseen:]:
                 seen[page] += 1
         ensure(seen == self._seen_by, "those who see a page are miscounted")
         for page, count in enumerate(seen):
-            has = self.of[page] != GONE
-            ensure(has or not count, f"page {page} is seen, and its local page is gone")
+            has = self.of[page] != NO_PAGE
+            ensure(has or not count, f"page {page} is seen, and its local page is missing")
             ensure((has and not count) == (page in self._idle), f"page {page} is idle, or is not")
             ensure(not has or self._pool.references(page) > 0, f"page {page} is free, and has a local page")

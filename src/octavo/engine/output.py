@@ -78,7 +78,7 @@ class TokenSource(Protocol):
         ...
 
     def leave(self, request_id: str, reader: Reader) -> None:
-        """The reader hears nothing more; what still runs of the request ends within a step."""
+        """The reader is told nothing more; what still runs of the request ends within a step."""
         ...
 
 
@@ -200,7 +200,7 @@ def logprobs_of(token: SampledToken, decode: TokenDecoder) -> dict[int, Logprob]
 class TextStream:
     """A request as its caller sees it: a Reader of its tokens, and what outputs they make.
 
-    1. take() hears of new tokens: detokenizes, looks for stop strings, collects logprobs.
+    1. take() is told of new tokens: detokenizes, looks for stop strings, collects logprobs.
     2. output() gives everything so far (CUMULATIVE), what is new since the last output (DELTA), or
        nothing before the end (FINAL_ONLY). News that nobody fetches merge, so a slow reader costs no queue.
     3. A stop string ends its completion with the token that completed it: the text is cut before

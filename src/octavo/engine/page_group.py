@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from octavo.engine.start import Start
     from octavo.engine.step_builder import StepBuilder
 
-GONE = -1
-"""In a page table: this page was behind the window, and the request holds it no more."""
+NO_PAGE = -1
+"""In a page table: the request has released this page, which was behind its window. In SlidingPages.of: the
+page has no page of the sliding-window layers."""
 
 
 class AdmitStatus(Enum):

@@ -22,7 +22,7 @@ class PagePool:
     touches only as much memory as it needed at its peak, and what it touches is warm.
 
     Attributes:
-        on_free: hears of pages that have become free.
+        on_free: is told of pages that have become free.
     """
 
     def __init__(self, num_pages: int) -> None:

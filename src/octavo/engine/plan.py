@@ -72,7 +72,7 @@ class RowStep:
         sample: the last computed token is the last known one, so a next token is drawn after it.
         drafts: draft tokens, the last len(drafts) of the count; they are not yet the row's own.
         local_pages, copied_local_page: of the same pages, where layers with a window have pages of their own
-            (engine.local_pages). What is behind the window may be GONE, and is not read.
+            (engine.local_pages). What is behind the window may be NO_PAGE, and is not read.
     """
 
     row: int

@@ -56,7 +56,7 @@ class PrefixCache:
     4. Prefixes of different salts never meet: each salt has a root of its own.
 
     Attributes:
-        spill: hears of what is evicted, while its pages still hold it.
+        spill: is told of what is evicted, while its pages still hold it.
     """
 
     def __init__(self, pool: PagePool, page_size: int) -> None:
@@ -224,7 +224,7 @@ class PrefixCache:
         """Free at least min(count, num_evictable) pages, those used longest ago. Returns how many.
 
         Args:
-            forget: `spill` does not hear of it.
+            forget: `spill` is not told of it.
         """
         freed = 0
         while freed < count and self._lru:

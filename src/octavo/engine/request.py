@@ -40,7 +40,7 @@ class Cohort:
 
     Attributes:
         width: rows that it needs to enter.
-        forks: after a token tables are dealt anew, so nobody is planned past it, and pages are kept whole.
+        forks: after a token page tables are assigned anew, so nobody is planned past it, and pages are kept whole.
     """
 
     width = 1
@@ -177,8 +177,8 @@ class KVState:
         arriving: it began with pages that are copied in, by a step that has not been confirmed.
         cache_node: deepest node of the prefix cache in use, locked while it runs.
         num_cached_pages: leading pages of the table that the cache has been offered.
-        num_gone_pages: leading pages that were behind the window and are not held any more (engine.windows).
-        num_passed_pages: leading pages that its layers with a window see no more (engine.local_pages).
+        num_released_pages: leading pages that were behind the window and are not held any more (engine.windows).
+        num_unseen_pages: leading pages that its layers with a window see no more (engine.local_pages).
         cross: pages of the encoder's keys and values, while it runs.
         swapped, num_swapped_tokens: blocks of the swap space that hold its first tokens' KV (as far as the
             next one sees it), while it waits; swapping: the step that fills them has not been confirmed.
@@ -194,8 +194,8 @@ class KVState:
     arriving: bool = False
     cache_node: Node | None = None
     num_cached_pages: int = 0
-    num_gone_pages: int = 0
-    num_passed_pages: int = 0
+    num_released_pages: int = 0
+    num_unseen_pages: int = 0
     cross: EncoderOutput | None = None
     swapped: list[int] = field(default_factory=list)
     num_swapped_tokens: int = 0
@@ -207,7 +207,7 @@ class KVState:
     def leave(self) -> None:
         """Its pages are given back; what waits for it elsewhere stays."""
         self.page_table, self.cache_node, self.cross = [], None, None
-        self.num_cached_pages = self.num_gone_pages = self.num_passed_pages = 0
+        self.num_cached_pages = self.num_released_pages = self.num_unseen_pages = 0
         self.shares_tail = self.arriving = False
         self.num_computed_tokens = self.num_scheduled_tokens = 0
 

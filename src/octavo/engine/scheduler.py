@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import replace
 
 from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
-from octavo.engine.beams import ORDER, BeamGroup, deal
+from octavo.engine.beams import ORDER, BeamGroup, assign_tables
 from octavo.engine.budget import TokenBudget
 from octavo.engine.disk_tier import PageFile
 from octavo.engine.queue_order import QueueOrder, without
@@ -322,10 +322,10 @@ class Scheduler:
     def _beam_sampled(
         self, group: BeamGroup, member: Request, token: SampledToken, now: float
     ) -> list[RequestUpdate]:
-        """A beam knows what may follow it; when all do, the search decides and tables are dealt anew."""
+        """A beam knows what may follow it; when all do, the search decides and page tables are assigned anew."""
         owner = group.owner
         self._note_token(owner, now)
-        if not group.hear(member, token.top):
+        if not group.receive(member, token.top):
             return []
         if owner.kv.num_computed_tokens == owner.num_prompt_tokens:
             self.kv.publish(owner)  # while nobody shares it
@@ -336,7 +336,7 @@ class Scheduler:
             updates = group.updates(owner)
             self.num_generated_tokens += sum(len(update.tokens) for update in updates)
             return updates
-        deal(group, beams, self.kv, self.running)
+        assign_tables(group, beams, self.kv, self.running)
         return []
 
     def _sampled(

@@ -23,7 +23,7 @@ class PrefixesInProgress:
         self._by_first_page: dict[Key, list[Request]] = {}
         for request in running:
             # (Who has given back what is behind its window publishes no more.)
-            if request.kv.num_computed_tokens < request.num_prompt_tokens and not request.kv.num_gone_pages:
+            if request.kv.num_computed_tokens < request.num_prompt_tokens and not request.kv.num_released_pages:
                 self.add(request)
 
     def add(self, request: Request) -> None:
@@ -41,7 +41,7 @@ class PrefixesInProgress:
             return 1 < sibling.num_prompt_tokens > sibling.kv.num_computed_tokens
         if request.waits_for is not None:
             leader, until = request.waits_for
-            at_work = leader.state is RequestState.RUNNING and not leader.kv.num_gone_pages
+            at_work = leader.state is RequestState.RUNNING and not leader.kv.num_released_pages
             if at_work and _ready(leader) < until:
                 return True
             request.waits_for = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from octavo.engine.page_group import GONE
+from octavo.engine.page_group import NO_PAGE
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import Request
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Start:
     """What a waiting request can begin with. Nobody holds any of it yet.
 
-        pages  [ gone | of the tree, of its leader ]  + one page for each block of `back`
+        pages  [ released | of the tree, of its leader ]  + one page for each block of `back`
         computed ====================================================>
 
     Attributes:
@@ -37,7 +37,7 @@ class Start:
     @property
     def held(self) -> list[int]:
         """The pages that others hold too."""
-        return self.pages[self.pages.count(GONE) :]
+        return self.pages[self.pages.count(NO_PAGE) :]
 
 
 def find_start(kv: KVManager, request: Request) -> Start:
@@ -64,7 +64,7 @@ def _continued(kv: KVManager, request: Request, node: Node | None, pages: list[i
     if max(in_tree, on_disk - 1, swapped - 1) < shared:
         assert request.leader is not None
         leader = request.leader.kv
-        if leader.num_gone_pages:  # its table is not the tree's, and has all that is needed
+        if leader.num_released_pages:  # its table is not the tree's, and has all that is needed
             node, pages = find_nothing(kv, request)
         table = leader.page_table[len(pages) : kv.pages_for(shared)]
         return Start(node, pages + table, len(pages), shared)
@@ -85,7 +85,7 @@ def _copied(kv: KVManager, request: Request, start: Start, at: int) -> Start:
     first = kv.first_held(start.computed)
     if first > start.cached:  # what the tree holds is all behind the window
         start.node, _ = find_nothing(kv, request)
-        start.pages, start.cached = [GONE] * first, 0
+        start.pages, start.cached = [NO_PAGE] * first, 0
     start.back = start.back[len(start.pages) - at :]
     return start
 
@@ -99,7 +99,7 @@ def shared_with_leader(kv: KVManager, request: Request, pages: list[int]) -> int
     if not leader.page_table or leader.arriving:
         return 0  # (what is being copied in can be shared with the next step)
     shared = min(leader.num_computed_tokens, request.num_prompt_tokens - 1)
-    if leader.num_gone_pages > kv.first_held(shared):
+    if leader.num_released_pages > kv.first_held(shared):
         return 0
     table = leader.page_table[len(pages) :]
     return shared if all(group.can_share(shared, pages, table) for group in kv.groups) else 0

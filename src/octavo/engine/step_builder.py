@@ -93,7 +93,7 @@ def take_back(in_flight: deque[InFlight], step_id: int, free_rows: set[int]) -> 
 
 
 def in_turns(wanted: Sequence[int], total: int) -> list[int]:
-    """How much each gets of a total that is dealt out one at a time; nobody more than is wanted."""
+    """How much each gets of a total that is given out one at a time; nobody more than is wanted."""
     given, turn = [0] * len(wanted), [i for i, most in enumerate(wanted) if most > 0]
     while total > 0 and turn:
         for i in turn[:total]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.engine.page_group import GONE, PageGroup
+from octavo.engine.page_group import NO_PAGE, PageGroup
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
@@ -31,8 +31,8 @@ class Window:
 class Windows(PageGroup):
     """Lets running requests go on without the pages behind their windows. Specification:
 
-        table      [ gone gone | p4 p7 p1 ]      W = 8 tokens, pages of 4, 19 tokens computed
-                     given back  seen, or still written
+        table      [  --  --  | p4 p7 p1 ]      W = 8 tokens, pages of 4, 19 tokens computed
+                      released  seen, or still written
 
     1. A page is behind the window when every token not computed yet, as results have confirmed it,
        sees only later ones: no step in flight reads it, and rejected drafts cannot lead back to it.
@@ -79,7 +79,7 @@ class Windows(PageGroup):
         """Nobody leaves the tree for what cannot be had in the end either."""
         if self._available >= count:
             return True
-        behind = sum(self._first_page(r) - r.kv.num_gone_pages for r in self.running)
+        behind = sum(self._first_page(r) - r.kv.num_released_pages for r in self.running)
         if self._available + behind < count:
             return False
         for request in self.running:
@@ -90,22 +90,22 @@ class Windows(PageGroup):
 
     def grow(self, request: Request) -> None:
         """Let go at once where waiting brings nothing."""
-        if not self._caching or request.kv.num_gone_pages:
+        if not self._caching or request.kv.num_released_pages:
             self.let_go(request)
 
     publish = grow
 
     def let_go(self, request: Request) -> None:
         """Give back what is behind the request's window, unless it is part of what others share."""
-        first, gone = self._first_page(request), request.kv.num_gone_pages
-        if first <= gone or request not in self.running or request is self.pinned:
+        first, released = self._first_page(request), request.kv.num_released_pages
+        if first <= released or request not in self.running or request is self.pinned:
             return
         if not self._leave_tree(request, first):
             return
         table = request.kv.page_table
-        self._pool.release(table[gone:first])
-        table[gone:first] = [GONE] * (first - gone)
-        request.kv.num_gone_pages = first
+        self._pool.release(table[released:first])
+        table[released:first] = [NO_PAGE] * (first - released)
+        request.kv.num_released_pages = first
 
     def _leave_tree(self, request: Request, first: int) -> bool:
         """Unlock the request's path; its pages from number `first` on are no longer the tree's."""

@@ -1,7 +1,7 @@
 """Weight: one matrix of a checkpoint in one of the few layouts that kernels know.
 
 A quantization format makes Weights (usually zero-copy views of the mapped file); a backend packs
-them into what its kernels stream. Nobody downstream of a Weight hears the name of a format.
+them into what its kernels stream. Nothing downstream of a Weight knows the name of a format.
 
     layout   values [N, K]                          scale [N, K/G]   minimum [N, K/G]
     F32/F16/BF16   the numbers themselves           -                -

@@ -43,7 +43,7 @@ class RowLimits:
         return only if len(self.matchers) == 1 and isinstance(only, BatchedMatcher) else None
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """These tokens are now the row's output; the matchers hear of them beside the next forward."""
+        """These tokens are now the row's output; the matchers are told of them beside the next forward."""
         self._unheard.extend(token_ids)
 
     def follow(self) -> None:

@@ -154,7 +154,7 @@ class SamplingRows:
         return errors.get(0)
 
     def append_masked(self, row: int, token: int) -> None:
-        """Append a token that was drawn under mask(): its grammar hears of it while it is at hand."""
+        """Append a token that was drawn under mask(): its grammar is told of it while it is at hand."""
         limits = self._limits_of(row)
         limits.append((token,))
         limits.follow()

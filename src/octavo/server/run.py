@@ -54,7 +54,7 @@ async def serve(
 
     Args:
         loading: gives the engine; its error ends the server and is raised here.
-        watcher: hears of it.
+        watcher: is told of it.
         signals: what ends the server.
         drain_timeout_s: how long running requests may go on after the signal.
 

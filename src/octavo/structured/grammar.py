@@ -151,7 +151,7 @@ class Grammar:
         problem = first.get_error() or "; ".join(first.get_grammar_warnings())
         if problem:
             raise InvalidRequestError(f"{param}: {_said(problem)}", param)
-        # Copies of a matcher share what they have learned, and a lock on it: several originals, dealt out in
+        # Copies of a matcher share what they have learned, and a lock on it: several originals, given out in
         # turn, let several threads work.
         others = [original() for _ in range(ORIGINALS - 1)]
         self._originals = itertools.cycle(enumerate([first, *others]))
