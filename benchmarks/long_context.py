@@ -32,7 +32,7 @@ options = {"num_pages": pages, "num_local_pages": pages} if asked["together"] el
 driver = Driver(sys.argv[1], max_model_len=length, max_num_seqs=1, **options)
 memory, before = driver.loaded.memory, resident_bytes()
 driver.run(random_prompts(1, length - asked["new"], driver.vocab_size, 0), asked["new"])
-print(json.dumps({"pages": memory.num_pages, "local_pages": memory.num_local_pages or memory.num_pages,
+print(json.dumps({"pages": memory.num_pages, "local_pages": memory.num_sliding_pages or memory.num_pages,
                   "planned": memory.kv_cache, "resident": resident_bytes() - before}))
 """
 """One sequence, computed; by a process that has done nothing else."""

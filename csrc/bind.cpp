@@ -87,7 +87,7 @@ NB_MODULE(_native, m) {
         }, nb::kw_only(), "heads"_a, "d"_a, "dv"_a, "type"_a, "latent"_a);
     nb::class_<KVCache>(m, "KVCache")
         .def(nb::init<const std::vector<KVShape>&, int64_t, int64_t, bool>(), nb::kw_only(), "layers"_a, "num_pages"_a,
-             "page_size"_a, "local"_a = false)
+             "page_size"_a, "sliding"_a = false)
         .def_prop_ro("nbytes", &KVCache::nbytes)
         .def("copy_pages", &KVCache::copy_pages, nb::call_guard<nb::gil_scoped_release>())
         .def("pages", [](nb::handle_t<KVCache> self) {

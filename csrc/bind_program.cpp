@@ -21,9 +21,9 @@ BatchArrays::BatchArrays(nb::handle batch)
       slots_(in_order<int32_t, 1>(batch, "slots")), query_start_(in_order<int32_t, 1>(batch, "query_start")),
       context_lens_(in_order<int32_t, 1>(batch, "context_lens")), sampled_(in_order<int32_t, 1>(batch, "sampled")),
       page_tables_(in_order<int32_t, 2>(batch, "page_tables")), cross_lens_(if_there<int32_t, 1>(batch, "cross_lens")),
-      local_slots_(if_there<int32_t, 1>(batch, "local_slots")),
+      sliding_slots_(if_there<int32_t, 1>(batch, "sliding_slots")),
       cross_tables_(if_there<int32_t, 2>(batch, "cross_tables")),
-      local_tables_(if_there<int32_t, 2>(batch, "local_tables")),
+      sliding_tables_(if_there<int32_t, 2>(batch, "sliding_tables")),
       tree_masks_(if_there<uint64_t, 2>(batch, "tree_masks")) {
     const nb::object extras = batch.attr("extras");
     if (!extras.is_none()) {
@@ -44,17 +44,17 @@ void BatchArrays::check() const {
                 "cross_lens, cross_tables and context_lens differ in length");
     if (tree_masks_)
         require(size(*tree_masks_) == tokens && size(*tree_masks_, 1) >= 1, "tree_masks has a row of words for each token");
-    if (local_slots_ && local_tables_)
-        require(size(*local_slots_) == tokens && size(*local_tables_) == sequences &&
-                    size(*local_tables_, 1) == size(page_tables_, 1),
-                "local_slots and local_tables have the shapes of slots and page_tables");
+    if (sliding_slots_ && sliding_tables_)
+        require(size(*sliding_slots_) == tokens && size(*sliding_tables_) == sequences &&
+                    size(*sliding_tables_, 1) == size(page_tables_, 1),
+                "sliding_slots and sliding_tables have the shapes of slots and page_tables");
     if (rope_positions_) require(size(*rope_positions_) == tokens, "rope_positions has a position for each token");
     require(replaced_.has_value() == replaced_rows_.has_value(), "replaced tokens come with their rows");
     if (replaced_) require(size(*replaced_) == size(*replaced_rows_), "replaced and rows differ in length");
 }
 
 BatchView BatchArrays::view(int64_t given_rows) const {
-    const bool cross = cross_lens_ && cross_tables_, local = local_slots_ && local_tables_;
+    const bool cross = cross_lens_ && cross_tables_, sliding = sliding_slots_ && sliding_tables_;
     return {.token_ids = token_ids_.data(),
             .positions = positions_.data(),
             .slots = slots_.data(),
@@ -71,8 +71,8 @@ BatchView BatchArrays::view(int64_t given_rows) const {
             .cross_width = cross ? size(*cross_tables_, 1) : 0,
             .tree_masks = data(tree_masks_),
             .tree_words = tree_masks_ ? size(*tree_masks_, 1) : 0,
-            .local_slots = local ? local_slots_->data() : nullptr,
-            .local_tables = local ? local_tables_->data() : nullptr,
+            .sliding_slots = sliding ? sliding_slots_->data() : nullptr,
+            .sliding_tables = sliding ? sliding_tables_->data() : nullptr,
             .rope_positions = rope_positions_ ? rope_positions_->data() : positions_.data(),
             .replaced = data(replaced_),
             .replaced_rows = data(replaced_rows_),

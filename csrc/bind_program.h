@@ -25,8 +25,8 @@ private:
 
     Ints token_ids_, positions_, slots_, query_start_, context_lens_, sampled_;
     IntTable page_tables_;
-    std::optional<Ints> cross_lens_, local_slots_, rope_positions_, replaced_;
-    std::optional<IntTable> cross_tables_, local_tables_;
+    std::optional<Ints> cross_lens_, sliding_slots_, rope_positions_, replaced_;
+    std::optional<IntTable> cross_tables_, sliding_tables_;
     std::optional<Masks> tree_masks_;
     std::optional<Array<float, 2>> replaced_rows_;
 };

@@ -151,13 +151,13 @@ DecodeRows decode_rows(const nb::object& rows) {
     const auto tokens = named<Result<int32_t, 2>>(rows, "tokens");
     const auto lengths = named<Result<int64_t, 1>>(rows, "lengths");
     const auto pages = named<IntTable>(rows, "pages");
-    const auto local = named<std::optional<IntTable>>(rows, "local_pages");
+    const auto sliding = named<std::optional<IntTable>>(rows, "sliding_pages");
     const auto records = exactly<Array<uint8_t, 1>>(rows.attr("records").attr("view")("uint8"), "records");
     const size_t count = tokens.shape(0);
     if (lengths.shape(0) != count || pages.shape(0) != count)
         throw std::invalid_argument("the rows' arrays differ in length");
-    if (local && (local->shape(0) != count || local->shape(1) != pages.shape(1)))
-        throw std::invalid_argument("the rows' local pages have the shape of their pages");
+    if (sliding && (sliding->shape(0) != count || sliding->shape(1) != pages.shape(1)))
+        throw std::invalid_argument("the rows' sliding pages have the shape of their pages");
     return {.tokens = tokens.data(),
             .tokens_width = static_cast<int64_t>(tokens.shape(1)),
             .lengths = lengths.data(),
@@ -166,7 +166,7 @@ DecodeRows decode_rows(const nb::object& rows) {
             .pages_width = static_cast<int64_t>(pages.shape(1)),
             .page_size = nb::cast<int64_t>(rows.attr("page_size")),
             .records = records_of(records, count),
-            .local_pages = local ? local->data() : nullptr};
+            .sliding_pages = sliding ? sliding->data() : nullptr};
 }
 
 // asked, scored: kernels.draws.Asked and Scored, or None.

@@ -56,7 +56,7 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
         params_[i] = rows_.records[rows[i]];
         std::copy_n(table, width, page_tables_.begin() + static_cast<int64_t>(i) * width);
     }
-    if (rows_.local_pages) gather_local(rows, starts, width);
+    if (rows_.sliding_pages) gather_sliding(rows, starts, width);
     const auto count = static_cast<int64_t>(n);
     return {.token_ids = token_ids_.data(),
             .positions = starts.data(),
@@ -74,8 +74,8 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
             .cross_width = 0,
             .tree_masks = nullptr,
             .tree_words = 0,
-            .local_slots = rows_.local_pages ? local_slots_.data() : nullptr,
-            .local_tables = rows_.local_pages ? local_tables_.data() : nullptr,
+            .sliding_slots = rows_.sliding_pages ? sliding_slots_.data() : nullptr,
+            .sliding_tables = rows_.sliding_pages ? sliding_tables_.data() : nullptr,
             .rope_positions = starts.data(),
             .replaced = nullptr,
             .replaced_rows = nullptr,
@@ -84,14 +84,14 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
             .given_rows = 0};
 }
 
-void Decoder::gather_local(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width) {
-    local_slots_.resize(rows.size());
-    local_tables_.resize(rows.size() * static_cast<size_t>(width));
+void Decoder::gather_sliding(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width) {
+    sliding_slots_.resize(rows.size());
+    sliding_tables_.resize(rows.size() * static_cast<size_t>(width));
     const auto page_size = static_cast<int32_t>(rows_.page_size);
     for (size_t i = 0; i < rows.size(); i++) {
-        const int32_t* table = rows_.local_pages + rows[i] * rows_.pages_width;
-        local_slots_[i] = table[starts[i] / page_size] * page_size + starts[i] % page_size;
-        std::copy_n(table, width, local_tables_.begin() + static_cast<int64_t>(i) * width);
+        const int32_t* table = rows_.sliding_pages + rows[i] * rows_.pages_width;
+        sliding_slots_[i] = table[starts[i] / page_size] * page_size + starts[i] % page_size;
+        std::copy_n(table, width, sliding_tables_.begin() + static_cast<int64_t>(i) * width);
     }
 }
 

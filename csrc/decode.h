@@ -16,7 +16,7 @@ struct DecodeRows {
     const int32_t* pages;
     int64_t pages_width, page_size;
     const SampleParams* records;
-    const int32_t* local_pages; // of the layers with a window; null where they share pages with the others
+    const int32_t* sliding_pages; // of the layers with a window; null where they share pages with the others
 };
 
 // Places in a step's rows, each once: of rows whose draws are left to whoever has their logits, of those whose tokens are
@@ -62,7 +62,7 @@ private:
     void draw_some(const Refusal& refusal, const ScoresView& scores, std::vector<int32_t>& drawn);
     void draw(const SampleBatch& batch, const Refusal& refusal);
     void ask(const Refusal& refusal, std::vector<int32_t>& drawn);
-    void gather_local(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
+    void gather_sliding(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
 
     Program& program_;
     Sampler& sampler_;
@@ -70,7 +70,7 @@ private:
     double forward_s_ = 0.0, drawing_s_ = 0.0;
     int64_t chosen_ = 0;
     // The batch; each is as long as the longest yet.
-    std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_, local_slots_, local_tables_;
+    std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_, sliding_slots_, sliding_tables_;
     std::vector<int64_t> positions_;
     std::vector<SampleParams> params_;
     // 1 for each row that is; whole_: its logits are wanted, not its choice; chose_: it has its choice.

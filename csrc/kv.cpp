@@ -46,8 +46,8 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
     return at;
 }
 
-KVCache::KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size, bool local)
-    : num_pages_(checked(num_pages, "a KV cache has at least one page")), local_(local),
+KVCache::KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size, bool sliding)
+    : num_pages_(checked(num_pages, "a KV cache has at least one page")), sliding_(sliding),
       page_stride_(plan(layers, checked(page_size, "a page has at least one slot"), layers_)),
       region_(static_cast<size_t>(page_stride_ * num_pages), true) {
     for (KVView& v : layers_) {

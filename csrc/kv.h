@@ -22,10 +22,10 @@ struct KVShape {
 class KVCache {
 public:
     // Throws std::invalid_argument, std::bad_alloc.
-    KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size, bool local = false);
+    KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size, bool sliding = false);
     // Where a batch says that K and V of these layers go, and lie. Null: the batch does not.
-    const int32_t* slots(const BatchView& b) const { return local_ ? b.local_slots : b.slots; }
-    const int32_t* tables(const BatchView& b) const { return local_ ? b.local_tables : b.page_tables; }
+    const int32_t* slots(const BatchView& b) const { return sliding_ ? b.sliding_slots : b.slots; }
+    const int32_t* tables(const BatchView& b) const { return sliding_ ? b.sliding_tables : b.page_tables; }
     const KVView& layer(size_t index) const { return layers_.at(index); }
     // Throws std::invalid_argument unless all of a batch's slots exist.
     void check_slots(const BatchView& b, const KVView& kv) const;
@@ -41,7 +41,7 @@ private:
     static int64_t plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<KVView>& views);
 
     int64_t num_pages_;
-    bool local_; // pages of the layers with a window (BatchView.local_tables)
+    bool sliding_; // pages of the layers with a window (BatchView.sliding_tables)
     std::vector<KVView> layers_;
     int64_t page_stride_;
     Region region_;

@@ -198,8 +198,8 @@ struct BatchView {
     int64_t cross_width;
     const uint64_t* tree_masks; // [tokens][tree_words]; null where no sequence is a tree (kernels/trees.py)
     int64_t tree_words;
-    const int32_t* local_slots; // slots and page_tables of the layers with a window; null where they share pages
-    const int32_t* local_tables; // with the others
+    const int32_t* sliding_slots; // slots and page_tables of the layers with a window; null where they share pages
+    const int32_t* sliding_tables; // with the others
     const int32_t* rope_positions; // what rotation turns by: positions, where the batch brings no others
     const int32_t* replaced; // tokens whose rows replace_rows takes from replaced_rows; none where replaced_count is 0
     const float* replaced_rows; // [replaced_count, replaced_width]

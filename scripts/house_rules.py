@@ -21,7 +21,7 @@ SWITCHED = (FEATURE, BESIDE)
 
 # Optional features of the pages and of the scheduler: attributes, and what a part of one is called.
 # Those that are optional no more stay here: one that comes back counts as the feature that it is.
-FEATURES = frozenset(["windows", "cross", "disk", "group", "local"])
+FEATURES = frozenset(["windows", "cross", "disk", "group", "sliding"])
 # Attributes that are None by nature: not (yet) known or not there, whatever is switched on.
 BY_NATURE = {
     "finish_reason",
@@ -46,7 +46,7 @@ BY_NATURE = {
     "waits_for",
     "copy",
     "copied_page",
-    "copied_local_page",
+    "copied_sliding_page",
 }
 # What one request asked for or did not ask for: counted, and shown apart.
 BY_REQUEST = {

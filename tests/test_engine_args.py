@@ -41,6 +41,11 @@ def test_what_is_not_done_is_refused_by_its_name(options: dict[str, Any]) -> Non
     assert caught.value.param == name
 
 
+@pytest.mark.parametrize("name", ["num_sliding_pages", "num_local_pages"])
+def test_an_older_name_is_taken(name: str) -> None:
+    assert EngineArgs("m", **{name: 700}).config.num_sliding_pages == 700
+
+
 def test_a_slip_of_the_pen_is_told() -> None:
     with pytest.raises(InvalidRequestError, match=r"did you mean max_model_len\?"):
         EngineArgs("m", max_model_length=5)

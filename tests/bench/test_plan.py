@@ -189,7 +189,7 @@ def test_a_file_that_is_cut_is_planned_and_called_so(
 
 
 RECORDED = {
-    # weights, pages, activations, rows, pages of the pool, local ones, slots of the swap space, max_model_len
+    # weights, pages, activations, rows, pages of the pool, sliding ones, slots of the swap space, max_model_len
     "plain": ({}, 100793856, 724584960, 13910016, 2229504, 1906, 0, 0, 8192),
     "lengths": (
         {"max_model_len": 512, "max_num_seqs": 4},
@@ -220,10 +220,10 @@ RECORDED = {
     ),
     "tight": ({"gpu_memory_utilization": 0.004}, 100793856, 11404800, 13910016, 131840, 30, 0, 0, 480),
 }
-LOCAL = {
+SLIDING = {
     "plain": ({}, 277876736, 680525568, 68583424, 9438464, 2858, 2176, 0, 32768),
     "named": (
-        {"max_model_len": 8192, "num_local_pages": 700},
+        {"max_model_len": 8192, "num_sliding_pages": 700},
         *(277876736, 680525568, 68583424, 2360576, 10238, 700, 0, 8192),
     ),
     "tight": ({"gpu_memory_utilization": 0.02}, 277876736, 54440064, 68583424, 2830592, 614, 97, 0, 9824),
@@ -233,7 +233,7 @@ LOCAL = {
     ),
 }
 KNOWN = {f"smollm2-{name}": ("smollm2", *case) for name, case in RECORDED.items()} | {
-    f"gemma3-{name}": ("gemma3-270m", *case) for name, case in LOCAL.items()
+    f"gemma3-{name}": ("gemma3-270m", *case) for name, case in SLIDING.items()
 }
 
 
@@ -247,7 +247,7 @@ def test_the_numbers_are_those_of_the_first_plans(case: tuple[object, ...]) -> N
     c = found.config
     rows = found.rows + 8 * c.max_num_seqs  # which counted their pages then
     assert [found.weights, found.kv_cache, found.activations, rows] == numbers[:4]
-    assert [c.num_pages, c.num_local_pages, c.num_swap_pages, c.max_model_len] == numbers[4:]
+    assert [c.num_pages, c.num_sliding_pages, c.num_swap_pages, c.max_model_len] == numbers[4:]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:3"])

@@ -202,14 +202,14 @@ def test_out_of_range_changes_nothing(rows: list[int], starts: list[int]) -> Non
         ("tokens", lambda a: a.astype(np.int64)),
         ("tokens", np.asfortranarray),
         ("pages", lambda a: a.astype(np.int64)),
-        ("local_pages", np.asfortranarray),
+        ("sliding_pages", np.asfortranarray),
     ],
 )
 def test_rows_that_would_be_copied_are_refused_by_name(name: str, change: Callable[[Any], Any]) -> None:
     """A decoder writes to the rows' arrays themselves, and reads what others have written there."""
     each = Rows(1, 0)
     arrays = {"tokens": each.tokens, "lengths": each.lengths, "pages": each.pages, "records": each.records}
-    arrays["local_pages"] = each.pages
+    arrays["sliding_pages"] = each.pages
     arrays[name] = change(arrays[name])
     rows = DecodeRows(page_size=PAGE, **arrays)
     with pytest.raises(ValueError, match=f"{name} is no array"):

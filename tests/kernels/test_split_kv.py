@@ -1,4 +1,4 @@
-"""Layers with a window over local pages say what they say over pages shared with the others, to the bit."""
+"""Layers with a window over sliding pages say what they say over pages shared with the others, to the bit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from support.kernels import random_weight
 from support.recordings import Recordings
 
 PAGE, WINDOW, LENGTH, DIM = 4, 9, 41, 16
-LOCAL = (True, False, True)
-SPECS = tuple(AttentionSpec(4, 2, DIM, DIM, 0.25, window=WINDOW if local else None) for local in LOCAL)
+SLIDING = (True, False, True)
+SPECS = tuple(AttentionSpec(4, 2, DIM, DIM, 0.25, window=WINDOW if sliding else None) for sliding in SLIDING)
 BACKENDS: dict[str, Callable[[], Any]] = {
     "reference": ReferenceBackend,
     **{isa: lambda isa=isa: CpuBackend(2, isa) for isa in instruction_sets()},
@@ -41,7 +41,7 @@ class Model:
             return backend.pack([random_weight(rng, "f32", n, k)])
 
         self.table, self.head = weight(50, 32), weight(50, 64)
-        self.qkv = [weight(64 + 32 + 32, 32 if i == 0 else 64) for i in range(len(LOCAL))]
+        self.qkv = [weight(64 + 32 + 32, 32 if i == 0 else 64) for i in range(len(SLIDING))]
         self.rotary = rotary_tables(DIM, 10000.0, 64)
 
     def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
@@ -64,7 +64,7 @@ def batch_at(start: int, count: int, tables: list[Any]) -> ForwardBatch:
     def slots(table: Any) -> Any:
         return (table[np.repeat([0, 1], count), positions // PAGE] * PAGE + positions % PAGE).astype(np.int32)
 
-    whole, local = tables
+    whole, sliding = tables
     return ForwardBatch(
         token_ids=tokens[:, start : start + count].reshape(-1).copy(),
         positions=positions,
@@ -73,37 +73,37 @@ def batch_at(start: int, count: int, tables: list[Any]) -> ForwardBatch:
         context_lens=np.full(2, start + count, np.int32),
         page_tables=whole,
         sampled=np.arange(2 * count, dtype=np.int32),
-        local_slots=slots(local),
-        local_tables=local,
+        sliding_slots=slots(sliding),
+        sliding_tables=sliding,
     )
 
 
 def logits(backend: Backend, kv: KVCache, split: bool, early: int = 0) -> F32:
-    """Of every token, chunk by chunk; local pages are used again when the window has passed them.
+    """Of every token, chunk by chunk; sliding pages are used again when the window has passed them.
 
     Args:
         early: pages that are given away too early.
     """
     pages = -(-LENGTH // PAGE)
     whole = np.random.default_rng(1).permutation(2 * pages).astype(np.int32).reshape(2, pages)
-    limits = Limits(64, 2, 64, pages, local=split)
+    limits = Limits(64, 2, 64, pages, sliding=split)
     model = Model(backend)
     program = backend.capture(lambda ops, inputs: model.forward(ops, inputs, kv), limits)
     spare = kv.spare if isinstance(kv, SplitKVCache) else 0
-    local = np.full((2, pages), spare, np.int32)
+    sliding = np.full((2, pages), spare, np.int32)
     free, rows = list(range(spare)), []
     for start, count in CHUNKS:
         first, end = max(start - WINDOW + 1, 0) // PAGE + early, -(-(start + count) // PAGE)
         for s in range(2) if split else ():
-            behind = np.flatnonzero(local[s, : min(first, end - 1)] != spare)
-            free += local[s, behind].tolist()
-            local[s, behind] = spare
+            behind = np.flatnonzero(sliding[s, : min(first, end - 1)] != spare)
+            free += sliding[s, behind].tolist()
+            sliding[s, behind] = spare
             for page in range(end):
-                if page >= first and local[s, page] == spare:
-                    local[s, page] = free.pop(0)
-        batch = batch_at(start, count, [whole, local])
+                if page >= first and sliding[s, page] == spare:
+                    sliding[s, page] = free.pop(0)
+        batch = batch_at(start, count, [whole, sliding])
         if not split:
-            batch = replace(batch, local_slots=None, local_tables=None)
+            batch = replace(batch, sliding_slots=None, sliding_tables=None)
         rows.append(program.replay(batch).reshape(2, count, -1).copy())
     return np.concatenate(rows, axis=1)
 
@@ -124,8 +124,8 @@ def test_bits_are_those_of_one_memory(name: str) -> None:
         assert (logits(backend, two, split=True) == wanted).all(), dtype
 
 
-def test_recorded_steps_read_their_local_pages() -> None:
-    """Decode steps of a GPU are graphs over arrays at fixed addresses, local tables among them."""
+def test_recorded_steps_read_their_sliding_pages() -> None:
+    """Decode steps of a GPU are graphs over arrays at fixed addresses, sliding tables among them."""
     backend = interpreted()
     from octavo.kernels.cuda.capture import Captures
     from octavo.kernels.cuda.program import GraphProgram
@@ -156,14 +156,14 @@ def test_a_page_given_away_too_early_is_seen() -> None:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_batch_without_local_pages_is_refused(name: str) -> None:
+def test_a_batch_without_sliding_pages_is_refused(name: str) -> None:
     backend = BACKENDS[name]()
     kv = SplitKVCache(backend, specs("f32"), 22, 14, PAGE)
     with pytest.raises(ValueError, match="the batch lacks the pages of layers with a window"):
         logits(backend, kv, split=False)
 
 
-def test_a_slot_outside_the_local_pages_is_refused() -> None:
+def test_a_slot_outside_the_sliding_pages_is_refused() -> None:
     backend = CpuBackend(1)
     kv = SplitKVCache(backend, specs("f32"), 22, 4, PAGE)
     model = Model(backend)
@@ -180,5 +180,5 @@ def test_swapped_pages_have_places_of_their_own() -> None:
     backend = ReferenceBackend()
     kv = SplitKVCache(backend, specs("f32"), 6, 3, PAGE, swap_pages=2)
     assert (kv.spare, kv.first_swap) == (3, 4)
-    whole, local = kv.whole, kv.local
-    assert kv.nbytes == whole.nbytes + local.nbytes == 4 * PAGE * DIM * 2 * 2 * (8 * 1 + 6 * 2)
+    whole, sliding = kv.whole, kv.sliding
+    assert kv.nbytes == whole.nbytes + sliding.nbytes == 4 * PAGE * DIM * 2 * 2 * (8 * 1 + 6 * 2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
-from octavo.engine.local_pages import LocalPages
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.windows import Window
 from octavo.errors import CapacityError, InvalidRequestError
@@ -38,26 +38,26 @@ def mixed(window: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @native
 def test_random_crowds_change_no_bit(mixed: Path, window: int) -> None:
-    met = crowds(mixed, range(CASES), local=window)
+    met = crowds(mixed, range(CASES), sliding=window)
     assert [crowd.differing for crowd in met if crowd.differing] == []
     happened = sum((crowd.happened for crowd in met), Counter[str]())
     assert happened["compared"] > 2 * len(met)
-    assert happened["steps with local pages gone"] > 5 * len(met)
+    assert happened["steps with sliding pages gone"] > 5 * len(met)
     assert happened["tokens from the cache"] > len(met)
 
 
 @native
 def test_on_a_device_that_answers_late(mixed: Path, window: int) -> None:
     """Two steps in flight: what the first one still reads is not given away by the second."""
-    met = [Crowd(mixed, seed, Queue(), local=window).meet() for seed in range(8)]
+    met = [Crowd(mixed, seed, Queue(), sliding=window).meet() for seed in range(8)]
     assert [crowd.differing for crowd in met if crowd.differing] == []
-    assert sum(crowd.happened["steps with local pages gone"] for crowd in met) > 20
+    assert sum(crowd.happened["steps with sliding pages gone"] for crowd in met) > 20
 
 
 @pytest.mark.slow
 @native
 def test_many_random_crowds_change_no_bit(mixed: Path, window: int) -> None:
-    met = crowds(mixed, range(1000, 1400), local=window)
+    met = crowds(mixed, range(1000, 1400), sliding=window)
     assert [crowd.differing for crowd in met if crowd.differing] == []
     happened = sum((crowd.happened for crowd in met), Counter[str]())
     assert happened["preempted"] > len(met) // 8
@@ -73,7 +73,7 @@ def test_alone_with_chunks(mixed: Path, window: int, backend: str, page_size: in
     options: dict[str, Any] = {"page_size": page_size, "max_num_batched_tokens": 7}
     whole = run(tiny_engine(mixed, backend, **options), prompt, params)
     few = -(-(window + 12) // page_size) + 1
-    options |= {"local_window": window, "num_local_pages": few, "enable_prefix_caching": False}
+    options |= {"sliding_window": window, "num_sliding_pages": few, "enable_prefix_caching": False}
     engine = tiny_engine(mixed, backend, **options)
     assert run(engine, prompt, params) == whole
 
@@ -98,7 +98,7 @@ def the_spare_page_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_whole_hit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LocalPages, "usable", lambda self, pages: len(pages))
+    patch.setattr(SlidingPages, "usable", lambda self, pages: len(pages))
 
 
 @native
@@ -107,10 +107,10 @@ def the_whole_hit(patch: pytest.MonkeyPatch) -> None:
 )
 def test_the_mutant_is_caught(mutate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_tiny_mixed(tmp_path, 16)
-    assert crowds(folder, range(1), local=16)[0].differing == []
+    assert crowds(folder, range(1), sliding=16)[0].differing == []
     mutate(monkeypatch)
     try:
-        met = crowds(folder, range(CASES), lambda crowd: crowd.differing, local=16)
+        met = crowds(folder, range(CASES), lambda crowd: crowd.differing, sliding=16)
     except IntegrityError:
         return  # the books do not agree
     assert met[-1].differing, "no crowd noticed"
@@ -120,25 +120,25 @@ def test_the_mutant_is_caught(mutate: Any, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_context_longer_than_the_local_pages(backend: str, tmp_path: Path) -> None:
-    """LLM finds the windows in config.json; 3 local pages serve what 10 would hold."""
+def test_a_context_longer_than_the_sliding_pages(backend: str, tmp_path: Path) -> None:
+    """LLM finds the windows in config.json; 3 sliding pages serve what 10 would hold."""
     folder = save_words(save_tiny_mixed(tmp_path, 16))
     prompt = {"prompt_token_ids": list(prompts()[5])}
     params = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True, logprobs=0)
     options: dict[str, Any] = {"backend": backend, "max_model_len": 160, "max_num_batched_tokens": 8}
     answers, sizes = [], []
     for count in (3, 10):
-        llm = LLM(str(folder), num_pages=10, num_local_pages=count, max_num_seqs=1, **options)
+        llm = LLM(str(folder), num_pages=10, num_sliding_pages=count, max_num_seqs=1, **options)
         [found] = llm.generate([prompt], params)
         answers.append([(list(found.outputs[0].token_ids), found.outputs[0].cumulative_logprob)])
         sizes.append(llm._loaded.memory.kv_cache)
-        assert llm._loaded.config.num_local_pages == count
+        assert llm._loaded.config.num_sliding_pages == count
     assert answers[0] == answers[1]
     assert len(answers[0][0][0]) == 90
     assert sizes[0] * 20 == sizes[1] * 13
-    with pytest.raises(InvalidRequestError, match="needs 3 local pages"):
-        LLM(str(folder), num_pages=10, num_local_pages=2, **options)
-    with pytest.raises(CapacityError, match="num_local_pages 11: 10 pages fit"):
-        LLM(str(folder), num_pages=10, num_local_pages=11, **options)
-    with pytest.raises(InvalidRequestError, match="here all layers share pages"):
-        LLM(str(folder), num_local_pages=3, **{**options, "max_model_len": 24})
+    with pytest.raises(InvalidRequestError, match="needs 3 sliding pages"):
+        LLM(str(folder), num_pages=10, num_sliding_pages=2, **options)
+    with pytest.raises(CapacityError, match="num_sliding_pages 11: 10 pages fit"):
+        LLM(str(folder), num_pages=10, num_sliding_pages=11, **options)
+    with pytest.raises(InvalidRequestError, match="all layers share one pool of pages"):
+        LLM(str(folder), num_sliding_pages=3, **{**options, "max_model_len": 24})

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.engine.kv_manager import Growth, KVManager
-from octavo.engine.local_pages import LocalPages
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.page_group import NO_PAGE
-from octavo.engine.page_groups import LOCAL, SELF, GroupSpec
+from octavo.engine.page_groups import SLIDING, SELF, GroupSpec
 from octavo.engine.page_pool import ensure
 from octavo.engine.plan import StepPlan
 from octavo.engine.prefix_cache import Node
@@ -42,33 +42,33 @@ class Size:
     tokens: tuple[int, ...] = (0, 1)
     caching: bool = True
     window: int | None = None
-    local_window: int | None = None  # of layers beside such that see everything
-    num_local: int = 0
+    sliding_window: int | None = None  # of layers beside such that see everything
+    num_sliding: int = 0
 
 
 @dataclass
 class World:
-    """slots[page][place] is the prefix of tokens whose last one's KV stands there; local: of local pages."""
+    """slots[page][place] is the prefix of tokens whose last one's KV stands there; sliding: of sliding pages."""
 
     size: Size
     kv: KVManager
     running: list[Request] = field(default_factory=list)
     slots: list[list[tuple[int, ...] | None]] = field(default_factory=list)
     copied: bool = False  # by the last move
-    local: list[list[tuple[int, ...] | None]] = field(default_factory=list)
+    sliding: list[list[tuple[int, ...] | None]] = field(default_factory=list)
 
     @staticmethod
     def empty(size: Size) -> World:
         most = -(-size.max_len // size.page_size)
         group = GroupSpec(SELF.name, size.window or 0, most)
         groups = [group]
-        if size.local_window is not None:
-            groups.append(GroupSpec(LOCAL, size.local_window, most, size.num_local))
+        if size.sliding_window is not None:
+            groups.append(GroupSpec(SLIDING, size.sliding_window, most, size.num_sliding))
         kv = KVManager(groups, size.num_pages, size.page_size, size.caching)
-        slots, local = (
-            [[None] * size.page_size for _ in range(count)] for count in (size.num_pages, size.num_local)
+        slots, sliding = (
+            [[None] * size.page_size for _ in range(count)] for count in (size.num_pages, size.num_sliding)
         )
-        return World(size, kv, [], slots, False, local)
+        return World(size, kv, [], slots, False, sliding)
 
     def copy(self) -> World:
         """A world of its own (pickled: several times as fast as deepcopy)."""
@@ -101,8 +101,8 @@ class World:
             page = request.kv.page_table[position // self.size.page_size]
             ensure(self.kv.pool.references(page) == 1, f"a write to page {page}, which is shared")
             self.slots[page][position % self.size.page_size] = tuple(request.token_ids[: position + 1])
-            if (local := part(self.kv, LocalPages)) is not None:
-                mine = self.local[local.of[page]]
+            if (sliding := part(self.kv, SlidingPages)) is not None:
+                mine = self.sliding[sliding.of[page]]
                 mine[position % self.size.page_size] = tuple(request.token_ids[: position + 1])
         request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = end
         self.kv.publish(request)
@@ -116,9 +116,9 @@ class World:
             plan = StepPlan(0, (), (), ())
             for group in self.kv.groups:
                 group.moves(plan)
-            sources, targets = plan.local_sources, plan.local_targets
+            sources, targets = plan.sliding_sources, plan.sliding_targets
             if sources is not None and targets is not None:
-                self.local[targets[destination]] = list(self.local[sources[source]])
+                self.sliding[targets[destination]] = list(self.sliding[sources[source]])
 
     def fork(self, index: int) -> bool:
         """A new request goes on from where another one is."""
@@ -146,19 +146,19 @@ class World:
         return request.kv.num_released_pages > before
 
     def advance(self, index: int) -> bool:
-        """Somebody needs local pages: a request says which it does not see any more."""
-        request, local = self.running[index], part(self.kv, LocalPages)
+        """Somebody needs sliding pages: a request says which it does not see any more."""
+        request, sliding = self.running[index], part(self.kv, SlidingPages)
         before = request.kv.num_unseen_pages
-        if local is not None:
-            local.advance(request)
+        if sliding is not None:
+            sliding.advance(request)
         return request.kv.num_unseen_pages > before
 
     def steal(self) -> bool:
         """And the page that has been idle longest loses its own."""
-        local = part(self.kv, LocalPages)
-        if local is None or not local._idle:
+        sliding = part(self.kv, SlidingPages)
+        if sliding is None or not sliding._idle:
             return False
-        local._lose(local._idle.popitem(last=False)[0])
+        sliding._lose(sliding._idle.popitem(last=False)[0])
         return True
 
     def evict(self) -> bool:
@@ -181,13 +181,13 @@ class World:
                     yield f"replace {i} {other}", lambda w, i=i, o=other: w.replace(i, o)  # type: ignore[misc]
             if size.window is not None:
                 yield f"let go {i}", lambda w, i=i: w.let_go(i)  # type: ignore[misc]
-            if size.local_window is not None:
+            if size.sliding_window is not None:
                 yield f"advance {i}", lambda w, i=i: w.advance(i)  # type: ignore[misc]
             yield f"finish {i}", lambda w, i=i: w.leave(i, True)  # type: ignore[misc]
             yield f"abort {i}", lambda w, i=i: w.leave(i, False)  # type: ignore[misc]
         if self.kv.cache.num_evictable:
             yield "evict", lambda w: w.evict()
-        if size.local_window is not None:
+        if size.sliding_window is not None:
             yield "steal", lambda w: w.steal()
 
     # --- what must hold -----------------------------------------------------------------------------
@@ -199,12 +199,12 @@ class World:
             computed = request.kv.num_computed_tokens
             seen = 0 if self.size.window is None else max(computed - self.size.window + 1, 0)
             self._check_pages(request.token_ids[:computed], request.kv.page_table, seen)
-            if self.size.local_window is not None:
-                seen = max(computed - self.size.local_window + 1, 0)
-                self._check_local(request.token_ids[:computed], request.kv.page_table, seen)
+            if self.size.sliding_window is not None:
+                seen = max(computed - self.size.sliding_window + 1, 0)
+                self._check_sliding(request.token_ids[:computed], request.kv.page_table, seen)
         for tokens, pages in paths(self.kv):
             self._check_pages(tokens, pages)
-            self._check_local(tokens, pages)
+            self._check_sliding(tokens, pages)
 
     def _check_pages(self, tokens: list[int], pages: list[int], first: int = 0) -> None:
         for position in range(first, len(tokens)):
@@ -212,15 +212,15 @@ class World:
             found = self.slots[page][position % self.size.page_size]
             ensure(found == tuple(tokens[: position + 1]), f"page {page} holds {found} at {position}")
 
-    def _check_local(self, tokens: list[int], pages: list[int], first: int | None = None) -> None:
-        """Local pages hold the same, from a position on; None: those that are there."""
-        local = part(self.kv, LocalPages)
-        for position in range(first or 0, len(tokens)) if local is not None else ():
-            own = local.of[pages[position // self.size.page_size]]
+    def _check_sliding(self, tokens: list[int], pages: list[int], first: int | None = None) -> None:
+        """Sliding pages hold the same, from a position on; None: those that are there."""
+        sliding = part(self.kv, SlidingPages)
+        for position in range(first or 0, len(tokens)) if sliding is not None else ():
+            own = sliding.of[pages[position // self.size.page_size]]
             if own == NO_PAGE and first is None:
                 continue
-            found = None if own == NO_PAGE else self.local[own][position % self.size.page_size]
-            ensure(found == tuple(tokens[: position + 1]), f"local page {own} holds {found} at {position}")
+            found = None if own == NO_PAGE else self.sliding[own][position % self.size.page_size]
+            ensure(found == tuple(tokens[: position + 1]), f"sliding page {own} holds {found} at {position}")
 
     def check_drained(self) -> None:
         """Everybody leaves, the cache is emptied: all pages are free. Ends this world."""
@@ -229,8 +229,8 @@ class World:
             self.check()
         ensure(self.kv.reset_prefix_cache(), "the cache cannot be emptied")
         ensure(self.kv.pool.num_free == self.size.num_pages, "pages have leaked")
-        local = part(self.kv, LocalPages)
-        ensure(local is None or local.num_available == self.size.num_local, "local pages have leaked")
+        sliding = part(self.kv, SlidingPages)
+        ensure(sliding is None or sliding.num_available == self.size.num_sliding, "sliding pages have leaked")
 
     def key(self) -> Any:
         """What this state means."""
@@ -255,11 +255,11 @@ class World:
             (tuple(tokens), named(pages), node.locks, ranks[node.last_used])
             for node, tokens, pages in sorted(_walk(self.kv), key=lambda entry: entry[1])
         )
-        local = part(self.kv, LocalPages)
-        if local is None:
+        sliding = part(self.kv, SlidingPages)
+        if sliding is None:
             return requests, tree
-        gone = tuple(sorted(name for page, name in names.items() if page != NO_PAGE and local.of[page] == NO_PAGE))
-        return requests, tree, gone, named(list(local._idle))
+        gone = tuple(sorted(name for page, name in names.items() if page != NO_PAGE and sliding.of[page] == NO_PAGE))
+        return requests, tree, gone, named(list(sliding._idle))
 
 
 def _each(world: World) -> range:

@@ -9,7 +9,7 @@ import pytest
 
 from model.explorer import Size, explore
 from octavo.engine.kv_manager import KVManager
-from octavo.engine.local_pages import LocalPages
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
@@ -28,7 +28,7 @@ SMALL = Size(num_pages=3, max_len=3, prompts=((0,), (0, 0, 0)))  # the longer on
 WIDE = Size(num_pages=4, max_len=3, max_running=3, prompts=((0,),), tokens=(0,))
 LARGE = Size()
 MIXED = Size(
-    num_pages=4, page_size=1, max_len=4, prompts=((0,), (0, 0, 0)), tokens=(0,), local_window=2, num_local=3
+    num_pages=4, page_size=1, max_len=4, prompts=((0,), (0, 0, 0)), tokens=(0,), sliding_window=2, num_sliding=3
 )
 WINDOWED = Size(num_pages=4, page_size=1, max_len=4, prompts=((0,), (0, 0, 0)), tokens=(0,), window=2)
 
@@ -78,30 +78,30 @@ def test_the_mistake_with_a_window_is_found(mutate: Patch, monkeypatch: pytest.M
     assert caught.value.__notes__[0].count("->") <= 6
 
 
-SINGLES = replace(MIXED, num_pages=3, max_len=3, num_local=2, prompts=((0,), (0, 0)))
-PAIRS = replace(MIXED, num_pages=3, page_size=2, num_local=2)
+SINGLES = replace(MIXED, num_pages=3, max_len=3, num_sliding=2, prompts=((0,), (0, 0)))
+PAIRS = replace(MIXED, num_pages=3, page_size=2, num_sliding=2)
 
 
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("size", [SINGLES, PAIRS], ids=["singles", "pairs"])
-def test_with_local_pages(size: Size, caching: bool) -> None:
+def test_with_sliding_pages(size: Size, caching: bool) -> None:
     found = explore(replace(size, caching=caching), 20_000)
     assert found.complete
     assert found.states > (300 if caching else 10)
     assert found.copies > 3 or size is SINGLES
 
 
-def use_the_whole_hit_of_local_pages(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LocalPages, "usable", lambda self, pages: len(pages))
+def use_the_whole_hit_of_sliding_pages(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SlidingPages, "usable", lambda self, pages: len(pages))
 
 
 def give_away_what_a_sibling_sees(patch: pytest.MonkeyPatch) -> None:
-    def mutant(self: LocalPages, pages: Any) -> None:
+    def mutant(self: SlidingPages, pages: Any) -> None:
         for page in pages:
             self._idle.pop(page, None)
             self._seen_by[page] = 1
 
-    patch.setattr(LocalPages, "see", mutant)
+    patch.setattr(SlidingPages, "see", mutant)
 
 
 def replace_what_others_read(patch: pytest.MonkeyPatch) -> None:
@@ -112,13 +112,13 @@ def replace_what_others_read(patch: pytest.MonkeyPatch) -> None:
     "mutate",
     [
         free_what_is_seen,
-        use_the_whole_hit_of_local_pages,
+        use_the_whole_hit_of_sliding_pages,
         give_away_what_a_sibling_sees,
         replace_what_others_read,
     ],
     ids=lambda m: m.__name__,
 )
-def test_the_mistake_with_local_pages_is_found(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mistake_with_sliding_pages_is_found(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
     with pytest.raises((IntegrityError, AssertionError)) as caught:
         explore(MIXED, 20_000)
@@ -126,8 +126,8 @@ def test_the_mistake_with_local_pages_is_found(mutate: Patch, monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [MIXED, replace(PAIRS, num_pages=4, max_len=5, num_local=3)])
-def test_every_state_of_a_larger_world_with_local_pages(size: Size) -> None:
+@pytest.mark.parametrize("size", [MIXED, replace(PAIRS, num_pages=4, max_len=5, num_sliding=3)])
+def test_every_state_of_a_larger_world_with_sliding_pages(size: Size) -> None:
     found = explore(size, 10**6)
     assert found.complete
     assert found.states > 1_000

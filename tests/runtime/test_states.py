@@ -15,16 +15,16 @@ from support.toy_executor import ToyExecutor
 
 
 def test_pages_of_rejected_drafts_make_room_for_those_that_come_next() -> None:
-    states = RequestStates(2, 40, 4, window=Window(9, local=True))
+    states = RequestStates(2, 40, 4, window=Window(9, sliding=True))
     states.start(NewRow(1, "a", (1,) * 7, 7, SamplingParams(), 0, 0))
-    states.grow(RowStep(1, 0, 7, (10, 11), True, local_pages=(0, 1)))
+    states.grow(RowStep(1, 0, 7, (10, 11), True, sliding_pages=(0, 1)))
     states.append(1, 5)
-    states.grow(RowStep(1, 7, 4, (12,), True, (6, 7, 8), local_pages=(2,)))  # all of them are rejected
+    states.grow(RowStep(1, 7, 4, (12,), True, (6, 7, 8), sliding_pages=(2,)))  # all of them are rejected
     states.append(1, 5)
-    states.grow(RowStep(1, 8, 1, (20,), True, local_pages=(3,)))
-    assert states.local_pages is not None
+    states.grow(RowStep(1, 8, 1, (20,), True, sliding_pages=(3,)))
+    assert states.sliding_pages is not None
     assert states.pages[1, :3].tolist() == [10, 11, 20]
-    assert states.local_pages[1, :3].tolist() == [0, 1, 3]
+    assert states.sliding_pages[1, :3].tolist() == [0, 1, 3]
 
 
 @pytest.mark.parametrize("windows", [{}, {"windowed": True}, {"mixed": True}], ids=repr)
@@ -37,7 +37,7 @@ def test_tables_are_the_engines(windows: dict[str, bool], monkeypatch: pytest.Mo
         nonlocal after_drafts, compared
         drafted = {row for row, known in self.rows.items() if known.drafted}
         result = execute(self, plan)
-        window = Window(local=self.local is not None)
+        window = Window(sliding=self.sliding is not None)
         mine = states.setdefault(self, RequestStates(6, 48, self.page_size, window=window))
         for new in plan.new_rows:
             mine.start(new)
@@ -46,8 +46,8 @@ def test_tables_are_the_engines(windows: dict[str, bool], monkeypatch: pytest.Mo
             if step.row not in self.rows:
                 continue  # it failed
             tables = [(mine.pages, self.rows[step.row].pages)]
-            if self.local is not None and mine.local_pages is not None:
-                tables.append((mine.local_pages, self.local.tables[step.row]))
+            if self.sliding is not None and mine.sliding_pages is not None:
+                tables.append((mine.sliding_pages, self.sliding.tables[step.row]))
             for found, wanted in tables:
                 held = [(place, page) for place, page in enumerate(wanted) if page != NO_PAGE]
                 assert [(place, int(found[step.row, place])) for place, _ in held] == held

@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo.config import pages_at_a_time
 from octavo.engine.core import EngineCore
-from octavo.engine.local_pages import LocalPages
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, SamplingParams, StructuredOutputsParams
 from octavo.structured import ConstraintCompiler
@@ -73,7 +73,7 @@ def random_engine(
     kv_dtype: str,
     late: Queue | None = None,
     window: int | None = None,
-    local: int | None = None,
+    sliding: int | None = None,
 ) -> EngineCore:
     """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two."""
     page_size, tokens = rng.choice((1, 3, 4, 8, 16, 32)), rng.choice((7, 16, 40, 200))
@@ -97,9 +97,9 @@ def random_engine(
         # What the crowds before it have left there is found again.
         pages_folder=folder / f"pages-{kv_dtype}-{page_size}" if on_disk else None,
     )
-    if local is not None:
-        few = pages_at_a_time(MAX_LENGTH, page_size, local, tokens) + rng.choice((0, 0, 1, 4, least))
-        options |= {"local_window": local, "num_local_pages": min(few, options["num_pages"])}
+    if sliding is not None:
+        few = pages_at_a_time(MAX_LENGTH, page_size, sliding, tokens) + rng.choice((0, 0, 1, 4, least))
+        options |= {"sliding_window": sliding, "num_sliding_pages": min(few, options["num_pages"])}
     engine = tiny_engine(folder, **options)
     if rng.random() < 0.5:  # reckless admission, so that requests are preempted
         engine.scheduler.growth_pages = 0
@@ -116,7 +116,7 @@ class Crowd:
     Args:
         late: the engine's device does nothing before somebody waits.
         window: the model's; pages behind it are given back, which those who are alone do not do.
-        local: the same of those of its layers that have one.
+        sliding: the same of those of its layers that have one.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class Crowd:
         seed: int,
         late: Queue | None = None,
         window: int | None = None,
-        local: int | None = None,
+        sliding: int | None = None,
     ) -> None:
         self._rng = random.Random(seed)
         self._folder, self._kv_dtype = folder, self._rng.choice(KV_DTYPES)
-        self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window, local)
+        self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window, sliding)
         self.happened: Counter[str] = Counter()
         self.differing: list[str] = []
         self._answers = Answers()
@@ -147,7 +147,7 @@ class Crowd:
                 self._answers.take(self.engine.step())
                 swap = self.engine.scheduler.kv.swap.pool
                 self.happened["steps with pages swapped out"] += swap.num_free < swap.num_pages
-                self._count_local()
+                self._count_sliding()
                 gone = [r.kv.num_released_pages for r in self.engine.scheduler.running]
                 self.happened["steps with pages behind a window gone"] += any(gone)
             if self._asked and rng.random() < 0.01:
@@ -164,11 +164,11 @@ class Crowd:
         self.happened["tokens from disk"] += stats.external_prefix_hits
         return self
 
-    def _count_local(self) -> None:
-        local, running = part(self.engine.scheduler.kv, LocalPages), self.engine.scheduler.running
-        if local is not None:
-            gone = any(local.num_whole(r.kv.page_table) < len(r.kv.page_table) for r in running)
-            self.happened["steps with local pages gone"] += gone
+    def _count_sliding(self) -> None:
+        sliding, running = part(self.engine.scheduler.kv, SlidingPages), self.engine.scheduler.running
+        if sliding is not None:
+            gone = any(sliding.num_whole(r.kv.page_table) < len(r.kv.page_table) for r in running)
+            self.happened["steps with sliding pages gone"] += gone
 
     def _add(self, name: str) -> None:
         prompt, params = self._rng.choice(prompts()), self._rng.randrange(len(PARAMS))
@@ -195,12 +195,12 @@ def crowds(
     seeds: range,
     until: Callable[[Crowd], Any] = lambda crowd: None,
     window: int | None = None,
-    local: int | None = None,
+    sliding: int | None = None,
 ) -> list[Crowd]:
     """Crowds of these seeds; ends early when `until` says so."""
     met: list[Crowd] = []
     for seed in seeds:
-        met.append(Crowd(folder, seed, window=window, local=local).meet())
+        met.append(Crowd(folder, seed, window=window, sliding=sliding).meet())
         if until(met[-1]):
             break
     return met

@@ -9,14 +9,14 @@ from typing import Any
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
-from octavo.engine.local_pages import LocalPages
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.request import EngineRequest, Namespace, Request, RequestState, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.params import SamplingParams
 from octavo.sampling.beam import BeamSearch
 from support.page_parts import part
 from support.toy_executor import EOS, Toy, ToyExecutor, alone, search
-from support.toy_locals import ToyLocals
+from support.toy_sliding import ToySliding
 from support.toy_pages import ToyPages
 
 MAX_IDLE_STEPS = 2000
@@ -52,8 +52,8 @@ class Harness:
         max_encoder_len: int = 0,
         page_file: ToyPages | None = None,
         window: int | None = None,
-        local_window: int | None = None,
-        num_local_pages: int = 0,
+        sliding_window: int | None = None,
+        num_sliding_pages: int = 0,
         max_sampled_rows: int = 0,
     ) -> None:
         config = SchedulerConfig(
@@ -70,16 +70,16 @@ class Harness:
             fair_share=fair_share,
             max_encoder_len=max_encoder_len,
             window=window,
-            local_window=local_window,
-            num_local_pages=num_local_pages,
+            sliding_window=sliding_window,
+            num_sliding_pages=num_sliding_pages,
             max_sampled_rows=max_sampled_rows,
         )
         self.config = config
         self.toy = Toy(vocab_size)
         self.page_file = page_file
-        local = None if local_window is None else ToyLocals(num_local_pages, page_size, local_window)
+        sliding = None if sliding_window is None else ToySliding(num_sliding_pages, page_size, sliding_window)
         self.executor = ToyExecutor(
-            num_pages, page_size, self.toy, propose=propose, page_file=page_file, window=window, local=local
+            num_pages, page_size, self.toy, propose=propose, page_file=page_file, window=window, sliding=sliding
         )
         self.core = EngineCore(
             Admission(config, frozenset({EOS}), beam_search=BeamSearch),
@@ -164,8 +164,8 @@ class Harness:
         """Run to the end; then nothing may be held by anybody."""
         self.run()
         assert self.kv.num_available == self.config.num_pages
-        local = part(self.kv, LocalPages)
-        assert local is None or local.num_available == self.config.num_local_pages
+        sliding = part(self.kv, SlidingPages)
+        assert sliding is None or sliding.num_available == self.config.num_sliding_pages
         assert self.core.reset_prefix_cache()
         assert self.kv.pool.num_free == self.config.num_pages
         assert self.scheduler.running == self.scheduler.waiting == []

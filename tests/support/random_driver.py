@@ -75,10 +75,10 @@ def random_harness(
         window=window,
     )
     if mixed:
-        local_window = rng.choice((1, 2, 4, 5, 8, 9, 17))
-        needed = pages_at_a_time(max_model_len, page_size, local_window, budget)
+        sliding_window = rng.choice((1, 2, 4, 5, 8, 9, 17))
+        needed = pages_at_a_time(max_model_len, page_size, sliding_window, budget)
         few = needed + rng.choice((0, 0, 1, 2, needed, 3 * needed))
-        options |= {"local_window": local_window, "num_local_pages": min(few, options["num_pages"])}
+        options |= {"sliding_window": sliding_window, "num_sliding_pages": min(few, options["num_pages"])}
     harness = Harness(**options)
     harness.options = options
     return harness

@@ -127,10 +127,10 @@ def tiny_engine(
     made, model = loaded(folder, backend, threads)
     spare = config.num_pages + config.num_swap_pages
     pages: Any
-    if config.local_window is None:
+    if config.sliding_window is None:
         pages = made.kv_cache(model.kv_specs(kv_dtype), spare + 1, config.page_size)
     else:
-        counts = config.num_pages, config.num_local_pages, config.page_size, config.num_swap_pages
+        counts = config.num_pages, config.num_sliding_pages, config.page_size, config.num_swap_pages
         pages = SplitKVCache(made, model.kv_specs(kv_dtype), *counts)
         spare = pages.spare
     limits, states = limits_of(config), states_of(config, spare)
@@ -149,7 +149,7 @@ def tiny_engine(
         steps = LateSteps(program, VOCAB_SIZE, config.max_num_seqs, late)
         kv: Any = LateKV(pages, late)
         if isinstance(pages, SplitKVCache):
-            pages.whole, pages.local = LateKV(pages.whole, late), LateKV(pages.local, late)  # type: ignore[assignment]
+            pages.whole, pages.sliding = LateKV(pages.whole, late), LateKV(pages.sliding, late)  # type: ignore[assignment]
             kv = pages
         behind: Any = LateBackend(made, late)
         runner = PipelinedRunner(

@@ -18,7 +18,7 @@ from octavo.engine.page_pool import IntegrityError
 from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling.beam import BeamSearch
-from support.toy_locals import LocalPageError, ToyLocals
+from support.toy_sliding import SlidingPageError, ToySliding
 from support.toy_pages import ToyPages
 
 EOS = 0
@@ -146,7 +146,7 @@ class ToyExecutor:
         propose: drafts after a row's tokens, or None for no drafts.
         page_file: where plans save pages and load them from.
         window: tokens that a token sees, itself included; what lies before is not read.
-        local: pages of layers with a window, beside those that see everything.
+        sliding: pages of layers with a window, beside those that see everything.
 
     Attributes:
         plans: all plans so far.
@@ -163,9 +163,9 @@ class ToyExecutor:
         propose: Callable[[Sequence[int], int], Sequence[int]] | None = None,
         page_file: ToyPages | None = None,
         window: int | None = None,
-        local: ToyLocals | None = None,
+        sliding: ToySliding | None = None,
     ) -> None:
-        self.page_file, self.window, self.local = page_file, window, local
+        self.page_file, self.window, self.sliding = page_file, window, sliding
         self.toy = toy or Toy()
         self.page_size = page_size
         self.slots: list[list[int | None]] = [[None] * page_size for _ in range(num_pages)]
@@ -187,7 +187,7 @@ class ToyExecutor:
             return Done(failure)
         try:
             return Done(self.execute(plan))
-        except (AssertionError, IntegrityError, LocalPageError) as error:  # the engine would survive these
+        except (AssertionError, IntegrityError, SlidingPageError) as error:  # the engine would survive these
             raise PlanError(str(error)) from error
         except Exception as error:
             raise ToyCrash(f"{type(error).__name__}: {error}") from error
@@ -256,8 +256,8 @@ class ToyExecutor:
         read += [(list(self.swapped[slot]), page) for slot, page in plan.swaps_in]
         loaded = [] if self.page_file is None else [(self.page_file.page(s), page) for s, page in plan.loads]
         read += [(list(content[: self.page_size]), page) for content, page in loaded]
-        if self.local is not None:
-            self.local.copy(plan, [(content[self.page_size :], page) for content, page in loaded])
+        if self.sliding is not None:
+            self.sliding.copy(plan, [(content[self.page_size :], page) for content, page in loaded])
         self.swapped.update({slot: content for content, slot in saved})
         self.num_swaps += len(plan.swaps_in)
         for content, target in read:
@@ -272,7 +272,7 @@ class ToyExecutor:
 
     def _content(self, plan: StepPlan, page: int) -> list[int | None]:
         """Of a page that goes to disk."""
-        return list(self.slots[page]) + ([] if self.local is None else self.local.saved(plan, page))
+        return list(self.slots[page]) + ([] if self.sliding is None else self.sliding.saved(plan, page))
 
     def _grow(self, step: RowStep, copied: set[int]) -> None:
         row = self.rows[step.row]
@@ -286,8 +286,8 @@ class ToyExecutor:
         passed = min(self._first_seen(step) // self.page_size, len(row.pages))
         row.pages[:passed] = [NO_PAGE] * passed
         first_own = -(-step.start // self.page_size) if row.computed is None else 0
-        if self.local is not None:
-            self.local.grow(step, row.computed is None, first_own)
+        if self.sliding is not None:
+            self.sliding.grow(step, row.computed is None, first_own)
         for position, page in enumerate(step.pages):
             if page == NO_PAGE and row.computed is not None:
                 raise PlanError("a page is gone before the row has seen it")
@@ -348,8 +348,8 @@ class ToyExecutor:
                 raise PlanError(f"row {step.row} reads page {page}, which it has given back")
             if self.slots[page][position % self.page_size] != value:
                 raise PlanError(f"page {page} does not hold position {position} of row {step.row}")
-        if self.local is not None:
-            self.local.read(step, expected)
+        if self.sliding is not None:
+            self.sliding.read(step, expected)
 
     def _first_seen(self, step: RowStep) -> int:
         return 0 if self.window is None else max(step.start - self.window + 1, 0)
@@ -362,8 +362,8 @@ class ToyExecutor:
             if self.references is not None and self.references(page) != 1:
                 raise PlanError(f"row {step.row} writes to page {page}, which is shared")
             self.slots[page][position % self.page_size] = values[position]
-        if self.local is not None:
-            self.local.write(step, values)
+        if self.sliding is not None:
+            self.sliding.write(step, values)
         row.computed = step.start + step.count - len(step.drafts)
 
     def _sample(self, row: Row, step: RowStep) -> tuple[SampledToken, ...]:

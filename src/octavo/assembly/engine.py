@@ -53,17 +53,17 @@ def states_of(config: SchedulerConfig, spare_page: int) -> RequestStates:
     """The runner's memory of its rows.
 
     Args:
-        spare_page: stands in for pages, or local ones, that a window has passed.
+        spare_page: stands in for pages, or sliding ones, that a window has passed.
     """
     from octavo.runtime.states import RequestStates, Window
 
-    local = config.local_window
+    sliding = config.sliding_window
     return RequestStates(
         config.max_num_seqs,
         config.max_model_len,
         config.page_size,
         config.max_encoder_len,
-        Window(config.window, spare_page) if local is None else Window(local, spare_page, local=True),
+        Window(config.window, spare_page) if sliding is None else Window(sliding, spare_page, sliding=True),
     )
 
 
@@ -77,5 +77,5 @@ def limits_of(config: SchedulerConfig) -> Limits:
         max_sequences=config.max_num_seqs,
         max_sampled=config.max_sampled_rows or max_tokens,
         max_pages_per_sequence=-(-max(config.max_model_len, config.max_encoder_len) // config.page_size),
-        local=config.local_window is not None,
+        sliding=config.sliding_window is not None,
     )

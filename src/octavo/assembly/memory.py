@@ -54,8 +54,8 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalNeed:
-    """Local pages of a model (engine.local_pages).
+class SlidingNeed:
+    """Pages that the sliding-window layers of a model need (engine.sliding_pages).
 
     Attributes:
         window: tokens that the widest window of its layers sees.
@@ -68,7 +68,7 @@ class LocalNeed:
     enough: int
     bytes_per_token: int
 
-    def exactly(self, count: int | None) -> LocalNeed:
+    def exactly(self, count: int | None) -> SlidingNeed:
         """The same where somebody has said how many there are to be."""
         return self if count is None else replace(self, most=count, enough=count)
 
@@ -78,8 +78,8 @@ class Pages:
     """The pages that are wanted: for max_num_seqs sequences of max_len tokens.
 
     Attributes:
-        num_pages, num_local_pages: exactly so many, if given.
-        local: what layers with a window need, where they have pages of their own.
+        num_pages, num_sliding_pages: exactly so many, if given.
+        sliding: what layers with a window need, where they have pages of their own.
         swap_gib: GiB of the swap space.
     """
 
@@ -88,8 +88,8 @@ class Pages:
     max_num_seqs: int
     page_size: int
     num_pages: int | None = None
-    local: LocalNeed | None = None
-    num_local_pages: int | None = None
+    sliding: SlidingNeed | None = None
+    num_sliding_pages: int | None = None
     swap_gib: float = 0.0
 
     @property
@@ -122,8 +122,8 @@ class Budget:
     """What will be allocated, in bytes, and how many pages that is.
 
     Attributes:
-        bytes_per_token: of all layers. local: what those with a window need, where they have pages of their
-            own: num_local_pages, of which pages own one each while it is seen.
+        bytes_per_token: of all layers. sliding: what those with a window need, where they have pages of their
+            own: num_sliding_pages, of which pages own one each while it is seen.
     """
 
     weights: int
@@ -133,8 +133,8 @@ class Budget:
     page_size: int
     bytes_per_token: int
     num_swap_pages: int = 0
-    num_local_pages: int = 0
-    local: LocalNeed | None = None
+    num_sliding_pages: int = 0
+    sliding: SlidingNeed | None = None
 
     @property
     def swap_space(self) -> int:
@@ -159,17 +159,16 @@ def budget_of(user: EngineConfig, shape: Shape, weights: int, room: Room) -> tup
     of_encoder = -(-encoder // user.page_size) * user.page_size
     length = context_length(user, shape.max_position) + of_encoder
     tokens = tokens_of_a_step(user, encoder, shape.step_tokens)
-    local = local_need(shape.specs, length, user.max_num_seqs, user.page_size, tokens)
-    if local is None and user.num_local_pages is not None:
+    sliding = sliding_need(shape.specs, length, user.max_num_seqs, user.page_size, tokens)
+    if sliding is None and user.num_sliding_pages is not None:
         raise InvalidRequestError(
-            "num_local_pages is for models some of whose layers have a window; here all layers share pages, "
-            "since all have one, or none, or the context is no longer than the window and two steps of "
-            f"max_num_batched_tokens ({tokens})",
-            "num_local_pages",
+            f"num_sliding_pages has no use here: all layers share one pool of pages, since "
+            f"{_why_shared(shape.specs, length, tokens)}",
+            "num_sliding_pages",
         )
     wanted = Pages(
         shape.specs, length, user.max_num_seqs, user.page_size,
-        num_pages=user.num_pages, local=local, num_local_pages=user.num_local_pages, swap_gib=user.swap_space,
+        num_pages=user.num_pages, sliding=sliding, num_sliding_pages=user.num_sliding_pages, swap_gib=user.swap_space,
     )  # fmt: skip
     budget = plan_pages(wanted, room, weights)
     return budget, resolve(user, shape, budget)
@@ -198,16 +197,16 @@ def plan_pages(wanted: Pages, room: Room, weights: int = 0) -> Budget:
     swap = _swapped_pages(wanted.swap_gib, page, free if room.system is None else room.system)
     if room.system is None:
         free -= swap * page
-    local, local_page, local_pages = wanted.local, 0, 0
+    sliding, sliding_page, sliding_pages = wanted.sliding, 0, 0
     share = CPU_SHARE if room.share is None else room.share
     budget = free if wanted.num_pages is not None else int(free * share)
-    if local is None:
+    if sliding is None:
         most = wanted.max_num_seqs * wanted.longest
         pages = min(most, budget // page) if wanted.num_pages is None else wanted.num_pages
     else:
-        local_page = wanted.page_size * local.bytes_per_token
-        pages, local_pages = divide(budget, page - local_page, local_page, wanted)
-    size = pages * (page - local_page) + local_pages * local_page
+        sliding_page = wanted.page_size * sliding.bytes_per_token
+        pages, sliding_pages = divide(budget, page - sliding_page, sliding_page, wanted)
+    size = pages * (page - sliding_page) + sliding_pages * sliding_page
     if wanted.num_pages is not None and size > free:
         raise CapacityError(
             f"num_pages {wanted.num_pages} needs {size} bytes; {free} are free, enough for "
@@ -218,35 +217,35 @@ def plan_pages(wanted: Pages, room: Room, weights: int = 0) -> Budget:
             f"a page of {wanted.page_size} tokens needs {page} bytes; "
             f"{free} are free: raise --gpu-memory-utilization or free memory"
         )
-    if wanted.num_local_pages not in (None, local_pages):
+    if wanted.num_sliding_pages not in (None, sliding_pages):
         raise CapacityError(
-            f"num_local_pages {wanted.num_local_pages}: {pages} pages fit beside them, and each owns one at "
+            f"num_sliding_pages {wanted.num_sliding_pages}: {pages} pages fit beside them, and each owns one at "
             "most"
         )
-    local = None if local is None else local.exactly(wanted.num_local_pages)
-    return Budget(weights, size, free, pages, wanted.page_size, per_token, swap, local_pages, local)
+    sliding = None if sliding is None else sliding.exactly(wanted.num_sliding_pages)
+    return Budget(weights, size, free, pages, wanted.page_size, per_token, swap, sliding_pages, sliding)
 
 
-def divide(room: int, page: int, local_page: int, wanted: Pages) -> tuple[int, int]:
-    """How many pages and how many local ones of what is wanted, some of whose layers have a window.
+def divide(room: int, page: int, sliding_page: int, wanted: Pages) -> tuple[int, int]:
+    """How many pages, and how many sliding pages, a model gets some of whose layers have a window.
 
-    Everything, if there is room. Otherwise first one sequence of the greatest length, then local pages for
+    Everything, if there is room. Otherwise first one sequence of the greatest length, then sliding pages for
     all sequences, and as many pages as room is left for.
 
     Args:
-        room: bytes. page, local_page: bytes of each.
+        room: bytes. page, sliding_page: bytes of each.
     """
-    assert wanted.local is not None
-    need, longest = wanted.local.exactly(wanted.num_local_pages), wanted.longest
+    assert wanted.sliding is not None
+    need, longest = wanted.sliding.exactly(wanted.num_sliding_pages), wanted.longest
     first = longest if wanted.num_pages is None else wanted.num_pages
-    local = max(min((room - page * first) // local_page, need.enough), need.most)
+    sliding = max(min((room - page * first) // sliding_page, need.enough), need.most)
     if wanted.num_pages is not None:
-        return wanted.num_pages, min(local, wanted.num_pages)
+        return wanted.num_pages, min(sliding, wanted.num_pages)
     most = wanted.max_num_seqs * longest
-    pages = min((room - local_page * local) // page, most)
-    if pages >= local:
-        return pages, local
-    both = min(room // (page + local_page), most)  # each page has a local one
+    pages = min((room - sliding_page * sliding) // page, most)
+    if pages >= sliding:
+        return pages, sliding
+    both = min(room // (page + sliding_page), most)  # each page has a sliding one
     return both, both
 
 
@@ -293,9 +292,9 @@ def activation_reserve(max_num_seqs: int, vocab_size: int) -> int:
     return 2**30 + 4 * 4 * max_num_seqs * vocab_size
 
 
-def local_need(
+def sliding_need(
     specs: Sequence[KVSpec], length: int, max_num_seqs: int, page_size: int, step_tokens: int
-) -> LocalNeed | None:
+) -> SlidingNeed | None:
     """What layers with a window need for themselves; None: they share pages with the others.
 
     They do where all layers have a window or none has, and where a sequence is not longer than what it
@@ -318,7 +317,20 @@ def local_need(
         -(-MAX_IN_FLIGHT * step_tokens // page_size),
     )
     size = sum(spec.bytes_per_token for spec in specs if spec.window is not None)
-    return LocalNeed(window, most, max(most, max_num_seqs * each + written), size)
+    return SlidingNeed(window, most, max(most, max_num_seqs * each + written), size)
+
+
+def _why_shared(specs: Sequence[KVSpec], length: int, step_tokens: int) -> str:
+    """Why sliding_need() is None, for an error message."""
+    windows = [spec.window for spec in specs if spec.window is not None]
+    if not windows:
+        return "no layer of this model has a sliding window"
+    if len(windows) == len(specs):
+        return "every layer of this model has a sliding window"
+    return (
+        f"a context of {length} tokens is no longer than the window ({max(windows)}) and two steps of "
+        f"max_num_batched_tokens ({step_tokens})"
+    )
 
 
 def context_length(user: EngineConfig, max_position: int) -> int:
@@ -380,7 +392,7 @@ def resolve(user: EngineConfig, shape: Shape, budget: Budget) -> SchedulerConfig
         scheduling_policy=user.scheduling_policy,
         max_encoder_len=encoder,
         window=shape.window,
-        local_window=None if budget.local is None else budget.local.window,
-        num_local_pages=budget.num_local_pages,
+        sliding_window=None if budget.sliding is None else budget.sliding.window,
+        num_sliding_pages=budget.num_sliding_pages,
         max_sampled_rows=user.max_num_seqs,
     )

@@ -22,9 +22,9 @@ def kv_cache_of(
 ) -> tuple[KVCache, int]:
     """The cache, and its page that stands in for those behind a window. Swap blocks begin at first_block."""
     size, swap = budget.page_size, budget.num_swap_pages
-    if budget.local is None:
+    if budget.sliding is None:
         return backend.kv_cache(specs, first_block, size, swap), budget.num_pages
-    kv = SplitKVCache(backend, specs, budget.num_pages, budget.num_local_pages, size, swap)
+    kv = SplitKVCache(backend, specs, budget.num_pages, budget.num_sliding_pages, size, swap)
     return kv, kv.spare
 
 

@@ -70,7 +70,7 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     room = room_for(user, model, backend, free_after(weights, free))
     budget, config = budget_of(user, Shape.of(model, backend, specs), weights, room)
     config = replace(config, num_swap_pages=budget.num_swap_pages)
-    one = replace(budget, num_pages=1, num_swap_pages=0, num_local_pages=min(budget.num_local_pages, 1))
+    one = replace(budget, num_pages=1, num_swap_pages=0, num_sliding_pages=min(budget.num_sliding_pages, 1))
     kv, spare = kv_cache_of(one, backend, specs, 1)  # programs are as large, however many pages there are
     runner = make_runner(model, backend, PageMoves(kv), limits_of(config), states_of(config, spare))
     return Planned(budget, config, runner.activation_bytes, runner.state_bytes, tokenizer, checkpoint.cut)

@@ -21,8 +21,8 @@ class ModelPlan:
         process: what this process holds already (interpreter, libraries, tokenizer).
         total: of these. available: what the process may still take, process not counted.
         config: the scheduler's numbers, as start-up would have them.
-        local_bytes_per_token: of the bytes_per_token, those of layers with a window that have pages of their
-            own (config.num_local_pages).
+        sliding_bytes_per_token: of the bytes_per_token, those of layers with a window that have pages of their
+            own (config.num_sliding_pages).
         cut: (bytes that are there, bytes that the header names) of a model file that ends before its weights
             do: planned by its header, it cannot be loaded. None: it is whole.
     """
@@ -37,7 +37,7 @@ class ModelPlan:
     available: int
     bytes_per_token: int
     config: SchedulerConfig
-    local_bytes_per_token: int = 0
+    sliding_bytes_per_token: int = 0
     cut: tuple[int, int] | None = None
 
     @property
@@ -71,5 +71,5 @@ def plan_model(user: EngineConfig, free: int | None = None) -> ModelPlan:
     process = resident_bytes()
     return ModelPlan(
         user.model, *parts, process, sum(parts) + process, available, memory.bytes_per_token, planned.config,
-        0 if memory.local is None else memory.local.bytes_per_token, planned.cut,
+        0 if memory.sliding is None else memory.sliding.bytes_per_token, planned.cut,
     )  # fmt: skip

@@ -38,7 +38,7 @@ ENGINE_HELP = {
     "max_num_batched_tokens": "Tokens computed in one step.",
     "page_size": "KV slots in a page.",
     "num_pages": "Pages in the KV pool.",
-    "num_local_pages": "Pages of layers with a window, beside such that see everything.",
+    "num_sliding_pages": "Pages for the sliding-window layers, in a model whose other layers see all tokens.",
     "kv_cache_dtype": "auto, float32, float16, bfloat16, int16 or int8.",
     "gpu_memory_utilization": "Share of free memory for KV pages; on a GPU, of its memory for everything.",
     "enable_prefix_caching": "Reuse the KV of prompts that begin alike.",
@@ -65,10 +65,11 @@ SAMPLING_HELP = {name: _TEXTS[name] for name in ("max_tokens", *SHAPING, "seed",
 MORE_NAMES = {
     "page_size": ("--block-size",),
     "quantization": ("--quantize",),
+    "num_sliding_pages": ("--num-local-pages",),
     "tensor_parallel_size": ("--num-shard",),
     "max_tokens": ("-n",),
 }
-"""Other names of the same flags: vLLM's, TGI's, llama.cpp's."""
+"""Other names of the same flags: vLLM's, TGI's, llama.cpp's, and an older one of Octavo's own."""
 SEVERAL = ("stop", "served_model_name")
 """Flags that may be given several times."""
 

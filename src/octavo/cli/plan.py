@@ -99,10 +99,10 @@ def print_memory(plan: ModelPlan) -> None:
         f"{plan.num_tokens} tokens of KV at {plan.bytes_per_token} bytes: {full:.1f} sequences of "
         f"{config.max_model_len}"
     )
-    if config.local_window is not None:
+    if config.sliding_window is not None:
         print(
-            f"{plan.local_bytes_per_token} of those bytes belong to layers that see {config.local_window} "
-            f"tokens, and are kept for {config.num_local_pages * config.page_size} tokens at a time"
+            f"{plan.sliding_bytes_per_token} of those bytes belong to layers that see {config.sliding_window} "
+            f"tokens, and are kept for {config.num_sliding_pages * config.page_size} tokens at a time"
         )
     if plan.cut is not None:
         there, named = plan.cut
@@ -113,7 +113,7 @@ def print_memory(plan: ModelPlan) -> None:
 
 def _pages(config: SchedulerConfig) -> str:
     pages = f"{config.num_pages} pages of {config.page_size}"
-    return pages if config.local_window is None else f"{pages}, {config.num_local_pages} local"
+    return pages if config.sliding_window is None else f"{pages}, {config.num_sliding_pages} for the layers with a window"
 
 
 def print_simulated(cost: CostModel, result: Simulated) -> None:

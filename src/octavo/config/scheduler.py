@@ -1,4 +1,4 @@
-"""SchedulerConfig: the numbers that the engine room needs, all resolved."""
+"""SchedulerConfig: the numbers that the engine needs, all resolved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ here, where priorities are always obeyed), or the longest cached prefix first (S
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """The numbers the engine room needs, all resolved.
+    """The numbers that the engine needs, all resolved.
 
     Attributes:
         num_pages: pages in the pool, each of page_size KV slots.
@@ -30,11 +30,11 @@ class SchedulerConfig:
         scheduling_policy, fair_share: who enters next, see engine.queue_order.
         max_encoder_len: tokens of an encoder's input, computed in one step; 0: the model has no encoder.
         window: tokens that the model's widest sliding window sees; None: some layer sees all.
-        local_window: the same of those layers that have one, where some see all and they have pages of their
-            own: num_local_pages, at most num_pages. None: all layers share pages.
+        sliding_window: the same of those layers that have one, where some see all and they have pages of their
+            own: num_sliding_pages, at most num_pages. None: all layers share pages.
         max_sampled_rows: rows of logits that a step may draw from, verified drafts included; 0: as many as it
             has tokens.
-        max_sequences: most sequences in the house, those that run and those that wait.
+        max_sequences: most sequences that run and wait.
     """
 
     num_pages: int
@@ -51,8 +51,8 @@ class SchedulerConfig:
     fair_share: int = 16
     max_encoder_len: int = 0
     window: int | None = None
-    local_window: int | None = None
-    num_local_pages: int = 0
+    sliding_window: int | None = None
+    num_sliding_pages: int = 0
     max_sampled_rows: int = 0
     max_sequences: int = field(init=False)
 
@@ -63,10 +63,10 @@ class SchedulerConfig:
         return own + -(-self.max_encoder_len // self.page_size)
 
     @property
-    def local_pages_at_a_time(self) -> int:
-        """Local pages that the longest sequence needs at a time."""
+    def sliding_pages_at_a_time(self) -> int:
+        """Pages of sliding-window layers that the longest sequence needs at a time."""
         return pages_at_a_time(
-            self.max_model_len, self.page_size, self.local_window, self.max_num_batched_tokens
+            self.max_model_len, self.page_size, self.sliding_window, self.max_num_batched_tokens
         )
 
     def __post_init__(self) -> None:
@@ -97,8 +97,8 @@ class SchedulerConfig:
                 f"the pool has {self.num_pages}",
                 "max_model_len",
             )
-        if self.local_window is not None:
-            self._check_local(self.local_window)
+        if self.sliding_window is not None:
+            self._check_sliding(self.sliding_window)
         if not 0 <= self.max_encoder_len <= self.max_num_batched_tokens:
             raise InvalidRequestError(
                 f"an encoder input of {self.max_encoder_len} tokens is computed in one step: "
@@ -106,18 +106,18 @@ class SchedulerConfig:
                 "max_num_batched_tokens",
             )
 
-    def _check_local(self, window: int) -> None:
+    def _check_sliding(self, window: int) -> None:
         if window < 1 or self.window is not None:
             raise InvalidRequestError(
-                f"local_window must be at least 1, of a model without a window everywhere, not {window}",
-                "local_window",
+                f"sliding_window must be at least 1, of a model without a window everywhere, not {window}",
+                "sliding_window",
             )
-        if not self.local_pages_at_a_time <= self.num_local_pages <= self.num_pages:
+        if not self.sliding_pages_at_a_time <= self.num_sliding_pages <= self.num_pages:
             raise InvalidRequestError(
                 f"max_model_len {self.max_model_len} with a window of {window} in some layers needs "
-                f"{self.local_pages_at_a_time} local pages, and there are {self.num_local_pages} to "
+                f"{self.sliding_pages_at_a_time} sliding pages, and there are {self.num_sliding_pages} to "
                 f"{self.num_pages} pages",
-                "num_local_pages",
+                "num_sliding_pages",
             )
 
 

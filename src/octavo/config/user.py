@@ -47,7 +47,7 @@ class EngineConfig:
             type; on a CPU int16 where dtype is "auto" (of a latent float16), else float16.
         gpu_memory_utilization: on a CPU the share of what is free that KV pages may take (None:
             0.25); on a GPU the share of its memory that everything together may take (None: 0.9).
-        num_pages, num_local_pages: of the KV pool, and of layers with a window where others see everything;
+        num_pages, num_sliding_pages: of the KV pool, and of layers with a window where others see everything;
             None: as many as fit and are of use.
         threads: CPU threads; None is min(cores, affinity, cgroup quota).
         isa: CPU instruction set: "auto", or a name that `octavo env` lists.
@@ -81,7 +81,7 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     page_size: int = 16
     num_pages: int | None = None
-    num_local_pages: int | None = None
+    num_sliding_pages: int | None = None
     kv_cache_dtype: str = "auto"
     gpu_memory_utilization: float | None = None
     enable_prefix_caching: bool = True
@@ -139,7 +139,7 @@ class EngineConfig:
             raise InvalidRequestError(
                 f"max_num_seqs must be at most {MAX_NUM_SEQS}, not {self.max_num_seqs}", "max_num_seqs"
             )
-        for name in ("max_model_len", "max_num_batched_tokens", "num_pages", "num_local_pages", "threads"):
+        for name in ("max_model_len", "max_num_batched_tokens", "num_pages", "num_sliding_pages", "threads"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
         if not 0.0 <= self.step_target_ms < float("inf"):

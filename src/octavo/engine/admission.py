@@ -173,12 +173,12 @@ class Admission:
                 "beam_width",
             )
 
-        # Each of them sees no more local pages than that; what they have in common is seen once.
-        local = min(needed, width * config.local_pages_at_a_time)
-        if config.local_window is not None and local > config.num_local_pages:
+        # Each of them sees no more sliding pages than that; what they have in common is seen once.
+        sliding = min(needed, width * config.sliding_pages_at_a_time)
+        if config.sliding_window is not None and sliding > config.num_sliding_pages:
             raise InvalidRequestError(
-                f"{width} beams see up to {local} local pages at a time, and there are "
-                f"{config.num_local_pages}: lower beam_width or max_tokens",
+                f"{width} beams see up to {sliding} sliding pages at a time, and there are "
+                f"{config.num_sliding_pages}: lower beam_width or max_tokens",
                 "beam_width",
             )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
 from octavo.engine.cross_pages import CrossPages
-from octavo.engine.local_pages import LocalPages
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.page_group import PageGroup
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.prefix_cache import PrefixCache
@@ -17,16 +17,17 @@ from octavo.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Layers that share page tables.
+    """A group of layers that share a page table (elsewhere: a KV cache group).
 
-    "self" is causal self-attention over everything before, "cross" attention over an encoder's output. These
-    take their pages from one pool: a page serves whichever table it is in. "local" are layers with a window
-    beside such that see everything: each page of "self" may own one of theirs (engine.local_pages).
+    - "self": causal self-attention. Its pages come from the page pool.
+    - "cross": attention over an encoder's output. Its pages come from the same pool.
+    - "sliding": the sliding-window layers of a model whose other layers see all tokens. A page of "self"
+      owns a page of this group while a request sees it through its window (engine.sliding_pages).
 
     Attributes:
-        window: tokens that the widest window of these layers sees; 0: some layer sees everything.
-        most_pages: that a sequence of any length needs at a time then (SchedulerConfig.pages_at_a_time).
-        num_pages: of "local": how many there are.
+        window: tokens that the widest window of these layers sees; 0: some layer sees all tokens.
+        most_pages: pages that a sequence of any length needs at a time (SchedulerConfig.pages_at_a_time).
+        num_pages: size of the pool of "sliding".
     """
 
     name: str = "self"
@@ -36,7 +37,7 @@ class GroupSpec:
 
 
 SELF, CROSS = GroupSpec("self"), GroupSpec("cross")
-LOCAL = "local"
+SLIDING = "sliding"
 
 
 def specs_of(config: SchedulerConfig) -> tuple[GroupSpec, ...]:
@@ -44,9 +45,9 @@ def specs_of(config: SchedulerConfig) -> tuple[GroupSpec, ...]:
     specs = [GroupSpec(SELF.name, config.window or 0, config.pages_at_a_time)]
     if config.max_encoder_len:
         specs.append(CROSS)
-    if config.local_window:
-        most = config.local_pages_at_a_time
-        specs.append(GroupSpec(LOCAL, config.local_window, most, config.num_local_pages))
+    if config.sliding_window:
+        most = config.sliding_pages_at_a_time
+        specs.append(GroupSpec(SLIDING, config.sliding_window, most, config.num_sliding_pages))
     return tuple(specs)
 
 
@@ -69,8 +70,8 @@ def make_groups(
                 found.append(Windows(window, pool, cache, caching))
             case GroupSpec("cross", window=0):
                 found.append(CrossPages(pool, cache.page_size))
-            case GroupSpec("local", num_pages=count) if spec.window and count:
-                found.append(LocalPages(window, pool, count, caching))
+            case GroupSpec("sliding", num_pages=count) if spec.window and count:
+                found.append(SlidingPages(window, pool, count, caching))
             case _:
                 raise UnsupportedError(f"page group {spec.name!r} is not supported yet", "groups")
     ensure(SELF.name in names and len(set(names)) == len(names), "one page group 'self' is needed")

@@ -71,8 +71,8 @@ class RowStep:
             plan's copies fill it (copy-on-write). None: nothing is replaced.
         sample: the last computed token is the last known one, so a next token is drawn after it.
         drafts: draft tokens, the last len(drafts) of the count; they are not yet the row's own.
-        local_pages, copied_local_page: of the same pages, where layers with a window have pages of their own
-            (engine.local_pages). What is behind the window may be NO_PAGE, and is not read.
+        sliding_pages, copied_sliding_page: of the same pages, where layers with a window have pages of their own
+            (engine.sliding_pages). What is behind the window may be NO_PAGE, and is not read.
     """
 
     row: int
@@ -82,8 +82,8 @@ class RowStep:
     sample: bool
     drafts: tuple[int, ...] = ()
     copied_page: int | None = None
-    local_pages: tuple[int, ...] = ()
-    copied_local_page: int | None = None
+    sliding_pages: tuple[int, ...] = ()
+    copied_sliding_page: int | None = None
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class StepPlan:
             read before any is written.
         saves: pages whose content goes to the disk tier, before anything is written to them.
         loads: (block of the disk tier, page), checked before.
-        local_sources, local_targets: local pages of the pages that copies, swaps_out and saves read, and that
+        sliding_sources, sliding_targets: sliding pages of the pages that copies, swaps_out and saves read, and that
             copies, swaps_in and loads write; of a page that is missing here that part is left out. None: all
             layers share pages.
     """
@@ -114,8 +114,8 @@ class StepPlan:
     swaps_in: tuple[tuple[int, int], ...] = ()
     saves: tuple[PageSave, ...] = ()
     loads: tuple[tuple[int, int], ...] = ()
-    local_sources: Mapping[int, int] | None = None
-    local_targets: Mapping[int, int] | None = None
+    sliding_sources: Mapping[int, int] | None = None
+    sliding_targets: Mapping[int, int] | None = None
 
     @property
     def num_tokens(self) -> int:

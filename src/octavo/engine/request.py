@@ -178,7 +178,7 @@ class KVState:
         cache_node: deepest node of the prefix cache in use, locked while it runs.
         num_cached_pages: leading pages of the table that the cache has been offered.
         num_released_pages: leading pages that were behind the window and are not held any more (engine.windows).
-        num_unseen_pages: leading pages that its layers with a window see no more (engine.local_pages).
+        num_unseen_pages: leading pages that its layers with a window see no more (engine.sliding_pages).
         cross: pages of the encoder's keys and values, while it runs.
         swapped, num_swapped_tokens: blocks of the swap space that hold its first tokens' KV (as far as the
             next one sees it), while it waits; swapping: the step that fills them has not been confirmed.

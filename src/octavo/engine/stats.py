@@ -11,7 +11,7 @@ class EngineStats:
 
     Attributes:
         running, waiting: sequences (each of n counts).
-        kv_usage: share of the page pool held by running requests, 0..1; of local pages, if that is more.
+        kv_usage: share of the page pool held by running requests, 0..1; of sliding pages, if that is more.
         prefix_queries, prefix_hits: tokens looked up in the prefix cache, and found.
         external_prefix_queries, external_prefix_hits: of those that were not, tokens looked up in its
             tier on disk, and found.

@@ -97,7 +97,7 @@ class KVCache:
         layers: Sequence[KVShape],
         num_pages: int,
         page_size: int,
-        local: bool = False,
+        sliding: bool = False,
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...

@@ -161,7 +161,7 @@ class DecodeRows:
     Attributes:
         tokens [rows, T]: each row's known tokens; those drawn are appended.
         lengths [rows]: how many of them are known; kept up likewise.
-        pages [rows, P]: each row's page table; local_pages [rows, P]: the same of local pages, if any.
+        pages [rows, P]: each row's page table; sliding_pages [rows, P]: the same of sliding pages, if any.
         records [rows]: as the sampler reads them.
     """
 
@@ -170,7 +170,7 @@ class DecodeRows:
     pages: npt.NDArray[np.int32]
     page_size: int
     records: npt.NDArray[Any]
-    local_pages: npt.NDArray[np.int32] | None = None
+    sliding_pages: npt.NDArray[np.int32] | None = None
 
 
 class Backend(ABC):
@@ -213,13 +213,13 @@ class Backend(ABC):
         num_pages: int,
         page_size: int,
         swap_pages: int = 0,
-        local: bool = False,
+        sliding: bool = False,
     ) -> KVCache:
         """Pages for all layers; memory is touched lazily where the system allows.
 
         Args:
             swap_pages: pages after the others that only copy_pages reaches, in the system's memory.
-            local: they are the batch's local pages (ForwardBatch.local_tables), not those of its page_tables.
+            sliding: they are the batch's sliding pages (ForwardBatch.sliding_tables), not those of its page_tables.
         """
 
     @abstractmethod

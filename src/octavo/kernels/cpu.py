@@ -40,7 +40,7 @@ def instruction_sets() -> list[str]:
 class CpuKVCache:
     """All layers' pages, one page of every layer side by side; touched lazily by the system."""
 
-    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int, local: bool = False) -> None:
+    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int, sliding: bool = False) -> None:
         shapes = [
             _native.KVShape(
                 heads=s.num_kv_heads,
@@ -51,7 +51,7 @@ class CpuKVCache:
             )
             for s in layers
         ]
-        self._native = _native.KVCache(layers=shapes, num_pages=num_pages, page_size=page_size, local=local)
+        self._native = _native.KVCache(layers=shapes, num_pages=num_pages, page_size=page_size, sliding=sliding)
         self._bytes: U8 = self._native.pages()
         self._layers = [CpuKVLayer(self._native, i, spec) for i, spec in enumerate(layers)]
 
@@ -189,9 +189,9 @@ class CpuBackend(Backend):
         num_pages: int,
         page_size: int,
         swap_pages: int = 0,
-        local: bool = False,
+        sliding: bool = False,
     ) -> CpuKVCache:
-        return CpuKVCache(layers, num_pages + swap_pages, page_size, local)
+        return CpuKVCache(layers, num_pages + swap_pages, page_size, sliding)
 
     def capture(self, forward: Forward, limits: Limits) -> CpuProgram:
         recorder, result = record(forward, limits)

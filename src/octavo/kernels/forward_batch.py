@@ -81,7 +81,7 @@ class ForwardBatch:
         sampled [R]: indices into the tokens whose logits are wanted, ascending.
         cross_lens [S], cross_tables [S, P']: the same of each sequence's encoder pages, which cross
             attention reads; None where the model has no encoder.
-        local_slots [T], local_tables [S, P]: slots and page_tables of the layers with a window, where these
+        sliding_slots [T], sliding_tables [S, P]: slots and page_tables of the layers with a window, where these
             have pages of their own (kernels/split_kv.py); None where all layers share pages.
         tree_masks [T, W]: uint64 words of which tokens of its sequence's step a token sees
             (kernels/trees.py); None: no sequence is a tree. Token i of a tree is stored where
@@ -102,29 +102,29 @@ class ForwardBatch:
     cross_lens: I32 | None = None
     cross_tables: I32 | None = None
     tree_masks: trees.U64 | None = None
-    local_slots: I32 | None = None
-    local_tables: I32 | None = None
+    sliding_slots: I32 | None = None
+    sliding_tables: I32 | None = None
     extras: Extras | None = None
 
     def __post_init__(self) -> None:
         if self.tree_masks is not None:
             trees.check(self.tree_masks, self.positions, self.query_start, self.context_lens)
 
-    def slots_of(self, local: bool) -> I32:
-        """slots, or local_slots.
+    def slots_of(self, sliding: bool) -> I32:
+        """slots, or sliding_slots.
 
         Raises:
             ValueError: the batch lacks them.
         """
-        return _there(self.local_slots) if local else self.slots
+        return _there(self.sliding_slots) if sliding else self.slots
 
-    def tables_of(self, local: bool) -> I32:
-        """page_tables, or local_tables.
+    def tables_of(self, sliding: bool) -> I32:
+        """page_tables, or sliding_tables.
 
         Raises:
             ValueError: the batch lacks them.
         """
-        return _there(self.local_tables) if local else self.page_tables
+        return _there(self.sliding_tables) if sliding else self.page_tables
 
     @property
     def num_tokens(self) -> int:
@@ -150,7 +150,7 @@ class Limits:
     """Upper bounds of one batch; static buffers are sized by them.
 
     Attributes:
-        local: batches have local_slots and local_tables.
+        sliding: batches have sliding_slots and sliding_tables.
         max_given: rows of the arrays of Rows.GIVEN.
         extras: names of the optional parts that batches may bring (Extras).
     """
@@ -159,7 +159,7 @@ class Limits:
     max_sequences: int
     max_sampled: int
     max_pages_per_sequence: int
-    local: bool = False
+    sliding: bool = False
     max_given: int = 0
     extras: frozenset[str] = frozenset()
 

@@ -234,14 +234,14 @@ class ReferenceOps(Ops):
         if rotary is not None:
             cos, sin = angles(rotary, batch)
             q, k = (rotate(side, cos, sin, rotary.interleaved) for side in (q, k))
-        layer.store(batch.slots_of(layer.local), k, v)
+        layer.store(batch.slots_of(layer.sliding), k, v)
         return Tensor(qkv.rows, q_end, np.ascontiguousarray(q.reshape(tokens, q_end)))
 
     def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
         k, v = np.split(x.ref, [spec.num_kv_heads * spec.head_dim], axis=1)
         heads = (len(x.ref), spec.num_kv_heads, -1)
         layer = _layer(kv)
-        layer.store(batch_of(inputs).slots_of(layer.local), k.reshape(heads), v.reshape(heads))
+        layer.store(batch_of(inputs).slots_of(layer.sliding), k.reshape(heads), v.reshape(heads))
 
     def latent_append(
         self,
@@ -261,13 +261,13 @@ class ReferenceOps(Ops):
             for side, heads in ((q_rope, spec.num_heads), (k_rope, 1))
         )
         keys = np.concatenate([latent.ref[:, None], k_rotated], axis=2)
-        layer.store(batch.slots_of(layer.local), keys, None)
+        layer.store(batch.slots_of(layer.sliding), keys, None)
         y = np.concatenate([q_latent.ref.reshape(tokens, spec.num_heads, -1), q_rotated], axis=2)
         return Tensor(q_latent.rows, spec.num_heads * spec.head_dim, y.reshape(tokens, -1))
 
     def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
         batch, layer = batch_of(inputs), _layer(kv)
-        lens, tables = batch.context_lens, batch.tables_of(layer.local)
+        lens, tables = batch.context_lens, batch.tables_of(layer.sliding)
         if spec.sight is Sight.CROSS:
             if batch.cross_lens is None or batch.cross_tables is None:
                 raise ValueError("cross attention needs the encoder's pages")
@@ -344,9 +344,9 @@ class ReferenceBackend(Backend):
         num_pages: int,
         page_size: int,
         swap_pages: int = 0,
-        local: bool = False,
+        sliding: bool = False,
     ) -> ReferenceKVCache:
-        return ReferenceKVCache(layers, num_pages + swap_pages, page_size, local)
+        return ReferenceKVCache(layers, num_pages + swap_pages, page_size, sliding)
 
     def capture(self, forward: Forward, limits: Limits) -> ReferenceProgram:
         return ReferenceProgram(self.ops, forward, limits)

@@ -63,8 +63,8 @@ class _Side:
 class ReferenceKVLayer:
     """Both sides of one layer; a latent layer's V is the beginning of its K."""
 
-    def __init__(self, spec: KVSpec, num_pages: int, page_size: int, local: bool = False) -> None:
-        self.page_size, self.local = page_size, local
+    def __init__(self, spec: KVSpec, num_pages: int, page_size: int, sliding: bool = False) -> None:
+        self.page_size, self.sliding = page_size, sliding
         self.k = _Side(num_pages, spec.num_kv_heads, page_size, spec.head_dim, spec.dtype, key=True)
         self.v_head_dim = spec.v_head_dim
         self.v: _Side | None = None
@@ -91,8 +91,8 @@ class ReferenceKVLayer:
 class ReferenceKVCache:
     """All layers' pages. np.zeros maps memory lazily, so untouched pages cost nothing."""
 
-    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int, local: bool = False) -> None:
-        self._layers = [ReferenceKVLayer(spec, num_pages, page_size, local) for spec in layers]
+    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int, sliding: bool = False) -> None:
+        self._layers = [ReferenceKVLayer(spec, num_pages, page_size, sliding) for spec in layers]
 
     @property
     def nbytes(self) -> int:

@@ -1,9 +1,9 @@
 """SplitKVCache: a model's pages in two memories, of layers that see everything and of those with a window.
 
     whole   [layer 5 | layer 11 | ...]   pages of the tables that requests hold
-    local   [layers 0-4 | 6-10 | ...]    local pages: fewer, because a window sees few at a time
+    sliding   [layers 0-4 | 6-10 | ...]    sliding pages: fewer, because a window sees few at a time
 
-A batch names both: ForwardBatch.slots and page_tables, and local_slots and local_tables.
+A batch names both: ForwardBatch.slots and page_tables, and sliding_slots and sliding_tables.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class SplitKVCache:
     """Two caches of one backend, which a model takes for one.
 
     Attributes:
-        whole, local: the two; pages of one are not pages of the other.
-        spare: a local page that is zero for ever; it stands in for those behind the window.
-        first_swap: the swap space begins at this local page.
+        whole, sliding: the two; pages of one are not pages of the other.
+        spare: a sliding page that is zero for ever; it stands in for those behind the window.
+        first_swap: the swap space begins at this sliding page.
     """
 
     def __init__(
@@ -29,33 +29,33 @@ class SplitKVCache:
         backend: Backend,
         layers: Sequence[KVSpec],
         num_pages: int,
-        num_local_pages: int,
+        num_sliding_pages: int,
         page_size: int,
         swap_pages: int = 0,
     ) -> None:
         everything = [spec for spec in layers if spec.window is None]
         windowed = [spec for spec in layers if spec.window is not None]
-        self.spare, self.first_swap = num_local_pages, num_local_pages + 1
+        self.spare, self.first_swap = num_sliding_pages, num_sliding_pages + 1
         self.whole: KVCache = backend.kv_cache(everything, num_pages, page_size, swap_pages)
-        self.local: KVCache = backend.kv_cache(windowed, self.first_swap, page_size, swap_pages, local=True)
-        next_whole, next_local = count(), count()
+        self.sliding: KVCache = backend.kv_cache(windowed, self.first_swap, page_size, swap_pages, sliding=True)
+        next_whole, next_sliding = count(), count()
         self._layers: list[KVLayer] = [
-            self.whole.layer(next(next_whole)) if spec.window is None else self.local.layer(next(next_local))
+            self.whole.layer(next(next_whole)) if spec.window is None else self.sliding.layer(next(next_sliding))
             for spec in layers
         ]
 
     @property
     def nbytes(self) -> int:
-        return self.whole.nbytes + self.local.nbytes
+        return self.whole.nbytes + self.sliding.nbytes
 
     def layer(self, index: int) -> KVLayer:
         return self._layers[index]
 
     def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Of the layers that see everything; `local` copies its own."""
+        """Of the layers that see everything; `sliding` copies its own."""
         self.whole.copy_pages(pairs)
 
 
 def parts_of(kv: KVCache) -> tuple[KVCache, ...]:
-    """The caches that a cache is made of: (whole, local), or itself."""
-    return (kv.whole, kv.local) if isinstance(kv, SplitKVCache) else (kv,)
+    """The caches that a cache is made of: (whole, sliding), or itself."""
+    return (kv.whole, kv.sliding) if isinstance(kv, SplitKVCache) else (kv,)

@@ -71,7 +71,7 @@ class ContiguousKV(KVManager):
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
-        if config.local_window is not None:
+        if config.sliding_window is not None:
             raise UnsupportedError("slabs are for models whose layers share pages", "model")
         super().__init__((SELF,), config.num_pages, config.page_size, enable_prefix_caching=False)
         self.slab_pages = -(-config.max_model_len // config.page_size)

@@ -17,7 +17,7 @@ from octavo.kernels.split_kv import SplitKVCache, parts_of
 def seconds_to_copy(kv: KVCache, block: int) -> float:
     """What copying a page takes: to a block and back, the quickest of a few times.
 
-    Where layers with a window have pages of their own, a local page is copied with it.
+    Where layers with a window have pages of their own, a sliding page is copied with it.
     """
     blocks = (block, kv.first_swap) if isinstance(kv, SplitKVCache) else (block,)
     best = float("inf")

@@ -41,30 +41,30 @@ class PageMoves:
     def _copy(self, plan: StepPlan) -> None:
         self.kv.copy_pages(_pairs(plan, self._first_block))
         if self._split is not None:
-            self._split.local.copy_pages(_local_pairs(plan, self._split.first_swap))
+            self._split.sliding.copy_pages(_sliding_pairs(plan, self._split.first_swap))
 
     def _save(self, plan: StepPlan) -> None:
         assert self._file is not None, "the engine was given the runner's page file"
-        sources = plan.local_sources or {}
+        sources = plan.sliding_sources or {}
         for page, block, key in plan.saves:
             parts = [_bytes_of(self.kv).read_page(page)]
             if self._split is not None:
-                parts.append(_bytes_of(self._split.local).read_page(sources[page]))
+                parts.append(_bytes_of(self._split.sliding).read_page(sources[page]))
             self._file.save(key, block, parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def _load(self, plan: StepPlan) -> None:
         assert self._file is not None, "the engine was given the runner's page file"
-        whole, targets = _bytes_of(self.kv), plan.local_targets or {}
+        whole, targets = _bytes_of(self.kv), plan.sliding_targets or {}
         for block, page in plan.loads:
             data = self._file.page(block)
             whole.write_page(page, data[: whole.page_bytes])
             if self._split is not None and page in targets:
-                local = _bytes_of(self._split.local)
-                local.write_page(targets[page], data[whole.page_bytes :])
+                sliding = _bytes_of(self._split.sliding)
+                sliding.write_page(targets[page], data[whole.page_bytes :])
 
 
 def page_bytes(kv: KVCache) -> int | None:
-    """Of a page on disk, its local page included; None: pages cannot be taken out."""
+    """Of a page on disk, its sliding page included; None: pages cannot be taken out."""
     parts = parts_of(kv)
     return sum(_bytes_of(part).page_bytes for part in parts) if isinstance(parts[0], PageBytes) else None
 
@@ -84,9 +84,9 @@ def _pairs(plan: StepPlan, first: int) -> Pairs:
     return [*plan.copies, *out, *back]
 
 
-def _local_pairs(plan: StepPlan, first: int) -> Pairs:
-    """Likewise, of the local pages that there are."""
-    sources, targets = plan.local_sources or {}, plan.local_targets or {}
+def _sliding_pairs(plan: StepPlan, first: int) -> Pairs:
+    """Likewise, of the sliding pages that there are."""
+    sources, targets = plan.sliding_sources or {}, plan.sliding_targets or {}
     copies = [(sources[a], targets[b]) for a, b in plan.copies]
     out = [(sources[page], first + block) for page, block in plan.swaps_out if page in sources]
     back = [(first + block, targets[page]) for block, page in plan.swaps_in if page in targets]

@@ -100,7 +100,7 @@ class ModelRunner:
             return None
         rows = DecodeRows(
             states.tokens, states.length, states.pages, states.page_size, self._samplings.records,
-            states.local_pages,
+            states.sliding_pages,
         )  # fmt: skip
         decoder = backend.decoder(self._program, sampler.native, rows)
         if decoder is None:

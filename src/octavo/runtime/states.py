@@ -4,11 +4,11 @@
     tokens   [ids of the prompt, then of the answer ......]   [rows, max_model_len + 1]
     length   how many of them are known                       [rows]
     pages    [page of slots 0.., page of slots 16.., ...]     [rows, max_pages]
-    local    the same of the layers with a window, where     [rows, max_pages]
+    sliding    the same of the layers with a window, where     [rows, max_pages]
              these have pages of their own
     cross    the same of the encoder's keys and values        [rows, max_cross_pages], for models with one
 
-With a window, pages that it has passed are somebody else's (those of `local`, where there is one): spare_page
+With a window, pages that it has passed are somebody else's (those of `sliding`, where there is one): spare_page
 stands in their places, which is zero for ever. (Kernels mask what lies before the window, and may read a few
 positions of it.)
 
@@ -37,12 +37,12 @@ class Window:
 
     Attributes:
         tokens: that the widest window sees; None: pages are passed by none.
-        spare_page: stands in for what is forgotten. local: that is pages of `local`.
+        spare_page: stands in for what is forgotten. sliding: that is pages of `sliding`.
     """
 
     tokens: int | None = None
     spare_page: int = 0
-    local: bool = False
+    sliding: bool = False
 
 
 NO_WINDOW = Window()
@@ -66,16 +66,16 @@ class RequestStates:
         self.tokens = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self.length = np.zeros(max_num_seqs, np.int64)
         self.pages = np.zeros((max_num_seqs, max_pages), np.int32)
-        self.local_pages = np.zeros((max_num_seqs, max_pages), np.int32) if window.local else None
-        self._windowed = self.pages if self.local_pages is None else self.local_pages
+        self.sliding_pages = np.zeros((max_num_seqs, max_pages), np.int32) if window.sliding else None
+        self._windowed = self.pages if self.sliding_pages is None else self.sliding_pages
         self.has_encoder = max_encoder_len > 0
         self.cross = np.zeros((max_num_seqs, -(-max_encoder_len // page_size)), np.int32)
         self.cross_length = np.zeros(max_num_seqs, np.int32)
 
     @property
     def nbytes(self) -> int:
-        local = 0 if self.local_pages is None else self.local_pages.nbytes
-        return self.tokens.nbytes + self.length.nbytes + self.pages.nbytes + local
+        sliding = 0 if self.sliding_pages is None else self.sliding_pages.nbytes
+        return self.tokens.nbytes + self.length.nbytes + self.pages.nbytes + sliding
 
     def start(self, new: NewRow) -> None:
         count = len(new.token_ids)
@@ -92,18 +92,18 @@ class RequestStates:
         The table ends with the step's last token then (RowStep.pages). What a draft was given may still
         stand there: the engine has taken it back, and the new pages replace it.
         """
-        local = self.local_pages
+        sliding = self.sliding_pages
         if step.copied_page is not None:
             self.pages[step.row, step.start // self.page_size] = step.copied_page
-            if local is not None:
-                assert step.copied_local_page is not None
-                local[step.row, step.start // self.page_size] = step.copied_local_page
+            if sliding is not None:
+                assert step.copied_sliding_page is not None
+                sliding[step.row, step.start // self.page_size] = step.copied_sliding_page
         if step.pages:
             end = -(-(step.start + step.count) // self.page_size)
             have = end - len(step.pages)
             self.pages[step.row, have:end] = step.pages
-            if local is not None:
-                local[step.row, have:end] = step.local_pages
+            if sliding is not None:
+                sliding[step.row, have:end] = step.sliding_pages
 
     def pass_window(self, step: RowStep) -> None:
         """Forget the pages that none of the step's tokens, nor a later one, sees anything of."""
@@ -156,10 +156,10 @@ def gather_batch(
     last = query_start[1:][sampled] - np.int32(1)
     context = start + count
     width = -(-int(context.max(initial=1)) // page_size)
-    local_slots, local_tables = None, None
-    if states.local_pages is not None:
-        local_slots = _slots(states.local_pages[row_of, positions // page_size], positions, page_size)
-        local_tables = np.ascontiguousarray(states.local_pages[rows, :width])
+    sliding_slots, sliding_tables = None, None
+    if states.sliding_pages is not None:
+        sliding_slots = _slots(states.sliding_pages[row_of, positions // page_size], positions, page_size)
+        sliding_tables = np.ascontiguousarray(states.sliding_pages[rows, :width])
     cross_lens = states.cross_length[rows] if states.has_encoder else None
     cross_tables = None
     if cross_lens is not None:
@@ -175,8 +175,8 @@ def gather_batch(
         sampled=np.arange(total, dtype=np.int32) if every else last,
         cross_lens=cross_lens,
         cross_tables=cross_tables,
-        local_slots=local_slots,
-        local_tables=local_tables,
+        sliding_slots=sliding_slots,
+        sliding_tables=sliding_tables,
     )
 
 
@@ -202,7 +202,7 @@ def _decoding(steps: Sequence[RowStep], states: RequestStates, known: I64) -> Fo
     """
     page_size, each = states.page_size, _counting(len(steps) + 1)
     width = max(s.start for s in steps) // page_size + 1
-    local_slots, local_tables = _local(states, steps, width)
+    sliding_slots, sliding_tables = _sliding(states, steps, width)
     if len(steps) == 1:
         row, position = steps[0].row, steps[0].start
         if position >= known[row]:
@@ -216,8 +216,8 @@ def _decoding(steps: Sequence[RowStep], states: RequestStates, known: I64) -> Fo
             context_lens=np.array([position + 1], np.int32),
             page_tables=states.pages[row : row + 1, :width],
             sampled=each[:1],
-            local_slots=local_slots,
-            local_tables=local_tables,
+            sliding_slots=sliding_slots,
+            sliding_tables=sliding_tables,
         )
     rows = np.array([s.row for s in steps], np.int32)
     positions = np.array([s.start for s in steps], np.int32)
@@ -233,22 +233,22 @@ def _decoding(steps: Sequence[RowStep], states: RequestStates, known: I64) -> Fo
         context_lens=positions + 1,
         page_tables=tables,
         sampled=each[:-1],
-        local_slots=local_slots,
-        local_tables=local_tables,
+        sliding_slots=sliding_slots,
+        sliding_tables=sliding_tables,
     )
 
 
-def _local(
+def _sliding(
     states: RequestStates, steps: Sequence[RowStep], width: int
 ) -> tuple[I32, I32] | tuple[None, None]:
     """What layers with a window read and write where each row computes one token; None: as the others."""
-    if states.local_pages is None:
+    if states.sliding_pages is None:
         return None, None
     rows = np.array([s.row for s in steps], np.int32)
     positions = np.array([s.start for s in steps], np.int32)
-    pages = states.local_pages[rows, positions // states.page_size]
+    pages = states.sliding_pages[rows, positions // states.page_size]
     slots = _slots(pages, positions, states.page_size)
-    return slots, np.ascontiguousarray(states.local_pages[rows, :width])
+    return slots, np.ascontiguousarray(states.sliding_pages[rows, :width])
 
 
 @lru_cache(maxsize=256)

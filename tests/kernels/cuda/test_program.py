@@ -97,19 +97,19 @@ def test_stale_rows_of_a_bucket_are_nobodys() -> None:
     assert (host["page_tables"][:3, : batch.page_tables.shape[1]] == batch.page_tables).all()
 
 
-def test_a_bucket_holds_local_pages_beside_the_others() -> None:
+def test_a_bucket_holds_sliding_pages_beside_the_others() -> None:
     program_module()
     from octavo.kernels.cuda.buckets import Bucket, Form, pad, shapes
 
-    rng, limits, form = np.random.default_rng(1), Limits(8, 8, 8, 4, local=True), Form(8, 8)
+    rng, limits, form = np.random.default_rng(1), Limits(8, 8, 8, 4, sliding=True), Form(8, 8)
     host = {name: np.full(shape, 7, np.int32) for name, shape in shapes(form, limits).items()}
     batch = batch_of(rng, [20, 3, 40], [1, 1, 1])
-    batch = replace(batch, local_slots=batch.slots + 1, local_tables=batch.page_tables + 1)
+    batch = replace(batch, sliding_slots=batch.slots + 1, sliding_tables=batch.page_tables + 1)
     pad(batch, host, form)
-    assert host["local_slots"].tolist() == [*(batch.slots + 1), -1, -1, -1, -1, -1]
-    assert (host["local_tables"][:3, : batch.page_tables.shape[1]] == batch.page_tables + 1).all()
+    assert host["sliding_slots"].tolist() == [*(batch.slots + 1), -1, -1, -1, -1, -1]
+    assert (host["sliding_tables"][:3, : batch.page_tables.shape[1]] == batch.page_tables + 1).all()
     pad(None, host, form)
-    assert host["local_slots"].tolist() == [-1] * 8
+    assert host["sliding_slots"].tolist() == [-1] * 8
     bucket = Bucket(form, limits, 16, interpreted().device)
     bucket.write(batch)
     for queries, slots, tables in (

@@ -105,11 +105,11 @@ class CudaBackend(Backend):
         num_pages: int,
         page_size: int,
         swap_pages: int = 0,
-        local: bool = False,
+        sliding: bool = False,
     ) -> CudaKVCache:
         with clear_errors(self.device, f"{num_pages} pages"):
             self._page_size = page_size
-            return CudaKVCache(layers, num_pages, page_size, self.device, swap_pages, local)
+            return CudaKVCache(layers, num_pages, page_size, self.device, swap_pages, sliding)
 
     def capture(self, forward: Forward, limits: Limits) -> Program:
         if self.captures is None:

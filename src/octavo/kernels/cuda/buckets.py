@@ -94,12 +94,12 @@ def shapes(form: Form, limits: Limits) -> dict[str, tuple[int, ...]]:
     of_tokens = dict.fromkeys(("token_ids", "positions", "slots", "sampled"), (form.tokens,))
     tables = form.sequences, limits.max_pages_per_sequence
     trees = {"trees": (form.tokens, 2 * form.words)} if form.words else {}
-    local = {"local_slots": (form.tokens,), "local_tables": tables} if limits.local else {}
+    sliding = {"sliding_slots": (form.tokens,), "sliding_tables": tables} if limits.sliding else {}
     if "rope_positions" in limits.extras:
         of_tokens["rope_positions"] = (form.tokens,)
     return {
         **of_tokens, "context_lens": (form.sequences,), "query_start": (form.sequences + 1,),
-        "page_tables": tables, **trees, **local,
+        "page_tables": tables, **trees, **sliding,
     }  # fmt: skip
 
 
@@ -122,8 +122,8 @@ def pad(batch: ForwardBatch | None, host: dict[str, Any], form: Form) -> None:
         host["rope_positions"][tokens:] = 0
     host["context_lens"][:rows], host["context_lens"][rows:] = batch.context_lens, 0
     host["page_tables"][:rows, : batch.page_tables.shape[1]] = batch.page_tables
-    if "local_tables" in host:
-        host["local_tables"][:rows, : batch.page_tables.shape[1]] = batch.local_tables
+    if "sliding_tables" in host:
+        host["sliding_tables"][:rows, : batch.page_tables.shape[1]] = batch.sliding_tables
     host["sampled"][:tokens] = batch.sampled
     starts = host["query_start"]
     starts[: rows + 1] = batch.query_start
@@ -133,7 +133,7 @@ def pad(batch: ForwardBatch | None, host: dict[str, Any], form: Form) -> None:
 
 
 def _slots(host: dict[str, Any]) -> list[str]:
-    return [name for name in ("slots", "local_slots") if name in host]
+    return [name for name in ("slots", "sliding_slots") if name in host]
 
 
 class Bucket:

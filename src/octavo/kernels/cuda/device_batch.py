@@ -28,7 +28,7 @@ class DeviceBatch:
 
     Attributes:
         rope_positions: what rotation turns by; replaced: tokens and the rows of theirs (Extras), or None.
-        queries: what attention reads; cross: the same over the encoder's pages; local: over those of layers
+        queries: what attention reads; cross: the same over the encoder's pages; sliding: over those of layers
             with a window, where these have pages of their own.
     """
 
@@ -40,28 +40,28 @@ class DeviceBatch:
     query_start: torch.Tensor
     queries: Queries
     cross: Queries | None = None
-    local: Queries | None = None
+    sliding: Queries | None = None
     replaced: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def of(self, local: bool) -> Queries:
-        """queries, or those over local pages.
+    def of(self, sliding: bool) -> Queries:
+        """queries, or those over sliding pages.
 
         Raises:
             ValueError: the batch lacks them.
         """
-        if not local:
+        if not sliding:
             return self.queries
-        if self.local is None:
+        if self.sliding is None:
             raise ValueError("the batch lacks the pages of layers with a window")
-        return self.local
+        return self.sliding
 
 
 class Staging:
     """The arrays of a batch, int32, on the host (pinned, where there is a GPU) and on the device.
 
     Args:
-        shapes: of each of FIELDS, of "trees" [T, 2 W] where sequences may have them, and of "local_slots" and
-            "local_tables" where layers with a window have pages of their own, and of "rope_positions" where
+        shapes: of each of FIELDS, of "trees" [T, 2 W] where sequences may have them, and of "sliding_slots" and
+            "sliding_tables" where layers with a window have pages of their own, and of "rope_positions" where
             batches may bring them.
     """
 
@@ -84,9 +84,9 @@ class Staging:
             at["query_start"], at["context_lens"], at["positions"], at["slots"], at["page_tables"],
             max_query, max_context, at.get("trees"),
         )  # fmt: skip
-        local = None
-        if "local_tables" in at:
-            local = replace(queries, slots=at["local_slots"], page_tables=at["local_tables"])
+        sliding = None
+        if "sliding_tables" in at:
+            sliding = replace(queries, slots=at["sliding_slots"], page_tables=at["sliding_tables"])
         return DeviceBatch(
             token_ids=at["token_ids"],
             positions=at["positions"],
@@ -95,7 +95,7 @@ class Staging:
             sampled=at["sampled"],
             query_start=at["query_start"],
             queries=queries,
-            local=local,
+            sliding=sliding,
         )
 
 
@@ -104,8 +104,8 @@ def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
     arrays: dict[str, Any] = {name: getattr(batch, name) for name in FIELDS}
     if batch.tree_masks is not None:
         arrays["trees"] = words_of(batch.tree_masks)
-    if batch.local_slots is not None and batch.local_tables is not None:
-        arrays |= {"local_slots": batch.local_slots, "local_tables": batch.local_tables}
+    if batch.sliding_slots is not None and batch.sliding_tables is not None:
+        arrays |= {"sliding_slots": batch.sliding_slots, "sliding_tables": batch.sliding_tables}
     extras = batch.extras
     if extras is not None and extras.rope_positions is not None:
         arrays["rope_positions"] = extras.rope_positions

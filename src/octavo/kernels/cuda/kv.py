@@ -35,9 +35,9 @@ class CudaKVLayer:
     """Both sides of one layer; a latent layer's V is the beginning of its K."""
 
     def __init__(
-        self, spec: KVSpec, num_pages: int, page_size: int, device: torch.device, local: bool = False
+        self, spec: KVSpec, num_pages: int, page_size: int, device: torch.device, sliding: bool = False
     ) -> None:
-        self.page_size, self.spec, self.local = page_size, spec, local
+        self.page_size, self.spec, self.sliding = page_size, spec, sliding
         shape = (num_pages, spec.num_kv_heads, page_size)
         self.k = CudaSide(*shape, spec.head_dim, spec.dtype, device)
         self.v = self.k if spec.latent else CudaSide(*shape, spec.v_head_dim, spec.dtype, device)
@@ -65,12 +65,12 @@ class CudaKVCache:
         page_size: int,
         device: torch.device,
         swap_pages: int = 0,
-        local: bool = False,
+        sliding: bool = False,
     ) -> None:
         for spec in layers:
             if spec.dtype not in DTYPES:
                 raise UnsupportedError(f"{spec.dtype} pages are for a CPU", "kv_cache_dtype")
-        self._layers = [CudaKVLayer(spec, num_pages, page_size, device, local) for spec in layers]
+        self._layers = [CudaKVLayer(spec, num_pages, page_size, device, sliding) for spec in layers]
         self._num_pages, self._device = num_pages, device
         self._pinned = device.type == "cuda"
         self._mover = PageMover(self.tensors, device)

@@ -307,13 +307,13 @@ class CudaOps(Ops):
         return rotary.Turns(self.batch.rope_positions, cos, sin, rotary_.interleaved)
 
     def _slots(self, kv: KVLayer) -> torch.Tensor:
-        return self.batch.of(layer_of(kv).local).slots
+        return self.batch.of(layer_of(kv).sliding).slots
 
     def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
         rotary.append_kv(value(x), layer_of(kv), spec, self._slots(kv))
 
     def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
-        queries, optional = self.batch.of(layer_of(kv).local), self._constants.optional
+        queries, optional = self.batch.of(layer_of(kv).sliding), self._constants.optional
         if spec.sight is Sight.CROSS:
             if self.batch.cross is None:
                 raise ValueError("cross attention needs the encoder's pages")

@@ -1,4 +1,4 @@
-"""Gemma 3, text: five local layers to a global one, each with its own rotation, q and k normed (2025)."""
+"""Gemma 3, text: five sliding layers to a global one, each with its own rotation, q and k normed (2025)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PERIOD = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemma3Config(DecoderConfig):
-    """local_rope: the rotation of layers with a window; rope is that of the others."""
+    """sliding_rope: the rotation of layers with a window; rope is that of the others."""
 
-    local_rope: RopeConfig
+    sliding_rope: RopeConfig
 
 
 def config_of(checkpoint: Checkpoint) -> Gemma3Config:
@@ -42,10 +42,10 @@ def _from_hf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
         logit_softcap=read.optional_number("final_logit_softcapping"),
     )
     if "sliding_attention" in read.get("rope_parameters", {}):
-        local = read.rope(head_dim, longest, kind="sliding_attention")
+        sliding = read.rope(head_dim, longest, kind="sliding_attention")
     else:
-        local = RopeConfig(read.number("rope_local_base_freq", 10000.0), head_dim, {})
-    return Gemma3Config.of(config, local_rope=local)
+        sliding = RopeConfig(read.number("rope_local_base_freq", 10000.0), head_dim, {})
+    return Gemma3Config.of(config, sliding_rope=sliding)
 
 
 def _from_gguf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
@@ -58,12 +58,12 @@ def _from_gguf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
         logit_softcap=read.optional_number("final_logit_softcapping"),
     )
     return Gemma3Config.of(
-        config, local_rope=RopeConfig(read.number("rope.freq_base_swa", 10000.0), head_dim, {})
+        config, sliding_rope=RopeConfig(read.number("rope.freq_base_swa", 10000.0), head_dim, {})
     )
 
 
 def build(c: Gemma3Config, load: Loader) -> DecoderModel:
-    everywhere, nearby = load.rotary(c.rope, c.max_position), load.rotary(c.local_rope, c.max_position)
+    everywhere, nearby = load.rotary(c.rope, c.max_position), load.rotary(c.sliding_rope, c.max_position)
     layers = [
         gemma_layer(c, load, i, everywhere if c.window(i) is None else nearby) for i in range(c.num_layers)
     ]

@@ -1,4 +1,4 @@
-"""LocalPages: pages of the layers with a window, where other layers see everything."""
+"""SlidingPages: pages of the layers with a window, where other layers see everything."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from octavo.engine.start import Start
 
 
-class LocalPages(PageGroup):
-    """Which local page belongs to a page, while anybody sees it, and as long as nobody needs it after that.
+class SlidingPages(PageGroup):
+    """Which sliding page belongs to a page, while anybody sees it, and as long as nobody needs it after that.
 
         table of a request   [ p4   p2   p9 | p7   p1 ]      W = 8 tokens, pages of 4, 19 tokens computed
         of[page]               --   s5   --   s0   s3        s5 is idle: page p2 is out of the window
 
-    1. A page owns its local page: copies, the tree, siblings and beams know pages alone. Who takes pages to
-       write to takes local ones with them; a page that is free owns none.
+    1. A page owns its sliding page: copies, the tree, siblings and beams know pages alone. Who takes pages to
+       write to takes sliding ones with them; a page that is free owns none.
     2. A running request sees the pages that a token not computed yet, as results have confirmed it, sees
        something of: no step in flight reads an unseen page, and rejected drafts cannot lead back to one.
     3. What nobody sees is idle. It is kept for those who will find its page in the tree; when none is free,
        the page that has been idle longest loses its own: of[page] = NO_PAGE. Without a cache it does so at once.
     4. So a prefix is as good as its end: a request can begin after h of its pages if those that its first
-       token sees have local pages (usable). Those behind them need none.
+       token sees have sliding pages (usable). Those behind them need none.
     5. If all are seen, it is as if pages had run out: the youngest request is preempted.
 
     Attributes:
-        of: the local page of each page, or NO_PAGE.
+        of: the sliding page of each page, or NO_PAGE.
         window: of these layers; most_pages of it is what one sequence needs at a time.
         running: who has a table.
     """
@@ -97,10 +97,10 @@ class LocalPages(PageGroup):
     # --- whose they are ---------------------------------------------------------------------------
 
     def take(self, pages: Sequence[int]) -> None:
-        """Give each of these pages, which are new, a local page; its taker sees it."""
+        """Give each of these pages, which are new, a sliding page; its taker sees it."""
         for page in pages:
             if not self._free:
-                ensure(bool(self._idle), "no local page is free or idle: ask make_room first")
+                ensure(bool(self._idle), "no sliding page is free or idle: ask make_room first")
                 oldest, _ = self._idle.popitem(last=False)
                 self._lose(oldest)
             self.of[page] = self._free.pop()
@@ -109,7 +109,7 @@ class LocalPages(PageGroup):
     def see(self, pages: Iterable[int]) -> None:
         """One more request sees each of these."""
         for page in pages:
-            ensure(self.of[page] != NO_PAGE, f"page {page} has no local page to be seen")
+            ensure(self.of[page] != NO_PAGE, f"page {page} has no sliding page to be seen")
             if self._seen_by[page] == 0:
                 del self._idle[page]
             self._seen_by[page] += 1
@@ -179,12 +179,12 @@ class LocalPages(PageGroup):
         return computed > len(pages) * self.window.page_size and self.reaches(computed, [*pages, *table])
 
     def whole(self, pages: Sequence[int]) -> Sequence[int]:
-        """The first of consecutive pages, as far as they have local ones."""
+        """The first of consecutive pages, as far as they have sliding ones."""
         missing = next((i for i, page in enumerate(pages) if self.of[page] == NO_PAGE), len(pages))
         return pages[:missing]
 
     def num_whole(self, pages: Sequence[int]) -> int:
-        """How many of these have local pages."""
+        """How many of these have sliding pages."""
         return sum(self.of[page] != NO_PAGE for page in pages)
 
     def prefers(self, new: Sequence[int], old: Sequence[int]) -> bool:
@@ -193,46 +193,46 @@ class LocalPages(PageGroup):
     # --- what the next plan moves -----------------------------------------------------------------
 
     def copy(self, source: int, target: int) -> None:
-        """Its taker goes on with a copy of a page: the next plan copies the local page too."""
+        """Its taker goes on with a copy of a page: the next plan copies the sliding page too."""
         self._sources[source], self._targets[target] = self.of[source], self.of[target]
         self.unsee([source])
 
     def read(self, pages: Iterable[int]) -> None:
-        """The next plan reads the local pages of these."""
+        """The next plan reads the sliding pages of these."""
         self._sources.update((page, self.of[page]) for page in pages)
 
     def save(self, request: Request, pages: Sequence[int], tokens: int) -> None:
         self.read(pages[self.window.first_page(tokens) :])
 
     def arrive(self, pages: Iterable[int]) -> None:
-        """The next plan writes the local pages of these."""
+        """The next plan writes the sliding pages of these."""
         self._targets.update((page, self.of[page]) for page in pages)
 
     def number(self, step: RowStep) -> None:
-        step.local_pages = tuple([self.of[page] for page in step.pages])
-        step.copied_local_page = None if step.copied_page is None else self.of[step.copied_page]
+        step.sliding_pages = tuple([self.of[page] for page in step.pages])
+        step.copied_sliding_page = None if step.copied_page is None else self.of[step.copied_page]
 
     def moves(self, plan: StepPlan) -> None:
         """What has been asked for since the last call."""
-        plan.local_sources, plan.local_targets = self._sources, self._targets
+        plan.sliding_sources, plan.sliding_targets = self._sources, self._targets
         self._sources, self._targets = {}, {}
 
     def check(self, running: Sequence[Request]) -> None:
         owned = [page for page in self.of if page != NO_PAGE]
         ensure(
-            sorted(owned + self._free) == list(range(self.num_pages)), "a local page is lost or owned twice"
+            sorted(owned + self._free) == list(range(self.num_pages)), "a sliding page is lost or owned twice"
         )
         seen = [0] * len(self.of)
-        ensure(set(self.running) == set(running), "a request that sees local pages is lost or has ended")
+        ensure(set(self.running) == set(running), "a request that sees sliding pages is lost or has ended")
         for request in running:
             unseen = request.kv.num_unseen_pages
             first = self.window.first_page(request.kv.num_computed_tokens)
-            ensure(unseen <= first, "a local page is given up that the next token sees")
+            ensure(unseen <= first, "a sliding page is given up that the next token sees")
             for page in request.kv.page_table[unseen:]:
                 seen[page] += 1
         ensure(seen == self._seen_by, "those who see a page are miscounted")
         for page, count in enumerate(seen):
             has = self.of[page] != NO_PAGE
-            ensure(has or not count, f"page {page} is seen, and its local page is missing")
+            ensure(has or not count, f"page {page} is seen, and its sliding page is missing")
             ensure((has and not count) == (page in self._idle), f"page {page} is idle, or is not")
-            ensure(not has or self._pool.references(page) > 0, f"page {page} is free, and has a local page")
+            ensure(not has or self._pool.references(page) > 0, f"page {page} is free, and has a sliding page")

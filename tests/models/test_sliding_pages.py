@@ -26,7 +26,7 @@ PARAMS = SamplingParams(max_tokens=30, ignore_eos=True, seed=3, temperature=0.8,
 @pytest.mark.parametrize(("family", "variant"), MIXED)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("length", [WINDOW - 1, WINDOW + 1, 70])
-def test_few_local_pages_change_no_bit(
+def test_few_sliding_pages_change_no_bit(
     tiny_folder: Callable[[str, str], Path], family: str, variant: str, backend: str, length: int
 ) -> None:
     folder = tiny_folder(family, variant)
@@ -36,5 +36,5 @@ def test_few_local_pages_change_no_bit(
     options: dict[str, Any] = {"page_size": 4, "max_num_batched_tokens": 9}
     whole = run(tiny_engine(folder, backend, **options), prompt, PARAMS)
     few = -(-(WINDOW + 2 * 9 - 2) // 4) + 1
-    local = {"local_window": WINDOW, "num_local_pages": few, "enable_prefix_caching": False}
-    assert run(tiny_engine(folder, backend, **options, **local), prompt, PARAMS) == whole
+    sliding = {"sliding_window": WINDOW, "num_sliding_pages": few, "enable_prefix_caching": False}
+    assert run(tiny_engine(folder, backend, **options, **sliding), prompt, PARAMS) == whole

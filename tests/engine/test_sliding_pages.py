@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.config import SchedulerConfig, pages_at_a_time
-from octavo.engine.local_pages import LocalPages
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.page_group import NO_PAGE
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
@@ -23,7 +23,7 @@ from support.mutants import must_be_noticed
 from support.page_parts import the
 from support.random_driver import drive, drive_with_restarts
 from support.toy_executor import PlanError
-from support.toy_locals import ToyLocals
+from support.toy_sliding import ToySliding
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 LENGTH = 200
@@ -33,20 +33,20 @@ PROMPT = list(range(1, 101))
 
 
 def harness(window: int, page_size: int = 4, spare: int = 0, **options: Any) -> Harness:
-    """As many pages as a sequence of LENGTH needs, and local ones as many as it needs at a time."""
+    """As many pages as a sequence of LENGTH needs, and sliding ones as many as it needs at a time."""
     most = pages_at_a_time(LENGTH, page_size, window, options.get("max_num_batched_tokens", 16))
-    pools = {"num_pages": -(-LENGTH // page_size), "num_local_pages": most + spare}
-    sizes = {"page_size": page_size, "max_model_len": LENGTH, "local_window": window}
+    pools = {"num_pages": -(-LENGTH // page_size), "num_sliding_pages": most + spare}
+    sizes = {"page_size": page_size, "max_model_len": LENGTH, "sliding_window": window}
     return Harness(**{**pools, **sizes, **options})
 
 
-def local(h: Harness) -> LocalPages:
-    return the(h.kv, LocalPages)
+def sliding(h: Harness) -> SlidingPages:
+    return the(h.kv, SlidingPages)
 
 
 def stolen(h: Harness, number: int) -> None:
-    """So many lose their local pages, as if others needed them: those that have been idle longest."""
-    pages = local(h)
+    """So many lose their sliding pages, as if others needed them: those that have been idle longest."""
+    pages = sliding(h)
     for _ in range(number):
         pages._lose(pages._idle.popitem(last=False)[0])
     h.scheduler.check_integrity()
@@ -65,7 +65,7 @@ def test_a_prefix_is_usable_as_far_as_its_last_tokens_are_there(
     window: int, page_size: int, whole: list[bool], caching: bool
 ) -> None:
     pool = PagePool(max(len(whole), 1))
-    pages = LocalPages(Window(window, page_size, 99), pool, max(sum(whole), 1), caching)
+    pages = SlidingPages(Window(window, page_size, 99), pool, max(sum(whole), 1), caching)
     table = pool.allocate(len(whole))
     pages.take([page for page, there in zip(table, whole, strict=True) if there])
 
@@ -85,7 +85,7 @@ def test_a_prefix_is_usable_as_far_as_its_last_tokens_are_there(
 
 def test_idle_ones_go_longest_idle_first() -> None:
     pool = PagePool(6)
-    pages = LocalPages(Window(4, 4, 9), pool, 3, True)
+    pages = SlidingPages(Window(4, 4, 9), pool, 3, True)
     first = pool.allocate(3)
     pages.take(first)
     pages.unsee([first[1], first[0]])
@@ -96,9 +96,9 @@ def test_idle_ones_go_longest_idle_first() -> None:
     assert pages.of[first[1]] == NO_PAGE
     assert NO_PAGE not in (pages.of[first[0]], pages.of[first[2]])
     pages.see([first[0]])
-    with pytest.raises(IntegrityError, match="no local page is free or idle"):
+    with pytest.raises(IntegrityError, match="no sliding page is free or idle"):
         pages.take(pool.allocate(1))
-    with pytest.raises(IntegrityError, match="has no local page to be seen"):
+    with pytest.raises(IntegrityError, match="has no sliding page to be seen"):
         pages.see([first[1]])
 
 
@@ -115,7 +115,7 @@ def test_a_long_sequence_sees_few(window: int, page_size: int, depth: int) -> No
     while h.core.has_unfinished():
         h.step()
         if h.scheduler.running and len(h.scheduler.running[0].token_ids) > 50:
-            most = max(most, local(h).num_pages - local(h).num_available)
+            most = max(most, sliding(h).num_pages - sliding(h).num_available)
     assert 0 < most <= -(-window // page_size) + 2 + (depth == 2 and page_size == 1)
     h.drain_and_check()
 
@@ -127,7 +127,7 @@ def test_the_longest_context_is_served_with_what_it_needs_at_a_time(
     caching: bool, depth: int, window: int
 ) -> None:
     h = harness(window, enable_prefix_caching=caching, depth=depth)
-    assert h.config.num_local_pages == h.config.local_pages_at_a_time <= 11 < h.config.num_pages // 4
+    assert h.config.num_sliding_pages == h.config.sliding_pages_at_a_time <= 11 < h.config.num_pages // 4
     h.add(list(range(1, 190)), SamplingParams(max_tokens=10, ignore_eos=True))
     h.add([5], LONG)
     h.add([5, 6, 7], SamplingParams(n=2, max_tokens=90, ignore_eos=True, temperature=1.0))
@@ -137,22 +137,22 @@ def test_the_longest_context_is_served_with_what_it_needs_at_a_time(
 def test_too_few_are_refused() -> None:
     with pytest.raises(
         InvalidRequestError,
-        match="max_model_len 200 with a window of 9 in some layers needs 11 local pages, and there are 10",
+        match="max_model_len 200 with a window of 9 in some layers needs 11 sliding pages, and there are 10",
     ):
         harness(9, spare=-1)
     with pytest.raises(InvalidRequestError, match="there are 51 to 50 pages"):
         harness(9, spare=40)
-    with pytest.raises(InvalidRequestError, match="local_window must be at least 1"):
-        SchedulerConfig(600, local_window=0, num_local_pages=8)
+    with pytest.raises(InvalidRequestError, match="sliding_window must be at least 1"):
+        SchedulerConfig(600, sliding_window=0, num_sliding_pages=8)
     with pytest.raises(InvalidRequestError, match="of a model without a window everywhere"):
-        SchedulerConfig(600, local_window=8, window=8, num_local_pages=600)
+        SchedulerConfig(600, sliding_window=8, window=8, num_sliding_pages=600)
 
 
-def test_more_beams_than_local_pages_are_refused() -> None:
+def test_more_beams_than_sliding_pages_are_refused() -> None:
     h = harness(9, num_pages=200)
     beams = BeamSearchParams(3, max_tokens=90)
     params = SamplingParams(n=1, max_tokens=90, beam_search=beams, ignore_eos=True)
-    with pytest.raises(InvalidRequestError, match="3 beams see up to 33 local pages"):
+    with pytest.raises(InvalidRequestError, match="3 beams see up to 33 sliding pages"):
         h.add(PROMPT, params)
     h = harness(9, num_pages=200, spare=22)
     h.add(PROMPT, params)
@@ -169,7 +169,7 @@ def served(h: Harness, prompt: Sequence[int]) -> list[int]:
 
 
 def test_a_cached_prefix_is_found_whole_while_its_end_is_there() -> None:
-    h = harness(9, num_pages=100, num_local_pages=100)
+    h = harness(9, num_pages=100, num_sliding_pages=100)
     answer = served(h, PROMPT)
     served(h, [*PROMPT, *answer, 3])
     assert h.kv.cache.hit_tokens == 104
@@ -179,7 +179,7 @@ def test_a_cached_prefix_is_found_whole_while_its_end_is_there() -> None:
 @pytest.mark.parametrize(("taken", "found"), [(0, 104), (22, 104), (24, 104), (25, 0), (26, 0)])
 def test_what_lies_behind_the_window_is_not_missed(taken: int, found: int) -> None:
     """26 pages: the token after 104 sees 8 of theirs, pages 24 and 25."""
-    h = harness(9, num_pages=100, num_local_pages=100)
+    h = harness(9, num_pages=100, num_sliding_pages=100)
     answer = served(h, PROMPT)
     stolen(h, taken)
     known = [*PROMPT, *answer, 3]
@@ -191,11 +191,11 @@ def test_what_lies_behind_the_window_is_not_missed(taken: int, found: int) -> No
 
 
 def test_a_hit_that_is_cut_short_begins_where_a_window_is_whole() -> None:
-    h = harness(9, num_pages=100, num_local_pages=100)
+    h = harness(9, num_pages=100, num_sliding_pages=100)
     served(h, PROMPT[:60])
     served(h, PROMPT)  # it begins with pages 13 and 14, which are idle after all those before them
     before = h.kv.cache.hit_tokens
-    pages = local(h)
+    pages = sliding(h)
     last = h.kv.cache.matched_pages(PROMPT)[-1]
     del pages._idle[last]
     pages._lose(last)
@@ -205,11 +205,11 @@ def test_a_hit_that_is_cut_short_begins_where_a_window_is_whole() -> None:
 
 
 def test_pages_that_somebody_reads_are_not_replaced() -> None:
-    h = harness(9, num_pages=150, num_local_pages=40)
+    h = harness(9, num_pages=150, num_sliding_pages=40)
     h.add(PROMPT, LONG.replace(max_tokens=90))
     while not h.scheduler.running or h.scheduler.running[0].kv.num_computed_tokens < 150:
         h.step()
-    stolen(h, local(h).num_available - len(local(h)._free))
+    stolen(h, sliding(h).num_available - len(sliding(h)._free))
     assert h.kv.cached_tokens(h.scheduler.running[0]) == 0
     h.add([*PROMPT, 7], SHORT)
     h.drain_and_check()
@@ -223,7 +223,7 @@ def test_random_operations() -> None:
     engines += [h for seed in range(15) for h in drive_with_restarts(seed, 120, mixed=True)]
     # What is checked after every step must also have happened.
     assert sum(h.operations for h in engines) >= 8_000
-    gone = [h.executor.local.gone for h in engines if h.executor.local is not None]
+    gone = [h.executor.sliding.gone for h in engines if h.executor.sliding is not None]
     assert sum(gone) > 10_000
     assert sum(h.scheduler.num_preemptions for h in engines) > 30
     assert sum(h.kv.cache.hit_tokens for h in engines) > 1000
@@ -255,9 +255,9 @@ def forget_that_a_token_sees_itself(patch: pytest.MonkeyPatch) -> None:
 
 
 def pass_what_drafts_may_come_back_to(patch: pytest.MonkeyPatch) -> None:
-    advance = LocalPages.advance
+    advance = SlidingPages.advance
 
-    def mutant(self: LocalPages, request: Request) -> None:
+    def mutant(self: SlidingPages, request: Request) -> None:
         computed, request.kv.num_computed_tokens = (
             request.kv.num_computed_tokens,
             request.kv.num_scheduled_tokens,
@@ -265,63 +265,63 @@ def pass_what_drafts_may_come_back_to(patch: pytest.MonkeyPatch) -> None:
         advance(self, request)
         request.kv.num_computed_tokens = computed
 
-    patch.setattr(LocalPages, "advance", mutant)
-    patch.setattr(LocalPages, "grow", mutant)
+    patch.setattr(SlidingPages, "advance", mutant)
+    patch.setattr(SlidingPages, "grow", mutant)
 
 
 def use_the_whole_hit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LocalPages, "usable", lambda self, pages: len(pages))
+    patch.setattr(SlidingPages, "usable", lambda self, pages: len(pages))
 
 
 def look_at_the_last_page_alone(patch: pytest.MonkeyPatch) -> None:
-    def mutant(self: LocalPages, pages: Sequence[int]) -> int:
+    def mutant(self: SlidingPages, pages: Sequence[int]) -> int:
         there = [i + 1 for i, page in enumerate(pages) if self.of[page] != NO_PAGE]
         return max(there, default=0)
 
-    patch.setattr(LocalPages, "usable", mutant)
+    patch.setattr(SlidingPages, "usable", mutant)
 
 
 def share_what_the_leader_does_not_see(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LocalPages, "reaches", lambda self, computed, table: True)
+    patch.setattr(SlidingPages, "reaches", lambda self, computed, table: True)
 
 
 def copy_the_page_alone(patch: pytest.MonkeyPatch) -> None:
-    def mutant(self: LocalPages, source: int, target: int) -> None:
+    def mutant(self: SlidingPages, source: int, target: int) -> None:
         self._sources[source] = self._targets[target] = self.of[target]
         self.unsee([source])
 
-    patch.setattr(LocalPages, "copy", mutant)
+    patch.setattr(SlidingPages, "copy", mutant)
 
 
 def see_without_counting(patch: pytest.MonkeyPatch) -> None:
-    """The first who lets go of a shared page gives its local page away."""
+    """The first who lets go of a shared page gives its sliding page away."""
 
-    def mutant(self: LocalPages, pages: Sequence[int]) -> None:
+    def mutant(self: SlidingPages, pages: Sequence[int]) -> None:
         for page in pages:
             self._idle.pop(page, None)
             self._seen_by[page] = 1
 
-    patch.setattr(LocalPages, "see", mutant)
+    patch.setattr(SlidingPages, "see", mutant)
 
 
 def give_away_what_is_seen(patch: pytest.MonkeyPatch) -> None:
-    take = LocalPages.take
+    take = SlidingPages.take
 
-    def mutant(self: LocalPages, pages: Sequence[int]) -> None:
+    def mutant(self: SlidingPages, pages: Sequence[int]) -> None:
         take(self, pages)
         for page in pages[:1]:
             self._idle[page] = None
 
-    patch.setattr(LocalPages, "take", mutant)
+    patch.setattr(SlidingPages, "take", mutant)
 
 
 def bring_back_the_pages_alone(patch: pytest.MonkeyPatch) -> None:
-    """From the swap space or from the disk, without their local pages."""
-    patch.setattr(LocalPages, "arrive", lambda self, pages: None)
+    """From the swap space or from the disk, without their sliding pages."""
+    patch.setattr(SlidingPages, "arrive", lambda self, pages: None)
 
 
 def keep_on_disk_what_is_gone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LocalPages, "whole", lambda self, pages: pages)
+    patch.setattr(SlidingPages, "whole", lambda self, pages: pages)
 
 
 def replace_what_others_read(patch: pytest.MonkeyPatch) -> None:
@@ -367,14 +367,14 @@ def test_the_mutant_is_caught(mutate: Patch, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_toy_is_not_blind() -> None:
-    """What stands in a local page is looked at, not only whose it is."""
+    """What stands in a sliding page is looked at, not only whose it is."""
     h = harness(9)
     h.add(PROMPT[:30], SHORT)
     while not h.scheduler.running or h.scheduler.running[0].kv.num_computed_tokens < 30:
         h.step()
-    toy = h.executor.local
-    assert isinstance(toy, ToyLocals)
+    toy = h.executor.sliding
+    assert isinstance(toy, ToySliding)
     page = h.scheduler.running[0].kv.page_table[6]
-    toy.slots[local(h).of[page]][1] = 12345
+    toy.slots[sliding(h).of[page]][1] = 12345
     with pytest.raises(PlanError, match="lacks position 25"):
         h.run()
