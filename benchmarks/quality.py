@@ -26,7 +26,7 @@ from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
 from octavo.config import EngineConfig
 from octavo.kernels.ops import F32
-from octavo.lab.scores import NEAR_TIE, Quality, WindowScorer, windows
+from octavo.lab.quality import NEAR_TIE, Quality, WindowScorer, windows
 from octavo.tokenizer.folder import from_folder
 from octavo.tokenizer.gguf import from_gguf
 

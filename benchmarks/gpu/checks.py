@@ -304,7 +304,7 @@ def draws(device: str, rows: int, vocab: int) -> Iterator[Check]:
         tokens = sampler.tokens(z, slate, Kind.of(made.numbers), z)
         most = made.numbers.most
         got = read(
-            Copied(tokens, sampler.scores(z, tokens, slate, most) if most >= 0 else None).result(), batch
+            Copied(tokens, sampler.logprobs(z, tokens, slate, most) if most >= 0 else None).result(), batch
         )
         different = sum(a != b for a, b in zip(got, Sampler().sample(logits, batch), strict=True))
         yield f"draws, {name}: rows that differ from the CPU's", float(different), 0.0

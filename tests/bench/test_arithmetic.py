@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from octavo.lab.scores import Quality
+from octavo.lab.quality import Quality
 from support.source_mutants import Cases, checked, mistaken, must_die
 
 

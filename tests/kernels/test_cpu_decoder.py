@@ -18,7 +18,7 @@ if not native_available():
     pytest.skip("the extension is not built", allow_module_level=True)
 
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.draws import Asked, Scored, Scores
+from octavo.kernels.draws import Asked, Scored, RowLogprobs
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import (
     DecodeRows,
@@ -126,7 +126,7 @@ def test_rows_that_are_scored_have_the_samplers_scores_and_change_no_other(threa
     for seed in range(5):
         each = Rows(threads, seed)
         order = np.random.default_rng(seed)
-        room = Scores.room(ROWS, 4)
+        room = RowLogprobs.empty(ROWS, 4)
         for _ in range(8):
             rows = order.permutation(ROWS)[: order.integers(1, ROWS + 1)].tolist()
             places = order.permutation(len(rows)).tolist()
@@ -138,7 +138,7 @@ def test_rows_that_are_scored_have_the_samplers_scores_and_change_no_other(threa
             expected, before = each.long_way(rows), each.lengths.copy()
             known = each.sampler.sample(each.logits, each.wanted(rows))
             if len(scored) != len(room.ranks):
-                room = Scores.room(len(scored), 4)  # else the last step's, written over
+                room = RowLogprobs.empty(len(scored), 4)  # else the last step's, written over
             starts = (before[rows] - 1).tolist()
             drawn = each.decoder.step(rows, starts, left, None, Scored(scored, room))
             for index, place in enumerate(scored):
@@ -156,17 +156,17 @@ def test_scores_without_room_change_nothing() -> None:
     each.records["num_logprobs"][0] = 3
     tokens, lengths = each.tokens.copy(), each.lengths.copy()
     for room, message in (
-        (Scores.room(1, 2), "more logprobs than there is room for"),
-        (Scores.room(2, 3), "differ in length"),
+        (RowLogprobs.empty(1, 2), "more logprobs than there is room for"),
+        (RowLogprobs.empty(2, 3), "differ in length"),
     ):
         with pytest.raises(ValueError, match=message):
             each.decoder.step([0], [0], (), None, Scored([0], room))
     for left, scored in (([0], [0]), ([], [0, 0]), ([], [1]), ([], [-1])):
         with pytest.raises(ValueError, match="a place is no row's"):
-            each.decoder.step([0], [0], left, None, Scored(scored, Scores.room(len(scored), 3)))
+            each.decoder.step([0], [0], left, None, Scored(scored, RowLogprobs.empty(len(scored), 3)))
     assert (each.tokens == tokens).all()
     assert (each.lengths == lengths).all()
-    (token,) = each.decoder.step([0], [0], (), None, Scored([0], Scores.room(1, 3)))
+    (token,) = each.decoder.step([0], [0], (), None, Scored([0], RowLogprobs.empty(1, 3)))
     assert token >= 0
 
 

@@ -14,7 +14,7 @@ if not native_available():
     pytest.skip("the extension is not built", allow_module_level=True)
 
 from octavo.kernels.cpu import CpuBackend, instruction_sets
-from octavo.kernels.draws import Asked, Scored, Scores
+from octavo.kernels.draws import Asked, Scored, RowLogprobs
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,
@@ -235,7 +235,7 @@ def test_few_rows_that_need_logits_take_no_choice_from_the_others(
         model.lengths[:], model.tokens[:, 0] = 1, ids
         model.records["num_logprobs"][scored] = 3
         refuses = Asked(asked, lambda at, token: False, room) if asked else None
-        scores = Scores.room(len(scored), 3)
+        scores = RowLogprobs.empty(len(scored), 3)
         found = model.decoder.step(rows, starts, left, refuses, Scored(scored, scores))
         assert all(token == expected[at] for at, token in enumerate(found) if at not in left)
         whole = left + drawn + scored

@@ -12,7 +12,7 @@ from octavo.config import EngineConfig
 from octavo.errors import UnsupportedError
 from octavo.kernels.ops import F32, KVSpec
 from octavo.kernels.select import make_backend, native_available
-from octavo.lab.scores import WindowScorer
+from octavo.lab.quality import WindowScorer
 
 TEXT = np.random.default_rng(5).integers(1000, 40_000, 160).tolist()
 

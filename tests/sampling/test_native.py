@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend, instruction_sets
-from octavo.kernels.draws import Scores
+from octavo.kernels.draws import RowLogprobs
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling import Sampler, SamplingBatch, TokenLists
 from octavo.sampling.native import NativeSampler, make_sampler
@@ -219,7 +219,7 @@ def wrong(**changes: Any) -> None:
     edits = {
         name: changes.pop(name) for name in ("bias", "banned", "seen", "mask", "boost") if name in changes
     }
-    scores = Scores.room(rows, 3)
+    scores = RowLogprobs.empty(rows, 3)
     scored = {name: changes.pop(name) for name in ("ranks", "logprobs", "top_tokens") if name in changes}
     arguments: dict[str, Any] = {
         "logits": np.zeros((rows, vocab), np.float32),
@@ -307,7 +307,7 @@ def test_arguments_of_other_types_are_refused(changes: dict[str, Any]) -> None:
 
 def test_scores_of_given_tokens_go_to_arrays_of_their_types() -> None:
     sampler, tokens = BACKENDS["auto", 2].sampler(40), np.array([0, 39], np.int32)
-    scores = replace(Scores.room(2, 1), logprobs=np.zeros(2, np.float32))  # type: ignore[arg-type]
+    scores = replace(RowLogprobs.empty(2, 1), logprobs=np.zeros(2, np.float32))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="logprobs is no array"):
         sampler.score(np.zeros((2, 40), np.float32), tokens, scores)
 
@@ -319,11 +319,11 @@ def test_scores_of_given_tokens_go_to_arrays_of_their_types() -> None:
 def test_given_tokens_that_are_none_of_the_vocabulary_are_refused(tokens: list[int], words: str) -> None:
     sampler = BACKENDS["auto", 2].sampler(40)
     logits = np.zeros((2, 40), np.float32)
-    assert sampler.score(logits, np.array([0, 39], np.int32), Scores.room(2, 1)) == [0, 39]
+    assert sampler.score(logits, np.array([0, 39], np.int32), RowLogprobs.empty(2, 1)) == [0, 39]
     with pytest.raises(ValueError, match=words):
-        sampler.score(logits, np.array(tokens, np.int32), Scores.room(2, 1))
+        sampler.score(logits, np.array(tokens, np.int32), RowLogprobs.empty(2, 1))
     with pytest.raises(ValueError, match="differ in length"):
-        sampler.score(logits, np.array([0, 39], np.int32), Scores.room(1, 1))
+        sampler.score(logits, np.array([0, 39], np.int32), RowLogprobs.empty(1, 1))
 
 
 def unlike(record: np.dtype[Any]) -> set[str]:

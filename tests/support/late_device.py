@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.kernels.draws import Drawn, Draws, Scores
+from octavo.kernels.draws import Drawn, Draws, RowLogprobs
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Forward, KVCache, Limits, Program
 from octavo.sampling import Sampler, SamplingBatch, TokenLists
@@ -172,7 +172,7 @@ def drawn_of(found: Sequence[Any], most: int) -> Drawn:
     if most < 0:
         return Drawn(tokens)
     top = [[*getattr(t, "top", ()), *[(-1, 0.0)] * most][:most] for t in found]
-    scores = Scores(
+    scores = RowLogprobs(
         np.array([getattr(t, "logprob", None) or 0.0 for t in found]),
         np.array([getattr(t, "rank", 0) for t in found], np.int32),
         np.array([[token for token, _ in row] for row in top], np.int32).reshape(len(found), most),

@@ -24,7 +24,7 @@ class DiskPrefixes(DiskTier):
 
     def ready(self, request: Request) -> bool:
         """The first call begins to read, and so does one that finds the tree holding less than before."""
-        if request.scores_prompt:
+        if request.needs_whole_prompt:
             return True
         self.poll()
         first = self._kv.cached_tokens(request) // self._kv.page_size

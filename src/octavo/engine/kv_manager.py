@@ -110,7 +110,7 @@ class KVManager:
 
     def cached_tokens(self, request: Request) -> int:
         """How many tokens of the request begin() would find in the cache."""
-        if not self.caching or request.scores_prompt:
+        if not self.caching or request.needs_whole_prompt:
             return 0
         return (
             self.usable(self.cache.matched_pages(request.token_ids[:-1], request.cache_key)) * self.page_size

@@ -285,7 +285,7 @@ class Request:
         return self.state is RequestState.FINISHED
 
     @property
-    def scores_prompt(self) -> bool:
+    def needs_whole_prompt(self) -> bool:
         """Something is wanted of every token of the prompt, so all of it is computed, cached or not."""
         wanted = self.params.prompt_logprobs is not None or self.params.pooling is not None
         return self.index == 0 and wanted

@@ -33,7 +33,7 @@ class PrefixesInProgress:
 
     def worth_waiting(self, request: Request) -> bool:
         """Whether the request should wait for one that is computing a prefix of its tokens."""
-        if request.scores_prompt:
+        if request.needs_whole_prompt:
             return False  # it computes all of its prompt itself
         sibling = request.leader
         if sibling is not None and sibling.state is RequestState.RUNNING:

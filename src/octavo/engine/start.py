@@ -42,7 +42,7 @@ class Start:
 
 def find_start(kv: KVManager, request: Request) -> Start:
     """The farthest start of all that there are."""
-    if not kv.caching or request.scores_prompt:
+    if not kv.caching or request.needs_whole_prompt:
         return start_without_tree(kv, request)
     return _continued(kv, request, *kv.cache.match(request.token_ids[:-1], request.cache_key))
 

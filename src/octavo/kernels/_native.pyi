@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.draws import Asked, Edits, Scored, Scores
+from octavo.kernels.draws import Asked, Edits, Scored, RowLogprobs
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import DecodeRows, Routing
 
@@ -34,10 +34,10 @@ class Sampler:
         records: npt.NDArray[np.uint8],
         positions: _I64,
         edits: Edits | None = None,
-        scores: Scores | None = None,
+        scores: RowLogprobs | None = None,
         which: _I32 | None = None,
     ) -> list[int]: ...
-    def score(self, logits: _F32, tokens: _I32, scores: Scores) -> list[int]: ...
+    def score(self, logits: _F32, tokens: _I32, scores: RowLogprobs) -> list[int]: ...
 
 def record_layout() -> tuple[list[tuple[str, int, int]], int]: ...
 

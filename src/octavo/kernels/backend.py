@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.draws import Asked, DeviceSteps, Edits, Scored, Scores
+from octavo.kernels.draws import Asked, DeviceSteps, Edits, Scored, RowLogprobs
 from octavo.kernels.forward_batch import ForwardBatch, Limits
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight, Tensor
@@ -94,7 +94,7 @@ class RowSampler(Protocol):
         records: npt.NDArray[np.uint8],
         positions: npt.NDArray[np.int64],
         edits: Edits | None = None,
-        scores: Scores | None = None,
+        scores: RowLogprobs | None = None,
         which: npt.NDArray[np.int32] | None = None,
     ) -> list[int]:
         """Draw R tokens; an error's number stands in the place of one (sampling/native.py: ERRORS).
@@ -107,7 +107,7 @@ class RowSampler(Protocol):
         """
         ...
 
-    def score(self, logits: F32, tokens: npt.NDArray[np.int32], scores: Scores) -> list[int]:
+    def score(self, logits: F32, tokens: npt.NDArray[np.int32], scores: RowLogprobs) -> list[int]:
         """Write what `scores` has room for, of given tokens [R]; below 0: these logits do not say."""
         ...
 

@@ -153,7 +153,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
+class RowLogprobs:
     """Log-probabilities of R rows' tokens, for rows that ask for them.
 
     Attributes:
@@ -167,7 +167,7 @@ class Scores:
     top_logprobs: F64
 
     @classmethod
-    def room(cls, rows: int, most: int) -> Scores:
+    def empty(cls, rows: int, most: int) -> RowLogprobs:
         """For a sampler to write to."""
         shape = rows, most
         return cls(np.empty(rows), np.empty(rows, np.int64), np.full(shape, -1, np.int32), np.empty(shape))
@@ -192,7 +192,7 @@ class Scored(NamedTuple):
     """Places of a step's rows whose log-probabilities go to `scores` [len(places)], in this order."""
 
     places: Sequence[int]
-    scores: Scores
+    scores: RowLogprobs
 
 
 class Edits(Protocol):
@@ -229,7 +229,7 @@ class Drawn:
     """
 
     tokens: I32
-    scores: Scores | None = None
+    scores: RowLogprobs | None = None
 
 
 class Pending(Protocol):

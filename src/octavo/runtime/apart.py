@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from octavo.engine.plan import SampledToken
-from octavo.kernels.draws import Asked, Scored, Scores
+from octavo.kernels.draws import Asked, Scored, RowLogprobs
 from octavo.kernels.ops import RowDecoder
 from octavo.runtime.states import RequestStates
 from octavo.sampling.checks import Checks
@@ -46,7 +46,7 @@ class Apart:
     ) -> None:
         self._decoder, self._sampler, self._samplings = decoder, sampler, samplings
         self._states, self._beside = states, beside
-        self._scores = Scores.room(0, 0)
+        self._scores = RowLogprobs.empty(0, 0)
 
     def step(
         self, rows: Sequence[int], starts: Sequence[int], others: OtherRows
@@ -80,11 +80,11 @@ class Apart:
             results.update((place, RowError(message)) for place, message in checks.errors.items())
         return drawn, results
 
-    def _room(self, others: OtherRows) -> Scores:
+    def _room(self, others: OtherRows) -> RowLogprobs:
         """For the scores of this step: the last one's have been read."""
         shape = len(others.scored), others.most
         if self._scores.top_tokens.shape != shape:
-            self._scores = Scores.room(*shape)
+            self._scores = RowLogprobs.empty(*shape)
         return self._scores
 
     def _gather(self, rows: Sequence[int], positions: Sequence[int]) -> Callable[[], SamplingBatch]:

@@ -28,7 +28,7 @@ from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
 from octavo.models.registry import Model
 from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.runner import Done, ModelRunner, with_vectors
-from octavo.runtime.scores import Scores
+from octavo.runtime.prompt_logprobs import ByRow
 from octavo.runtime.states import RequestStates, gather_batch
 from octavo.runtime.vectors import Vector
 from octavo.sampling.device import DrawMaker, read
@@ -45,7 +45,7 @@ class Flight:
         self, runner: PipelinedRunner, step_id: int, rows: list[int], pending: Pending, wanted: SamplingBatch
     ) -> None:
         self.step_id, self.rows, self.pending, self.wanted = step_id, rows, pending, wanted
-        self.scores: Scores = {}
+        self.logprobs: ByRow = {}
         self.vectors: Vectors = {}
         self._runner = runner
         self._settled: StepResult | None = None
@@ -62,7 +62,7 @@ class Flight:
 
     def result(self) -> StepResult:
         result = self.settle()
-        result = replace(result, prompt_logprobs=self.scores) if self.scores else result
+        result = replace(result, prompt_logprobs=self.logprobs) if self.logprobs else result
         return with_vectors(result, self.vectors) if self.vectors else result
 
 
@@ -99,15 +99,15 @@ class PipelinedRunner(ModelRunner):
         steps, vectors = self._prepare(plan)
         for row in vectors:
             self._coming[row] += 1  # what stands for the end of its prompt
-        steps, scores = self._score(steps)
+        steps, logprobs = self._prompts(steps)
         if not steps:
-            return Done(self._finished(StepResult(plan.step_id, {}, {}), scores, vectors))
-        return self._launch(plan.step_id, steps, scores, vectors)
+            return Done(self._finished(StepResult(plan.step_id, {}, {}), logprobs, vectors))
+        return self._launch(plan.step_id, steps, logprobs, vectors)
 
     def execute(self, plan: StepPlan) -> StepResult:
         return self.submit(plan).result()
 
-    def _launch(self, step_id: int, steps: Sequence[RowStep], scores: Scores, vectors: Vectors) -> Handle:
+    def _launch(self, step_id: int, steps: Sequence[RowStep], logprobs: ByRow, vectors: Vectors) -> Handle:
         batch = gather_batch(steps, self._states, coming=self._coming)
         sources = self._sources(steps, batch)
         rows = [step.row for step in steps if step.sample]
@@ -129,9 +129,9 @@ class PipelinedRunner(ModelRunner):
             self.left_to_host[why] = self.left_to_host.get(why, 0) + 1
             drawn = self._sampler.sample(launched.logits(), wanted)
             result = self.keep(step_id, rows, drawn, [True] * len(rows))
-            return Done(self._finished(result, scores, vectors))
+            return Done(self._finished(result, logprobs, vectors))
         flight = Flight(self, step_id, rows, launched.draw(draws), wanted)
-        flight.scores, flight.vectors = scores, vectors
+        flight.logprobs, flight.vectors = logprobs, vectors
         self._latest = flight
         return flight
 
@@ -166,8 +166,8 @@ class PipelinedRunner(ModelRunner):
         return StepResult(step_id, tokens, errors)
 
     @staticmethod
-    def _finished(result: StepResult, scores: Scores, vectors: Vectors) -> StepResult:
-        result = replace(result, prompt_logprobs=scores) if scores else result
+    def _finished(result: StepResult, logprobs: ByRow, vectors: Vectors) -> StepResult:
+        result = replace(result, prompt_logprobs=logprobs) if logprobs else result
         return with_vectors(result, vectors) if vectors else result
 
 

@@ -13,7 +13,7 @@ from octavo.runtime.apart import Apart
 from octavo.runtime.decoding import Decoding
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.page_moves import PageMoves
-from octavo.runtime.scores import PromptScores, Scores
+from octavo.runtime.prompt_logprobs import PromptLogprobs, ByRow
 from octavo.runtime.states import RequestStates, encoder_batch, gather_batch
 from octavo.runtime.vectors import END, PromptVectors, Vector
 from octavo.sampling.native import NativeSampler, make_sampler
@@ -38,7 +38,7 @@ class ModelRunner:
     1. Freed rows forget, new rows start.
     2. Page tables grow; pages are saved to disk, copied, loaded from disk; an encoder, if there is one,
        computes the new inputs, whole.
-    3. Prompts whose logprobs or embeddings are wanted are computed by themselves (PromptScores,
+    3. Prompts whose logprobs or embeddings are wanted are computed by themselves (PromptLogprobs,
        PromptVectors).
     4. The batch is gathered and the Program replayed: logits [R, vocab]. The masks of rows with
        grammars are computed beside it where it leaves a core idle: both leave the interpreter to others.
@@ -78,7 +78,7 @@ class ModelRunner:
 
         self._program = backend.capture(forward, limits)
         self._decoding = self._native_decoding(backend)
-        self._scores = PromptScores(self._program, limits.max_sampled, states, self._sampler)
+        self._prompt_logprobs = PromptLogprobs(self._program, limits.max_sampled, states, self._sampler)
 
         def capture_hidden() -> Program:
             assert isinstance(model, Embedder), "LLM and AsyncLLM refuse embeddings of other models"
@@ -134,12 +134,12 @@ class ModelRunner:
         """All that comes before the step's own batch: 1, 2, and of 3 the pooled prompts."""
         for row in plan.freed_rows:
             self._samplings.remove(row)
-            self._scores.rows.pop(row, None)
+            self._prompt_logprobs.rows.pop(row, None)
             self._vectors.rows.pop(row, None)
         for new in plan.new_rows:
             self._states.start(new)
             if new.params.prompt_logprobs is not None:
-                self._scores.add(new)
+                self._prompt_logprobs.add(new)
             if new.params.pooling is not None:
                 self._vectors.add(new)
             self._samplings.add(
@@ -157,20 +157,20 @@ class ModelRunner:
             self._encoder.replay(encoder_batch(plan.encodes, self._states.page_size))
         return self._vectors.run(plan.steps) if self._vectors.rows else (plan.steps, {})
 
-    def _score(self, steps: Sequence[RowStep]) -> tuple[Sequence[RowStep], Scores]:
-        """What of the steps is left when the prompts that are scored have been, and their scores."""
-        return self._scores.run(steps) if self._scores.rows else (steps, {})
+    def _prompts(self, steps: Sequence[RowStep]) -> tuple[Sequence[RowStep], ByRow]:
+        """The steps without the prompts whose logprobs are asked for, which are computed here, and these."""
+        return self._prompt_logprobs.run(steps) if self._prompt_logprobs.rows else (steps, {})
 
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
-        """Score and sample."""
-        steps, scores = self._score(steps)
+        """Compute the steps and sample."""
+        steps, logprobs = self._prompts(steps)
         done = self._decoding.run(step_id, steps) if self._decoding is not None else None
         if done is not None:
-            return replace(done, prompt_logprobs=scores) if scores else done
+            return replace(done, prompt_logprobs=logprobs) if logprobs else done
         rows = [s.row for s in steps if s.sample]
         positions = [s.start + s.count for s in steps if s.sample]
         if not steps:
-            return StepResult(step_id, {}, {}, prompt_logprobs=scores)
+            return StepResult(step_id, {}, {}, prompt_logprobs=logprobs)
         batch = gather_batch(steps, self._states)
         if rows and self._beside is not None and self._samplings.constrained(rows):
             masks = self._beside.submit(self._samplings.batch, rows, positions)
@@ -179,10 +179,10 @@ class ModelRunner:
         else:
             logits = self._program.replay(batch)
             if not rows:
-                return StepResult(step_id, {}, {}, prompt_logprobs=scores)
+                return StepResult(step_id, {}, {}, prompt_logprobs=logprobs)
             wanted = self._samplings.batch(rows, positions)
         result = self._keep(step_id, rows, self._sampler.sample(logits, wanted))
-        return replace(result, prompt_logprobs=scores) if scores else result
+        return replace(result, prompt_logprobs=logprobs) if logprobs else result
 
     def _keep(self, step_id: int, rows: list[int], drawn: Sequence[SampledToken | RowError]) -> StepResult:
         tokens: dict[int, tuple[SampledToken, ...]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.draws import Scores
+from octavo.kernels.draws import RowLogprobs
 from octavo.kernels.ops import Backend, RowSampler
 from octavo.params import SampledToken
 from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite, score, with_candidates
@@ -38,7 +38,7 @@ class NativeSampler(Sampler):
         self.native = native
         self._rows: npt.NDArray[Any] | None = None  # the batch that what follows is of
         self._asking: list[int] = []  # rows that ask for log-probabilities
-        self._scores: Scores | None = None
+        self._scores: RowLogprobs | None = None
 
     def sample(
         self, logits: F32, batch: SamplingBatch, which: Sequence[int] | None = None
@@ -49,7 +49,7 @@ class NativeSampler(Sampler):
             asked = batch.rows["num_logprobs"]
             self._asking = np.flatnonzero(asked >= 0).tolist()
             # Read before the next step writes it again.
-            self._scores = Scores.room(len(batch), int(asked.max())) if self._asking else None
+            self._scores = RowLogprobs.empty(len(batch), int(asked.max())) if self._asking else None
         scores = self._scores
         tokens = self.native.sample(
             np.ascontiguousarray(logits, np.float32),
@@ -73,7 +73,7 @@ class NativeSampler(Sampler):
         return with_candidates(drawn, logits if which is None else logits[list(which)], batch)
 
     def score(self, logits: F32, tokens: Sequence[int], count: int) -> list[SampledToken]:
-        scores = Scores.room(len(tokens), count)
+        scores = RowLogprobs.empty(len(tokens), count)
         given = self.native.score(
             np.ascontiguousarray(logits, np.float32), np.array(tokens, np.int32), scores
         )
@@ -83,7 +83,7 @@ class NativeSampler(Sampler):
         ]
 
 
-def scored(token: int, row: int, scores: Scores) -> SampledToken:
+def scored(token: int, row: int, scores: RowLogprobs) -> SampledToken:
     """A row's token with its log-probability, its rank, and the likeliest tokens."""
     ids = scores.top_tokens[row].tolist()
     top = tuple(zip(ids, scores.top_logprobs[row].tolist(), strict=True))

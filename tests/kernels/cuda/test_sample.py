@@ -40,7 +40,7 @@ def on_device(logits: np.ndarray, batch: SamplingBatch) -> list[Any]:
     most = draws.numbers.most
     with np.errstate(all="ignore"):  # of the interpreter's NumPy: a device has no such warnings
         tokens = sampler.draw(z, draws, slate)
-        scores = sampler.scores(z, tokens, slate, most) if most >= 0 else None
+        scores = sampler.logprobs(z, tokens, slate, most) if most >= 0 else None
     assert (z.numpy() == logits).all() or np.isnan(logits).any(), "raw logits are only read"
     latest = sampler.latest.tolist()
     assert latest == [max(t, 0) for t in tokens.tolist()]

@@ -1,4 +1,4 @@
-"""DeviceSampler: a step's draws where its logits are: the order of the kernels of draw, edits and scores.
+"""DeviceSampler: a step's draws where its logits are: the order of the kernels of draw, edits and logprobs.
 
     logits --(copy, edits)--> peaks -> head [-> top_k, top_p] -> sums -> race -> tokens -> pinned memory
                                                                           `-> latest[row], for the next step
@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from octavo.kernels.cuda import draw, scores
+from octavo.kernels.cuda import draw, logprobs
 from octavo.kernels.cuda import edits as edits_kernels
 from octavo.kernels.cuda.draw_math import CHUNK
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.lane import Lane
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.draws import ROW, Drawn, Draws, Edits, Numbers, TokenLists, idle_rows
-from octavo.kernels.draws import Scores as HostScores
+from octavo.kernels.draws import RowLogprobs
 
 GROUP = 16
 """Chunks of a program that reads whole rows."""
@@ -251,24 +251,24 @@ class DeviceSampler:
         listed(edits.seen, 2)
         return z
 
-    def scores(self, logits: torch.Tensor, tokens: torch.Tensor, slate: Slate, most: int) -> Scores:
+    def logprobs(self, logits: torch.Tensor, tokens: torch.Tensor, slate: Slate, most: int) -> DeviceLogprobs:
         """Launch what log-probabilities need, after the draw."""
         rows, at = logits.shape[0], slate.device
         peak, best = self.peaks(logits)
         sums = torch.empty((rows, self.chunks), dtype=torch.float64, device=self.device)
         sizes = logits.stride(0), self.vocab_size, self.chunks
         self._launch(
-            scores.chunk_exp_kernel, (rows, cdiv(self.chunks, GROUP)), logits, peak, sums, at["num_logprobs"],
+            logprobs.chunk_exp_kernel, (rows, cdiv(self.chunks, GROUP)), logits, peak, sums, at["num_logprobs"],
             *sizes, GROUP=GROUP,
         )  # fmt: skip
-        made = Scores(
+        made = DeviceLogprobs(
             torch.zeros(rows, dtype=torch.float64, device=self.device),
             torch.zeros(rows, dtype=torch.int32, device=self.device),
             torch.full((rows, most), -1, dtype=torch.int32, device=self.device),
             torch.zeros((rows, most), dtype=torch.float64, device=self.device),
         )
         self._launch(
-            scores.score_kernel, (rows,), logits, peak, best, sums, at["num_logprobs"], tokens, made.logprobs,
+            logprobs.score_kernel, (rows,), logits, peak, best, sums, at["num_logprobs"], tokens, made.logprobs,
             made.ranks, made.top_tokens, made.top_logprobs, most, *sizes, BLOCK=BLOCK,
             CHUNKS=next_power_of_2(self.chunks),
         )  # fmt: skip
@@ -286,8 +286,8 @@ class DeviceSampler:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
-    """On the device: as kernels.draws.Scores has them."""
+class DeviceLogprobs:
+    """On the device: as kernels.draws.RowLogprobs has them."""
 
     logprobs: torch.Tensor
     ranks: torch.Tensor
@@ -298,7 +298,7 @@ class Scores:
 class Copied:
     """Tokens, and scores where there are any, on their way to pinned memory. A draws.Pending."""
 
-    def __init__(self, tokens: torch.Tensor, scores: Scores | None) -> None:
+    def __init__(self, tokens: torch.Tensor, scores: DeviceLogprobs | None) -> None:
         on_device = [tokens]
         if scores is not None:
             on_device += [scores.logprobs, scores.ranks, scores.top_tokens, scores.top_logprobs]
@@ -318,7 +318,7 @@ class Copied:
                 self._event.synchronize()
             self._event = None
         tokens, *scores = (each.numpy() for each in self._host)
-        return Drawn(tokens, HostScores(*scores) if scores else None)
+        return Drawn(tokens, RowLogprobs(*scores) if scores else None)
 
 
 def feed(token_ids: torch.Tensor, sources: torch.Tensor, latest: torch.Tensor) -> None:

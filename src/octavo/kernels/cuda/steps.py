@@ -204,7 +204,7 @@ class Step:
             z = self._logits
             tokens = self._sampler.draw(z, draws, slate)
             most = draws.numbers.most
-            scores = self._sampler.scores(z, tokens, slate, most) if most >= 0 else None
+            scores = self._sampler.logprobs(z, tokens, slate, most) if most >= 0 else None
             return Copied(tokens, scores)
 
     def logits(self) -> F32:

@@ -10,7 +10,7 @@ import pytest
 from octavo.bench.driver import Driver
 from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError
-from octavo.lab.scores import Quality, WindowScorer, log_softmax, windows
+from octavo.lab.quality import Quality, WindowScorer, log_softmax, windows
 
 
 def test_windows_lie_side_by_side() -> None:
