@@ -21,7 +21,7 @@ from typing import Any
 
 from harness import Server, put_load, report, write
 
-from octavo.bench.memory import peak_bytes, resident_bytes
+from octavo.bench.resident import peak_bytes, resident_bytes
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
 
@@ -46,7 +46,7 @@ print(json.dumps({"modules": mine, "weights": loaded.memory.weights, "pages": lo
 
 HELD = """
 import contextlib, importlib, json, sys, threading, time
-from octavo.bench.memory import anonymous_bytes, peak_bytes, reset_peak, resident_bytes
+from octavo.bench.resident import anonymous_bytes, peak_bytes, reset_peak, resident_bytes
 for name in json.load(sys.stdin):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)

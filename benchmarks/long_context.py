@@ -24,7 +24,7 @@ NEW = 4
 RUN = """
 import json, sys
 from octavo.bench.driver import Driver
-from octavo.bench.memory import resident_bytes
+from octavo.bench.resident import resident_bytes
 from octavo.bench.workload import random_prompts
 asked = json.load(sys.stdin)
 length, pages = asked["context"], -(-asked["context"] // 16)

@@ -23,7 +23,7 @@ from typing import Any
 import harness
 
 from octavo.bench.driver import Driver
-from octavo.bench.memory import resident_bytes
+from octavo.bench.resident import resident_bytes
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore

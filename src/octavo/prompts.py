@@ -18,7 +18,7 @@ from octavo.tokenizer.chat import ChatTemplate
 from octavo.tokenizer.control import Marker
 from octavo.tokenizer.detokenizer import IncrementalDetokenizer
 from octavo.tokenizer.messages import plain_messages
-from octavo.tokenizer.stop import StopMatcher
+from octavo.tokenizer.stop import StopStrings
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or vLLM's {"prompt": text} or {"prompt_token_ids": ids}; for an encoder-decoder model
@@ -320,7 +320,7 @@ def output_processor(tokenizer: Tokenizer, decoder_start: Sequence[int] = ()) ->
         before = () if list(ids) == start else ids
         return IncrementalDetokenizer(tokenizer, before, params.skip_special_tokens)
 
-    def stop_matcher(params: SamplingParams) -> StopMatcher:
-        return StopMatcher(params.stop, params.include_stop_str_in_output)
+    def stop_matcher(params: SamplingParams) -> StopStrings:
+        return StopStrings(params.stop, params.include_stop_str_in_output)
 
     return OutputProcessor(detokenizer, stop_matcher, tokenizer.token_text)

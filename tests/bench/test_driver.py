@@ -7,7 +7,7 @@ import pytest
 from octavo import SamplingParams
 from octavo.bench.driver import Driver
 from octavo.bench.inference import benchmark_inference
-from octavo.bench.memory import peak_bytes, reset_peak, resident_bytes
+from octavo.bench.resident import peak_bytes, reset_peak, resident_bytes
 from octavo.bench.sweep import sweep
 from octavo.bench.workload import random_prompts
 from octavo.errors import InvalidRequestError

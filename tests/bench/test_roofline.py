@@ -10,7 +10,7 @@ import pytest
 
 from octavo.bench.calibrate import Machine, best_time, calibrate, random_weight, tile_rate
 from octavo.bench.driver import Driver
-from octavo.bench.roofline import Meter, Work, work_of
+from octavo.bench.roofline import Meter, ModelCost, cost_of
 from octavo.checkpoints.gguf import GGUFCheckpoint
 from octavo.errors import UnsupportedError
 from octavo.kernels.ops import (
@@ -30,12 +30,12 @@ from octavo.kernels.weight import Layout, Weight
 MACHINE = Machine("none", 2, bandwidth=1e9, tile_rate=1e10, attention_rate=1e9, clock=1e9)
 
 
-def work(**changes: Any) -> Work:
+def work(**changes: Any) -> ModelCost:
     fields: dict[str, Any] = {
         "linear_macs": 1000, "head_macs": 300, "weight_bytes": 800, "kv_bytes": 10,
         "attention": ((4, None), (6, 3)), "bits": 4.5,
     }  # fmt: skip
-    return Work(**{**fields, **changes})
+    return ModelCost(**{**fields, **changes})
 
 
 def visible(position: int, window: int | None) -> int:
@@ -82,7 +82,7 @@ def test_experts_are_read_as_tokens_ask_for_them() -> None:
 
 def test_the_real_model_is_its_file(driver: Driver, smollm2: GGUFCheckpoint) -> None:
     loaded = driver.loaded
-    found = work_of(loaded.model, loaded.backend, smollm2, "f16")
+    found = cost_of(loaded.model, loaded.backend, smollm2, "f16")
     hidden, layers, ffn, kv, vocab = 576, 30, 1536, 192, 49152
     assert found.linear_macs == layers * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * ffn)
     assert found.head_macs == hidden * vocab
@@ -132,7 +132,7 @@ def test_mixtures_and_tables_that_are_only_looked_up() -> None:
         name: SimpleNamespace(shape=shape, data=np.zeros(4 * shape[0] * shape[1], np.uint8))
         for name, shape in {**sizes, **experts}.items()
     }
-    found = work_of(model, backend, SimpleNamespace(tensors=tensors), "f16")  # type: ignore[arg-type]
+    found = cost_of(model, backend, SimpleNamespace(tensors=tensors), "f16")  # type: ignore[arg-type]
     assert found.linear_macs == (96 + 4) * 32 + 2 * expert
     assert found.head_macs == 64 * 32
     assert found.attention == ((64, 4),)
@@ -143,7 +143,7 @@ def test_mixtures_and_tables_that_are_only_looked_up() -> None:
 
 def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> None:
     loaded = driver.loaded
-    found = work_of(loaded.model, loaded.backend, smollm2, "f16")
+    found = cost_of(loaded.model, loaded.backend, smollm2, "f16")
     if not native_available():
         with pytest.raises(UnsupportedError, match="native kernels"):
             calibrate(loaded.backend, found.bits)

@@ -186,7 +186,7 @@ def test_recorded_rotation_stays_within_its_tables(position: int) -> None:
     """Graphs, and steps that draw on the device, of which no host sees what they read."""
     backend = interpreted()
     from octavo.kernels.cuda.capture import Captures
-    from octavo.kernels.cuda.program import GraphProgram
+    from octavo.kernels.cuda.graph_program import GraphProgram
     from octavo.kernels.cuda.steps import Steps
 
     limits = replace(LIMITS, extras=frozenset({"rope_positions"}))
@@ -273,7 +273,7 @@ def test_what_is_kept_changes_nothing_else(name: str, tap: str) -> None:
 def test_nothing_is_kept_before_the_first_replay() -> None:
     backend = interpreted()
     from octavo.kernels.cuda.capture import Captures
-    from octavo.kernels.cuda.program import GraphProgram
+    from octavo.kernels.cuda.graph_program import GraphProgram
 
     captures = Captures(Recordings(), background=False)
     made: list[Program] = [
@@ -462,7 +462,7 @@ def test_recorded_steps_keep_and_are_given() -> None:
     backend = interpreted()
     from octavo.kernels.cuda.capture import Captures
     from octavo.kernels.cuda.eager import EagerProgram
-    from octavo.kernels.cuda.program import GraphProgram
+    from octavo.kernels.cuda.graph_program import GraphProgram
 
     captures = Captures(Recordings(), background=False)
     limits = replace(LIMITS, extras=frozenset({"rope_positions"}))
@@ -497,9 +497,9 @@ def test_a_step_keeps_what_it_has_computed_itself(recorded_at: int) -> None:
     """A graph fills its tensors when it is replayed, not when it is recorded: who records meanwhile, at the
     end of a step or in the midst of one, leaves that step's own rows as they are."""
     backend = interpreted()
-    from octavo.kernels.cuda.eager import EagerOps, EagerProgram, values
+    from octavo.kernels.cuda.eager import CudaEagerOps, EagerProgram, values
     from octavo.kernels.cuda.ops import value
-    from octavo.kernels.cuda.program import GraphProgram
+    from octavo.kernels.cuda.graph_program import GraphProgram
 
     model, steps = Model(backend, "before"), list[int]()
     filled: list[Any] = []
@@ -507,7 +507,7 @@ def test_a_step_keeps_what_it_has_computed_itself(recorded_at: int) -> None:
 
     def forward(ops: Ops, inputs: Inputs) -> Tensor:
         result = model(ops, inputs)
-        if isinstance(ops, EagerOps):
+        if isinstance(ops, CudaEagerOps):
             filled[:] = [value(result), *values(inputs.kept).values()]
             if len(steps) == recorded_at and jobs:
                 jobs.pop()()

@@ -128,7 +128,7 @@ def test_recorded_steps_read_their_sliding_pages() -> None:
     """Decode steps of a GPU are graphs over arrays at fixed addresses, sliding tables among them."""
     backend = interpreted()
     from octavo.kernels.cuda.capture import Captures
-    from octavo.kernels.cuda.program import GraphProgram
+    from octavo.kernels.cuda.graph_program import GraphProgram
 
     record = Recordings()
 

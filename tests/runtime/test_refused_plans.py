@@ -11,7 +11,7 @@ import pytest
 
 from octavo.engine.plan import NewRow, RowStep, StepPlan
 from octavo.params import SamplingParams
-from octavo.runtime.pipeline import PipelinedRunner
+from octavo.runtime.overlap import OverlappedRunner
 from octavo.runtime.runner import ModelRunner
 from support.late_device import Queue
 from support.tiny_engine import save_tiny_llama, tiny_engine
@@ -26,14 +26,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_llama(tmp_path_factory.mktemp("refused"))
 
 
-@pytest.fixture(params=["plain", "pipelined"])
+@pytest.fixture(params=["plain", "overlapped"])
 def make(request: pytest.FixtureRequest, folder: Path) -> MakeRunner:
     """A runner whose row 0 has a prompt of three tokens, computed, and one drawn after it."""
 
     def runner(params: SamplingParams) -> ModelRunner:
-        late: dict[str, Any] = {"depth": 2, "late": Queue()} if request.param == "pipelined" else {}
+        late: dict[str, Any] = {"depth": 2, "late": Queue()} if request.param == "overlapped" else {}
         made: Any = tiny_engine(folder, **late)._executor
-        assert isinstance(made, PipelinedRunner) is (request.param == "pipelined")
+        assert isinstance(made, OverlappedRunner) is (request.param == "overlapped")
         new = NewRow(0, "a", (5, 6, 7), 3, params, 0, 0)
         made.submit(StepPlan(1, (), (new,), (RowStep(0, 0, 3, (0,), True),))).result()
         return made  # type: ignore[no-any-return]

@@ -24,7 +24,7 @@ from octavo.models.registry import Model
 from octavo.params import SampledToken, SamplingParams
 from octavo.runtime.page_file import MappedPages
 from octavo.runtime.page_moves import PageMoves, page_bytes
-from octavo.runtime.pipeline import PipelinedRunner
+from octavo.runtime.overlap import OverlappedRunner
 from octavo.runtime.runner import ModelRunner
 from octavo.sampling.beam import BeamSearch
 from support.late_device import LateBackend, LateKV, LateSteps, Queue
@@ -152,7 +152,7 @@ def tiny_engine(
             pages.whole, pages.sliding = LateKV(pages.whole, late), LateKV(pages.sliding, late)  # type: ignore[assignment]
             kv = pages
         behind: Any = LateBackend(made, late)
-        runner = PipelinedRunner(
+        runner = OverlappedRunner(
             model, behind, PageMoves(kv, config.num_pages), limits, states, (EOS,), steps=steps
         )
     return EngineCore(

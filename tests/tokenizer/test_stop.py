@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.tokenizer.stop import StopMatcher
+from octavo.tokenizer.stop import StopStrings
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=5), max_size=4)
 TEXT = st.text("abc", max_size=30)
@@ -25,7 +25,7 @@ def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
     return text, None
 
 
-def run(matcher: StopMatcher, pieces: list[str]) -> tuple[str, str | None]:
+def run(matcher: StopStrings, pieces: list[str]) -> tuple[str, str | None]:
     out, found = "", None
     for piece in pieces:
         safe, found = matcher.feed(piece)
@@ -43,20 +43,20 @@ def pieces_of(text: str, cuts: list[int]) -> list[str]:
 @settings(max_examples=1000)
 @given(text=TEXT, stops=STOPS, cuts=CUTS)
 def test_any_split_gives_the_same(text: str, stops: list[str], cuts: list[int]) -> None:
-    assert run(StopMatcher(stops), pieces_of(text, cuts)) == naive(text, stops)
+    assert run(StopStrings(stops), pieces_of(text, cuts)) == naive(text, stops)
 
 
 @settings(max_examples=500)
 @given(text=TEXT, stops=STOPS, cuts=CUTS)
 def test_included(text: str, stops: list[str], cuts: list[int]) -> None:
     before, found = naive(text, stops)
-    assert run(StopMatcher(stops, include=True), pieces_of(text, cuts)) == (before + (found or ""), found)
+    assert run(StopStrings(stops, include=True), pieces_of(text, cuts)) == (before + (found or ""), found)
 
 
 @settings(max_examples=1000)
 @given(text=TEXT, stops=STOPS)
 def test_holds_back_exactly_what_may_begin_a_stop(text: str, stops: list[str]) -> None:
-    matcher = StopMatcher(stops)
+    matcher = StopStrings(stops)
     out = ""
     for i, char in enumerate(text):
         safe, found = matcher.feed(char)
@@ -69,7 +69,7 @@ def test_holds_back_exactly_what_may_begin_a_stop(text: str, stops: list[str]) -
 
 
 def test_after_a_match_nothing_comes() -> None:
-    matcher = StopMatcher(["END"])
+    matcher = StopStrings(["END"])
     assert matcher.feed("a EN") == ("a ", None)
     assert matcher.matched is None
     assert matcher.feed("D and more") == ("", "END")
@@ -80,18 +80,18 @@ def test_after_a_match_nothing_comes() -> None:
 
 @pytest.mark.parametrize("stops", [[], [""]])
 def test_without_stops_all_passes(stops: list[str]) -> None:
-    matcher = StopMatcher(stops)
+    matcher = StopStrings(stops)
     assert matcher.feed("anything") == ("anything", None)
     assert matcher.flush() == ""
 
 
 def test_a_failed_beginning_is_let_go() -> None:
-    matcher = StopMatcher(["</s>", "\n\n"])
+    matcher = StopStrings(["</s>", "\n\n"])
     assert [matcher.feed(c)[0] for c in "a</b\nc"] == ["a", "", "", "</b", "", "\nc"]
 
 
 def test_long_stops_cost_no_more_than_their_length() -> None:
-    matcher = StopMatcher(["a" * 20_000 + "b"])
+    matcher = StopStrings(["a" * 20_000 + "b"])
     out = "".join(matcher.feed("a" * 100)[0] for _ in range(2_000))
     assert len(out) == 180_000
     assert len(matcher.flush()) == 20_000

@@ -6,7 +6,7 @@ tokenizer metadata -> Tokenizer, template   tokenizer
 weights   tensors -> packed weights         quant, kernels, models
 memory    what is free -> pages             assembly.memory
 program   forward -> captured program       runtime.runner
-compile   its kernels, where there is a GPU  runtime.pipeline
+compile   its kernels, where there is a GPU  runtime.overlap
 
 What ends later, in the background (captures), is told as a phase too.
 """
@@ -97,9 +97,9 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     from octavo.checkpoints.sources import resolve as find
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
-    from octavo.runtime.memory import return_freed, seconds_to_copy
+    from octavo.runtime.free_memory import return_freed, seconds_to_copy
     from octavo.runtime.page_moves import PageMoves
-    from octavo.runtime.pipeline import make_runner
+    from octavo.runtime.overlap import make_runner
 
     phases = _Phases(progress)
     path = find(user.model)

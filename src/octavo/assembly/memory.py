@@ -15,7 +15,7 @@ from octavo.config import MAX_IN_FLIGHT, EngineConfig, SchedulerConfig, pages_at
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.ops import Backend, KVSpec
 from octavo.models.registry import EncoderDecoder, Model
-from octavo.runtime.memory import available_memory
+from octavo.runtime.free_memory import available_memory
 
 CPU_BATCHED_TOKENS = 512
 """Tokens of a step on a CPU: enough to amortize the weights, small enough for the buffers."""

@@ -23,9 +23,9 @@ from octavo.kernels.select import make_planner
 from octavo.models.load import outline_model
 from octavo.models.registry import Model
 from octavo.runtime.hardware import usable_threads
-from octavo.runtime.memory import return_freed
+from octavo.runtime.free_memory import return_freed
 from octavo.runtime.page_moves import PageMoves
-from octavo.runtime.pipeline import make_runner
+from octavo.runtime.overlap import make_runner
 from octavo.tokenizer import Tokenizer
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.bench.memory import peak_bytes, reset_peak
+from octavo.bench.resident import peak_bytes, reset_peak
 from octavo.bench.workload import percentile
 from octavo.errors import InvalidRequestError
 from octavo.llm import LLM

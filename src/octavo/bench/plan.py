@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from octavo.assembly.planning import plan
-from octavo.bench.memory import resident_bytes
+from octavo.bench.resident import resident_bytes
 from octavo.config import EngineConfig, SchedulerConfig
-from octavo.runtime.memory import available_memory
+from octavo.runtime.free_memory import available_memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ModelCost:
     """What a model costs.
 
     Attributes:
@@ -113,7 +113,7 @@ def _visible_share(layers: Sequence[tuple[int, int | None]], context: int) -> fl
     return sum(min(context, window or context) for _, window in layers) / (context * len(layers))
 
 
-def work_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: str) -> Work:
+def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: str) -> ModelCost:
     """Count a loaded model's work from its recorded program.
 
     Args:
@@ -142,7 +142,7 @@ def work_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: st
     total = _file_bytes(checkpoint, recorder.calls, dense)
     packed = sum(weight.nbytes for weight in (dense | experts).values())
     of_experts = round(total * sum(weight.nbytes for weight in experts.values()) / packed)
-    return Work(
+    return ModelCost(
         macs[Rows.TOKENS],
         macs[Rows.SAMPLED],
         total - of_experts,
@@ -210,7 +210,7 @@ class Meter:
     """
 
     driver: Driver
-    work: Work
+    work: ModelCost
     machine: Machine
     new_tokens: int = 32
     repeat: int = 3

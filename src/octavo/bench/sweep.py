@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.bench.driver import Driver, Run
-from octavo.bench.memory import peak_bytes
+from octavo.bench.resident import peak_bytes
 from octavo.bench.workload import random_prompts
 
 

@@ -20,7 +20,7 @@ from octavo.errors import InvalidRequestError
 if TYPE_CHECKING:
     from octavo.bench.calibrate import Machine
     from octavo.bench.driver import Driver
-    from octavo.bench.roofline import Line, Work
+    from octavo.bench.roofline import Line, ModelCost
     from octavo.lab.ablate import Ablation
 
 DEFAULT = "inference"
@@ -102,7 +102,7 @@ def roofline(
     """Measured speed beside what this machine's bandwidth and arithmetic allow."""
     from octavo.assembly.memory import page_specs
     from octavo.bench.calibrate import bandwidth_of, calibrate
-    from octavo.bench.roofline import Meter, work_of
+    from octavo.bench.roofline import Meter, cost_of
     from octavo.checkpoints import open_checkpoint
 
     sizes, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(prompt_tokens, "--prompt-tokens")
@@ -111,7 +111,7 @@ def roofline(
     checkpoint = open_checkpoint(loaded.path)
     user = loaded.user
     pages = page_specs(loaded.model, loaded.backend, user.kv_dtype, user.kv_cache_dtype != "auto")
-    work = work_of(loaded.model, loaded.backend, checkpoint, pages[0].dtype)
+    work = cost_of(loaded.model, loaded.backend, checkpoint, pages[0].dtype)
     machine = calibrate(loaded.backend, work.bits)
     room = loaded.config.max_model_len - ROOFLINE_TOKENS
     long = [each for each in numbers(contexts, "--contexts") if each <= room] if contexts else []
@@ -128,7 +128,7 @@ def roofline(
     return 0
 
 
-def print_roofline(model: str, machine: Machine, work: Work, lines: Sequence[Line]) -> None:
+def print_roofline(model: str, machine: Machine, work: ModelCost, lines: Sequence[Line]) -> None:
     print(
         f"{machine.isa}, {machine.threads} threads at {machine.clock / 1e9:.2f} GHz: "
         f"{machine.bandwidth / 1e9:.1f} GB/s read, tile {machine.tile_rate / 1e9:.0f} GMAC/s "

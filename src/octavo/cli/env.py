@@ -96,7 +96,7 @@ def _cpuinfo(key: str) -> str | None:
 
 
 def _memory() -> dict[str, Any]:
-    from octavo.runtime.memory import available_memory
+    from octavo.runtime.free_memory import available_memory
 
     return {"total": _total_memory(), "usable": available_memory()}
 

@@ -38,7 +38,7 @@ class _Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _CoreCall:
     function: Callable[[], Any]
     future: Future[Any]
 
@@ -112,7 +112,7 @@ class AsyncEngine:
         self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
         # Under this lock: inbox, outbox, _stopping, _dead, _waking, _loop.
         self._wake = threading.Condition()
-        self._inbox: list[_Add | _Abort | _Call] = []
+        self._inbox: list[_Add | _Abort | _CoreCall] = []
         self._outbox: list[RequestUpdate | _Added] = []
         self._stopping = False
         self._dead: EngineDeadError | None = None
@@ -175,7 +175,7 @@ class AsyncEngine:
             EngineDeadError: the engine thread is not running (any more). What the function raises, too.
         """
         future: Future[T] = Future()
-        call = _Call(lambda: function(self._core), future)
+        call = _CoreCall(lambda: function(self._core), future)
         if not self._thread.is_alive() or not self._send(call):
             raise self._why_dead()
         return await asyncio.wrap_future(future)
@@ -230,7 +230,7 @@ class AsyncEngine:
             self._send(_Abort(request_id))
         self._wake_loop()
 
-    def _send(self, command: _Add | _Abort | _Call) -> bool:
+    def _send(self, command: _Add | _Abort | _CoreCall) -> bool:
         """Hand a command to the engine thread. False: it is dead or was told to stop."""
         with self._wake:
             if self._dead is not None or self._stopping:
@@ -327,7 +327,7 @@ class AsyncEngine:
             self._dead, self._busy = reason, False
             commands, self._inbox = self._inbox, []
         for command in commands:
-            if isinstance(command, _Call):
+            if isinstance(command, _CoreCall):
                 command.refuse(reason)
         self._wake_loop()
 
@@ -360,10 +360,10 @@ class AsyncEngine:
             self._wake_loop()
         return True
 
-    def _apply(self, command: _Add | _Abort | _Call, news: list[RequestUpdate | _Added]) -> None:
+    def _apply(self, command: _Add | _Abort | _CoreCall, news: list[RequestUpdate | _Added]) -> None:
         if isinstance(command, _Abort):
             news += self._core.abort(command.request_id, command.index)
-        elif isinstance(command, _Call):
+        elif isinstance(command, _CoreCall):
             command.answer()
         else:
             try:

@@ -28,7 +28,7 @@ NOTHING_FOUND = f"{NO_TOKEN_ALLOWED} to any beam by the request's limits"
 Likeliest = Sequence[tuple[int, float]]
 
 
-class Hypothesis(Protocol):
+class FinishedBeam(Protocol):
     """A finished sequence."""
 
     @property
@@ -44,7 +44,7 @@ class Search(Protocol):
         """(beam to continue, token) of each beam after this step; none: the search is over."""
         ...
 
-    def hypotheses(self) -> Sequence[Hypothesis]:
+    def hypotheses(self) -> Sequence[FinishedBeam]:
         """What was found, best first."""
         ...
 
@@ -208,7 +208,7 @@ class BeamGroup(Cohort):
             for index, (tokens, reason, stop_reason) in enumerate(ends)
         ]
 
-    def _stop_reason(self, hypothesis: Hypothesis) -> int | None:
+    def _stop_reason(self, hypothesis: FinishedBeam) -> int | None:
         last, own = hypothesis.tokens[-1].token_id, self.owner.params.stop_token_ids
         return last if hypothesis.finish_reason == STOP and last in own else None
 

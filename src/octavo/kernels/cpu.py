@@ -119,7 +119,7 @@ class CpuDecoder:
         self.step, self.redraw, self.logits = native.step, native.redraw, native.logits  # nothing in between
 
 
-class EagerOps(Recorder):
+class CpuEagerOps(Recorder):
     """Runs each call at once, as a program of its own: what a replay must equal, bit for bit."""
 
     def __init__(self, backend: CpuBackend, batch: ForwardBatch, limits: Limits) -> None:
@@ -200,10 +200,10 @@ class CpuBackend(Backend):
         ends = Recorded(calls, recorder.buffers, result.ref, tuple(recorder.given_as.values()), kept)
         return CpuProgram(build(ends, limits, self.pool, self.isa), limits, recorder)
 
-    def eager(self, batch: ForwardBatch, limits: Limits) -> EagerOps:
+    def eager(self, batch: ForwardBatch, limits: Limits) -> CpuEagerOps:
         """Ops that run at once, on one batch."""
         limits.check(batch)
-        return EagerOps(self, batch, limits)
+        return CpuEagerOps(self, batch, limits)
 
     def sampler(self, vocab_size: int) -> RowSampler:
         """Its memory, 12 bytes a token and thread, is touched as far as rows need it."""

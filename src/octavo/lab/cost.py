@@ -61,7 +61,7 @@ def calibrate(driver: Driver, new_tokens: int = 12, repeat: int = 3) -> CostMode
                 continue
             if count * (length + new_tokens) > config.num_pages * config.page_size:
                 continue
-            recorder = _Recorder(driver)
+            recorder = _StepTimes(driver)
             prompts = random_prompts(count, length, driver.vocab_size, seed=number)
             run = driver.run(prompts, new_tokens)
             times = [step.seconds for step in (*run.prompt, *run.decode)]
@@ -73,7 +73,7 @@ def calibrate(driver: Driver, new_tokens: int = 12, repeat: int = 3) -> CostMode
     return fit(list(samples), [statistics.median(times) for times in samples.values()])
 
 
-class _Recorder:
+class _StepTimes:
     """Notes the plans that a driver's runner executes until stop()."""
 
     def __init__(self, driver: Driver) -> None:

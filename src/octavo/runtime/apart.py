@@ -4,7 +4,7 @@ What such a row asks for costs that row, and the others nothing:
 
 - Rows with masks, of grammars for instance, are drawn without them first, where the rule is so (Sampler,
   step 7): constraints are asked about one token, while other rows are still drawn, and only for a row whose
-  token is refused is the mask computed, and another token drawn from the same logits (Checks).
+  token is refused is the mask computed, and another token drawn from the same logits (Refusals).
 - Rows that ask for log-probabilities alone are drawn by the decoder, too, which writes these.
 - Rows with penalties, biases, or masks that top_p or the like needs before the draw are left to the
   sampler, which draws them from the same step's logits. Their masks come before a forward that has every
@@ -20,7 +20,7 @@ from octavo.engine.plan import SampledToken
 from octavo.kernels.draws import Asked, Scored, RowLogprobs
 from octavo.kernels.ops import RowDecoder
 from octavo.runtime.states import RequestStates
-from octavo.sampling.checks import Checks
+from octavo.sampling.refusals import Refusals
 from octavo.sampling.native import NativeSampler, scored
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError
@@ -60,8 +60,8 @@ class Apart:
         left, asked = others.left, None
         batch = self._gather([rows[at] for at in left], [starts[at] + 1 for at in left]) if left else None
         if others.asked:
-            checks = Checks(self._samplings, rows)
-            asked = Asked(others.asked, checks, self._samplings.room)
+            refusals = Refusals(self._samplings, rows)
+            asked = Asked(others.asked, refusals, self._samplings.room)
         scores = self._room(others)
         drawn = self._decoder.step(rows, starts, left, asked, Scored(others.scored, scores))
         results: dict[int, SampledToken | RowError] = {}
@@ -76,8 +76,8 @@ class Apart:
                     self._states.append(rows[place], token.token_id)
                     self._samplings.append(rows[place], (token.token_id,))
         if asked is not None:
-            self._follow(checks, rows, drawn)
-            results.update((place, RowError(message)) for place, message in checks.errors.items())
+            self._follow(refusals, rows, drawn)
+            results.update((place, RowError(message)) for place, message in refusals.errors.items())
         return drawn, results
 
     def _room(self, others: OtherRows) -> RowLogprobs:
@@ -94,14 +94,14 @@ class Apart:
         batch = self._samplings.batch(rows, positions)
         return lambda: batch
 
-    def _follow(self, checks: Checks, rows: Sequence[int], drawn: list[int]) -> None:
+    def _follow(self, refusals: Refusals, rows: Sequence[int], drawn: list[int]) -> None:
         """Append what was drawn again, and draw again where that was left for later."""
         samplings = self._samplings
-        if checks.later:
-            mask, found = samplings.masks_after([rows[index] for index in checks.later])
-            for index, token in zip(checks.later, self._decoder.redraw(checks.later, mask), strict=True):
+        if refusals.later:
+            mask, found = samplings.masks_after([rows[index] for index in refusals.later])
+            for index, token in zip(refusals.later, self._decoder.redraw(refusals.later, mask), strict=True):
                 drawn[index] = token
-            checks.errors.update((checks.later[place], message) for place, message in found.items())
-        for index in (*checks.refused, *checks.later):
-            if drawn[index] >= 0 and index not in checks.errors:
+            refusals.errors.update((refusals.later[place], message) for place, message in found.items())
+        for index in (*refusals.refused, *refusals.later):
+            if drawn[index] >= 0 and index not in refusals.errors:
                 samplings.append_masked(rows[index], drawn[index])

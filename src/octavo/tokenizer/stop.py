@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 
-class StopMatcher:
+class StopStrings:
     """Finds the first stop string, and holds back exactly what could still become one.
 
     An automaton (Aho and Corasick, 1975) whose state is the longest suffix of the text that begins

@@ -53,10 +53,10 @@ def test_how_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warmed and waited for on one stream, recorded on another; begun in a mode that leaves other threads
     alone; ended whatever happens. Streams, pool and the graph that keeps the pool are made once."""
     interpreted()
-    from octavo.kernels.cuda.capture import Recorder
+    from octavo.kernels.cuda.capture import GraphRecorder
 
     calls = Calls(monkeypatch)
-    record = Recorder(torch.device("cpu"))
+    record = GraphRecorder(torch.device("cpu"))
     result = torch.zeros(3)
 
     def run() -> torch.Tensor:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import InvalidRequestError
-from octavo.server.tools import FORMATS, Call, Format, ToolParser, forced, format_for
+from octavo.server.tools import FORMATS, ToolCall, ToolFormat, ToolParser, forced, format_for
 from octavo.server.tools.reasoning import FORMATS as REASONINGS
 from octavo.server.tools.reasoning import reasoning_for
 
@@ -28,7 +28,7 @@ D = (
     "<｜tool▁call▁end｜>",
     "<｜tool▁calls▁end｜>",
 )
-TWO = [Call("weather", '{"city": "Köln", "days": 2}'), Call("now", "{}")]
+TWO = [ToolCall("weather", '{"city": "Köln", "days": 2}'), ToolCall("now", "{}")]
 J1, J2 = '{"city": "Köln", "days": 2}', "{}"
 
 # format -> texts of the calls TWO.
@@ -61,7 +61,7 @@ WRITTEN: dict[str, list[str]] = {
 CASES = [(name, text) for name, texts in WRITTEN.items() for text in texts]
 
 
-def read(form: Format, pieces: list[str], most: int | None = None) -> tuple[str, list[Call]]:
+def read(form: ToolFormat, pieces: list[str], most: int | None = None) -> tuple[str, list[ToolCall]]:
     parser = ToolParser(form, TOOLS, most)
     parts = [parser.feed(piece) for piece in pieces] + [parser.finish()]
     return "".join(part.text for part in parts), [call for part in parts for call in part.calls]
@@ -92,7 +92,7 @@ def test_what_is_no_call_is_text_as_it_was(name: str, text: str) -> None:
     broken = text.replace("weather", "unknown")
     said, calls = read(form, [broken])
     assert "unknown" in said
-    assert Call("weather", J1) not in calls
+    assert ToolCall("weather", J1) not in calls
     cut = text[: len(text) // 3]
     assert read(form, [cut]) == (cut, [])
     assert read(form, ["1 < 2, {a} [b] and <tool"]) == ("1 < 2, {a} [b] and <tool", [])
@@ -202,7 +202,7 @@ def test_unknown_formats_are_refused() -> None:
 
 def test_hermes_arguments_may_be_text_of_json() -> None:
     text = json.dumps({"name": "now", "arguments": '{"a": 1}'})
-    assert read(ALL["hermes"], [f"<tool_call>{text}</tool_call>"]) == ("", [Call("now", '{"a": 1}')])
+    assert read(ALL["hermes"], [f"<tool_call>{text}</tool_call>"]) == ("", [ToolCall("now", '{"a": 1}')])
 
 
 @pytest.mark.parametrize("deep", ["[" * 5000, '{"a":' * 5000, "[f(a=" + "(" * 3000])

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 import torch
 
 from octavo.errors import InvalidRequestError
-from octavo.kernels.cuda.capture import Captures, Recorder
+from octavo.kernels.cuda.capture import Captures, GraphRecorder
 from octavo.kernels.cuda.device import SHARE
-from octavo.kernels.cuda.eager import EagerOps, EagerProgram, OpsMaker
+from octavo.kernels.cuda.eager import CudaEagerOps, EagerProgram, OpsMaker
 from octavo.kernels.cuda.errors import clear_errors
 from octavo.kernels.cuda.gemm import SHARED, Policy
 from octavo.kernels.cuda.kv import CudaKVCache
 from octavo.kernels.cuda.launch import cache_dir
 from octavo.kernels.cuda.ops import Constants
-from octavo.kernels.cuda.program import GraphProgram
+from octavo.kernels.cuda.graph_program import GraphProgram
 from octavo.kernels.cuda.steps import Steps
 from octavo.kernels.cuda.weight import CudaWeight, pack
 from octavo.kernels.forward_batch import ForwardBatch
@@ -78,7 +78,7 @@ class CudaBackend(Backend):
         self.constants = Constants(self.device)
         self.maker = OpsMaker(self.device, self.dtype, self.policy, self.constants)
         self._page_size = 16  # of the pages made last: a context is no longer than its table of them
-        self.captures = Captures(Recorder(self.device)) if graphs and cuda else None
+        self.captures = Captures(GraphRecorder(self.device)) if graphs and cuda else None
 
     def facts(self) -> dict[str, str]:
         name = self.isa
@@ -119,7 +119,7 @@ class CudaBackend(Backend):
     def steps(self, forward: Forward, limits: Limits, vocab_size: int) -> Steps:
         return Steps(self.maker, forward, limits, self.captures, vocab_size, self._page_size)
 
-    def eager(self, batch: ForwardBatch, limits: Limits | None = None) -> EagerOps:
+    def eager(self, batch: ForwardBatch, limits: Limits | None = None) -> CudaEagerOps:
         """Ops that run at once, on one batch."""
         if limits is not None:
             limits.check(batch)

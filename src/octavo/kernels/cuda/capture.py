@@ -29,7 +29,7 @@ class Record(Protocol):
     ) -> tuple[Any, torch.Tensor]: ...
 
 
-class Recorder:
+class GraphRecorder:
     """Records on a stream of its own, and warms up on another: what libraries keep for a stream (cuBLAS its
     workspace) is then the graphs' alone, which the engine may be replaying. Calls come from one thread."""
 

@@ -30,7 +30,7 @@ def values(kept: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
     return {name: value(x) for name, x in kept.items()}
 
 
-class EagerOps(CudaOps):
+class CudaEagerOps(CudaOps):
     """CudaOps with a way in and out for tests of single ops."""
 
     def tensor(self, x: F32, rows: Rows = Rows.TOKENS) -> Tensor:
@@ -49,13 +49,13 @@ class OpsMaker:
     policy: Policy
     constants: Constants
 
-    def eager(self, batch: ForwardBatch) -> EagerOps:
+    def eager(self, batch: ForwardBatch) -> CudaEagerOps:
         """Ops over a batch of any shape, which is moved to the device."""
         return self.on(move(batch, self.device))
 
-    def on(self, batch: DeviceBatch) -> EagerOps:
+    def on(self, batch: DeviceBatch) -> CudaEagerOps:
         """Ops over arrays that are on the device already."""
-        return EagerOps(batch, self.dtype, self.policy, self.constants)
+        return CudaEagerOps(batch, self.dtype, self.policy, self.constants)
 
     def there(self, given: Mapping[str, Given]) -> dict[str, torch.Tensor]:
         """What a replay is given, on the device, in the type of activations."""

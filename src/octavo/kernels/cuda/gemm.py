@@ -257,7 +257,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Cut:
     """How a product is cut. rounding: Policy.rounding."""
 
     tiles: Tiles
@@ -292,7 +292,7 @@ def product(
     steps_of_x = None
     if rounding == 2:
         x, steps_of_x = round_rows(x) if whole is None else (whole.q, whole.d)
-    work, xs = Work(tiles, splits, rounding), (x, x if steps_of_x is None else steps_of_x)
+    work, xs = Cut(tiles, splits, rounding), (x, x if steps_of_x is None else steps_of_x)
     programs = 8 * policy.sms
     if splits == 1:
         launch(xs, part, y[None], end, work, programs, experts)
@@ -303,7 +303,7 @@ def product(
 
 
 def launch(
-    xs: tuple[torch.Tensor, torch.Tensor], part: Part, y: torch.Tensor, end: Epilogue, work: Work,
+    xs: tuple[torch.Tensor, torch.Tensor], part: Part, y: torch.Tensor, end: Epilogue, work: Cut,
     programs: int, experts: Experts | None,
 ) -> None:  # fmt: skip
     """y [splits, M, width]; xs: x and, where rounding is 2, its steps. programs: the most."""

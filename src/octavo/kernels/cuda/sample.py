@@ -84,7 +84,7 @@ class Slate:
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class Workspace:
     """What the kernels leave for each other, [rows, ...]; made anew for each draw, or once for a graph."""
 
     peak: torch.Tensor
@@ -97,7 +97,7 @@ class Work:
     last: torch.Tensor
 
     @classmethod
-    def of(cls, rows: int, chunks: int, device: torch.device) -> Work:
+    def of(cls, rows: int, chunks: int, device: torch.device) -> Workspace:
         def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
@@ -166,7 +166,7 @@ class DeviceSampler:
         """
         rows, at = logits.shape[0], slate.device
         out = torch.empty(rows, dtype=torch.int32, device=self.device)
-        work = Work.of(rows, self.chunks, self.device)
+        work = Workspace.of(rows, self.chunks, self.device)
         raw_peak = self._peaks(edited, work.peak, work.best)
         if edited is not logits:
             raw_peak, _ = self.peaks(logits)
@@ -181,7 +181,7 @@ class DeviceSampler:
         return out
 
     def _race(
-        self, z: torch.Tensor, at: Mapping[str, torch.Tensor], work: Work, kind: Kind, out: torch.Tensor,
+        self, z: torch.Tensor, at: Mapping[str, torch.Tensor], work: Workspace, kind: Kind, out: torch.Tensor,
         again: bool,
     ) -> None:  # fmt: skip
         rows, wide = (z.shape[0],), next_power_of_2(self.chunks)
@@ -206,7 +206,7 @@ class DeviceSampler:
             at["top_k"], at["top_p"], at["min_p"], *sizes, AGAIN=again, CHUNKS=wide,
         )  # fmt: skip
 
-    def _sums(self, z: torch.Tensor, work: Work, at: Mapping[str, torch.Tensor]) -> None:
+    def _sums(self, z: torch.Tensor, work: Workspace, at: Mapping[str, torch.Tensor]) -> None:
         self._launch(
             draw.sums_kernel, (z.shape[0], cdiv(self.chunks, GROUP)), z, work.sums, work.code, work.top,
             at["inverses"], work.threshold, work.last, z.stride(0), self.vocab_size, self.chunks, GROUP=GROUP,

@@ -22,7 +22,7 @@ LONG_TEXT = 20_000
 
 
 async def off_loop(size: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call function, in a thread when the text is long."""
+    """ToolCall function, in a thread when the text is long."""
     if size > LONG_TEXT:
         return await asyncio.to_thread(function, *args, **kwargs)
     return function(*args, **kwargs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from octavo.params import RequestOutput
 from octavo.server.generation import Generation
 from octavo.server.openai.reading import AnswerPart, Readers
-from octavo.server.tools import Call
+from octavo.server.tools import ToolCall
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class Item:
     kind: str
     text: str = ""
     call_id: str = ""
-    call: Call | None = None
+    call: ToolCall | None = None
 
 
 @dataclass(slots=True)

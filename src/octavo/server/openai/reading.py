@@ -8,7 +8,7 @@ from typing import Any
 from octavo.params import SamplingParams
 from octavo.server.engine import ServedEngine
 from octavo.server.openai.tool_use import ToolUse
-from octavo.server.tools import Call, Format, ToolParser
+from octavo.server.tools import ToolCall, ToolFormat, ToolParser
 from octavo.server.tools.base import new_call_id
 from octavo.server.tools.reasoning import Reasoning, ReasoningSplitter
 
@@ -22,7 +22,7 @@ class Readers:
 
     engine: ServedEngine
     use: ToolUse
-    form: Format
+    form: ToolFormat
     reasoning: Reasoning | None
     params: SamplingParams
     prompt_end: list[int]
@@ -48,7 +48,7 @@ class AnswerPart:
 
     reasoning: str = ""
     content: str = ""
-    calls: list[tuple[str, Call]] = field(default_factory=list)
+    calls: list[tuple[str, ToolCall]] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.server.openai.fields import only_known
-from octavo.server.tools import Format, ToolParser, forced
+from octavo.server.tools import ToolFormat, ToolParser, forced
 from octavo.server.tools.base import Tools
 
 MAX_TOOLS = 128
@@ -48,7 +48,7 @@ class ToolUse:
     strict: frozenset[str] = frozenset()
     parallel: bool = True
 
-    def constrain(self, params: SamplingParams, form: Format) -> SamplingParams:
+    def constrain(self, params: SamplingParams, form: ToolFormat) -> SamplingParams:
         """The params of a request that may call these tools, of which there are some.
 
         Raises:
@@ -70,12 +70,12 @@ class ToolUse:
             params = params.replace(skip_special_tokens=False)
         return params
 
-    def parser(self, form: Format) -> ToolParser:
+    def parser(self, form: ToolFormat) -> ToolParser:
         """A reader of one answer's calls."""
         return ToolParser(forced.FORMAT if self.forced else form, self.tools, None if self.parallel else 1)
 
 
-def _strict(tools: Tools, strict: frozenset[str], form: Format) -> StructuredOutputsParams:
+def _strict(tools: Tools, strict: frozenset[str], form: ToolFormat) -> StructuredOutputsParams:
     if form.strict is None:
         raise UnsupportedError(
             f"strict tools with tool_choice auto are not supported in the {form.name} format; "

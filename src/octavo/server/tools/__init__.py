@@ -6,9 +6,9 @@ import functools
 
 from octavo.errors import InvalidRequestError
 from octavo.server.tools import deepseek_v3, hermes, llama3_json, mistral, pythonic, qwen3_coder
-from octavo.server.tools.base import Call, Format, ToolParser
+from octavo.server.tools.base import ToolCall, ToolFormat, ToolParser
 
-FORMATS: dict[str, Format] = {
+FORMATS: dict[str, ToolFormat] = {
     each.name: each
     for each in (
         deepseek_v3.FORMAT,
@@ -20,11 +20,11 @@ FORMATS: dict[str, Format] = {
     )
 }
 
-__all__ = ["FORMATS", "Call", "Format", "ToolParser", "format_for"]
+__all__ = ["FORMATS", "ToolCall", "ToolFormat", "ToolParser", "format_for"]
 
 
 @functools.lru_cache(maxsize=16)  # one model is served, whose template does not change
-def format_for(template: str | None, name: str | None = None) -> Format:
+def format_for(template: str | None, name: str | None = None) -> ToolFormat:
     """The format of a model's calls: by name, else by what its chat template writes, else hermes.
 
     Raises:

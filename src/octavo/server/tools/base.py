@@ -21,7 +21,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """A tool call; arguments are JSON text."""
 
     name: str
@@ -33,7 +33,7 @@ Tools = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class ToolFormat:
     """How a family of models writes its calls.
 
     Attributes:
@@ -52,7 +52,7 @@ class Format:
     name: str
     start: tuple[str, ...]
     end: str | None
-    parse: Callable[[str, Tools], list[Call] | None]
+    parse: Callable[[str, Tools], list[ToolCall] | None]
     signs: tuple[str, ...]
     only_first: bool = False
     keep_start: bool = False
@@ -66,7 +66,7 @@ class Part:
     """What a piece of text brought: text to pass on, and complete calls."""
 
     text: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
 
 
 class ToolParser:
@@ -77,7 +77,7 @@ class ToolParser:
         most: so many calls are reported, later ones dropped (parallel_tool_calls: false).
     """
 
-    def __init__(self, format: Format, tools: Tools, most: int | None = None) -> None:
+    def __init__(self, format: ToolFormat, tools: Tools, most: int | None = None) -> None:
         self._format, self._tools, self._most = format, tools, most
         self._buffer = ""  # not decided yet: white space, part of a marker, or an open block
         self._inside = ""  # the marker that began the open block
@@ -195,17 +195,17 @@ def loads(text: str) -> Any:
         return None
 
 
-def call_of(value: Any, *argument_names: str) -> Call | None:
+def call_of(value: Any, *argument_names: str) -> ToolCall | None:
     """A call from an object with name and arguments (under one of these names)."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
     arguments: Any = next((value[name] for name in argument_names if name in value), {})
     if isinstance(arguments, str):
         arguments = loads(arguments)
-    return Call(value["name"], dumps(arguments)) if isinstance(arguments, dict) else None
+    return ToolCall(value["name"], dumps(arguments)) if isinstance(arguments, dict) else None
 
 
-def all_or_none(calls: Sequence[Call | None]) -> list[Call] | None:
+def all_or_none(calls: Sequence[ToolCall | None]) -> list[ToolCall] | None:
     """The calls, if every one is one."""
     good = [call for call in calls if call is not None]
     return good if good and len(good) == len(calls) else None

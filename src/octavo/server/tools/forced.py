@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from octavo.server.tools.base import Call, Format, Tools, all_or_none, call_of
+from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, call_of
 
 
-def parse(block: str, tools: Tools) -> list[Call] | None:
+def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     """The calls of a list, or of its beginning those that are whole: max_tokens may have cut it."""
-    calls: list[Call | None] = []
+    calls: list[ToolCall | None] = []
     at = 0
     while (begin := block.find("{", at)) >= 0:
         try:
@@ -22,7 +22,7 @@ def parse(block: str, tools: Tools) -> list[Call] | None:
 
 
 _DECODER = json.JSONDecoder()
-FORMAT = Format("forced", ("[",), None, parse, (), only_first=True, keep_start=True, nothing_else=True)
+FORMAT = ToolFormat("forced", ("[",), None, parse, (), only_first=True, keep_start=True, nothing_else=True)
 
 
 def schema(tools: Tools, parallel: bool) -> dict[str, Any]:

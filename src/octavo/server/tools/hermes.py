@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from octavo.server.tools.base import Call, Format, Tools, all_or_none, call_of, loads
+from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, call_of, loads
 
 
-def parse(block: str, tools: Tools) -> list[Call] | None:
+def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     return all_or_none([call_of(loads(block), "arguments", "parameters")])
 
 
@@ -15,4 +15,4 @@ def strict(name: str) -> tuple[str, str]:
     return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ', "}\n</tool_call>"
 
 
-FORMAT = Format("hermes", ("<tool_call>",), "</tool_call>", parse, ("<tool_call>",), strict=strict)
+FORMAT = ToolFormat("hermes", ("<tool_call>",), "</tool_call>", parse, ("<tool_call>",), strict=strict)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from octavo.server.tools.base import Call, Format, Tools, all_or_none, call_of
+from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, call_of
 
 TAG = "<|python_tag|>"
 
 
-def parse(block: str, tools: Tools) -> list[Call] | None:
+def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     rest = block.removeprefix(TAG).strip()
-    calls: list[Call | None] = []
+    calls: list[ToolCall | None] = []
     decoder = json.JSONDecoder()
     while rest:
         try:
@@ -25,7 +25,7 @@ def parse(block: str, tools: Tools) -> list[Call] | None:
     return all_or_none(calls)
 
 
-FORMAT = Format(
+FORMAT = ToolFormat(
     "llama3_json", (TAG, "{"), None, parse, (TAG, '"parameters": '), only_first=True, keep_start=True,
     special=True,
 )  # fmt: skip

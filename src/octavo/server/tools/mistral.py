@@ -6,13 +6,13 @@ import json
 import re
 from typing import Any
 
-from octavo.server.tools.base import Call, Format, Tools, all_or_none, call_of, dumps, loads
+from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, call_of, dumps, loads
 
 MARK = "[TOOL_CALLS]"
 _NAME = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w*\s*)?(?:\[ARGS\])?\s*(?=\{)")
 
 
-def parse(block: str, tools: Tools) -> list[Call] | None:
+def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     text = block.strip()
     if text.startswith("["):
         value = loads(text)
@@ -21,8 +21,8 @@ def parse(block: str, tools: Tools) -> list[Call] | None:
     return all_or_none([call for each in text.split(MARK) for call in _named(each)])
 
 
-def _named(text: str) -> list[Call | None]:
-    calls: list[Call | None] = []
+def _named(text: str) -> list[ToolCall | None]:
+    calls: list[ToolCall | None] = []
     rest = text.strip()
     while rest:
         found = _NAME.match(rest)
@@ -31,9 +31,9 @@ def _named(text: str) -> list[Call | None]:
             arguments, end = json.JSONDecoder().raw_decode(rest, found.end() if found else 0)
         except (ValueError, RecursionError):
             return [None]
-        calls.append(Call(found[1], dumps(arguments)) if found and isinstance(arguments, dict) else None)
+        calls.append(ToolCall(found[1], dumps(arguments)) if found and isinstance(arguments, dict) else None)
         rest = rest[end:].strip()
     return calls or [None]
 
 
-FORMAT = Format("mistral", (MARK,), None, parse, (MARK,), special=True)
+FORMAT = ToolFormat("mistral", (MARK,), None, parse, (MARK,), special=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import json
 
-from octavo.server.tools.base import Call, Format, Tools, all_or_none, dumps
+from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, dumps
 
 
-def parse(block: str, tools: Tools) -> list[Call] | None:
+def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     try:
         tree = ast.parse(block.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -16,13 +16,13 @@ def parse(block: str, tools: Tools) -> list[Call] | None:
     return all_or_none([_call(item) for item in tree.elts]) if isinstance(tree, ast.List) else None
 
 
-def _call(node: ast.expr) -> Call | None:
+def _call(node: ast.expr) -> ToolCall | None:
     if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
         return None
     try:
         name = ast.unparse(node.func)
         arguments = {str(k.arg): ast.literal_eval(_json_names(k.value)) for k in node.keywords}
-        return Call(name, dumps(arguments))
+        return ToolCall(name, dumps(arguments))
     except (ValueError, TypeError, RecursionError, json.JSONDecodeError):
         return None  # not a literal, or one that JSON does not know
 
@@ -40,4 +40,4 @@ def _json_names(node: ast.expr) -> ast.expr:
     return changed
 
 
-FORMAT = Format("pythonic", ("[",), None, parse, ("[func_name1(",), only_first=True, keep_start=True)
+FORMAT = ToolFormat("pythonic", ("[",), None, parse, ("[func_name1(",), only_first=True, keep_start=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from octavo.server.tools.base import Call, Format, Tools, dumps, loads
+from octavo.server.tools.base import ToolCall, ToolFormat, Tools, dumps, loads
 
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 
 
-def parse(block: str, tools: Tools) -> list[Call] | None:
+def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     found = _FUNCTION.fullmatch(block)
     if found is None:
         return None
@@ -20,7 +20,7 @@ def parse(block: str, tools: Tools) -> list[Call] | None:
     arguments = {
         key.strip(): _value(text, known.get(key.strip())) for key, text in _PARAMETER.findall(found[2])
     }
-    return [Call(name, dumps(arguments))]
+    return [ToolCall(name, dumps(arguments))]
 
 
 def _value(text: str, schema: Any) -> Any:
@@ -32,4 +32,4 @@ def _value(text: str, schema: Any) -> Any:
     return text if value is None and text.strip() != "null" else value
 
 
-FORMAT = Format("qwen3_coder", ("<tool_call>",), "</tool_call>", parse, ("<function=",))
+FORMAT = ToolFormat("qwen3_coder", ("<tool_call>",), "</tool_call>", parse, ("<function=",))

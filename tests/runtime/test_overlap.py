@@ -13,7 +13,7 @@ import pytest
 from octavo.engine.core import EngineCore
 from octavo.errors import DeviceLostError, EngineDeadError, StepTooLargeError
 from octavo.params import SamplingParams
-from octavo.runtime.pipeline import PipelinedRunner
+from octavo.runtime.overlap import OverlappedRunner
 from support.crowds import Crowd
 from support.late_device import Queue
 from support.tiny_engine import Answers, run, save_tiny_llama, tiny_engine
@@ -42,9 +42,9 @@ def test_crowds_say_what_each_says_alone(folder: Path) -> None:
         assert happened[what] > 10, what
 
 
-def runner_of(core: EngineCore) -> PipelinedRunner:
+def runner_of(core: EngineCore) -> OverlappedRunner:
     runner: Any = core._executor
-    assert isinstance(runner, PipelinedRunner)
+    assert isinstance(runner, OverlappedRunner)
     return runner
 
 
@@ -92,9 +92,9 @@ def early(steps: Any, rows: Any, batch: Any) -> Any:
 @pytest.mark.parametrize("mutant", ["no sources", "rows forget their tenants"])
 def test_mutants_are_caught(folder: Path, mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutant == "no sources":
-        monkeypatch.setattr(PipelinedRunner, "_sources", early)
+        monkeypatch.setattr(OverlappedRunner, "_sources", early)
     else:
-        monkeypatch.setattr(PipelinedRunner, "tenant", lambda self, row: 0)
+        monkeypatch.setattr(OverlappedRunner, "tenant", lambda self, row: 0)
 
     def differs() -> bool:
         for seed in range(40):

@@ -11,14 +11,14 @@ import pytest
 
 from octavo.assembly import limits_of
 from octavo.assembly.memory import Budget, Pages, Room, Shape, plan_pages, resolve
-from octavo.bench.memory import resident_bytes
+from octavo.bench.resident import resident_bytes
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.engine.step_builder import StepBuilder
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec
 from octavo.kernels.reference_kv import ReferenceKVCache
 from octavo.runtime.hardware import cgroup_cpus, usable_threads
-from octavo.runtime.memory import available_memory, return_freed
+from octavo.runtime.free_memory import available_memory, return_freed
 
 SPECS = [KVSpec(3, 64, 64, "f16")] * 30
 PER_TOKEN = 30 * 3 * 128 * 2

@@ -1,4 +1,4 @@
-"""PipelinedRunner: a ModelRunner whose tokens stay on the device, so that a step is submitted while one runs.
+"""OverlappedRunner: a ModelRunner whose tokens stay on the device, so that a step is submitted while one runs.
 
     engine    plan n+1  submit n+1   result n   digest n   plan n+2  submit n+2   result n+1
     device    [ ..... step n ......................][ .......... step n+1 .....................][ step n+2
@@ -42,7 +42,7 @@ class Flight:
     """A step under way. A Handle; whoever needs its tokens first settles it."""
 
     def __init__(
-        self, runner: PipelinedRunner, step_id: int, rows: list[int], pending: Pending, wanted: SamplingBatch
+        self, runner: OverlappedRunner, step_id: int, rows: list[int], pending: Pending, wanted: SamplingBatch
     ) -> None:
         self.step_id, self.rows, self.pending, self.wanted = step_id, rows, pending, wanted
         self.logprobs: ByRow = {}
@@ -66,7 +66,7 @@ class Flight:
         return with_vectors(result, self.vectors) if self.vectors else result
 
 
-class PipelinedRunner(ModelRunner):
+class OverlappedRunner(ModelRunner):
     """Submits steps without waiting for them. Draws that the device lacks are made here, step by step.
 
     Attributes:
@@ -186,4 +186,4 @@ def make_runner(
 
     arguments = model, backend, moves, limits, states, eos_token_ids
     steps = backend.steps(forward, limits, model.vocab_size)
-    return ModelRunner(*arguments) if steps is None else PipelinedRunner(*arguments, steps=steps)
+    return ModelRunner(*arguments) if steps is None else OverlappedRunner(*arguments, steps=steps)

@@ -1,4 +1,4 @@
-"""Checks: a step's drawn tokens, told to their rows' constraints one after the other.
+"""Refusals: a step's drawn tokens, told to their rows' constraints one after the other.
 
 The calling thread does so while others still draw. A mask is computed there too, where it is needed; once
 masks have taken ALONE_S, the rest is left for later, to be computed on several threads.
@@ -13,7 +13,7 @@ from octavo.sampling.constraints import ALONE_S
 from octavo.sampling.rows import SamplingRows
 
 
-class Checks:
+class Refusals:
     """Whether a row's token is refused: Asked.refuses. Allowed ones are appended.
 
     A refused row's mask is then in samplings.room.
