@@ -174,13 +174,13 @@ std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, 
                             std::vector<int32_t> left, const nb::object& asked, const nb::object& scored) {
     OtherRows others{.left = std::move(left)};
     nb::object refuses;
-    std::optional<Array<uint32_t, 1>> room;
+    std::optional<Array<uint32_t, 1>> mask;
     if (!asked.is_none()) {
         others.asked = nb::cast<std::vector<int32_t>>(asked.attr("places"));
         refuses = asked.attr("refuses");
-        room.emplace(named<Array<uint32_t, 1>>(asked, "room"));
-        if (room->shape(0) != static_cast<size_t>(decoder.vocab() + 31) / 32)
-            throw std::invalid_argument("the room for a mask has a line of bits");
+        mask.emplace(named<Array<uint32_t, 1>>(asked, "mask"));
+        if (mask->shape(0) != static_cast<size_t>(decoder.vocab() + 31) / 32)
+            throw std::invalid_argument("a mask has a bit for each token of the vocabulary");
     }
     std::optional<ScoresOf> scores;
     if (!scored.is_none()) {
@@ -191,10 +191,10 @@ std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, 
     nb::gil_scoped_release release;
     std::optional<nb::gil_scoped_acquire> held; // from the first question on: each return may have to wait for others
     Refusal refusal;
-    if (room)
+    if (mask)
         refusal = [&](int64_t index, int32_t token) -> const uint32_t* {
             if (!held) held.emplace();
-            return nb::cast<bool>(refuses(index, token)) ? room->data() : nullptr;
+            return nb::cast<bool>(refuses(index, token)) ? mask->data() : nullptr;
         };
     decoder.step(rows, starts, others, refusal, drawn);
     return drawn;

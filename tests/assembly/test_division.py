@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.assembly.memory import Budget, SlidingNeed, Pages, Room, divide, sliding_need, plan_pages
+from octavo.assembly.memory import Budget, SlidingNeed, Pages, FreeMemory, divide, sliding_need, plan_pages
 from octavo.config import pages_at_a_time
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec
@@ -22,7 +22,7 @@ def planned(free: int, num_pages: int | None = None, num_sliding: int | None = N
     """For 4 contexts of 1024 tokens, in steps of 32."""
     need = sliding_need(MIXED, 1024, 4, 16, 32)
     assert need == SlidingNeed(64, 9, 24, 3 * 32)
-    return plan_pages(Pages(MIXED, 1024, 4, 16, num_pages, need, num_sliding), Room(free, 1.0))
+    return plan_pages(Pages(MIXED, 1024, 4, 16, num_pages, need, num_sliding), FreeMemory(free, 1.0))
 
 
 def test_only_mixed_models_with_longer_contexts_are_divided() -> None:
@@ -48,7 +48,7 @@ def test_tight_memory_holds_one_long_context_first() -> None:
     free = 36 * 4 * PAGE
     plan = planned(free)
     assert (plan.num_pages, plan.num_sliding_pages) == (72, 24)
-    assert plan_pages(Pages(MIXED, 1024, 4, 16), Room(free, 1.0)).num_pages == 36
+    assert plan_pages(Pages(MIXED, 1024, 4, 16), FreeMemory(free, 1.0)).num_pages == 36
     less = planned(64 * PAGE + 9 * 3 * PAGE)
     assert (less.num_pages, less.num_sliding_pages) == (64, 9)
     short = planned(64 * PAGE + 9 * 3 * PAGE - 1)
@@ -99,7 +99,7 @@ def test_what_is_divided_fits_and_leaves_nothing_useful(
 def test_the_plan_is_what_gets_allocated(dtype: str) -> None:
     specs = [KVSpec(2, 8, 8, dtype, window=64 if i % 3 else None) for i in range(7)]
     need = sliding_need(specs, 1024, 2, 16, 32)
-    plan = plan_pages(Pages(specs, 1024, 2, 16, sliding=need), Room(10**9))
+    plan = plan_pages(Pages(specs, 1024, 2, 16, sliding=need), FreeMemory(10**9))
     kv = SplitKVCache(ReferenceBackend(), specs, plan.num_pages, plan.num_sliding_pages, 16)
     spare = kv.sliding.nbytes // (plan.num_sliding_pages + 1)
     assert kv.nbytes - spare == plan.kv_cache

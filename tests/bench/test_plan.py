@@ -14,7 +14,7 @@ import pytest
 from octavo import checkpoints
 from octavo.assembly import Loaded, least_bytes, load, planning
 from octavo.assembly.memory import free_after
-from octavo.assembly.words import words_of
+from octavo.assembly.tokenizer import tokenizer_and_template
 from octavo.bench import plan
 from octavo.bench.plan import plan_model
 from octavo.checkpoints import sources
@@ -58,9 +58,9 @@ def test_the_system_counts_the_same_within_three_percent(monkeypatch: pytest.Mon
     """
     user = EngineConfig("smollm2", **SMALL)  # type: ignore[arg-type]
     checkpoint = checkpoints.open_checkpoint(path := sources.resolve("smollm2"))
-    words = words_of(user, checkpoint, path)
+    made = tokenizer_and_template(user, checkpoint, path)
     for place in ("words", "planning"):
-        monkeypatch.setattr(f"octavo.assembly.{place}.words_of", lambda *_: words)
+        monkeypatch.setattr(f"octavo.assembly.{place}.tokenizer_and_template", lambda *_: made)
     monkeypatch.setattr(checkpoints, "open_checkpoint", lambda path: checkpoint)
     monkeypatch.setattr(planning, "open_checkpoint", lambda path, headers: checkpoint)
     planned = plan_model(user)

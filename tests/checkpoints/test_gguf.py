@@ -115,7 +115,7 @@ def test_released_pages_read_the_same_again(write: Write) -> None:
 def test_words_are_forgotten_but_not_their_number(write: Write) -> None:
     file = open_gguf(write(Draft().bytes()))
     file.config |= {"tokenizer.ggml.tokens": ["a", "b"], "toy.words": ["c"]}
-    file.forget_words()
+    file.forget_tokenizer()
     assert len(file.config["tokenizer.ggml.tokens"]) == 2
     assert "a" not in file.config["tokenizer.ggml.tokens"]
     assert file.config["toy.words"] == ["c"]

@@ -13,7 +13,7 @@ import pytest
 from octavo.engine.core import EngineCore
 from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
 from octavo.params import RequestOutput, RequestOutputKind, SamplingParams
-from support.async_house import FREE, House, expected, house, run
+from support.async_harness import FREE, House, expected, house, run
 
 
 @pytest.mark.parametrize("depth", [1, 2])

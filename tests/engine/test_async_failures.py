@@ -12,7 +12,7 @@ from octavo.engine.output import Completion, Outputs, TextStream
 from octavo.engine.plan import NewRow
 from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.errors import EngineDeadError, RequestFailedError
-from support.async_house import FREE, House, expected, house, run
+from support.async_harness import FREE, House, expected, house, run
 
 
 def test_a_failed_request_raises_and_the_others_go_on() -> None:

@@ -19,7 +19,7 @@ from octavo.params import (
     SampledToken,
     SamplingParams,
 )
-from octavo.tokenizer.stop import StopMatcher
+from octavo.tokenizer.stop import StopStrings
 
 KINDS = list(RequestOutputKind)
 
@@ -44,7 +44,7 @@ class Letters:
 def processor() -> OutputProcessor:
     return OutputProcessor(
         Letters,
-        lambda params: StopMatcher(params.stop, params.include_stop_str_in_output),
+        lambda params: StopStrings(params.stop, params.include_stop_str_in_output),
         lambda i: chr(97 + i),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.assembly.memory import Pages, Room, plan_pages
+from octavo.assembly.memory import Pages, FreeMemory, plan_pages
 from octavo.config import EngineConfig
 from octavo.engine.request import RequestState
 from octavo.engine.tiers import SwapSpace
@@ -78,11 +78,11 @@ def test_large_steps_say_more() -> None:
 def test_memory_is_shared_with_the_pages() -> None:
     spec = KVSpec(num_kv_heads=2, head_dim=32, v_head_dim=32, dtype="f32")
     gib = 2**30
-    plan = plan_pages(Pages([spec], 4096, 1000, 16, swap_gib=1.0), Room(2 * gib, 0.5))
+    plan = plan_pages(Pages([spec], 4096, 1000, 16, swap_gib=1.0), FreeMemory(2 * gib, 0.5))
     assert plan.swap_space == gib
     assert plan.kv_cache <= gib / 2
     with pytest.raises(CapacityError, match="swap_space 4 GiB is more than the 2"):
-        plan_pages(Pages([spec], 4096, 1000, 16, swap_gib=4.0), Room(2 * gib, 0.5))
+        plan_pages(Pages([spec], 4096, 1000, 16, swap_gib=4.0), FreeMemory(2 * gib, 0.5))
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])

@@ -218,7 +218,7 @@ def test_rows_that_would_be_copied_are_refused_by_name(name: str, change: Callab
 
 def test_a_mask_that_would_be_copied_is_refused() -> None:
     each, words = Rows(1, 0), -(-VOCAB // 32)
-    with pytest.raises(ValueError, match="room is no array"):
+    with pytest.raises(ValueError, match="mask is no array"):
         each.decoder.step([0], [0], (), Asked([0], lambda *_: False, np.zeros(words, np.int64)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="incompatible function arguments"):
         each.decoder.redraw([0], np.zeros((1, words), np.int64))  # type: ignore[arg-type]
@@ -320,7 +320,7 @@ def test_what_a_refusal_raises_ends_the_step(threads: int) -> None:
     with pytest.raises(RuntimeError):
         each.decoder.step(rows, starts, (), Asked(rows, lambda index, token: "no", room))  # type: ignore[arg-type, return-value]
     for wrong in (None, room[1:]):
-        with pytest.raises(ValueError, match="room"):
+        with pytest.raises(ValueError, match="mask"):
             each.decoder.step(rows, starts, (), Asked(rows, raising, wrong))
     assert (each.lengths == before).all()
     with pytest.raises(ValueError, match="not the last step's"):

@@ -294,7 +294,7 @@ def test_a_text_that_has_ended_is_refused() -> None:
         output_processor(Words()).open(request)  # type: ignore[arg-type]
 
 
-# --- the public doors, with the real model ---------------------------------------------------------------
+# --- LLM and AsyncLLM, with the real model ---------------------------------------------------------------
 
 
 def test_prompts_may_bring_what_was_generated(smollm2_llm: Callable[..., LLM], fastest: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from octavo.assembly import limits_of
-from octavo.assembly.memory import Budget, Pages, Room, Shape, plan_pages, resolve
+from octavo.assembly.memory import Budget, Pages, FreeMemory, Shape, plan_pages, resolve
 from octavo.bench.resident import resident_bytes
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.engine.step_builder import StepBuilder
@@ -31,13 +31,13 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def test_pages_are_what_is_wanted_or_what_fits() -> None:
-    roomy = plan_pages(Pages(SPECS, 100, 4, 16), Room(10**12))
+    roomy = plan_pages(Pages(SPECS, 100, 4, 16), FreeMemory(10**12))
     assert roomy.num_pages == 4 * 7  # 7 pages hold 100 tokens
-    tight = plan_pages(Pages(SPECS, 8192, 64, 16), Room(PER_TOKEN * 16 * 21, 0.5))
+    tight = plan_pages(Pages(SPECS, 8192, 64, 16), FreeMemory(PER_TOKEN * 16 * 21, 0.5))
     assert tight.num_pages == 10
     assert tight.kv_cache == 10 * 16 * PER_TOKEN
     assert tight.num_tokens == 160
-    assert plan_pages(Pages(SPECS, 8192, 64, 16, 33), Room(10**12)).num_pages == 33
+    assert plan_pages(Pages(SPECS, 8192, 64, 16, 33), FreeMemory(10**12)).num_pages == 33
 
 
 def test_the_scheduler_and_the_programs_mean_the_same_rows_of_logits() -> None:
@@ -52,19 +52,19 @@ def test_the_scheduler_and_the_programs_mean_the_same_rows_of_logits() -> None:
 
 def test_less_than_a_page_is_refused_with_its_size() -> None:
     with pytest.raises(CapacityError, match=str(PER_TOKEN * 16)):
-        plan_pages(Pages(SPECS, 8192, 64, 16), Room(PER_TOKEN * 16 - 1, 1.0))
+        plan_pages(Pages(SPECS, 8192, 64, 16), FreeMemory(PER_TOKEN * 16 - 1, 1.0))
 
 
 def test_more_pages_than_memory_are_refused_with_what_fits() -> None:
     with pytest.raises(CapacityError, match="enough for 21 pages"):
-        plan_pages(Pages(SPECS, 8192, 64, 16, 22), Room(PER_TOKEN * 16 * 21))
-    assert plan_pages(Pages(SPECS, 8192, 64, 16, 21), Room(PER_TOKEN * 16 * 21)).num_pages == 21
+        plan_pages(Pages(SPECS, 8192, 64, 16, 22), FreeMemory(PER_TOKEN * 16 * 21))
+    assert plan_pages(Pages(SPECS, 8192, 64, 16, 21), FreeMemory(PER_TOKEN * 16 * 21)).num_pages == 21
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "int8", "int16"])
 def test_the_plan_is_what_gets_allocated(dtype: str) -> None:
     specs = [KVSpec(2, 8, 8, dtype)] * 3
-    plan = plan_pages(Pages(specs, 64, 2, 16), Room(10**9))
+    plan = plan_pages(Pages(specs, 64, 2, 16), FreeMemory(10**9))
     assert ReferenceKVCache(specs, plan.num_pages, plan.page_size).nbytes == plan.kv_cache
 
 

@@ -1,4 +1,4 @@
-"""APIs are found in folders of the server, and each speaks its own errors, from the doors too."""
+"""APIs are found in folders of the server, and each speaks its own errors, from the limits in front of it too."""
 
 from __future__ import annotations
 

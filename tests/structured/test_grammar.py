@@ -149,8 +149,8 @@ def test_a_row_asked_alone_has_the_mask_that_it_has_in_a_batch(make: ConstraintC
         batch = rows.batch([row], [1])
         assert batch.mask is not None
         assert rows.mask(row) is None
-        assert rows.room.tolist() == batch.mask[0].tolist()
-        assert np.flatnonzero(allowed(rows.room, vocab)).tolist() == [*expected]
+        assert rows.row_mask.tolist() == batch.mask[0].tolist()
+        assert np.flatnonzero(allowed(rows.row_mask, vocab)).tolist() == [*expected]
     assert not rows.take(3, ord("a"))
     assert "grammar" in (rows.mask(3) or "")
 

@@ -89,9 +89,9 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     Raises:
         OctavoError: one line that names what is wrong; nothing keeps running.
     """
-    from octavo.assembly.memory import Shape, budget_of, page_specs, room_for
+    from octavo.assembly.memory import Shape, budget_of, page_specs, free_memory_of
     from octavo.assembly.pages import content_hash, kv_cache_of, page_file_of
-    from octavo.assembly.words import words_of
+    from octavo.assembly.tokenizer import tokenizer_and_template
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.generation import decoder_prompt, read_generation
     from octavo.checkpoints.sources import resolve as find
@@ -110,8 +110,8 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     backend.report(phases.tell)
     phases.done("device")
     # Before the weights, not beside them: what it takes to make a tokenizer is gone again when they come.
-    tokenizer, template = words_of(user, checkpoint, path)
-    checkpoint.forget_words()
+    tokenizer, template = tokenizer_and_template(user, checkpoint, path)
+    checkpoint.forget_tokenizer()
     return_freed()
     phases.done("tokenizer")
     model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
@@ -120,8 +120,8 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     generation = read_generation(path)
     begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
     specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
-    room = room_for(user, model, backend)
-    memory, config = budget_of(user, Shape.of(model, backend, specs), weight_bytes, room)
+    free_memory = free_memory_of(user, model, backend)
+    memory, config = budget_of(user, Shape.of(model, backend, specs), weight_bytes, free_memory)
     first_block = memory.num_pages + (config.window is not None)
     kv, spare = kv_cache_of(memory, backend, specs, first_block)
     if swap := memory.num_swap_pages:

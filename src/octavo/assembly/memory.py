@@ -1,9 +1,9 @@
 """From what is free to pages, and from pages to the engine's numbers. The code that plans is what allocates.
 
-Shape    what a model is, as far as memory counts: from its layers' KVSpecs and lengths
-Pages    what pages a user wants of it, in tokens, sequences and bytes
-Room     what is free, on the machine or a device
-Budget   what is given to weights, pages and swap space; resolve() makes a SchedulerConfig of it
+Shape       what a model is, as far as memory counts: from its layers' KVSpecs and lengths
+Pages       what pages a user wants of it, in tokens, sequences and bytes
+FreeMemory  what is free, on the machine or a device
+Budget      what is given to weights, pages and swap space; resolve() makes a SchedulerConfig of it
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeMemory:
     """Bytes that are free, weights loaded already.
 
     Attributes:
@@ -145,7 +145,7 @@ class Budget:
         return self.num_pages * self.page_size
 
 
-def budget_of(user: EngineConfig, shape: Shape, weights: int, room: Room) -> tuple[Budget, SchedulerConfig]:
+def budget_of(user: EngineConfig, shape: Shape, weights: int, free_memory: FreeMemory) -> tuple[Budget, SchedulerConfig]:
     """The pages that fit, and the engine's numbers with them.
 
     Args:
@@ -170,11 +170,11 @@ def budget_of(user: EngineConfig, shape: Shape, weights: int, room: Room) -> tup
         shape.specs, length, user.max_num_seqs, user.page_size,
         num_pages=user.num_pages, sliding=sliding, num_sliding_pages=user.num_sliding_pages, swap_gib=user.swap_space,
     )  # fmt: skip
-    budget = plan_pages(wanted, room, weights)
+    budget = plan_pages(wanted, free_memory, weights)
     return budget, resolve(user, shape, budget)
 
 
-def room_for(user: EngineConfig, model: Model, backend: Backend, free: int | None = None) -> Room:
+def free_memory_of(user: EngineConfig, model: Model, backend: Backend, free: int | None = None) -> FreeMemory:
     """What pages may take: of a device's memory where the backend has one, else of the machine's.
 
     Args:
@@ -183,22 +183,22 @@ def room_for(user: EngineConfig, model: Model, backend: Backend, free: int | Non
     share = user.gpu_memory_utilization
     own = backend.page_budget(share, activation_reserve(user.max_num_seqs, model.vocab_size))
     free = available_memory() if free is None else free
-    return Room(free, share) if own is None else Room(own, 1.0, free)
+    return FreeMemory(free, share) if own is None else FreeMemory(own, 1.0, free)
 
 
-def plan_pages(wanted: Pages, room: Room, weights: int = 0) -> Budget:
+def plan_pages(wanted: Pages, free_memory: FreeMemory, weights: int = 0) -> Budget:
     """Pages for as many sequences as are wanted, if these fit in the share of what is free.
 
     Raises:
         CapacityError: not even one page fits.
     """
-    free, per_token = room.free, wanted.bytes_per_token
+    free, per_token = free_memory.free, wanted.bytes_per_token
     page = wanted.page_size * per_token
-    swap = _swapped_pages(wanted.swap_gib, page, free if room.system is None else room.system)
-    if room.system is None:
+    swap = _swapped_pages(wanted.swap_gib, page, free if free_memory.system is None else free_memory.system)
+    if free_memory.system is None:
         free -= swap * page
     sliding, sliding_page, sliding_pages = wanted.sliding, 0, 0
-    share = CPU_SHARE if room.share is None else room.share
+    share = CPU_SHARE if free_memory.share is None else free_memory.share
     budget = free if wanted.num_pages is not None else int(free * share)
     if sliding is None:
         most = wanted.max_num_seqs * wanted.longest

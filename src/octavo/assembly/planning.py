@@ -9,9 +9,9 @@ from pathlib import Path
 
 from octavo.assembly.engine import limits_of, states_of
 from octavo.assembly.loading import check_vocabulary, gpu_share, least_bytes
-from octavo.assembly.memory import Budget, Shape, budget_of, free_after, page_specs, room_for
+from octavo.assembly.memory import Budget, Shape, budget_of, free_after, page_specs, free_memory_of
 from octavo.assembly.pages import kv_cache_of
-from octavo.assembly.words import words_of
+from octavo.assembly.tokenizer import tokenizer_and_template
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.base import Checkpoint
 from octavo.checkpoints.sources import resolve as find
@@ -67,8 +67,8 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     if tokenizer is not None:
         check_vocabulary(tokenizer, model)
     specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
-    room = room_for(user, model, backend, free_after(weights, free))
-    budget, config = budget_of(user, Shape.of(model, backend, specs), weights, room)
+    free_memory = free_memory_of(user, model, backend, free_after(weights, free))
+    budget, config = budget_of(user, Shape.of(model, backend, specs), weights, free_memory)
     config = replace(config, num_swap_pages=budget.num_swap_pages)
     one = replace(budget, num_pages=1, num_swap_pages=0, num_sliding_pages=min(budget.num_sliding_pages, 1))
     kv, spare = kv_cache_of(one, backend, specs, 1)  # programs are as large, however many pages there are
@@ -110,7 +110,7 @@ def _tokenizer(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> Tokeni
     alone = path.is_dir() and not checkpoint.tensors
     if alone and not named and not (path / "tokenizer.json").exists():
         return None
-    tokenizer, _ = words_of(user, checkpoint, path)
-    checkpoint.forget_words()
+    tokenizer, _ = tokenizer_and_template(user, checkpoint, path)
+    checkpoint.forget_tokenizer()
     return_freed()
     return tokenizer

@@ -65,7 +65,7 @@ class Checkpoint(Protocol):
         """Over config and all bytes of the weights: the same wherever the files lie. Reads all of them."""
         ...
 
-    def forget_words(self) -> None:
+    def forget_tokenizer(self) -> None:
         """Let go of the vocabulary, once a tokenizer was made of it; its length stays in config."""
 
     def close(self) -> None:

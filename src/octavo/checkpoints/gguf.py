@@ -203,7 +203,7 @@ class GGUFCheckpoint:
             raise CheckpointError(f"{self.path.name} is closed")
         return hash_files(b"gguf ", [self._file])
 
-    def forget_words(self) -> None:
+    def forget_tokenizer(self) -> None:
         """See base.Checkpoint: of 262k words these lists are 40 MB."""
         for name in ("tokens", "scores", "token_type", "merges"):
             key = f"tokenizer.ggml.{name}"

@@ -56,7 +56,7 @@ class FolderCheckpoint:
             raise CheckpointError(f"{self.path.name} is closed")
         return hash_files(json.dumps(self.config, sort_keys=True).encode(), self._files)
 
-    def forget_words(self) -> None:
+    def forget_tokenizer(self) -> None:
         pass  # config.json holds none
 
     def close(self) -> None:

@@ -103,7 +103,7 @@ class Admission:
     def check_continuation(self, request: EngineRequest) -> None:
         """Whether an answer can be gone on with, or one of n be asked for alone.
 
-        Public doors ask this before they compile or detokenize: a grammar's matcher takes no id outside
+        LLM and AsyncLLM ask this before they compile or detokenize: a grammar's matcher takes no id outside
         the vocabulary, and the event loop would wait while an endless answer is detokenized.
 
         Raises:

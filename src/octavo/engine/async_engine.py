@@ -82,7 +82,7 @@ class AsyncEngine:
         each step it takes the whole inbox, so an abort takes effect within one step.
     3.  The outbox wakes the loop at most once a step, and not again before the loop has read it.
     4.  A reader is told of a step at once, and merges what its caller has not fetched, so slow callers
-        cost no queue. All queues are bounded by the requests in the house, and these by
+        cost no queue. All queues are bounded by the requests in the engine, and these by
         max_waiting + max_num_seqs.
     5.  A reader that leaves aborts its request; one that raises leaves, and no other one notices.
         The id stays in use until the core has confirmed the end.
@@ -207,7 +207,7 @@ class AsyncEngine:
         await asyncio.to_thread(self.stop)
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Stop after the step in progress and wait for it; requests in the house get EngineDeadError."""
+        """Stop after the step in progress and wait for it; requests in the engine get EngineDeadError."""
         with self._wake:
             self._stopping = True
             self._wake.notify()

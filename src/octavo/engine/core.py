@@ -323,5 +323,5 @@ class EngineCore:
         return self.scheduler.kv.reset_prefix_cache()
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless all books of the engine room agree. For tests; O(pages)."""
+        """Raise IntegrityError unless the scheduler's state agrees with its page tables. For tests; O(pages)."""
         self.scheduler.check_integrity()

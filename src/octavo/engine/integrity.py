@@ -1,4 +1,4 @@
-"""Whether the engine room's books agree: what tests ask after every step."""
+"""Whether the engine's state agrees with its page tables: what tests ask after every step."""
 
 from __future__ import annotations
 

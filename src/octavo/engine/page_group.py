@@ -134,7 +134,7 @@ class PageGroup:
     def leave(self, request: Request) -> None:
         """A request is about to release its table."""
 
-    # --- words ------------------------------------------------------------------------------------
+    # --- plans ------------------------------------------------------------------------------------
 
     def number(self, step: RowStep) -> None:
         """Say in a row's step which pages of this group its pages are."""
@@ -151,4 +151,4 @@ class PageGroup:
         return {}
 
     def check(self, running: Sequence[Request]) -> None:
-        """Raise IntegrityError unless the group's books and these requests agree. O(pages)."""
+        """Raise IntegrityError unless the group's state and these requests agree. O(pages)."""

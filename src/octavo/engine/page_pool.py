@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 
 class IntegrityError(RuntimeError):
-    """An invariant of the engine room is broken: a bug here, never the caller's fault."""
+    """An invariant of the engine is broken: a bug here, never the caller's fault."""
 
 
 def ensure(condition: bool, message: str) -> None:

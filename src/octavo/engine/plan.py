@@ -1,9 +1,9 @@
-"""The words between the engine and the runtime: StepPlan out, StepResult back. Plain ints only.
+"""The messages between the engine and the runtime: StepPlan out, StepResult back. Plain ints only.
 
     Scheduler.schedule() -> StepPlan -> Executor.submit -> Handle.result() -> StepResult -> update
 
 A request that runs owns a *row*, a small integer that stays its own until it ends or is preempted.
-The runner keeps per row what does not fit through this door at every step: token ids, page table,
+The runner keeps per row what would be too large to send with every step: token ids, page table,
 sampling parameters. Tokens sampled by the runner are appended to the row by the runner itself, so
 the engine may plan the next step before it has seen them.
 """

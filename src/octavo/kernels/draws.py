@@ -179,13 +179,13 @@ class Asked(NamedTuple):
     Attributes:
         refuses: is called with (place, token), in any order, each once and on the calling thread, while
             other rows are still drawn. A row whose token it refuses is drawn again, under the mask that it
-            leaves in the room.
-        room [ceil(vocab / 32)]: for that mask.
+            leaves in `mask`.
+        mask [ceil(vocab / 32)]: where it leaves that mask.
     """
 
     places: Sequence[int]
     refuses: Callable[[int, int], bool]
-    room: U32
+    mask: U32
 
 
 class Scored(NamedTuple):

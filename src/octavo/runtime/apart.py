@@ -61,7 +61,7 @@ class Apart:
         batch = self._gather([rows[at] for at in left], [starts[at] + 1 for at in left]) if left else None
         if others.asked:
             refusals = Refusals(self._samplings, rows)
-            asked = Asked(others.asked, refusals, self._samplings.room)
+            asked = Asked(others.asked, refusals, self._samplings.row_mask)
         scores = self._room(others)
         drawn = self._decoder.step(rows, starts, left, asked, Scored(others.scored, scores))
         results: dict[int, SampledToken | RowError] = {}

@@ -16,7 +16,7 @@ from octavo.sampling.rows import SamplingRows
 class Refusals:
     """Whether a row's token is refused: Asked.refuses. Allowed ones are appended.
 
-    A refused row's mask is then in samplings.room.
+    A refused row's mask is then in samplings.row_mask.
 
     Args:
         rows [R]: of the step, in its order.

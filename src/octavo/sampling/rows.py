@@ -30,7 +30,7 @@ class SamplingRows:
         mask_threads: compute the masks of rows with grammars.
 
     Attributes:
-        room [ceil(V / 32)]: where mask() leaves its answer.
+        row_mask [ceil(V / 32)]: where mask() leaves its answer.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class SamplingRows:
         self._rows = np.zeros(max_rows, ROW)
         self._wishes: dict[int, Wishes] = {}  # of rows that have any
         self._limit_masks = LimitMasks(vocab_size, mask_threads)
-        self.room = full_mask(1, vocab_size)[0]
-        self._room_pointer = self.room.ctypes.data
+        self.row_mask = full_mask(1, vocab_size)[0]
+        self._mask_pointer = self.row_mask.ctypes.data
         self._gathered_rows: Sequence[int] | None = None
         self._nothing = TokenLists.none(0)
         self._gathered = self._rows[:0], self._nothing
@@ -141,16 +141,16 @@ class SamplingRows:
         return self._limits_of(row).take(token)
 
     def mask(self, row: int) -> str | None:
-        """Set `room` to what may follow in a row whose token was not taken; why that is not known."""
+        """Set `row_mask` to what may follow in a row whose token was not taken; why that is not known."""
         alone = self._limits_of(row).alone
         if alone is not None:
             try:
-                alone.fill(self.room, self._room_pointer)
+                alone.fill(self.row_mask, self._mask_pointer)
             except ConstraintError as error:
                 return str(error)
             return None
         mask, errors = self.masks_after([row])
-        self.room[:] = mask[0]
+        self.row_mask[:] = mask[0]
         return errors.get(0)
 
     def append_masked(self, row: int, token: int) -> None:

@@ -3,7 +3,7 @@
 Every file of such a folder that brings a `router` (fastapi.APIRouter) is served. Beside it may stand
 
     dialect   how errors are said, and how streams end; else that of the folder's __init__.py, else OpenAI's
-    rules     {path: Rules} for those of its paths of which the doors ask something special
+    rules     {path: Rules} for those of its paths whose limits are special
 
 Files whose names begin with an underscore are left alone.
 """
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the doors ask of a request to a path.
+    """What LimitsMiddleware asks of a request to a path.
 
     Attributes:
         keyed: an API key, where the server has any.
@@ -110,7 +110,7 @@ def find() -> list[Endpoints]:
 
 
 def table(every: list[Endpoints]) -> Paths:
-    """What the doors ask at each path, and in whose words they refuse.
+    """What LimitsMiddleware asks at each path, and in whose words they refuse.
 
     Raises:
         EndpointError: two files serve one route, or one path in two dialects.

@@ -17,7 +17,7 @@ from octavo.errors import OctavoError
 from octavo.server import apis
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError
-from octavo.server.limits import Doors
+from octavo.server.limits import LimitsMiddleware
 from octavo.server.metrics import Metrics
 from octavo.server.state import ServerSettings, ServerState
 
@@ -44,7 +44,7 @@ def create_app(engine: ServedEngine | None, settings: ServerSettings | None = No
         app.include_router(each.router)
     for kind in (OctavoError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, functools.partial(_error, paths))
-    app.add_middleware(Doors, state=state, paths=paths)
+    app.add_middleware(LimitsMiddleware, state=state, paths=paths)
     # FastAPI's documented way to bring one's own document; its types do not know it.
     app.openapi = lambda: _openapi(app, endpoints)  # type: ignore[method-assign]
     if engine is not None:

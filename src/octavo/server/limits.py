@@ -1,4 +1,4 @@
-"""The doors a request passes before any endpoint sees it: key, size, and how many at once.
+"""The limits that a request must keep before any endpoint sees it: key, size, and how many at once.
 
 What they ask, and in whose words they refuse, is the path's: see apis.Paths.
 
@@ -20,7 +20,7 @@ DRAIN_BYTES = 64 << 20
 with unread data resets it, and the client would never see why."""
 
 
-class Doors:
+class LimitsMiddleware:
     """Authentication, body size and concurrency, in this order."""
 
     def __init__(self, app: ASGIApp, state: ServerState, paths: Paths) -> None:
@@ -44,7 +44,7 @@ class Doors:
                 entered = True
                 receive = await self._body(scope, receive)
             await self.app(scope, receive, counted)
-        except ClientGoneError:
+        except ClientDisconnectedError:
             pass
         except Exception as error:
             if counted.started:
@@ -83,7 +83,7 @@ def plain(scope: Scope) -> Scope:
     return {**scope, **changes} if changes else scope
 
 
-class ClientGoneError(Exception):
+class ClientDisconnectedError(Exception):
     """The connection closed before the request was complete."""
 
 
@@ -92,7 +92,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> Receive:
 
     Raises:
         ApiError: 413, more than limit bytes.
-        ClientGoneError: the client left in the middle.
+        ClientDisconnectedError: the client left in the middle.
     """
     declared = dict(scope["headers"]).get(b"content-length", b"0")
     too_large = declared.isdigit() and len(declared) < 20 and int(declared) > limit
@@ -102,7 +102,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> Receive:
         while more and size <= DRAIN_BYTES:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise ClientGoneError
+                raise ClientDisconnectedError
             part = message.get("body", b"")
             size, more = size + len(part), message.get("more_body", False)
             too_large = too_large or size > limit

@@ -83,13 +83,13 @@ def test_what_has_no_memory_may_be_tried_in_smaller_steps(monkeypatch: pytest.Mo
 
 def test_a_gpus_swap_space_lies_in_the_systems_memory() -> None:
     """It takes nothing from the pages, and must fit there."""
-    from octavo.assembly.memory import Pages, Room, plan_pages
+    from octavo.assembly.memory import Pages, FreeMemory, plan_pages
     from octavo.errors import CapacityError
 
     specs, gib = [KVSpec(2, 64, 64, "f16")], 2**30
-    alone = plan_pages(Pages(specs, 1 << 30, 8, 16), Room(4 * gib, 1.0))
-    beside = plan_pages(Pages(specs, 1 << 30, 8, 16, swap_gib=6.0), Room(4 * gib, 1.0, 8 * gib))
+    alone = plan_pages(Pages(specs, 1 << 30, 8, 16), FreeMemory(4 * gib, 1.0))
+    beside = plan_pages(Pages(specs, 1 << 30, 8, 16, swap_gib=6.0), FreeMemory(4 * gib, 1.0, 8 * gib))
     assert beside.num_pages == alone.num_pages
     assert beside.swap_space == 6 * gib
     with pytest.raises(CapacityError, match=r"swap_space 6 GiB is more than the 5\.0 GiB"):
-        plan_pages(Pages(specs, 1 << 30, 8, 16, swap_gib=6.0), Room(4 * gib, 1.0, 5 * gib))
+        plan_pages(Pages(specs, 1 << 30, 8, 16, swap_gib=6.0), FreeMemory(4 * gib, 1.0, 5 * gib))

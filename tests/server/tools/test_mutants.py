@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from octavo.server.tools import ToolParser, hermes
 from octavo.server.tools.reasoning import ReasoningSplitter
-from octavo.tokenizer.stop import StopMatcher
+from octavo.tokenizer.stop import StopStrings
 
 TEXT = 'Well. <tool_call>\n{"name": "now", "arguments": {}}\n</tool_call> <tool'
 THOUGHT = "<think>Hm.</think>\nYes."
@@ -41,12 +41,12 @@ def stops_agree() -> bool:
     """Whether aab is found in aaab whole and cut, and nothing is held for nothing."""
 
     def read(pieces: list[str]) -> tuple[str, str | None]:
-        matcher = StopMatcher(["aab"])
+        matcher = StopStrings(["aab"])
         fed = [matcher.feed(piece) for piece in pieces]
         return "".join(safe for safe, _ in fed), fed[-1][1]
 
     found = all(read(["aaab"[:i], "aaab"[i:]]) == ("a", "aab") for i in range(4))
-    return found and StopMatcher(["aab"]).feed("aaac") == ("aaac", None)
+    return found and StopStrings(["aab"]).feed("aaac") == ("aaac", None)
 
 
 CHECKS = [tool_splits_agree, thought_splits_agree, stops_agree]
@@ -64,8 +64,8 @@ def test_the_checks_hold(check: Callable[[], bool]) -> None:
         (ToolParser, "_may_begin", lambda self, at: False, tool_splits_agree),
         (ReasoningSplitter, "_inside", lambda self: self._take(len(self._buffer)), thought_splits_agree),
         (ReasoningSplitter, "finish", lambda self: ("", ""), thought_splits_agree),
-        (StopMatcher, "_link", lambda self: None, stops_agree),
-        (StopMatcher, "_step", lambda self, state, char: self._next[state].get(char, 0), stops_agree),
+        (StopStrings, "_link", lambda self: None, stops_agree),
+        (StopStrings, "_step", lambda self, state, char: self._next[state].get(char, 0), stops_agree),
     ],
 )
 def test_mutants_are_caught(

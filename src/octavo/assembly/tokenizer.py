@@ -1,4 +1,4 @@
-"""A model's words: its tokenizer and its chat template, or those that the user gave in their place."""
+"""A model's tokenizer and chat template, or those that the user gave in their place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo.tokenizer.folder import from_folder
 from octavo.tokenizer.gguf import from_gguf
 
 
-def words_of(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Tokenizer, ChatTemplate]:
+def tokenizer_and_template(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Tokenizer, ChatTemplate]:
     """The tokenizer and the chat template: the model's own, or what the user gave."""
     if user.tokenizer is not None:
         try:

@@ -16,7 +16,7 @@ from octavo.engine.output import OutputProcessor, Outputs
 from octavo.engine.plan import StepPlan
 from octavo.engine.request import EngineRequest
 from octavo.params import RequestOutput, SamplingParams
-from octavo.tokenizer.stop import StopMatcher
+from octavo.tokenizer.stop import StopStrings
 from support.toy_executor import EOS, Done, Toy, ToyExecutor, alone
 
 FREE = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.0)
@@ -81,7 +81,7 @@ class House:
         self.executor = GatedExecutor(gated=gated)
         self.core = EngineCore(Admission(config, frozenset({EOS}), 64), self.executor, steps_in_flight=depth)
         self.executor.references = self.core.scheduler.kv.pool.references
-        self.texts = OutputProcessor(Letters, lambda params: StopMatcher(params.stop))
+        self.texts = OutputProcessor(Letters, lambda params: StopStrings(params.stop))
         self.engine = AsyncEngine(self.core, **engine)
 
     async def collect(
