@@ -21,7 +21,7 @@ from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
-from octavo.engine.plan import Executor, StepPlan, StepResult
+from octavo.engine.step_plan import Executor, StepPlan, StepResult
 from octavo.params import SamplingParams
 from octavo.runtime.runner import ModelRunner
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from octavo.config import SchedulerConfig
 from octavo.engine.cost import CostModel
-from octavo.engine.plan import StepPlan, StepResult
+from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.engine.request import EngineRequest, Request
 from octavo.engine.scheduler import Scheduler
 from octavo.lab.simulate import simulate

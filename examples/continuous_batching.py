@@ -11,7 +11,7 @@ from octavo.assembly import load
 from octavo.config import EngineConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
-from octavo.engine.plan import Executor, Handle, StepPlan
+from octavo.engine.step_plan import Executor, Handle, StepPlan
 from octavo.params import SamplingParams
 
 ROWS = 3

@@ -46,7 +46,7 @@ LEVEL = {room: level for level, rooms in enumerate(reversed(FLOORS)) for room in
 
 # Doors that the floors alone would not allow, each with its reason.
 DOORS = {
-    ("runtime", "octavo.engine.plan"),  # the plain words of the executor protocol
+    ("runtime", "octavo.engine.step_plan"),  # the plain words of the executor protocol
     ("engine", "octavo.config"),  # SchedulerConfig: the numbers it is built from
 }
 ROOF = ("", "__main__")  # the package itself, which names what is in the rooms
@@ -177,7 +177,7 @@ def _is_stdlib(module: str) -> bool:
     [
         ("octavo.engine.core", "def f():\n    import octavo.runtime.runner", True),
         ("octavo.engine.core", "from ..config import SchedulerConfig", False),
-        ("octavo.runtime.runner", "from octavo.engine.plan import StepPlan", False),
+        ("octavo.runtime.runner", "from octavo.engine.step_plan import StepPlan", False),
         ("octavo.runtime.runner", "from octavo.engine.planner import X", True),
         ("octavo.runtime.runner", "from octavo.engine import scheduler", True),
         ("octavo.runtime.runner", "from octavo.spec.ngram import X", False),

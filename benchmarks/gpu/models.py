@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from octavo.kernels.cuda.weight import CudaWeight, Part
+from octavo.kernels.cuda.weight import CudaWeight, PackedRows
 from octavo.kernels.ops import Activation, AttentionSpec, KVSpec
 from octavo.kernels.weight import Layout
 from octavo.layers.attention import Attention
@@ -95,10 +95,10 @@ class Model:
         device, make = self.backend.device, self._generator
         if kind == "dense":
             values = torch.randn((n, k), generator=make, device=device, dtype=self.backend.dtype) * k**-0.5
-            return CudaWeight([Part(Layout.F32, n, k, values)], gated)
+            return CudaWeight([PackedRows(Layout.F32, n, k, values)], gated)
         values = torch.randint(0, 256, (k // 32, n, 16), generator=make, device=device, dtype=torch.uint8)
         scale = torch.full((k // 32, n), k**-0.5 / 4.6, device=device, dtype=torch.float16)
-        return CudaWeight([Part(Layout.U4, n, k, values, scale, scale * -7.5)], gated)
+        return CudaWeight([PackedRows(Layout.U4, n, k, values, scale, scale * -7.5)], gated)
 
 
 def weights_of(layer: DecoderLayer) -> list[Any]:

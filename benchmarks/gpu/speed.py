@@ -334,7 +334,7 @@ def flex_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callabl
 
 
 def device_queries(device: torch.device, count: int, context: int, query: int, width: int) -> Any:
-    from octavo.kernels.cuda.attention_plan import Queries
+    from octavo.kernels.cuda.attention_shape import Queries
 
     def ints(values: Any) -> torch.Tensor:
         return torch.tensor(np.asarray(values, np.int32), device=device)

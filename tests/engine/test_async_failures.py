@@ -9,7 +9,7 @@ import pytest
 
 from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
 from octavo.engine.output import Completion, Outputs, TextStream
-from octavo.engine.plan import NewRow
+from octavo.engine.step_plan import NewRow
 from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.errors import EngineDeadError, RequestFailedError
 from support.async_harness import FREE, House, expected, house, run

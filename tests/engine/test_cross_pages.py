@@ -13,7 +13,7 @@ from octavo.engine.cross_pages import EncoderOutput, CrossPages
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.plan import EncoderInput, NewRow
+from octavo.engine.step_plan import EncoderInput, NewRow
 from octavo.engine.request import Namespace, Request
 from octavo.engine.step_builder import StepBuilder
 from octavo.errors import InvalidRequestError

@@ -247,14 +247,14 @@ def keep_what_is_damaged(patch: pytest.MonkeyPatch) -> None:
 
 def save_too_late(patch: pytest.MonkeyPatch) -> None:
     """A plan later the page may hold something else."""
-    plan = DiskTier.plan
+    plan = DiskTier.next_saves
 
     def mutant(self: DiskTier) -> Any:
         late = self.__dict__.setdefault("late", [])
         late.append(plan(self))
         return late.pop(0) if len(late) > 1 else ()
 
-    patch.setattr(DiskTier, "plan", mutant)
+    patch.setattr(DiskTier, "next_saves", mutant)
 
 
 def name_pages_by_their_own_tokens(patch: pytest.MonkeyPatch) -> None:

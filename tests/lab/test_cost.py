@@ -11,7 +11,7 @@ import pytest
 
 from octavo.bench.driver import Driver
 from octavo.engine.cost import CostModel
-from octavo.engine.plan import RowStep, StepPlan
+from octavo.engine.step_plan import RowStep, StepPlan
 from octavo.errors import InvalidRequestError
 from octavo.lab.cost import calibrate, features, fit
 

@@ -16,7 +16,7 @@ import pytest
 import octavo
 from octavo import LLM
 from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
-from octavo.engine.plan import StepPlan, StepResult
+from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import EngineDeadError, InvalidRequestError, OctavoError
 from octavo.params import BeamSearchParams, SamplingParams

@@ -19,7 +19,7 @@ from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.page_group import NO_PAGE
 from octavo.engine.page_groups import SLIDING, SELF, GroupSpec
 from octavo.engine.page_pool import ensure
-from octavo.engine.plan import StepPlan
+from octavo.engine.step_plan import StepPlan
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import EngineRequest, Request, RequestState
 from octavo.engine.windows import Windows

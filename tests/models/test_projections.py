@@ -15,10 +15,10 @@ from models.tiny import VARIANTS
 from octavo.checkpoints import open_checkpoint
 from octavo.kernels.ops import PackedWeight
 from octavo.kernels.reference import ReferenceBackend, ReferenceWeight
-from octavo.layers.linear import Linear, Part, Role, Split, Use
+from octavo.layers.linear import Linear, SourceRows, Role, Split, Use
 from octavo.models.config import DecoderConfig
 from octavo.models.families.deepseek_v2 import DeepSeekConfig
-from octavo.models.loader import Loader, parts_of
+from octavo.models.loader import Loader, sources_of
 from octavo.models.registry import Model, family
 
 Folders = Callable[[str, str], Path]
@@ -84,9 +84,9 @@ def test_names_and_roles(name: str, variant: str, tiny_folder: Folders) -> None:
     assert len(found) >= 4
     for path, linear in found:
         rows = linear.weight.shape[0]
-        assert linear.parts, path
-        assert [i for part in linear.parts for i in part.rows] == list(range(rows)), path
-        for part in linear.parts:
+        assert linear.sources, path
+        assert [i for part in linear.sources for i in part.rows] == list(range(rows)), path
+        for part in linear.sources:
             assert loader.has(f"{part.name}.weight"), f"{path}: no {part.name}"
             assert len(part.taken) == (linear.weight.shape[1] if part.transposed else len(part.rows))
             split, unit = expected(part.name)
@@ -106,7 +106,7 @@ def test_names_and_roles(name: str, variant: str, tiny_folder: Folders) -> None:
                 assert linear.role.unit == 1, part.name
             if split is ROWS:
                 assert len(part.rows) % linear.role.unit == 0
-        uses = {Use.ROUTER if re.search(ROUTERS, part.name) else Use.PROJECTION for part in linear.parts}
+        uses = {Use.ROUTER if re.search(ROUTERS, part.name) else Use.PROJECTION for part in linear.sources}
         assert {linear.role.use} == (uses if path != "model.stack.head" else {Use.HEAD}), path
 
 
@@ -117,7 +117,7 @@ def test_rows_are_those_of_the_file(name: str, variant: str, tiny_folder: Folder
     transposed = name == "gpt2"
     for path, linear in linears(model):
         whole = dense(linear.weight)
-        for part in linear.parts:
+        for part in linear.sources:
             stored = whole_matrix(loader, part, transposed and path != "model.stack.head")
             taken = np.asarray(part.taken)
             want = stored[taken].T if part.transposed else stored[taken]
@@ -129,7 +129,7 @@ def dense(weight: Any) -> Any:
     return weight.matrix
 
 
-def whole_matrix(loader: Loader, part: Part, transposed: bool) -> Any:
+def whole_matrix(loader: Loader, part: SourceRows, transposed: bool) -> Any:
     tensor = loader._checkpoint.tensors[loader._find(f"{part.name}.weight")[0]]
     matrix = tensor.data.view(np.float32).reshape(tensor.shape)
     return matrix.T if transposed else matrix
@@ -144,12 +144,12 @@ def test_no_weight_but_tables_is_without_a_name(tiny_folder: Folders) -> None:
 
 def test_parts_of_stacked_and_fused_matrices() -> None:
     order = np.array([2, 0, 1, 3])
-    stacked = parts_of([("q", 4, order), ("k", 2, None)], Role(Split.ROWS, 2))
+    stacked = sources_of([("q", 4, order), ("k", 2, None)], Role(Split.ROWS, 2))
     assert [(p.name, p.rows, list(p.taken)) for p in stacked] == [
         ("q", range(4), [2, 0, 1, 3]),
         ("k", range(4, 6), [0, 1]),
     ]
-    fused = parts_of([("qkv", 4, order)], Role(Split.ROWS, 1, (2, 1, 1)))
+    fused = sources_of([("qkv", 4, order)], Role(Split.ROWS, 1, (2, 1, 1)))
     assert [(p.name, p.rows, list(p.taken)) for p in fused] == [
         ("qkv", range(2), [2, 0]),
         ("qkv", range(2, 3), [1]),

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.engine.plan import EncoderInput, NewRow, RowStep
+from octavo.engine.step_plan import EncoderInput, NewRow, RowStep
 from octavo.params import SamplingParams
 from octavo.runtime.states import RequestStates, encoder_batch, gather_batch
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.engine.plan import NewRow, RowStep, StepPlan
+from octavo.engine.step_plan import NewRow, RowStep, StepPlan
 from octavo.params import SamplingParams
 from octavo.runtime.overlap import OverlappedRunner
 from octavo.runtime.runner import ModelRunner

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from octavo.engine.page_group import NO_PAGE
-from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
+from octavo.engine.step_plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SamplingParams
 from octavo.runtime.states import RequestStates, Window
 from support.random_driver import drive

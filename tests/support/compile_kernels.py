@@ -64,7 +64,7 @@ def main() -> int:
     import torch
 
     compiled = compile_only(int(sys.argv[1]))
-    from octavo.kernels.cuda import attention, gemv, rotary, rows
+    from octavo.kernels.cuda import attention, gemv, rotary, norms
     from octavo.kernels.cuda.backend import CudaBackend
     from support.cuda_shapes import draw, exercise
 

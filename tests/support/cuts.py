@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.engine.plan import EncoderInput
+from octavo.engine.step_plan import EncoderInput
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Inputs, KVCache, Limits, Ops, Program, Rows, Tensor
 from octavo.layers.decoder import tap_name

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from octavo.engine.page_group import NO_PAGE
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.plan import NewRow, RowStep, StepPlan, StepResult
+from octavo.engine.step_plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling.beam import BeamSearch
 from support.toy_sliding import SlidingPageError, ToySliding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.engine.page_group import NO_PAGE
-from octavo.engine.plan import RowStep, StepPlan
+from octavo.engine.step_plan import RowStep, StepPlan
 
 Content = list[int | None]
 

@@ -11,7 +11,7 @@ from octavo.config import MAX_IN_FLIGHT
 from octavo.engine.admission import Admission
 from octavo.engine.beams import begin_group
 from octavo.engine.page_pool import ensure
-from octavo.engine.plan import Executor, Handle, StepPlan
+from octavo.engine.step_plan import Executor, Handle, StepPlan
 from octavo.engine.request import EngineRequest, Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.stats import EngineStats, RowState, Snapshot

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.engine.plan import StepPlan
+from octavo.engine.step_plan import StepPlan
 from octavo.errors import InvalidRequestError
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from octavo.engine.disk_tier import DiskTier, PageFile
 from octavo.engine.page_keys import page_keys, root_key
-from octavo.engine.plan import StepPlan
+from octavo.engine.step_plan import StepPlan
 from octavo.engine.request import Request
 
 if TYPE_CHECKING:

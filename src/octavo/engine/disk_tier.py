@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.engine.page_pool import ensure
-from octavo.engine.plan import PageSave
+from octavo.engine.step_plan import PageSave
 from octavo.engine.tiers import Tier
 
 MAX_FETCHES = 4
@@ -145,7 +145,7 @@ class DiskTier(Tier):
                 self._pending.append((page, block, key))
                 self._saving += 1
 
-    def plan(self) -> tuple[PageSave, ...]:
+    def next_saves(self) -> tuple[PageSave, ...]:
         """What the next plan has to save."""
         self.poll()
         saves = tuple(self._pending)
@@ -162,7 +162,7 @@ class DiskTier(Tier):
         left = list(contents[: self._file.num_blocks])
         while True:
             self.settle()
-            if saves := self.plan():
+            if saves := self.next_saves():
                 yield saves
             size = self._file.max_saving
             if not left or not size:

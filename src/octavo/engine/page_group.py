@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from octavo.engine.plan import RowStep, StepPlan
+    from octavo.engine.step_plan import RowStep, StepPlan
     from octavo.engine.request import Request
     from octavo.engine.start import Start
     from octavo.engine.step_builder import StepBuilder

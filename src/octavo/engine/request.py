@@ -13,7 +13,7 @@ from octavo.params import RequestMetrics, SampledToken, SamplingParams
 if TYPE_CHECKING:
     from octavo.engine.cross_pages import EncoderOutput
     from octavo.engine.disk_tier import Fetch
-    from octavo.engine.plan import RowStep
+    from octavo.engine.step_plan import RowStep
     from octavo.engine.prefix_cache import Node
 
 STOP, LENGTH, ABORT, ERROR = "stop", "length", "abort", "error"

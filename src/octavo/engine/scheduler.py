@@ -15,7 +15,7 @@ from octavo.engine.integrity import check_queues
 from octavo.engine.kv_manager import Growth, KVManager, manager_of
 from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError, ensure
-from octavo.engine.plan import RowStep, StepPlan, StepResult
+from octavo.engine.step_plan import RowStep, StepPlan, StepResult
 from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, in_turns, take_back
@@ -151,7 +151,7 @@ class Scheduler:
             for victim in step.swapped:
                 self.kv.swap.forget(victim)  # nothing is executed, so nothing is saved
             return None
-        return step.build(self._next_step, tuple(self._freed), self.kv.disk.plan())
+        return step.build(self._next_step, tuple(self._freed), self.kv.disk.next_saves())
 
     def _continue(self, requests: list[tuple[Request, int]], step: StepBuilder) -> None:
         """Place running requests while budget is left."""

@@ -12,7 +12,7 @@ from octavo.engine.request import Request
 from octavo.engine.windows import Window
 
 if TYPE_CHECKING:
-    from octavo.engine.plan import RowStep, StepPlan
+    from octavo.engine.step_plan import RowStep, StepPlan
     from octavo.engine.start import Start
 
 

@@ -10,7 +10,7 @@ from octavo.engine.request import Request
 
 if TYPE_CHECKING:
     from octavo.engine.disk_tier import Fetch
-    from octavo.engine.plan import PageSave, StepPlan
+    from octavo.engine.step_plan import PageSave, StepPlan
 
 
 class SwapSpace:
@@ -83,7 +83,7 @@ class Tier:
     def release(self, fetch: Fetch | None) -> None:
         """Nobody reads these blocks for that request any more."""
 
-    def plan(self) -> tuple[PageSave, ...]:
+    def next_saves(self) -> tuple[PageSave, ...]:
         """What the next plan has to save."""
         return ()
 

@@ -11,7 +11,7 @@ from octavo.config import SchedulerConfig
 from octavo.engine.kv_manager import Growth, KVManager
 from octavo.engine.page_groups import SELF
 from octavo.engine.page_pool import ensure
-from octavo.engine.plan import StepResult
+from octavo.engine.step_plan import StepResult
 from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_builder import StepBuilder

@@ -11,7 +11,7 @@ import numpy as np
 
 from octavo.bench.workload import random_prompts
 from octavo.engine.cost import CostModel
-from octavo.engine.plan import StepPlan, StepResult
+from octavo.engine.step_plan import StepPlan, StepResult
 
 if TYPE_CHECKING:
     from octavo.bench.driver import Driver

@@ -19,7 +19,7 @@ from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
-from octavo.engine.plan import StepPlan, StepResult
+from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import InvalidRequestError, OverloadedError
@@ -53,7 +53,7 @@ class _Timed:
 
 
 class SimulatedExecutor:
-    """An engine.plan.Executor that draws token 1 for everybody and takes the time the model says.
+    """An engine.step_plan.Executor that draws token 1 for everybody and takes the time the model says.
 
     Attributes:
         steps, tokens: how many were computed; busy_s: how long that took.

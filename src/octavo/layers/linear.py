@@ -67,7 +67,7 @@ def heads_in(head_dim: int) -> Role:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class SourceRows:
     """Rows of a projection that come from one matrix of the checkpoint.
 
     Attributes:
@@ -90,13 +90,13 @@ class Linear:
     """y = x W^T + b.
 
     Attributes:
-        parts: where its rows come from, in order; (): nobody has said.
+        sources: where its rows come from, in order; (): nobody has said.
         role: how it may be divided, and what it is for.
     """
 
     weight: PackedWeight
     bias: F32 | None = None
-    parts: tuple[Part, ...] = ()
+    sources: tuple[SourceRows, ...] = ()
     role: Role = WHOLE
 
     def __call__(

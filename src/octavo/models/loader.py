@@ -16,7 +16,7 @@ from octavo.checkpoints.base import Checkpoint, StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import F32, Backend, PackedWeight, Rotary
 from octavo.kernels.weight import Array, Weight
-from octavo.layers.linear import HEAD, ROWS, Linear, Part, Role, Use
+from octavo.layers.linear import HEAD, ROWS, Linear, SourceRows, Role, Use
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rotary import rotary_tables
 from octavo.models.config import RopeConfig
@@ -140,13 +140,13 @@ class Loader:
         """The projection name.weight [N, K], with name.bias [N]; order rearranges the rows of both."""
         packed = self.pack([self.weight(f"{name}.weight", shape, order, transposed, role.use)])
         vector = self._bias(name, shape[0], order) if bias else None
-        return Linear(packed, vector, parts_of([(name, shape[0], order)], role), role)
+        return Linear(packed, vector, sources_of([(name, shape[0], order)], role), role)
 
     def stacked(self, parts: Sequence[Stacked], width: int, role: Role, bias: bool = False) -> Linear:
         """Several projections of one input as one: each (name, rows, order), stacked in this order."""
         packed = self.pack([self.weight(f"{name}.weight", (rows, width), o) for name, rows, o in parts])
         biases = [self._bias(name, rows, o) for name, rows, o in parts] if bias else []
-        return Linear(packed, np.concatenate(biases) if bias else None, parts_of(parts, role), role)
+        return Linear(packed, np.concatenate(biases) if bias else None, sources_of(parts, role), role)
 
     def split(
         self, name: str, shape: tuple[int, int], pieces: Sequence[Piece], bias: bool = False
@@ -158,7 +158,7 @@ class Loader:
             rows = piece.rows.reshape(-1)
             cut = weight.rows(rows)
             packed = self.pack([cut.transpose() if piece.transposed else cut])
-            part = Part(name, range(packed.shape[0]), rows, piece.transposed)
+            part = SourceRows(name, range(packed.shape[0]), rows, piece.transposed)
             found.append(Linear(packed, None if vector is None else vector[rows], (part,), piece.role))
         return found
 
@@ -166,7 +166,7 @@ class Loader:
         """A gate and an up projection, each of this shape, as one gated weight."""
         packed = self.pack([self.weight(f"{name}.weight", shape) for name in (gate, up)], gated=True)
         biases = [self._bias(name, shape[0], None) for name in (gate, up)] if bias else []
-        parts = parts_of([(name, shape[0], None) for name in (gate, up)], ROWS)
+        parts = sources_of([(name, shape[0], None) for name in (gate, up)], ROWS)
         return Linear(packed, np.concatenate(biases) if bias else None, parts, ROWS)
 
     def fused_gated(self, name: str, shape: tuple[int, int]) -> Linear:
@@ -175,7 +175,7 @@ class Loader:
         both = self.weight(f"{name}.weight", (2 * rows, shape[1]))
         packed = self.pack([both.rows(slice(rows)), both.rows(slice(rows, 2 * rows))], gated=True)
         role = replace(ROWS, sections=(rows, rows))
-        return Linear(packed, None, parts_of([(name, 2 * rows, None)], role), role)
+        return Linear(packed, None, sources_of([(name, 2 * rows, None)], role), role)
 
     def rms_norm(self, name: str, length: int, eps: float, unit: bool = False) -> RMSNorm:
         """unit: stored as w of a gain 1 + w."""
@@ -201,7 +201,7 @@ class Loader:
 
     def head(self, name: str, table: PackedWeight, tied: bool) -> Linear:
         """The head, of the embedding's shape: the embedding itself where tied."""
-        parts = parts_of([(self._tables[id(table)] if tied else name, table.shape[0], None)], HEAD)
+        parts = sources_of([(self._tables[id(table)] if tied else name, table.shape[0], None)], HEAD)
         if not tied:
             packed = self.pack([self.weight(f"{name}.weight", table.shape, use=Use.HEAD)], head=True)
             return Linear(packed, None, parts, HEAD)
@@ -308,17 +308,17 @@ class Loader:
         return replace(tensor, shape=tuple(tensor.shape[1:]), data=data)
 
 
-def parts_of(matrices: Sequence[Stacked], role: Role) -> tuple[Part, ...]:
+def sources_of(matrices: Sequence[Stacked], role: Role) -> tuple[SourceRows, ...]:
     """Where the rows of a projection come from that stacks these matrices; a matrix of several sections gives
     as many parts."""
-    parts: list[Part] = []
+    parts: list[SourceRows] = []
     start = 0
     for name, count, order in matrices:
         begin = 0
         for size in role.sections or (count,):
             end = begin + size
             taken = range(begin, end) if order is None else order[begin:end]
-            parts.append(Part(name, range(start + begin, start + end), taken))
+            parts.append(SourceRows(name, range(start + begin, start + end), taken))
             begin = end
         start += count
     return tuple(parts)

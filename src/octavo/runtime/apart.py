@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from octavo.engine.plan import SampledToken
+from octavo.engine.step_plan import SampledToken
 from octavo.kernels.draws import Asked, Scored, RowLogprobs
 from octavo.kernels.ops import RowDecoder
 from octavo.runtime.states import RequestStates

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from octavo.engine.plan import RowStep, SampledToken, StepResult
+from octavo.engine.step_plan import RowStep, SampledToken, StepResult
 from octavo.kernels.ops import RowDecoder
 from octavo.runtime.apart import Apart
 from octavo.sampling.native import ERRORS

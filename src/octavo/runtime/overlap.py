@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
+from octavo.engine.step_plan import Handle, RowStep, SampledToken, StepPlan, StepResult
 from octavo.kernels.draws import DeviceSteps, Pending
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from octavo.engine.plan import StepPlan
+from octavo.engine.step_plan import StepPlan
 from octavo.kernels.ops import KVCache, PageBytes
 from octavo.kernels.split_kv import SplitKVCache, parts_of
 from octavo.runtime.page_file import MappedPages

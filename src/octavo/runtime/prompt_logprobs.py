@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from octavo.engine.plan import NewRow, RowStep, SampledToken
+from octavo.engine.step_plan import NewRow, RowStep, SampledToken
 from octavo.kernels.ops import Program
 from octavo.runtime.states import RequestStates, gather_batch
 from octavo.sampling.sampler import Sampler

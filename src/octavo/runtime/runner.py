@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from octavo.engine.plan import Handle, RowStep, SampledToken, StepPlan, StepResult
+from octavo.engine.step_plan import Handle, RowStep, SampledToken, StepPlan, StepResult
 from octavo.kernels.ops import Backend, DecodeRows, Inputs, KVCache, Limits, Ops, Program, Tensor
 from octavo.models.registry import Embedder, EncoderDecoder, Model
 from octavo.runtime.apart import Apart
@@ -32,7 +32,7 @@ class Done:
 
 
 class ModelRunner:
-    """Owns the rows' states, the pages and the Program of one model. An engine.plan.Executor.
+    """Owns the rows' states, the pages and the Program of one model. An engine.step_plan.Executor.
 
     A step, in order:
     1. Freed rows forget, new rows start.

@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from octavo.engine.plan import EncoderInput, NewRow, RowStep
+from octavo.engine.step_plan import EncoderInput, NewRow, RowStep
 from octavo.kernels.forward_batch import I32, ForwardBatch
 
 I64 = npt.NDArray[np.int64]

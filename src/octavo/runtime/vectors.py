@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from octavo.engine.plan import NewRow, RowStep, SampledToken
+from octavo.engine.step_plan import NewRow, RowStep, SampledToken
 from octavo.kernels.ops import Program
 from octavo.runtime.states import RequestStates, gather_batch
 from octavo.sampling.sampler import RowError

@@ -268,7 +268,7 @@ def test_logits_are_f32_whatever_the_activations_are() -> None:
 @pytest.mark.parametrize("layer", [False, True])
 def test_a_norm_rounds_for_the_product_that_follows(dtype: str, layer: bool, monkeypatch: Any) -> None:
     """W8A8: norm and rounding in one kernel give the bits of one after the other; NaN and zeros too."""
-    from octavo.kernels.cuda import gemm, rows
+    from octavo.kernels.cuda import gemm, norms
     from octavo.kernels.cuda.integer import Rounded, round_rows
 
     rng, kind = np.random.default_rng(11), torch.float32 if dtype == "float32" else torch.float16
@@ -277,9 +277,9 @@ def test_a_norm_rounds_for_the_product_that_follows(dtype: str, layer: bool, mon
     x[3], added[3], x[5, 40] = 0, 0, float("nan")
     gain, bias = torch.tensor(normal(rng, 96)), torch.tensor(normal(rng, 96))
     for programs in (0, 8):  # rows by themselves, and several a program
-        how = rows.Norm(gain, bias if layer else None, 1e-5, layer)
-        total, made = rows.norm(x, added, how, programs, True)
-        again, plain = rows.norm(x, added, how, programs)
+        how = norms.Norm(gain, bias if layer else None, 1e-5, layer)
+        total, made = norms.norm(x, added, how, programs, True)
+        again, plain = norms.norm(x, added, how, programs)
         assert isinstance(made, Rounded)
         q, d = round_rows(plain)
         for one, other in ((total, again), (made.x, plain), (made.d, d)):

@@ -21,12 +21,12 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.cuda.attention_merge import fold, merge_kernel, sunk
-from octavo.kernels.cuda.attention_plan import Queries, shape_of
+from octavo.kernels.cuda.attention_shape import Queries, shape_of
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.kv import CudaKVLayer
 from octavo.kernels.cuda.launch import next_power_of_2
 from octavo.kernels.cuda.order import chained, in_turn
-from octavo.kernels.cuda.rows import tanh
+from octavo.kernels.cuda.norms import tanh
 from octavo.kernels.ops import AttentionSpec, Sight
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from octavo.kernels.coded import F8_GROUP, NF4_GROUP
 from octavo.kernels.cuda.launch import cdiv
-from octavo.kernels.cuda.weight import Part
+from octavo.kernels.cuda.weight import PackedRows
 from octavo.kernels.weight import Layout
 
 
@@ -85,7 +85,7 @@ def widen_coded_kernel(
 
 
 def widen_coded(
-    part: Part, y: torch.Tensor, ids: torch.Tensor | None, factor: float, added: torch.Tensor | None
+    part: PackedRows, y: torch.Tensor, ids: torch.Tensor | None, factor: float, added: torch.Tensor | None
 ) -> torch.Tensor:
     """gemm.widen of F8 and NF4: fill y [rows, K]."""
     assert part.scale is not None  # made by weight.pack

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from octavo.kernels.cuda.attention_plan import Queries
+from octavo.kernels.cuda.attention_shape import Queries
 from octavo.kernels.cuda.lane import Lane
 from octavo.kernels.forward_batch import ForwardBatch
 

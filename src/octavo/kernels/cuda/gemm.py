@@ -20,8 +20,8 @@ from octavo.kernels.cuda.coded import f8_steps, nf4_steps, widen_coded
 from octavo.kernels.cuda.gemv import row_product, serves
 from octavo.kernels.cuda.integer import Rounded, integer_steps, round_nearest, round_rows
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
-from octavo.kernels.cuda.rows import ACTIVATIONS, Epilogue, activate, epilogue, finish
-from octavo.kernels.cuda.weight import Part
+from octavo.kernels.cuda.norms import ACTIVATIONS, Epilogue, activate, epilogue, finish
+from octavo.kernels.cuda.weight import PackedRows
 from octavo.kernels.weight import BLOCK, Layout
 
 FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2, Layout.F8: 3, Layout.NF4: 4}
@@ -74,7 +74,7 @@ class Policy:
             return 0
         return 2 if self.exact or m >= ROUNDED_ROWS else 1
 
-    def alone(self, part: Part) -> bool:
+    def alone(self, part: PackedRows) -> bool:
         """Whether a single row has a kernel of its own: exact means one kernel for every M."""
         if self.exact or self.rounding(1, part.layout):
             return False
@@ -267,7 +267,7 @@ class Cut:
 
 def product(
     x: torch.Tensor,
-    part: Part,
+    part: PackedRows,
     y: torch.Tensor,
     end: Epilogue,
     policy: Policy,
@@ -303,7 +303,7 @@ def product(
 
 
 def launch(
-    xs: tuple[torch.Tensor, torch.Tensor], part: Part, y: torch.Tensor, end: Epilogue, work: Cut,
+    xs: tuple[torch.Tensor, torch.Tensor], part: PackedRows, y: torch.Tensor, end: Epilogue, work: Cut,
     programs: int, experts: Experts | None,
 ) -> None:  # fmt: skip
     """y [splits, M, width]; xs: x and, where rounding is 2, its steps. programs: the most."""
@@ -371,7 +371,7 @@ def widen_kernel(
 
 
 def widen(
-    part: Part,
+    part: PackedRows,
     dtype: torch.dtype,
     ids: torch.Tensor | None = None,
     factor: float = 1.0,

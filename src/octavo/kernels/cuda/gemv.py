@@ -21,12 +21,12 @@ from triton.runtime.interpreter import InterpretedFunction
 from octavo.kernels.cuda.integer import round_nearest
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.cuda.order import chained, in_turn
-from octavo.kernels.cuda.rows import ACTIVATIONS, activate, finish
-from octavo.kernels.cuda.weight import Part
+from octavo.kernels.cuda.norms import ACTIVATIONS, activate, finish
+from octavo.kernels.cuda.weight import PackedRows
 from octavo.kernels.weight import BLOCK, Layout
 
 if TYPE_CHECKING:
-    from octavo.kernels.cuda.rows import Epilogue
+    from octavo.kernels.cuda.norms import Epilogue
 
 INTERPRETED = isinstance(tl.sum, InterpretedFunction)
 FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2}
@@ -42,14 +42,14 @@ class Strip:
     ahead: bool = False
 
 
-def serves(part: Part) -> bool:
+def serves(part: PackedRows) -> bool:
     """Whether there is a product of one row for such weights."""
     return part.values.dim() == (2 if part.dense else 3) and (
         part.dense or (part.layout in FORMS and part.group == BLOCK)
     )
 
 
-def strip_of(part: Part, width: int, sms: int) -> Strip:
+def strip_of(part: PackedRows, width: int, sms: int) -> Strip:
     """As measured on an H100: few rows of W to a program where W is small, so that all multiprocessors read;
     many where it is large, as these lie together."""
     if part.dense:
@@ -254,7 +254,7 @@ def row_kernel(
     tl.store(y + n, z.to(y.dtype.element_ty), mask=n_ok)
 
 
-def row_product(x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, sms: int) -> torch.Tensor:
+def row_product(x: torch.Tensor, part: PackedRows, y: torch.Tensor, end: Epilogue, sms: int) -> torch.Tensor:
     """Fill y [1, width] with the epilogue of x W^T, x [1, K]. Returns y."""
     width = y.shape[1]
     strip = strip_of(part, width, sms)

@@ -16,8 +16,8 @@ import triton.language as tl
 
 from octavo.kernels.cuda.gemm import Experts, Policy, product
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
-from octavo.kernels.cuda.rows import Epilogue
-from octavo.kernels.cuda.weight import Part
+from octavo.kernels.cuda.norms import Epilogue
+from octavo.kernels.cuda.weight import PackedRows
 from octavo.kernels.ops import Activation, Routing
 
 
@@ -131,8 +131,8 @@ def moe(
     x: torch.Tensor,
     chosen: torch.Tensor,
     shares: torch.Tensor,
-    gate_up: Part,
-    down: Part,
+    gate_up: PackedRows,
+    down: PackedRows,
     activation: Activation,
     policy: Policy,
 ) -> torch.Tensor:

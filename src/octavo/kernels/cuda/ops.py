@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo.kernels.cuda import attention, moe, rotary, rows
+from octavo.kernels.cuda import attention, moe, rotary, norms
 from octavo.kernels.cuda.device_batch import DeviceBatch
 from octavo.kernels.cuda.gemm import Policy, product, widen
 from octavo.kernels.cuda.integer import Rounded
 from octavo.kernels.cuda.kv import CudaKVLayer
-from octavo.kernels.cuda.rows import Epilogue
-from octavo.kernels.cuda.weight import CudaWeight, Part, stack
+from octavo.kernels.cuda.norms import Epilogue
+from octavo.kernels.cuda.weight import CudaWeight, PackedRows, stack
 from octavo.kernels.ops import (
     F32,
     NO_NORMS,
@@ -52,7 +52,7 @@ class Constants:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._held: dict[int, tuple[F32, torch.Tensor]] = {}
-        self._experts: dict[int, tuple[object, Part]] = {}
+        self._experts: dict[int, tuple[object, PackedRows]] = {}
 
     def __call__(self, array: F32) -> torch.Tensor:
         held = self._held.get(id(array))
@@ -64,7 +64,7 @@ class Constants:
     def optional(self, array: F32 | None) -> torch.Tensor | None:
         return None if array is None else self(array)
 
-    def experts(self, weights: Sequence[PackedWeight]) -> Part:
+    def experts(self, weights: Sequence[PackedWeight]) -> PackedRows:
         """The weights stacked, at their first use."""
         held = self._experts.get(id(weights[0]))
         if held is None:
@@ -167,16 +167,16 @@ class CudaOps(Ops):
         return self._norm(x, gain, bias, eps, layer=True)
 
     def _norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float, layer: bool) -> Tensor:
-        how = rows.Norm(self._constants(gain), self._constants.optional(bias), eps, layer)
+        how = norms.Norm(self._constants(gain), self._constants.optional(bias), eps, layer)
         programs = 0 if self.policy.exact else 2 * self.policy.sms
         undone = isinstance(x.ref, Sum) and x.ref.done is None
         count = (x.ref.x if undone else value(x)).shape[0]
         # What follows a norm is a product: where that wants its rows rounded, they come so.
         rounds = self.policy.rounding(count, Layout.S8) == 2 and x.width % BLOCK == 0
         if undone:
-            x.ref.done, y = rows.norm(x.ref.x, x.ref.y, how, programs, rounds)
+            x.ref.done, y = norms.norm(x.ref.x, x.ref.y, how, programs, rounds)
         else:
-            _, y = rows.norm(value(x), None, how, programs, rounds)
+            _, y = norms.norm(value(x), None, how, programs, rounds)
         return Tensor(x.rows, x.width, y)
 
     def linear(
@@ -209,22 +209,22 @@ class CudaOps(Ops):
         return Tensor(x.rows, width, y)
 
     def _linear(
-        self, x: torch.Tensor, part: Part, y: torch.Tensor, end: Epilogue, sampled: bool,
+        self, x: torch.Tensor, part: PackedRows, y: torch.Tensor, end: Epilogue, sampled: bool,
         whole: Rounded | None,
     ) -> None:  # fmt: skip
         if self._by_cublas(x, part):
             z = self._matmul(x, part, sampled)
-            rows.epilogue(z[None], y, end)
+            norms.epilogue(z[None], y, end)
         else:
             product(x, part, y, end, self.policy, whole=whole)
 
-    def _by_cublas(self, x: torch.Tensor, part: Part) -> bool:
+    def _by_cublas(self, x: torch.Tensor, part: PackedRows) -> bool:
         if self.policy.exact or (x.shape[0] == 1 and self.policy.alone(part)):
             return False
         rounds = self.policy.rounds and part.quantized
         return part.dense or (x.shape[0] >= WIDEN_ROWS and not rounds)
 
-    def _matmul(self, x: torch.Tensor, part: Part, wide: bool) -> torch.Tensor:
+    def _matmul(self, x: torch.Tensor, part: PackedRows, wide: bool) -> torch.Tensor:
         """x W^T by cuBLAS, of the compute type; f32 where wide."""
         w = part.values if part.dense else widen(part, self.dtype)
         x = x.to(w.dtype)
@@ -238,7 +238,7 @@ class CudaOps(Ops):
         return Tensor(x.rows, x.width, Sum(value(x), value(y)))
 
     def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:
-        return Tensor(x.rows, x.width, rows.gate_rows(value(x), value(gate)))
+        return Tensor(x.rows, x.width, norms.gate_rows(value(x), value(gate)))
 
     def moe(
         self,
@@ -330,7 +330,7 @@ class CudaOps(Ops):
         return x
 
 
-def only(weight: CudaWeight) -> Part:
+def only(weight: CudaWeight) -> PackedRows:
     """The single part of a table."""
     if len(weight.parts) != 1:
         raise TypeError("an embedding is of one layout")

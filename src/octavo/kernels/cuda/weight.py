@@ -26,7 +26,7 @@ from octavo.kernels.weight import BLOCK, Array, Layout, Weight
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class PackedRows:
     """Rows of one layout. layout is F32 for every dense part, whatever its type.
 
     code: the numbers that NF4's codes mean.
@@ -63,7 +63,7 @@ class Part:
 class CudaWeight:
     """A packed matrix: parts of one layout each, stacked along the output rows."""
 
-    def __init__(self, parts: Sequence[Part], gated: bool) -> None:
+    def __init__(self, parts: Sequence[PackedRows], gated: bool) -> None:
         self.parts = tuple(parts)
         self._gated = gated
 
@@ -103,7 +103,7 @@ def pack(weights: Sequence[Weight], gated: bool, dtype: torch.dtype, device: tor
     return CudaWeight(parts, gated)
 
 
-def stack(weights: Sequence[CudaWeight]) -> Part:
+def stack(weights: Sequence[CudaWeight]) -> PackedRows:
     """Experts of one shape as one part [E, ...]. The experts become views of it: nothing is held twice.
 
     Raises:
@@ -137,28 +137,28 @@ def _form(w: Weight) -> tuple[Layout, int]:
     return (w.layout, w.group) if w.layout.quantized or w.layout.coded else (Layout.F32, 1)
 
 
-def _part(w: Weight, dtype: torch.dtype, device: torch.device) -> Part:
+def _part(w: Weight, dtype: torch.dtype, device: torch.device) -> PackedRows:
     n, k = w.shape
     if w.layout.coded:
         return _coded(w, device)
     if not w.layout.quantized:
-        return Part(Layout.F32, n, k, _tensor(w.values).to(device).to(dtype))
+        return PackedRows(Layout.F32, n, k, _tensor(w.values).to(device).to(dtype))
     values = _tensor(w.values).to(device).transpose(0, 1).contiguous()
     assert w.scale is not None  # checked by Weight
-    return Part(w.layout, n, k, values, _table(w.scale, device), _minima(w, device))
+    return PackedRows(w.layout, n, k, values, _table(w.scale, device), _minima(w, device))
 
 
-def _coded(w: Weight, device: torch.device) -> Part:
+def _coded(w: Weight, device: torch.device) -> PackedRows:
     n, k = w.shape
     assert w.scale is not None  # checked by Weight
     scale, codes = _table(w.scale, device), _tensor(w.values.view(np.uint8)).to(device)
     if w.layout is Layout.F8:
         if bool(((codes & 127) == 127).any()):
             raise CheckpointError("an FP8 weight holds NaN")
-        return Part(w.layout, n, k, codes, scale)
+        return PackedRows(w.layout, n, k, codes, scale)
     numbers = torch.stack([codes >> 4, codes & 15], dim=2).view(n, k // 64, 2, 32).transpose(0, 1)
     packed = numbers[:, :, 0] | numbers[:, :, 1] << 4
-    return Part(w.layout, n, k, packed.contiguous(), scale, code=torch.tensor(NF4_CODE, device=device))
+    return PackedRows(w.layout, n, k, packed.contiguous(), scale, code=torch.tensor(NF4_CODE, device=device))
 
 
 def _minima(w: Weight, device: torch.device) -> torch.Tensor | None:
@@ -176,7 +176,7 @@ def _table(table: Array, device: torch.device) -> torch.Tensor:
     return _tensor(table).to(device).t().contiguous()
 
 
-def _stack_rows(parts: list[Part]) -> Part:
+def _stack_rows(parts: list[PackedRows]) -> PackedRows:
     """Parts of one form along their rows."""
     if len(parts) == 1:
         return parts[0]
@@ -214,4 +214,4 @@ def _tensor(array: Array) -> torch.Tensor:
     return torch.from_numpy(native if native.flags.writeable else native.copy())
 
 
-__all__ = ["BLOCK", "CudaWeight", "Part", "pack", "stack"]
+__all__ = ["BLOCK", "CudaWeight", "PackedRows", "pack", "stack"]

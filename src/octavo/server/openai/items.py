@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from octavo.params import RequestOutput
 from octavo.server.generation import Generation
-from octavo.server.openai.reading import AnswerPart, Readers
+from octavo.server.openai.reading import AnswerDelta, Readers
 from octavo.server.tools import ToolCall
 
 
@@ -28,7 +28,7 @@ class Items:
 
     items: list[Item] = field(default_factory=list)
 
-    def add(self, part: AnswerPart) -> list[tuple[Item, bool, str]]:
+    def add(self, part: AnswerDelta) -> list[tuple[Item, bool, str]]:
         steps: list[tuple[Item, bool, str]] = []
         for kind, piece in (("reasoning", part.reasoning), ("text", part.content)):
             if piece:
@@ -56,7 +56,7 @@ class Totals:
 
 async def parts(
     generation: Generation, readers: Readers, totals: Totals
-) -> AsyncGenerator[tuple[RequestOutput, AnswerPart], None]:
+) -> AsyncGenerator[tuple[RequestOutput, AnswerDelta], None]:
     """What each step brings of the one completion; totals are kept up to date."""
     reader = readers.new()
     async with aclosing(generation.outputs()) as stream:

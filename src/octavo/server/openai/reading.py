@@ -43,7 +43,7 @@ class Readers:
 
 
 @dataclass(slots=True)
-class AnswerPart:
+class AnswerDelta:
     """What a piece of an answer brought."""
 
     reasoning: str = ""
@@ -77,8 +77,8 @@ class AnswerReader:
         self._splitter, self._parser = splitter, parser
         self.num_calls = 0
 
-    def feed(self, text: str, last: bool) -> AnswerPart:
-        part = AnswerPart(content=text)
+    def feed(self, text: str, last: bool) -> AnswerDelta:
+        part = AnswerDelta(content=text)
         if self._splitter is not None:
             part.reasoning, part.content = self._splitter.feed(text)
             if last:

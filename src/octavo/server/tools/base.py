@@ -62,7 +62,7 @@ class ToolFormat:
 
 
 @dataclass(slots=True)
-class Part:
+class Parsed:
     """What a piece of text brought: text to pass on, and complete calls."""
 
     text: str = ""
@@ -85,26 +85,26 @@ class ToolParser:
         self._called = False  # the last thing was a call
         self.count = 0
 
-    def feed(self, text: str) -> Part:
+    def feed(self, text: str) -> Parsed:
         """The next piece."""
-        part = Part()
+        parsed = Parsed()
         self._buffer += text
-        while self._step(part):
+        while self._step(parsed):
             pass
-        return part
+        return parsed
 
-    def finish(self) -> Part:
+    def finish(self) -> Parsed:
         """The text has ended."""
-        part = Part()
+        parsed = Parsed()
         if self._inside:
-            if self._format.end is not None or not self._block(self._buffer, part):
-                self._text(self._inside_text(), part)
+            if self._format.end is not None or not self._block(self._buffer, parsed):
+                self._text(self._inside_text(), parsed)
         else:
-            self._text("" if self._called and not self._buffer.strip() else self._buffer, part)
+            self._text("" if self._called and not self._buffer.strip() else self._buffer, parsed)
         self._buffer = self._inside = ""
-        return part
+        return parsed
 
-    def _step(self, part: Part) -> bool:
+    def _step(self, parsed: Parsed) -> bool:
         """Decide about the beginning of the buffer. False: more text is needed."""
         form = self._format
         if self._inside:
@@ -112,9 +112,9 @@ class ToolParser:
             if form.end is None or at < 0:
                 return False
             block, rest = self._buffer[:at], self._buffer[at + len(form.end) :]
-            if not self._block(block, part):
+            if not self._block(block, parsed):
                 self._buffer = block + form.end
-                self._text(self._inside_text(), part)
+                self._text(self._inside_text(), parsed)
             self._inside, self._buffer = "", rest
             return bool(rest)
         found = [(at, -len(mark), mark) for mark in form.start if (at := self._buffer.find(mark)) >= 0]
@@ -122,7 +122,7 @@ class ToolParser:
             at, _, mark = min(found)
             before = self._buffer[:at]
             if before.strip():
-                self._text(before.rstrip(), part)
+                self._text(before.rstrip(), parsed)
                 before = before[len(before.rstrip()) :]
             self._space = before
             self._inside, self._buffer = mark, self._buffer[at + len(mark) :]
@@ -131,7 +131,7 @@ class ToolParser:
         passed = self._buffer[: len(self._buffer) - keep]
         self._buffer = self._buffer[len(passed) :]
         if passed:
-            self._text(passed, part)
+            self._text(passed, parsed)
         return False
 
     _space = ""
@@ -161,7 +161,7 @@ class ToolParser:
     def _inside_text(self) -> str:
         return self._space + self._inside + self._buffer
 
-    def _block(self, block: str, part: Part) -> bool:
+    def _block(self, block: str, parsed: Parsed) -> bool:
         """Report a block's calls. False: it is none."""
         inner = self._inside + block if self._format.keep_start else block
         calls = self._format.parse(inner, self._tools)
@@ -169,16 +169,16 @@ class ToolParser:
             return False
         for call in calls:
             if self._most is None or self.count < self._most:
-                part.calls.append(call)
+                parsed.calls.append(call)
                 self.count += 1
         self._called = True
         return True
 
-    def _text(self, text: str, part: Part) -> None:
+    def _text(self, text: str, parsed: Parsed) -> None:
         if self._called and text:
             text = text.lstrip()
         if text:
-            part.text += "" if self._format.nothing_else else text
+            parsed.text += "" if self._format.nothing_else else text
             self._wrote, self._called = True, False
 
 
