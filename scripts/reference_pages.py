@@ -59,7 +59,7 @@ def models_page() -> str:
     lines += ["the stored bytes; the CPU backend holds FP8 and NF4 as f16, each number rounded once."]
     lines += ["", "## Aliases", "", row(("alias", "file", "MB", "from the package")), row(["---"] * 4)]
     for alias, source in ALIASES.items():
-        package = ", ".join(f"`{part.package}` {part.version}" for part in source.parts)
+        package = ", ".join(f"`{part.package}` {part.version}" for part in source.wheels)
         lines.append(row((f"`{alias}`", source.file_name, f"{source.size / 1e6:.0f}", package)))
     return "\n".join([*lines, ""])
 

@@ -10,7 +10,11 @@ from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError, UnsupportedError
 
 _FIELDS = {f.name for f in dataclasses.fields(EngineConfig)}
-_ALIASES = {"block_size": "page_size", "num_gpu_blocks_override": "num_pages", "num_local_pages": "num_sliding_pages"}
+_ALIASES = {
+    "block_size": "page_size",
+    "num_gpu_blocks_override": "num_pages",
+    "num_local_pages": "num_sliding_pages",
+}
 
 # What peers know and Octavo does not do: accepted only where it asks for what happens anyway.
 _HARMLESS: dict[str, tuple[object, ...]] = {

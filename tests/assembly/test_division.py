@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.assembly.memory import Budget, SlidingNeed, Pages, FreeMemory, divide, sliding_need, plan_pages
+from octavo.assembly.memory import Budget, FreeMemory, Pages, SlidingNeed, divide, plan_pages, sliding_need
 from octavo.config import pages_at_a_time
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec

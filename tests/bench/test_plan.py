@@ -189,7 +189,7 @@ def test_a_file_that_is_cut_is_planned_and_called_so(
 
 
 RECORDED = {
-    # weights, pages, activations, rows, pages of the pool, sliding ones, slots of the swap space, max_model_len
+    # weights, pages, activations, rows, pages of the pool, sliding pages, swap blocks, max_model_len
     "plain": ({}, 100793856, 724584960, 13910016, 2229504, 1906, 0, 0, 8192),
     "lengths": (
         {"max_model_len": 512, "max_num_seqs": 4},

@@ -175,7 +175,7 @@ class TestPull:
                 progress(done << 20, 100 << 20)
             return target
 
-        monkeypatch.setattr(hub, "pull", pull)
+        monkeypatch.setattr(sources, "pull", pull)
         assert main(["pull"]) == 0
         out, err = capsys.readouterr()
         assert out == f"{target}\n"
@@ -192,7 +192,7 @@ class TestPull:
         def pull(*_: Any) -> Path:
             raise CheckpointError("the hash is wrong")
 
-        monkeypatch.setattr(hub, "pull", pull)
+        monkeypatch.setattr(sources, "pull", pull)
         assert main(["pull"]) == 1
         assert capsys.readouterr() == ("", "octavo: error: the hash is wrong\n")
 
@@ -217,13 +217,13 @@ class TestPull:
 class TestFetch:
     def test_only_aliases_that_are_not_there_are_pulled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pulled: list[str] = []
-        monkeypatch.setattr(hub, "resolve", lambda model, progress: pulled.append(model))
-        monkeypatch.setattr(hub, "cached", lambda model: None)
+        monkeypatch.setattr(sources, "resolve", lambda model, progress: pulled.append(model))
+        monkeypatch.setattr(sources, "cached", lambda model: None)
         _load.fetch("some.gguf", quiet=True)
         assert pulled == []
         _load.fetch("smollm2", quiet=True)
         assert pulled == ["smollm2"]
-        monkeypatch.setattr(hub, "cached", lambda model: Path("there"))
+        monkeypatch.setattr(sources, "cached", lambda model: Path("there"))
         _load.fetch("smollm2", quiet=True)
         assert pulled == ["smollm2"]
 

@@ -9,8 +9,8 @@ import pytest
 
 from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
 from octavo.engine.output import Completion, Outputs, TextStream
-from octavo.engine.step_plan import NewRow
 from octavo.engine.request import EngineRequest, RequestUpdate
+from octavo.engine.step_plan import NewRow
 from octavo.errors import EngineDeadError, RequestFailedError
 from support.async_harness import FREE, House, expected, house, run
 

@@ -10,8 +10,8 @@ import pytest
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
-from octavo.engine.step_plan import NewRow, StepPlan
 from octavo.engine.request import RequestState
+from octavo.engine.step_plan import NewRow, StepPlan
 from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
 from octavo.params import SamplingParams
 from support.engine_harness import Harness

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
-from octavo.engine.cross_pages import EncoderOutput, CrossPages
+from octavo.engine.cross_pages import CrossPages, EncoderOutput
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.step_plan import EncoderInput, NewRow
 from octavo.engine.request import Namespace, Request
 from octavo.engine.step_builder import StepBuilder
+from octavo.engine.step_plan import EncoderInput, NewRow
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
 from support.engine_harness import Harness

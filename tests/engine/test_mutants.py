@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from engine import test_entry_order, test_kv_manager, test_prefix_cache, test_scheduler
-from octavo.engine import queue_order, kv_manager, start
+from engine import test_kv_manager, test_prefix_cache, test_queue_order, test_scheduler
+from octavo.engine import kv_manager, queue_order, start
 from octavo.engine.beams import BeamGroup
-from octavo.engine.queue_order import QueueOrder
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.queue_order import QueueOrder
 from octavo.engine.request import ALONE, Request
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sharing import PrefixesInProgress
@@ -484,24 +484,24 @@ def share_without_precedence(patch: pytest.MonkeyPatch) -> None:
         (admit_without_reserve, test_scheduler.test_a_newcomer_leaves_a_page_for_everybody_who_runs),
         (
             compare_no_prefixes,
-            lambda: test_entry_order.test_the_longest_cached_prefix_goes_first_if_so_asked("lpm"),
+            lambda: test_queue_order.test_the_longest_cached_prefix_goes_first_if_so_asked("lpm"),
         ),
         (
             let_newcomers_pass_the_preempted,
-            test_entry_order.test_preempted_ones_resume_before_longer_prefixes_enter,
+            test_queue_order.test_preempted_ones_resume_before_longer_prefixes_enter,
         ),
         (cache_what_is_only_scheduled, test_scheduler.test_nothing_is_cached_before_a_result_confirms_it),
         (keep_the_victims_step, test_scheduler.test_a_victim_that_was_in_the_step_is_taken_out_again),
-        (compare_everybody, test_entry_order.test_only_the_first_are_compared),
-        (prefixes_before_priorities, test_entry_order.test_priority_comes_before_prefix),
-        (no_share_for_the_oldest, lambda: test_entry_order.test_prefixes_do_not_starve_the_oldest(3)),
+        (compare_everybody, test_queue_order.test_only_the_first_are_compared),
+        (prefixes_before_priorities, test_queue_order.test_priority_comes_before_prefix),
+        (no_share_for_the_oldest, lambda: test_queue_order.test_prefixes_do_not_starve_the_oldest(3)),
         (
             a_share_one_too_late,
-            lambda: test_entry_order.test_a_flood_of_urgent_ones_leaves_the_others_a_share(5),
+            lambda: test_queue_order.test_a_flood_of_urgent_ones_leaves_the_others_a_share(5),
         ),
         (
             share_without_precedence,
-            test_entry_order.test_who_has_waited_long_is_not_preempted_for_the_urgent,
+            test_queue_order.test_who_has_waited_long_is_not_preempted_for_the_urgent,
         ),
     ],
     ids=lambda value: value.__name__,

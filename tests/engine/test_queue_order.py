@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
-from octavo.engine.queue_order import PREFIX_WINDOW
 from octavo.engine.page_group import AdmitStatus
+from octavo.engine.queue_order import PREFIX_WINDOW
 from octavo.engine.request import Request
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
@@ -127,12 +127,12 @@ def test_only_the_first_are_compared() -> None:
 def test_the_oldest_is_passed_over_while_its_prefix_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     h = harness(fair_share=2)
     patient = h.add(book(0, 3), ONE, priority=9)
-    reading, status_of = [patient], h.kv.entry
+    reading, status_of = [patient], h.kv.admit_status
 
     def slow(request: Request, *others: Any) -> AdmitStatus:
         return AdmitStatus.LATER if request.request_id in reading else status_of(request, *others)
 
-    monkeypatch.setattr(h.kv, "entry", slow)
+    monkeypatch.setattr(h.kv, "admit_status", slow)
     for number in range(4):
         h.add(book(10 + number, 3), ONE)
     for _ in range(3):

@@ -7,9 +7,9 @@ import pytest
 from octavo.config import SchedulerConfig
 from octavo.engine.budget import MARGIN
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.engine.request import EngineRequest, Request, RequestState
 from octavo.engine.scheduler import Scheduler
+from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 from support.engine_harness import Harness
 from support.random_driver import oracle_drafts

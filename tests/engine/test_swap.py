@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.assembly.memory import Pages, FreeMemory, plan_pages
+from octavo.assembly.memory import FreeMemory, Pages, plan_pages
 from octavo.config import EngineConfig
 from octavo.engine.request import RequestState
 from octavo.engine.tiers import SwapSpace

@@ -14,7 +14,7 @@ if not native_available():
     pytest.skip("the extension is not built", allow_module_level=True)
 
 from octavo.kernels.cpu import CpuBackend, instruction_sets
-from octavo.kernels.draws import Asked, Scored, RowLogprobs
+from octavo.kernels.draws import Asked, RowLogprobs, Scored
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import (
     F32,

@@ -498,8 +498,8 @@ def test_a_step_keeps_what_it_has_computed_itself(recorded_at: int) -> None:
     end of a step or in the midst of one, leaves that step's own rows as they are."""
     backend = interpreted()
     from octavo.kernels.cuda.eager import CudaEagerOps, EagerProgram, values
-    from octavo.kernels.cuda.ops import value
     from octavo.kernels.cuda.graph_program import GraphProgram
+    from octavo.kernels.cuda.ops import value
 
     model, steps = Model(backend, "before"), list[int]()
     filled: list[Any] = []

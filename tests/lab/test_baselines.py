@@ -11,8 +11,8 @@ from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
-from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.engine.scheduler import Scheduler
+from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.lab.baselines import ContiguousKV, StaticScheduler
 from octavo.lab.fragmentation import fragmentation
 from octavo.lab.simulate import Simulation

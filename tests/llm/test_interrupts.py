@@ -16,8 +16,8 @@ import pytest
 import octavo
 from octavo import LLM
 from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
-from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.engine.scheduler import Scheduler
+from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.errors import EngineDeadError, InvalidRequestError, OctavoError
 from octavo.params import BeamSearchParams, SamplingParams
 from octavo.runtime.runner import Done

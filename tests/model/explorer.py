@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.engine.kv_manager import Growth, KVManager
-from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.page_group import NO_PAGE
-from octavo.engine.page_groups import SLIDING, SELF, GroupSpec
+from octavo.engine.page_groups import SELF, SLIDING, GroupSpec
 from octavo.engine.page_pool import ensure
-from octavo.engine.step_plan import StepPlan
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import EngineRequest, Request, RequestState
+from octavo.engine.sliding_pages import SlidingPages
+from octavo.engine.step_plan import StepPlan
 from octavo.engine.windows import Windows
 from octavo.params import RequestMetrics, SamplingParams
 from support.page_parts import part
@@ -48,7 +48,7 @@ class Size:
 
 @dataclass
 class World:
-    """slots[page][place] is the prefix of tokens whose last one's KV stands there; sliding: of sliding pages."""
+    """slots[page][place]: the prefix of tokens whose last one's KV is there; sliding: of sliding pages."""
 
     size: Size
     kv: KVManager
@@ -258,7 +258,9 @@ class World:
         sliding = part(self.kv, SlidingPages)
         if sliding is None:
             return requests, tree
-        gone = tuple(sorted(name for page, name in names.items() if page != NO_PAGE and sliding.of[page] == NO_PAGE))
+        gone = tuple(
+            sorted(name for page, name in names.items() if page != NO_PAGE and sliding.of[page] == NO_PAGE)
+        )
         return requests, tree, gone, named(list(sliding._idle))
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from model.explorer import Size, explore
 from octavo.engine.kv_manager import KVManager
-from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.windows import Window
 from support.page_mutants import (
     Patch,
@@ -28,7 +28,13 @@ SMALL = Size(num_pages=3, max_len=3, prompts=((0,), (0, 0, 0)))  # the longer on
 WIDE = Size(num_pages=4, max_len=3, max_running=3, prompts=((0,),), tokens=(0,))
 LARGE = Size()
 MIXED = Size(
-    num_pages=4, page_size=1, max_len=4, prompts=((0,), (0, 0, 0)), tokens=(0,), sliding_window=2, num_sliding=3
+    num_pages=4,
+    page_size=1,
+    max_len=4,
+    prompts=((0,), (0, 0, 0)),
+    tokens=(0,),
+    sliding_window=2,
+    num_sliding=3,
 )
 WINDOWED = Size(num_pages=4, page_size=1, max_len=4, prompts=((0,), (0, 0, 0)), tokens=(0,), window=2)
 

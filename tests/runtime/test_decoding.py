@@ -18,7 +18,7 @@ from octavo.kernels.select import native_available
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.runtime import runner
 from octavo.runtime.decoding import Decoding
-from octavo.sampling import SamplingRows, checks
+from octavo.sampling import SamplingRows, refusals
 from octavo.sampling.constraints import AllowedTokens, ConstraintError
 from octavo.structured import ConstraintCompiler
 from octavo.structured.grammar import GrammarMatcher
@@ -240,7 +240,7 @@ def test_drawn_first_or_masked_first_the_tokens_are_equal(
 ) -> None:
     monkeypatch.setattr(runner, "usable_threads", lambda: threads)
     take, again = SamplingRows.take, 0
-    monkeypatch.setattr(checks, "ALONE_S", alone_s)
+    monkeypatch.setattr(refusals, "ALONE_S", alone_s)
 
     def counting(rows: SamplingRows, *args: Any) -> bool:
         nonlocal again

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from octavo.assembly import limits_of
-from octavo.assembly.memory import Budget, Pages, FreeMemory, Shape, plan_pages, resolve
+from octavo.assembly.memory import Budget, FreeMemory, Pages, Shape, plan_pages, resolve
 from octavo.bench.resident import resident_bytes
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.engine.step_builder import StepBuilder
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec
 from octavo.kernels.reference_kv import ReferenceKVCache
-from octavo.runtime.hardware import cgroup_cpus, usable_threads
 from octavo.runtime.free_memory import available_memory, return_freed
+from octavo.runtime.hardware import cgroup_cpus, usable_threads
 
 SPECS = [KVSpec(3, 64, 64, "f16")] * 30
 PER_TOKEN = 30 * 3 * 128 * 2

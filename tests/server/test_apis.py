@@ -1,4 +1,4 @@
-"""APIs are found in folders of the server, and each speaks its own errors, from the limits in front of it too."""
+"""APIs are found in folders of the server, and each speaks its own errors, those of the limits too."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from octavo.engine.admission import Admission
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.core import EngineCore
 from octavo.engine.output import OutputProcessor, Outputs
-from octavo.engine.step_plan import StepPlan
 from octavo.engine.request import EngineRequest
+from octavo.engine.step_plan import StepPlan
 from octavo.params import RequestOutput, SamplingParams
 from octavo.tokenizer.stop import StopStrings
 from support.toy_executor import EOS, Done, Toy, ToyExecutor, alone

@@ -64,12 +64,12 @@ def main() -> int:
     import torch
 
     compiled = compile_only(int(sys.argv[1]))
-    from octavo.kernels.cuda import attention, gemv, rotary, norms
+    from octavo.kernels.cuda import attention, gemv, norms, rotary
     from octavo.kernels.cuda.backend import CudaBackend
     from support.cuda_shapes import draw, exercise
 
     if int(sys.argv[1]) >= 90:
-        for module in (attention, gemv, rotary, rows):
+        for module in (attention, gemv, rotary, norms):
             module.chained = lambda x: {"CHAINED": True, "launch_pdl": True}
     torch.set_num_threads(1)
     draw(torch.device("cpu"), np.random.default_rng(0))

@@ -9,15 +9,15 @@ from typing import Any
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
-from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.request import EngineRequest, Namespace, Request, RequestState, RequestUpdate
 from octavo.engine.scheduler import Scheduler
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.params import SamplingParams
 from octavo.sampling.beam import BeamSearch
 from support.page_parts import part
 from support.toy_executor import EOS, Toy, ToyExecutor, alone, search
-from support.toy_sliding import ToySliding
 from support.toy_pages import ToyPages
+from support.toy_sliding import ToySliding
 
 MAX_IDLE_STEPS = 2000
 
@@ -79,7 +79,13 @@ class Harness:
         self.page_file = page_file
         sliding = None if sliding_window is None else ToySliding(num_sliding_pages, page_size, sliding_window)
         self.executor = ToyExecutor(
-            num_pages, page_size, self.toy, propose=propose, page_file=page_file, window=window, sliding=sliding
+            num_pages,
+            page_size,
+            self.toy,
+            propose=propose,
+            page_file=page_file,
+            window=window,
+            sliding=sliding,
         )
         self.core = EngineCore(
             Admission(config, frozenset({EOS}), beam_search=BeamSearch),

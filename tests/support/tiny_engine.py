@@ -22,9 +22,9 @@ from octavo.kernels.split_kv import SplitKVCache
 from octavo.models.load import load_model
 from octavo.models.registry import Model
 from octavo.params import SampledToken, SamplingParams
+from octavo.runtime.overlap import OverlappedRunner
 from octavo.runtime.page_file import MappedPages
 from octavo.runtime.page_moves import PageMoves, page_bytes
-from octavo.runtime.overlap import OverlappedRunner
 from octavo.runtime.runner import ModelRunner
 from octavo.sampling.beam import BeamSearch
 from support.late_device import LateBackend, LateKV, LateSteps, Queue

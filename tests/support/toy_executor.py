@@ -18,8 +18,8 @@ from octavo.engine.page_pool import IntegrityError
 from octavo.engine.step_plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SampledToken, SamplingParams
 from octavo.sampling.beam import BeamSearch
-from support.toy_sliding import SlidingPageError, ToySliding
 from support.toy_pages import ToyPages
+from support.toy_sliding import SlidingPageError, ToySliding
 
 EOS = 0
 

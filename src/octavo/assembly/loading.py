@@ -89,7 +89,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     Raises:
         OctavoError: one line that names what is wrong; nothing keeps running.
     """
-    from octavo.assembly.memory import Shape, budget_of, page_specs, free_memory_of
+    from octavo.assembly.memory import Shape, budget_of, free_memory_of, page_specs
     from octavo.assembly.pages import content_hash, kv_cache_of, page_file_of
     from octavo.assembly.tokenizer import tokenizer_and_template
     from octavo.checkpoints import open_checkpoint
@@ -98,8 +98,8 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     from octavo.models.load import load_model
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.free_memory import return_freed, seconds_to_copy
-    from octavo.runtime.page_moves import PageMoves
     from octavo.runtime.overlap import make_runner
+    from octavo.runtime.page_moves import PageMoves
 
     phases = _Phases(progress)
     path = find(user.model)

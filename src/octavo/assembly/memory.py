@@ -145,7 +145,9 @@ class Budget:
         return self.num_pages * self.page_size
 
 
-def budget_of(user: EngineConfig, shape: Shape, weights: int, free_memory: FreeMemory) -> tuple[Budget, SchedulerConfig]:
+def budget_of(
+    user: EngineConfig, shape: Shape, weights: int, memory: FreeMemory
+) -> tuple[Budget, SchedulerConfig]:
     """The pages that fit, and the engine's numbers with them.
 
     Args:
@@ -168,9 +170,10 @@ def budget_of(user: EngineConfig, shape: Shape, weights: int, free_memory: FreeM
         )
     wanted = Pages(
         shape.specs, length, user.max_num_seqs, user.page_size,
-        num_pages=user.num_pages, sliding=sliding, num_sliding_pages=user.num_sliding_pages, swap_gib=user.swap_space,
+        num_pages=user.num_pages, sliding=sliding, num_sliding_pages=user.num_sliding_pages,
+        swap_gib=user.swap_space,
     )  # fmt: skip
-    budget = plan_pages(wanted, free_memory, weights)
+    budget = plan_pages(wanted, memory, weights)
     return budget, resolve(user, shape, budget)
 
 
@@ -219,8 +222,8 @@ def plan_pages(wanted: Pages, free_memory: FreeMemory, weights: int = 0) -> Budg
         )
     if wanted.num_sliding_pages not in (None, sliding_pages):
         raise CapacityError(
-            f"num_sliding_pages {wanted.num_sliding_pages}: {pages} pages fit beside them, and each owns one at "
-            "most"
+            f"num_sliding_pages {wanted.num_sliding_pages}: {pages} pages fit beside them, and a page owns "
+            "at most one of them"
         )
     sliding = None if sliding is None else sliding.exactly(wanted.num_sliding_pages)
     return Budget(weights, size, free, pages, wanted.page_size, per_token, swap, sliding_pages, sliding)

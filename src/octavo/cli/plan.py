@@ -101,8 +101,9 @@ def print_memory(plan: ModelPlan) -> None:
     )
     if config.sliding_window is not None:
         print(
-            f"{plan.sliding_bytes_per_token} of those bytes belong to layers that see {config.sliding_window} "
-            f"tokens, and are kept for {config.num_sliding_pages * config.page_size} tokens at a time"
+            f"{plan.sliding_bytes_per_token} of those bytes belong to layers with a sliding window of "
+            f"{config.sliding_window} tokens, and are kept for "
+            f"{config.num_sliding_pages * config.page_size} tokens at a time"
         )
     if plan.cut is not None:
         there, named = plan.cut
@@ -113,7 +114,7 @@ def print_memory(plan: ModelPlan) -> None:
 
 def _pages(config: SchedulerConfig) -> str:
     pages = f"{config.num_pages} pages of {config.page_size}"
-    return pages if config.sliding_window is None else f"{pages}, {config.num_sliding_pages} for the layers with a window"
+    return pages if config.sliding_window is None else f"{pages}, {config.num_sliding_pages} sliding"
 
 
 def print_simulated(cost: CostModel, result: Simulated) -> None:

@@ -30,8 +30,8 @@ class SchedulerConfig:
         scheduling_policy, fair_share: who enters next, see engine.queue_order.
         max_encoder_len: tokens of an encoder's input, computed in one step; 0: the model has no encoder.
         window: tokens that the model's widest sliding window sees; None: some layer sees all.
-        sliding_window: the same of those layers that have one, where some see all and they have pages of their
-            own: num_sliding_pages, at most num_pages. None: all layers share pages.
+        sliding_window: tokens that the sliding-window layers see, where other layers see all and these have
+            pages of their own: num_sliding_pages, at most num_pages. None: all layers share pages.
         max_sampled_rows: rows of logits that a step may draw from, verified drafts included; 0: as many as it
             has tokens.
         max_sequences: most sequences that run and wait.

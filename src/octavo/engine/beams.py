@@ -17,8 +17,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Protocol
 
-from octavo.engine.step_plan import RowStep
 from octavo.engine.request import ABSENT, ERROR, STOP, Cohort, Request, RequestState, RequestUpdate
+from octavo.engine.step_plan import RowStep
 from octavo.errors import NO_TOKEN_ALLOWED
 from octavo.params import BeamSearchParams, SampledToken, SamplingParams
 

@@ -11,10 +11,10 @@ from octavo.config import MAX_IN_FLIGHT
 from octavo.engine.admission import Admission
 from octavo.engine.beams import begin_group
 from octavo.engine.page_pool import ensure
-from octavo.engine.step_plan import Executor, Handle, StepPlan
 from octavo.engine.request import EngineRequest, Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.stats import EngineStats, RowState, Snapshot
+from octavo.engine.step_plan import Executor, Handle, StepPlan
 from octavo.errors import (
     DeviceLostError,
     EngineDeadError,
@@ -323,5 +323,5 @@ class EngineCore:
         return self.scheduler.kv.reset_prefix_cache()
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless the scheduler's state agrees with its page tables. For tests; O(pages)."""
+        """Raise IntegrityError unless the scheduler's state and page tables agree. For tests; O(pages)."""
         self.scheduler.check_integrity()

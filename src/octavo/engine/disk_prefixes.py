@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from octavo.engine.disk_tier import DiskTier, PageFile
 from octavo.engine.page_keys import page_keys, root_key
-from octavo.engine.step_plan import StepPlan
 from octavo.engine.request import Request
+from octavo.engine.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from octavo.engine.kv_manager import KVManager

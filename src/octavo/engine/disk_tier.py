@@ -253,7 +253,9 @@ class DiskTier(Tier):
 
     def close(self) -> None:
         self.settle()
-        self._file.close([(stored.key, stored.block) for stored in self._stored.values() if not stored.saving])
+        self._file.close(
+            [(stored.key, stored.block) for stored in self._stored.values() if not stored.saving]
+        )
 
     def _arrived(self, stored: StoredPage, good: bool) -> None:
         self._saving -= stored.saving
@@ -287,11 +289,15 @@ class DiskTier(Tier):
     def check_integrity(self, held: Sequence[Fetch]) -> None:
         """Raise IntegrityError unless blocks are whole and exactly these fetches are held."""
         blocks = sorted([*self._by_block, *self._free])
-        ensure(blocks == list(range(self._file.num_blocks)), "a block of the disk tier is lost or given twice")
+        ensure(
+            blocks == list(range(self._file.num_blocks)), "a block of the disk tier is lost or given twice"
+        )
         found = {id(stored) for stored in self._by_block.values() if not stored.lost}
         ensure(found == {id(stored) for stored in self._stored.values()}, "a page on disk cannot be found")
         for key, stored in self._stored.items():
-            ensure(stored.key == key and self._by_block[stored.block] is stored, "a page on disk has a wrong key")
+            ensure(
+                stored.key == key and self._by_block[stored.block] is stored, "a page on disk has a wrong key"
+            )
         ensure({id(f) for f in held} == {id(f) for f in self._fetches}, "a fetch is lost or nobody's")
         users = sum(len(fetch.pages) for fetch in self._fetches)
         ensure(users == sum(e.users for e in self._by_block.values()), "users of a block are miscounted")

@@ -50,7 +50,8 @@ class KVManager:
     4. When the pool is empty, pages that only the tree holds are evicted, least recently used first. With a
        file they go to disk (DiskPrefixes), and requests find them there beyond what the tree holds.
     5. What some layers ask for beyond that, their groups say, which are told of all that happens to pages:
-       windows that let pages go (then page_table[:num_released_pages] are NO_PAGE), sliding pages, encoder outputs.
+       windows that let pages go (page_table[:num_released_pages] are NO_PAGE then), sliding pages, and
+       encoder outputs.
 
     Attributes:
         groups: nobody for layers that see everything.

@@ -7,10 +7,10 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from octavo.engine.step_plan import RowStep, StepPlan
     from octavo.engine.request import Request
     from octavo.engine.start import Start
     from octavo.engine.step_builder import StepBuilder
+    from octavo.engine.step_plan import RowStep, StepPlan
 
 NO_PAGE = -1
 """In a page table: the request has released this page, which was behind its window. In SlidingPages.of: the

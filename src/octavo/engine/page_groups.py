@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
 from octavo.engine.cross_pages import CrossPages
-from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.page_group import PageGroup
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.windows import Window, Windows
 from octavo.errors import UnsupportedError
 

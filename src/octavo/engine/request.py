@@ -13,8 +13,8 @@ from octavo.params import RequestMetrics, SampledToken, SamplingParams
 if TYPE_CHECKING:
     from octavo.engine.cross_pages import EncoderOutput
     from octavo.engine.disk_tier import Fetch
-    from octavo.engine.step_plan import RowStep
     from octavo.engine.prefix_cache import Node
+    from octavo.engine.step_plan import RowStep
 
 STOP, LENGTH, ABORT, ERROR = "stop", "length", "abort", "error"
 """Finish reasons: a stop token or string, a limit of length, the caller, a failure (see stop_reason)."""
@@ -40,7 +40,8 @@ class Cohort:
 
     Attributes:
         width: rows that it needs to enter.
-        forks: after a token page tables are assigned anew, so nobody is planned past it, and pages are kept whole.
+        forks: page tables are assigned anew after each token. So nothing is planned past that token, and
+            pages are kept whole.
     """
 
     width = 1
@@ -177,8 +178,10 @@ class KVState:
         arriving: it began with pages that are copied in, by a step that has not been confirmed.
         cache_node: deepest node of the prefix cache in use, locked while it runs.
         num_cached_pages: leading pages of the table that the cache has been offered.
-        num_released_pages: leading pages that were behind the window and are not held any more (engine.windows).
-        num_unseen_pages: leading pages that its layers with a window see no more (engine.sliding_pages).
+        num_released_pages: leading pages that were behind the window, and that the request has released
+            (engine.windows).
+        num_unseen_pages: leading pages out of the window of the sliding-window layers
+            (engine.sliding_pages).
         cross: pages of the encoder's keys and values, while it runs.
         swapped, num_swapped_tokens: blocks of the swap space that hold its first tokens' KV (as far as the
             next one sees it), while it waits; swapping: the step that fills them has not been confirmed.

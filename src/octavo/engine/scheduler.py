@@ -10,15 +10,15 @@ from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
 from octavo.engine.beams import ORDER, BeamGroup, assign_tables
 from octavo.engine.budget import TokenBudget
 from octavo.engine.disk_tier import PageFile
-from octavo.engine.queue_order import QueueOrder, without
 from octavo.engine.integrity import check_queues
 from octavo.engine.kv_manager import Growth, KVManager, manager_of
 from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError, ensure
-from octavo.engine.step_plan import RowStep, StepPlan, StepResult
+from octavo.engine.queue_order import QueueOrder, without
 from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.sharing import PrefixesInProgress
 from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, in_turns, take_back
+from octavo.engine.step_plan import RowStep, StepPlan, StepResult
 from octavo.params import SampledToken
 
 
@@ -322,7 +322,7 @@ class Scheduler:
     def _beam_sampled(
         self, group: BeamGroup, member: Request, token: SampledToken, now: float
     ) -> list[RequestUpdate]:
-        """A beam knows what may follow it; when all do, the search decides and page tables are assigned anew."""
+        """A beam has its candidates. When all have theirs, the search decides and tables are assigned."""
         owner = group.owner
         self._note_token(owner, now)
         if not group.receive(member, token.top):

@@ -12,8 +12,8 @@ from octavo.engine.request import Request
 from octavo.engine.windows import Window
 
 if TYPE_CHECKING:
-    from octavo.engine.step_plan import RowStep, StepPlan
     from octavo.engine.start import Start
+    from octavo.engine.step_plan import RowStep, StepPlan
 
 
 class SlidingPages(PageGroup):
@@ -27,7 +27,8 @@ class SlidingPages(PageGroup):
     2. A running request sees the pages that a token not computed yet, as results have confirmed it, sees
        something of: no step in flight reads an unseen page, and rejected drafts cannot lead back to one.
     3. What nobody sees is idle. It is kept for those who will find its page in the tree; when none is free,
-       the page that has been idle longest loses its own: of[page] = NO_PAGE. Without a cache it does so at once.
+       the page that has been idle longest loses its own: of[page] = NO_PAGE. Without a cache it loses it
+       at once.
     4. So a prefix is as good as its end: a request can begin after h of its pages if those that its first
        token sees have sliding pages (usable). Those behind them need none.
     5. If all are seen, it is as if pages had run out: the youngest request is preempted.

@@ -11,8 +11,8 @@ from octavo.engine.disk_tier import Fetch
 from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
 from octavo.engine.page_group import PageGroup
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.step_plan import EncoderInput, NewRow, PageSave, RowStep, StepPlan
 from octavo.engine.request import Request
+from octavo.engine.step_plan import EncoderInput, NewRow, PageSave, RowStep, StepPlan
 
 
 @dataclass(slots=True)

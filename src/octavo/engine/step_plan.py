@@ -71,8 +71,9 @@ class RowStep:
             plan's copies fill it (copy-on-write). None: nothing is replaced.
         sample: the last computed token is the last known one, so a next token is drawn after it.
         drafts: draft tokens, the last len(drafts) of the count; they are not yet the row's own.
-        sliding_pages, copied_sliding_page: of the same pages, where layers with a window have pages of their own
-            (engine.sliding_pages). What is behind the window may be NO_PAGE, and is not read.
+        sliding_pages, copied_sliding_page: the sliding pages of `pages` and `copied_page`, where the
+            sliding-window layers have pages of their own (engine.sliding_pages). A page behind the window may
+            have none (NO_PAGE), and is not read.
     """
 
     row: int
@@ -100,9 +101,9 @@ class StepPlan:
             read before any is written.
         saves: pages whose content goes to the disk tier, before anything is written to them.
         loads: (block of the disk tier, page), checked before.
-        sliding_sources, sliding_targets: sliding pages of the pages that copies, swaps_out and saves read, and that
-            copies, swaps_in and loads write; of a page that is missing here that part is left out. None: all
-            layers share pages.
+        sliding_sources: page -> its sliding page, for pages that copies, swaps_out and saves read.
+        sliding_targets: the same for pages that copies, swaps_in and loads write. A page that is not in these
+            has no sliding page to be copied. None: all layers share pages.
     """
 
     step_id: int

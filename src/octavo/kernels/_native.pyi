@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.draws import Asked, Edits, Scored, RowLogprobs
+from octavo.kernels.draws import Asked, Edits, RowLogprobs, Scored
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import DecodeRows, Routing
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.draws import Asked, DeviceSteps, Edits, Scored, RowLogprobs
+from octavo.kernels.draws import Asked, DeviceSteps, Edits, RowLogprobs, Scored
 from octavo.kernels.forward_batch import ForwardBatch, Limits
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight, Tensor
@@ -219,7 +219,7 @@ class Backend(ABC):
 
         Args:
             swap_pages: pages after the others that only copy_pages reaches, in the system's memory.
-            sliding: they are the batch's sliding pages (ForwardBatch.sliding_tables), not those of its page_tables.
+            sliding: the batch names these pages in sliding_tables, not in page_tables (ForwardBatch).
         """
 
     @abstractmethod

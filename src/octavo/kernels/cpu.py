@@ -40,7 +40,9 @@ def instruction_sets() -> list[str]:
 class CpuKVCache:
     """All layers' pages, one page of every layer side by side; touched lazily by the system."""
 
-    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int, sliding: bool = False) -> None:
+    def __init__(
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, sliding: bool = False
+    ) -> None:
         shapes = [
             _native.KVShape(
                 heads=s.num_kv_heads,
@@ -51,7 +53,9 @@ class CpuKVCache:
             )
             for s in layers
         ]
-        self._native = _native.KVCache(layers=shapes, num_pages=num_pages, page_size=page_size, sliding=sliding)
+        self._native = _native.KVCache(
+            layers=shapes, num_pages=num_pages, page_size=page_size, sliding=sliding
+        )
         self._bytes: U8 = self._native.pages()
         self._layers = [CpuKVLayer(self._native, i, spec) for i, spec in enumerate(layers)]
 

@@ -81,8 +81,8 @@ class ForwardBatch:
         sampled [R]: indices into the tokens whose logits are wanted, ascending.
         cross_lens [S], cross_tables [S, P']: the same of each sequence's encoder pages, which cross
             attention reads; None where the model has no encoder.
-        sliding_slots [T], sliding_tables [S, P]: slots and page_tables of the layers with a window, where these
-            have pages of their own (kernels/split_kv.py); None where all layers share pages.
+        sliding_slots [T], sliding_tables [S, P]: slots and page_tables of the sliding-window layers, where
+            these have pages of their own (kernels/split_kv.py); None where all layers share pages.
         tree_masks [T, W]: uint64 words of which tokens of its sequence's step a token sees
             (kernels/trees.py); None: no sequence is a tree. Token i of a tree is stored where
             position context_lens[s] - query_len + i would be; its position is its parent's + 1.

@@ -91,7 +91,9 @@ class ReferenceKVLayer:
 class ReferenceKVCache:
     """All layers' pages. np.zeros maps memory lazily, so untouched pages cost nothing."""
 
-    def __init__(self, layers: Sequence[KVSpec], num_pages: int, page_size: int, sliding: bool = False) -> None:
+    def __init__(
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, sliding: bool = False
+    ) -> None:
         self._layers = [ReferenceKVLayer(spec, num_pages, page_size, sliding) for spec in layers]
 
     @property

@@ -37,10 +37,14 @@ class SplitKVCache:
         windowed = [spec for spec in layers if spec.window is not None]
         self.spare, self.first_swap = num_sliding_pages, num_sliding_pages + 1
         self.whole: KVCache = backend.kv_cache(everything, num_pages, page_size, swap_pages)
-        self.sliding: KVCache = backend.kv_cache(windowed, self.first_swap, page_size, swap_pages, sliding=True)
+        self.sliding: KVCache = backend.kv_cache(
+            windowed, self.first_swap, page_size, swap_pages, sliding=True
+        )
         next_whole, next_sliding = count(), count()
         self._layers: list[KVLayer] = [
-            self.whole.layer(next(next_whole)) if spec.window is None else self.sliding.layer(next(next_sliding))
+            self.whole.layer(next(next_whole))
+            if spec.window is None
+            else self.sliding.layer(next(next_sliding))
             for spec in layers
         ]
 

@@ -11,10 +11,10 @@ from octavo.config import SchedulerConfig
 from octavo.engine.kv_manager import Growth, KVManager
 from octavo.engine.page_groups import SELF
 from octavo.engine.page_pool import ensure
-from octavo.engine.step_plan import StepResult
 from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_builder import StepBuilder
+from octavo.engine.step_plan import StepResult
 from octavo.errors import UnsupportedError
 
 

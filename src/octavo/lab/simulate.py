@@ -19,9 +19,9 @@ from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
-from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.engine.scheduler import Scheduler
+from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.lab.trace import TraceRequest, prompt_ids
 from octavo.params import RequestMetrics, SampledToken, SamplingParams

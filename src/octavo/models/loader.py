@@ -16,7 +16,7 @@ from octavo.checkpoints.base import Checkpoint, StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import F32, Backend, PackedWeight, Rotary
 from octavo.kernels.weight import Array, Weight
-from octavo.layers.linear import HEAD, ROWS, Linear, SourceRows, Role, Use
+from octavo.layers.linear import HEAD, ROWS, Linear, Role, SourceRows, Use
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rotary import rotary_tables
 from octavo.models.config import RopeConfig

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from octavo.engine.step_plan import SampledToken
-from octavo.kernels.draws import Asked, Scored, RowLogprobs
+from octavo.kernels.draws import Asked, RowLogprobs, Scored
 from octavo.kernels.ops import RowDecoder
 from octavo.runtime.states import RequestStates
-from octavo.sampling.refusals import Refusals
 from octavo.sampling.native import NativeSampler, scored
+from octavo.sampling.refusals import Refusals
 from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError
 from octavo.sampling.sampling_batch import SamplingBatch

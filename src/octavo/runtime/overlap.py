@@ -1,4 +1,4 @@
-"""OverlappedRunner: a ModelRunner whose tokens stay on the device, so that a step is submitted while one runs.
+"""OverlappedRunner: a ModelRunner whose tokens stay on the device: a step is submitted while one runs.
 
     engine    plan n+1  submit n+1   result n   digest n   plan n+2  submit n+2   result n+1
     device    [ ..... step n ......................][ .......... step n+1 .....................][ step n+2
@@ -27,8 +27,8 @@ from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
 from octavo.models.registry import Model
 from octavo.runtime.page_moves import PageMoves
-from octavo.runtime.runner import Done, ModelRunner, with_vectors
 from octavo.runtime.prompt_logprobs import ByRow
+from octavo.runtime.runner import Done, ModelRunner, with_vectors
 from octavo.runtime.states import RequestStates, gather_batch
 from octavo.runtime.vectors import Vector
 from octavo.sampling.device import DrawMaker, read

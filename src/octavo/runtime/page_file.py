@@ -31,7 +31,7 @@ logger = logging.getLogger("octavo.prefix_cache")
 
 FILE_NAME = "prefix-cache.octavo"
 MAGIC, VERSION = b"OCTAVOKV", 1
-HEADER = struct.Struct("<8sI32sQQI")  # magic, version, hash of what made the pages, page bytes, blocks, CRC-32
+HEADER = struct.Struct("<8sI32sQQI")  # magic, version, hash of what made the pages, bytes, blocks, CRC-32
 RECORD = struct.Struct("<32sQII")  # key, order of use from 1, CRC-32 of key and page, CRC-32 of the record
 HEADER_BYTES = 4096
 SAVING_BYTES = 64 * 2**20
@@ -170,7 +170,9 @@ class MappedPages:
 
     # --- the thread's ---------------------------------------------------------------------------------
 
-    def _do(self, queue: deque[Callable[[], None]], block: int | None, job: Callable[[], bool | None]) -> None:
+    def _do(
+        self, queue: deque[Callable[[], None]], block: int | None, job: Callable[[], bool | None]
+    ) -> None:
         """Let the thread do a job, which says whether the block is good."""
 
         def run() -> None:
@@ -212,7 +214,9 @@ class MappedPages:
             return False
         self._uses += 1
         _write_at(self._fd, page, self._at(block))
-        _write_at(self._fd, _record(key, self._uses, _checksum(key, page)), HEADER_BYTES + block * RECORD.size)
+        _write_at(
+            self._fd, _record(key, self._uses, _checksum(key, page)), HEADER_BYTES + block * RECORD.size
+        )
         return True
 
     def _is_whole(self, key: bytes, block: int) -> bool:

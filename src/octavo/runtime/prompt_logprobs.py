@@ -1,7 +1,7 @@
 """PromptLogprobs: the logprobs of a prompt's own tokens, for requests that ask for them.
 
-A step samples few rows, and the logits' buffer is made for these. A prompt whose logprobs
-are asked for is therefore computed in pieces of that size, each a batch of which every token's logits are read:
+A step samples few rows, and the logits' buffer is made for these. A prompt whose logprobs are asked for is
+therefore computed in pieces of that size, each a batch of which every token's logits are read:
 
     the step     [ start ............ num_prompt - 1 | ... end )
     here          pieces of max_sampled tokens         left to the step's own batch

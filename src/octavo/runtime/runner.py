@@ -13,7 +13,7 @@ from octavo.runtime.apart import Apart
 from octavo.runtime.decoding import Decoding
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.page_moves import PageMoves
-from octavo.runtime.prompt_logprobs import PromptLogprobs, ByRow
+from octavo.runtime.prompt_logprobs import ByRow, PromptLogprobs
 from octavo.runtime.states import RequestStates, encoder_batch, gather_batch
 from octavo.runtime.vectors import END, PromptVectors, Vector
 from octavo.sampling.native import NativeSampler, make_sampler

@@ -8,9 +8,9 @@
              these have pages of their own
     cross    the same of the encoder's keys and values        [rows, max_cross_pages], for models with one
 
-With a window, pages that it has passed are somebody else's (those of `sliding`, where there is one): spare_page
-stands in their places, which is zero for ever. (Kernels mask what lies before the window, and may read a few
-positions of it.)
+A page out of the window belongs to another request by now (a page of `sliding`, where there is one).
+spare_page stands in its place, which is zero for ever: kernels mask what lies before the window, and may
+read a few positions of it.
 
 A row belongs to a request until it ends or is preempted. The runner appends the tokens it draws;
 the engine never sends a token twice.

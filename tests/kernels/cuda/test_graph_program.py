@@ -17,9 +17,9 @@ from support.recordings import Recordings
 
 def program_module() -> Any:
     interpreted()
-    from octavo.kernels.cuda import program
+    from octavo.kernels.cuda import graph_program
 
-    return program
+    return graph_program
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 9, 64, 65, 256, 300, 1000])

@@ -83,7 +83,7 @@ def test_what_has_no_memory_may_be_tried_in_smaller_steps(monkeypatch: pytest.Mo
 
 def test_a_gpus_swap_space_lies_in_the_systems_memory() -> None:
     """It takes nothing from the pages, and must fit there."""
-    from octavo.assembly.memory import Pages, FreeMemory, plan_pages
+    from octavo.assembly.memory import FreeMemory, Pages, plan_pages
     from octavo.errors import CapacityError
 
     specs, gib = [KVSpec(2, 64, 64, "f16")], 2**30

@@ -25,8 +25,8 @@ from octavo.kernels.cuda.attention_shape import Queries, shape_of
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.kv import CudaKVLayer
 from octavo.kernels.cuda.launch import next_power_of_2
-from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.cuda.norms import tanh
+from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.ops import AttentionSpec, Sight
 
 

@@ -12,10 +12,10 @@ from octavo.kernels.cuda.device import SHARE
 from octavo.kernels.cuda.eager import CudaEagerOps, EagerProgram, OpsMaker
 from octavo.kernels.cuda.errors import clear_errors
 from octavo.kernels.cuda.gemm import SHARED, Policy
+from octavo.kernels.cuda.graph_program import GraphProgram
 from octavo.kernels.cuda.kv import CudaKVCache
 from octavo.kernels.cuda.launch import cache_dir
 from octavo.kernels.cuda.ops import Constants
-from octavo.kernels.cuda.graph_program import GraphProgram
 from octavo.kernels.cuda.steps import Steps
 from octavo.kernels.cuda.weight import CudaWeight, pack
 from octavo.kernels.forward_batch import ForwardBatch

@@ -60,8 +60,8 @@ class Staging:
     """The arrays of a batch, int32, on the host (pinned, where there is a GPU) and on the device.
 
     Args:
-        shapes: of each of FIELDS, of "trees" [T, 2 W] where sequences may have them, and of "sliding_slots" and
-            "sliding_tables" where layers with a window have pages of their own, and of "rope_positions" where
+        shapes: of each of FIELDS; of "trees" [T, 2 W] where sequences may have them; of "sliding_slots" and
+            "sliding_tables" where sliding-window layers have pages of their own; of "rope_positions" where
             batches may bring them.
     """
 

@@ -20,8 +20,8 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from octavo.kernels.cuda.integer import round_nearest
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
-from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.cuda.norms import ACTIVATIONS, activate, finish
+from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.cuda.weight import PackedRows
 from octavo.kernels.weight import BLOCK, Layout
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo.kernels.cuda import attention, moe, rotary, norms
+from octavo.kernels.cuda import attention, moe, norms, rotary
 from octavo.kernels.cuda.device_batch import DeviceBatch
 from octavo.kernels.cuda.gemm import Policy, product, widen
 from octavo.kernels.cuda.integer import Rounded

@@ -23,8 +23,7 @@ from octavo.kernels.cuda.draw_math import CHUNK
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.lane import Lane
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
-from octavo.kernels.draws import ROW, Drawn, Draws, Edits, Numbers, TokenLists, idle_rows
-from octavo.kernels.draws import RowLogprobs
+from octavo.kernels.draws import ROW, Drawn, Draws, Edits, Numbers, RowLogprobs, TokenLists, idle_rows
 
 GROUP = 16
 """Chunks of a program that reads whole rows."""
@@ -258,8 +257,8 @@ class DeviceSampler:
         sums = torch.empty((rows, self.chunks), dtype=torch.float64, device=self.device)
         sizes = logits.stride(0), self.vocab_size, self.chunks
         self._launch(
-            logprobs.chunk_exp_kernel, (rows, cdiv(self.chunks, GROUP)), logits, peak, sums, at["num_logprobs"],
-            *sizes, GROUP=GROUP,
+            logprobs.chunk_exp_kernel, (rows, cdiv(self.chunks, GROUP)), logits, peak, sums,
+            at["num_logprobs"], *sizes, GROUP=GROUP,
         )  # fmt: skip
         made = DeviceLogprobs(
             torch.zeros(rows, dtype=torch.float64, device=self.device),
@@ -268,8 +267,8 @@ class DeviceSampler:
             torch.zeros((rows, most), dtype=torch.float64, device=self.device),
         )
         self._launch(
-            logprobs.score_kernel, (rows,), logits, peak, best, sums, at["num_logprobs"], tokens, made.logprobs,
-            made.ranks, made.top_tokens, made.top_logprobs, most, *sizes, BLOCK=BLOCK,
+            logprobs.score_kernel, (rows,), logits, peak, best, sums, at["num_logprobs"], tokens,
+            made.logprobs, made.ranks, made.top_tokens, made.top_logprobs, most, *sizes, BLOCK=BLOCK,
             CHUNKS=next_power_of_2(self.chunks),
         )  # fmt: skip
         return made

@@ -1,4 +1,4 @@
-"""Gemma 2: norms before and after each sublayer, soft caps, every other layer with a sliding window (Gemma team 2024)."""
+"""Gemma 2: norms before and after each sublayer, soft caps, a window in every other layer (2024)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def config_of(checkpoint: Checkpoint) -> DecoderConfig:
 
 
 def gguf_windows(read: Reader, layers: int, period: int) -> tuple[int | None, ...]:
-    """GGUF says the window alone: the last layer of each period sees everything, the others have a sliding window."""
+    """GGUF says the window alone: the last layer of each period sees everything, the others have it."""
     window = read.integer("attention.sliding_window", 4096)
     return tuple(None if (i + 1) % period == 0 else window for i in range(layers))
 

@@ -69,7 +69,9 @@ class CompletionLogprobs:
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def echo(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], text: str) -> dict[str, Any]:
+    def echo(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], text: str
+    ) -> dict[str, Any]:
         """The lists for the prompt, echoed as text; the first token has no logprob.
 
         A special token that the encoding put in front of the text takes no place in it.
@@ -100,9 +102,7 @@ class CompletionLogprobs:
                 for token_id, at in zip(token_ids, logprobs, strict=True)
             ],
             "top_logprobs": [
-                None
-                if at is None
-                else {self._name(i): finite(value) for i, value in best(at, self._top)}
+                None if at is None else {self._name(i): finite(value) for i, value in best(at, self._top)}
                 for at in logprobs
             ],
             "text_offset": offsets,
