@@ -6,7 +6,7 @@
     house.py --where WORD...       files that an op, a field, an endpoint or a backend stands in
     house.py --since COMMIT        lines moved, deleted and written since then, apart
 
-The rules are house_rules.py's docstrings. tests/test_house.py holds the ratchets.
+The rules are the docstrings of house_rules.py and house_words.py. tests/test_house.py holds the ratchets.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import house_rules
+import house_words
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "octavo"
@@ -46,6 +47,10 @@ class House:
     def parameters(self) -> list[house_rules.Function]:
         """Functions with many parameters, most first."""
         return house_rules.many_parameters(self.trees)
+
+    def ambiguous(self) -> dict[str, list[house_words.Meaning]]:
+        """Words with more than one meaning."""
+        return house_words.ambiguous(self.trees)
 
     def request_fields(self) -> dict[str, list[str]]:
         """Fields of Request, and of the objects that it owns."""
@@ -94,6 +99,7 @@ def measures(house: House) -> dict[str, object]:
         "request_fields": len(fields["Request"]),
         "owned_fields": {name: len(names) for name, names in fields.items() if name != "Request"},
         "files_with": {word: len(house.standing(word)) for word in WORDS},
+        "ambiguous_words": len(house.ambiguous()),
         "native_files_with": {word: len(native_files(word)) for word in WORDS},
         "lines": sum(house.rooms().values()),
         "files": len(house.texts),
@@ -115,6 +121,9 @@ def listed(house: House, measure: str) -> Iterator[str]:
     """The places behind a figure."""
     if measure == "parameters":
         yield from (f"{f.file}:{f.line}: {f.name} ({f.parameters})" for f in house.parameters())
+    elif measure == "words":
+        places = [place for found in house.ambiguous().values() for place in found]
+        yield from (f"{p.file}:{p.line}: {p.name} ({p.word}: {p.meaning})" for p in places)
     else:
         yield from (f"{t.file}:{t.line}: {t.text}" for t in house.tests() if t.kind == measure)
 
@@ -122,7 +131,7 @@ def listed(house: House, measure: str) -> Iterator[str]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="house", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--list", choices=(*house_rules.KINDS, "parameters"))
+    parser.add_argument("--list", choices=(*house_rules.KINDS, "parameters", "words"))
     parser.add_argument("--where", nargs="+", metavar="WORD")
     parser.add_argument("--since", metavar="COMMIT")
     options = parser.parse_args(arguments)

@@ -23,6 +23,7 @@ AT_MOST = {
     "functions_with_8_parameters": 42,
     "request_fields": 20,
     "files_with min_p": 5,  # a new sampling field
+    "ambiguous_words": 0,
 }
 
 
@@ -32,6 +33,15 @@ def rules() -> Iterator[ModuleType]:
     import house_rules
 
     yield house_rules
+    sys.path.remove(str(SCRIPTS))
+
+
+@pytest.fixture(scope="module")
+def words() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(SCRIPTS))
+    import house_words
+
+    yield house_words
     sys.path.remove(str(SCRIPTS))
 
 
@@ -152,6 +162,36 @@ def test_none_tests(rules: ModuleType, code: str, expected: list[str]) -> None:
 def test_kinds(rules: ModuleType, attribute: str, kind: str) -> None:
     code = f"class A:\n    {attribute}: X | None\ndef f(a):\n    if a.{attribute}: pass"
     assert [test.kind for test in rules.none_tests({"engine/a.py": ast.parse(code)})] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"a.py": "class Entry: ...", "b.py": "class _Entry: ..."}, {"entry"}),
+        ({"entry.py": "", "b.py": "Entries = list[int]"}, {"entry"}),
+        ({"a/batch.py": "", "b/batch.py": ""}, {"batch"}),
+        ({"pipelines/__init__.py": "", "pipeline.py": ""}, {"pipeline"}),
+        ({"a.py": "def deal(): ..."}, {"deal"}),
+        ({"a.py": "class A:\n    gone: int"}, {"gone"}),
+        # acquitted
+        ({"a.py": "class Entry: ...\nclass Entries: ..."}, set()),
+        ({"a.py": "class Entry: ...", "b.py": "class CrossEntry: ...\ndef entry(): ..."}, set()),
+        ({"cli/plan.py": "", "bench/plan.py": ""}, set()),
+        ({"a.py": "def make_room(): ...\nclass A:\n    bad_words: int"}, set()),
+    ],
+)
+def test_ambiguous_words(words: ModuleType, files: dict[str, str], expected: set[str]) -> None:
+    assert set(words.ambiguous({file: ast.parse(code) for file, code in files.items()})) == expected
+
+
+def test_acquitted_words_are_there(words: ModuleType) -> None:
+    """A place that is acquitted by name exists and bears the word."""
+    source = SCRIPTS.parent / "src" / "octavo"
+    places = {(word, file) for word, same in words.SAME.items() for file in same}
+    for word, file in places | words.PLAIN:
+        forms = words.ROWS.get(word, (words.folded(word),))
+        tree = ast.parse((source / file).read_text(encoding="utf-8"))
+        assert any(words.folded(name) in forms for _, _, name in words.names(file, tree)), (word, file)
 
 
 def test_none_tests_of_other_rooms_do_not_count(rules: ModuleType) -> None:
