@@ -1,4 +1,4 @@
-"""Readable in an afternoon: files and functions stay short. Kernels alone may be long."""
+"""Files and functions stay short. Kernels alone may be long."""
 
 from __future__ import annotations
 
