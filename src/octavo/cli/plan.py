@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from octavo.lab.simulate import Simulated
 
 TRACE = typer.Option(
-    None, "--trace", help="Requests to plan for: JSON lines (Mooncake's names) or CSV (Azure's)."
+    None, "--trace", help="A file of requests to simulate: JSON lines (Mooncake's fields) or CSV (Azure's)."
 )
 
 
@@ -29,12 +29,12 @@ TRACE = typer.Option(
 def plan(
     engine: EngineChoice,
     trace: Path | None = TRACE,
-    speed: float = typer.Option(1.0, "--speed", help="Let them arrive so many times as fast."),
+    speed: float = typer.Option(1.0, "--speed", help="Let the requests arrive this many times as fast."),
     cost_model: str = typer.Option(
-        "", "--cost-model", help="A step's cost, as JSON or a file; without it the model is measured."
+        "", "--cost-model", help="What a step costs, as JSON or a file; without it the model is loaded and measured."
     ),
     memory: float = typer.Option(
-        0.0, "--memory", help="GiB that are free, to plan for another machine; 0 asks this one."
+        0.0, "--memory", help="Free memory in GiB of the machine to plan for; 0: of this machine."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:

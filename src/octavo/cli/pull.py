@@ -12,8 +12,8 @@ from octavo.cli._progress import byte_progress
 
 
 def pull(
-    model: str = typer.Argument(DEFAULT_MODEL, help="An alias or a hub id."),
-    force: bool = typer.Option(False, "--force", help="Pull again, even if a good copy is there."),
+    model: str = typer.Argument(DEFAULT_MODEL, help="An alias, or a hub id such as org/name."),
+    force: bool = typer.Option(False, "--force", help="Download again, even if the cache has a good copy."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:
     """Download a model by its alias or hub id, and print where it lies."""

@@ -24,9 +24,9 @@ MAX_BODY_BYTES = 64 << 20
 @engine_flags(model_argument=False)
 def run_batch(
     engine: EngineChoice,
-    source: Annotated[Path, typer.Argument(help="JSONL file of requests.")],
-    target: Annotated[Path, typer.Argument(help="JSONL file of answers; continued if it exists.")],
-    max_concurrent: int = typer.Option(64, "--max-concurrent", help="Requests at once.", min=1),
+    source: Annotated[Path, typer.Argument(help="File of requests, one JSON object a line.")],
+    target: Annotated[Path, typer.Argument(help="File of answers; if it exists, requests with an answer in it are left out.")],
+    max_concurrent: int = typer.Option(64, "--max-concurrent", help="Most requests at once.", min=1),
     tool_call_parser: ToolCallParser = None,
     reasoning_parser: ReasoningParser = None,
     as_json: bool = typer.Option(False, "--json", help="Print the totals as JSON."),

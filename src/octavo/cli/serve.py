@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Serving:
     """What `octavo serve` asks for beside the engine, as its options declare it."""
 
-    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: every one.")] = (
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all of this machine.")] = (
         "127.0.0.1"
     )
     port: Annotated[
@@ -39,21 +39,21 @@ class Serving:
     ] = 8000
     api_key: Annotated[
         list[str] | None,
-        typer.Option("--api-key", help="Refuse requests without this key. May be given several times."),
+        typer.Option("--api-key", help="Refuse requests that bring no such key. May be given several times."),
     ] = None
     drain_timeout: Annotated[
         float,
         typer.Option(
-            "--drain-timeout", help="Seconds that running requests get after Ctrl-C or SIGTERM.", min=0.0
+            "--drain-timeout", help="Seconds that running requests have to end after Ctrl-C or SIGTERM.", min=0.0
         ),
     ] = 30.0
     max_concurrent_requests: Annotated[
         int,
-        typer.Option("--max-concurrent-requests", help="HTTP requests in flight; more are refused.", min=1),
+        typer.Option("--max-concurrent-requests", help="Most HTTP requests at once; the next one is refused (429).", min=1),
     ] = 1024
     tool_call_parser: ToolCallParser = None
     reasoning_parser: ReasoningParser = None
-    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", help="Largest request body.", min=1)] = (
+    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", help="Largest body of a request, in bytes.", min=1)] = (
         4 << 20
     )
     access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for each HTTP request.")] = (

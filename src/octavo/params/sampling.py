@@ -66,28 +66,28 @@ class SamplingParams:
 
     n: int = whole(1, 1, MAX_N, "Completions for each prompt.")
     presence_penalty: float = real(
-        0.0, -2, 2, "Subtracted once from tokens that were generated before.", "penalty"
+        0.0, -2, 2, "Subtracted once from the logit of each token that was generated before.", "penalty"
     )
-    frequency_penalty: float = real(0.0, -2, 2, "Subtracted for each time that they were.", "penalty")
+    frequency_penalty: float = real(0.0, -2, 2, "Subtracted from a token's logit for each time that it was generated.", "penalty")
     repetition_penalty: float = real(
-        1.0, 0, 100, "Divides the logits of all earlier tokens.", "penalty", above=True
+        1.0, 0, 100, "Above 1: tokens of the prompt and of the answer become less likely.", "penalty", above=True
     )
-    temperature: float = real(1.0, 0, 100, "0: always the likeliest token.", "draw")
+    temperature: float = real(1.0, 0, 100, "0: always the likeliest token; higher: more random.", "draw")
     top_p: float = real(
         1.0, 0, 1, "Keep the likeliest tokens that together reach this probability.", "draw", above=True
     )
-    top_k: int = whole(0, 0, LARGEST, "Keep so many of the likeliest tokens; 0: all.", "draw")
+    top_k: int = whole(0, 0, LARGEST, "Keep this many of the likeliest tokens; 0: all.", "draw")
     min_p: float = real(0.0, 0, 1, "Keep tokens at least this share as likely as the likeliest.", "draw")
     seed: int | None = whole(None, -(2**63), SEED_MASK, "The same seed gives the same text.", optional=True)
-    stop: str | Sequence[str] = described((), "End before this text. May be given several times.")
+    stop: str | Sequence[str] = described((), "End the answer before this text. May be given several times.")
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = described(False, "Go on after the end-of-text token.")
     max_tokens: int | None = whole(
         16, 1, LARGEST, "Most tokens to generate, within what the context holds.", optional=True
     )
-    min_tokens: int = whole(0, 0, LARGEST, "No end before so many tokens.")
+    min_tokens: int = whole(0, 0, LARGEST, "Generate at least this many tokens.")
     logprobs: int | None = whole(
-        None, 0, MAX_LOGPROBS, "So many likeliest tokens, beside the one that came.", optional=True
+        None, 0, MAX_LOGPROBS, "Report this many of the likeliest tokens beside each one that came.", optional=True
     )
     prompt_logprobs: int | None = whole(
         None, 0, MAX_LOGPROBS, "The same for the prompt's tokens.", optional=True
@@ -102,7 +102,7 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     bad_words: str | Sequence[str] = ()
     truncate_prompt_tokens: int | None = whole(
-        None, 1, LARGEST, "Keep so many of the prompt's last tokens.", optional=True
+        None, 1, LARGEST, "Keep this many of the prompt's last tokens.", optional=True
     )
     pooling: str | None = field(default=None, repr=False)
     beam_search: BeamSearchParams | None = None
