@@ -139,8 +139,8 @@ SIMD int64_t panels_at_once(const LinearArgs& a, int64_t left) {
     return left < most ? left : most;
 }
 
-// What each of T tiles asks for while it meets `count` panels from p on: its part of the `next` ones that follow them.
-// Where few tokens stream through one panel at a time, what comes a page and a half later.
+// Prefetch distance. While each of T tiles computes panels p to p + count, it prefetches its share of the next `next`
+// panels. One tile of one panel prefetches 6 KiB ahead in its own panel instead: its blocks pass too fast for more.
 struct Following {
     const uint8_t* at;
     int64_t part, each; // bytes of a tile, and with each block of a quantized panel

@@ -4,7 +4,7 @@
 // and what is left is the product of e with x. Of that the part along one direction, which all x of a model have much of, is
 // known: c (e d) of x = c d + x'. And e x' is at most |e sqrt(u)| |x' / sqrt(u)| for any u > 0 (Cauchy and Schwarz), least
 // where u is what |x'| usually is: a few elements of a model's last norm are far larger than the rest. Of SmolLM2's 3,072
-// panels this leaves 35 that may hold the largest, u alone 75, neither 800.
+// panels 35 may then hold the largest logit and are computed. With u alone there would be 75, without c and u 800.
 
 // Where a block's sums start: -15.5 times the sum of q, in int32, or in U4's two int16 lanes by themselves. Each lane then
 // ends at the 16 products of its own (h - 15.5) q, at most 31,496, wherever it has been meanwhile.

@@ -254,7 +254,7 @@ def test_the_numbers_are_those_of_the_first_plans(case: tuple[object, ...]) -> N
 def test_a_gpu_is_refused_not_planned_as_a_cpu(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "smollm2", *FLAGS, "--device", device]) == 1
     error = capsys.readouterr().err
-    assert f"what device {device} would take cannot be planned: planning for a GPU is not there yet" in error
+    assert f"octavo plan cannot plan for device {device} yet" in error
     assert error.count("\n") == 1
 
 
@@ -270,7 +270,7 @@ def test_a_gpu_that_is_not_there_is_no_reason_to_wait_for_planning(
 
 def test_auto_is_refused_where_it_takes_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "choose", lambda *_, **__: Choice("cuda"))
-    with pytest.raises(UnsupportedError, match="what device cuda would take cannot be planned"):
+    with pytest.raises(UnsupportedError, match="octavo plan cannot plan for device cuda yet"):
         plan_model(EngineConfig("smollm2"))
 
 

@@ -198,19 +198,19 @@ def plan_pages(wanted: Pages, free_memory: FreeMemory, weights: int = 0) -> Budg
     free, per_token = free_memory.free, wanted.bytes_per_token
     page = wanted.page_size * per_token
     swap = _swapped_pages(wanted.swap_gib, page, free if free_memory.system is None else free_memory.system)
-    if free_memory.system is None:
+    if free_memory.system is None:  # a CPU: the swap space is taken from the same memory
         free -= swap * page
     sliding, sliding_page, sliding_pages = wanted.sliding, 0, 0
     share = CPU_SHARE if free_memory.share is None else free_memory.share
     budget = free if wanted.num_pages is not None else int(free * share)
-    if sliding is None:
+    if sliding is None:  # all layers share pages
         most = wanted.max_num_seqs * wanted.longest
         pages = min(most, budget // page) if wanted.num_pages is None else wanted.num_pages
     else:
         sliding_page = wanted.page_size * sliding.bytes_per_token
         pages, sliding_pages = divide(budget, page - sliding_page, sliding_page, wanted)
     size = pages * (page - sliding_page) + sliding_pages * sliding_page
-    if wanted.num_pages is not None and size > free:
+    if wanted.num_pages is not None and size > free:  # the user's number does not fit
         raise CapacityError(
             f"num_pages {wanted.num_pages} needs {size} bytes; {free} are free, enough for "
             f"{free // page} pages"
@@ -375,7 +375,7 @@ def resolve(user: EngineConfig, shape: Shape, budget: Budget) -> SchedulerConfig
     tokens = tokens_of_a_step(user, encoder, shape.step_tokens)
     needed = pages_at_a_time(length, size, shape.window, tokens) + -(-encoder // size)
     if needed > budget.num_pages:
-        if user.max_model_len is not None or (encoder and budget.num_pages < 2):
+        if user.max_model_len is not None or (encoder and budget.num_pages < 2):  # asked for: not shortened
             both = " and an encoder's input of as many tokens" if encoder else ""
             raise CapacityError(
                 f"max_model_len {length}{both} needs {needed} pages of {size} "

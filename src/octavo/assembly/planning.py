@@ -85,7 +85,7 @@ def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:
         why = f"; and here {error}"
     if device != "cpu":
         raise UnsupportedError(
-            f"what device {device} would take cannot be planned: planning for a GPU is not there yet, "
+            f"octavo plan cannot plan for device {device} yet, only for a CPU: "
             f"--device cpu plans for the CPU{why}",
             "device",
         )

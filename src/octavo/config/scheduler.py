@@ -115,8 +115,8 @@ class SchedulerConfig:
         if not self.sliding_pages_at_a_time <= self.num_sliding_pages <= self.num_pages:
             raise InvalidRequestError(
                 f"max_model_len {self.max_model_len} with a window of {window} in some layers needs "
-                f"{self.sliding_pages_at_a_time} sliding pages, and there are {self.num_sliding_pages} to "
-                f"{self.num_pages} pages",
+                f"{self.sliding_pages_at_a_time} sliding pages, at most {self.num_pages} are of use, and "
+                f"num_sliding_pages is {self.num_sliding_pages}",
                 "num_sliding_pages",
             )
 

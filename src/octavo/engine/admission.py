@@ -69,7 +69,7 @@ class Admission:
         length, limit = len(token_ids), self.config.max_model_len
         if length == 0:
             raise InvalidRequestError("the prompt is empty: it must hold at least one token", "prompt")
-        most = limit if params.only_prompt else limit - 1
+        most = limit if params.only_prompt else limit - 1  # a token that is drawn takes a place, too
         if length > most:
             raise InvalidRequestError(
                 f"the prompt has {length} tokens; max_model_len {limit} leaves room for at most {most}",
@@ -80,7 +80,7 @@ class Admission:
             raise InvalidRequestError(
                 f"n {params.n} is above the {most} sequences that may run and wait", "n"
             )
-        if params.needs_compiling:
+        if params.needs_compiling:  # LLM and AsyncLLM have replaced these by constraints before
             raise InvalidRequestError(
                 "bad_words and structured_outputs need a tokenizer: use LLM or AsyncLLM", "structured_outputs"
             )
@@ -88,7 +88,7 @@ class Admission:
             _ = self.searches
             self._check_beams(request, params.beam_search)
         vocab = self.vocab_size
-        if vocab is None:
+        if vocab is None:  # an engine without a model in it: ids have no upper bound
             if min(token_ids) < 0:
                 raise InvalidRequestError(f"token id {min(token_ids)} is negative", "prompt")
             return
@@ -109,13 +109,13 @@ class Admission:
         Raises:
             InvalidRequestError: as check(), of these alone; the params need not be compiled yet.
         """
-        if request.index is None and not request.generated:
+        if request.index is None and not request.generated:  # nothing to go on from
             return
         params, index, field = request.params, request.index, "generated_token_ids"
         for name in ("beam_search", "pooling", "prompt_logprobs"):
             if getattr(params, name) is not None:
                 raise InvalidRequestError(f"{name} is for a request that begins: it cannot go on", name)
-        if index is None and params.n > 1:
+        if index is None and params.n > 1:  # which of the n answers was cut?
             raise InvalidRequestError(f"{params.n} completions go on one at a time: give index", "index")
         if index is not None and (type(index) is not int or not 0 <= index < params.n):
             why = f"index must be from 0 to {params.n - 1}, not {index!r}"
@@ -123,7 +123,7 @@ class Admission:
                 why += f": n is {params.n}, give the n that the answer was one of"
             raise InvalidRequestError(why, "index")
         ids = [token.token_id for token in request.generated]
-        if not ids:
+        if not ids:  # an index alone: one of n completions from its beginning
             return
         if params.seed is None and not params.greedy:
             raise InvalidRequestError("an answer goes on with the seed that it began with: give seed", "seed")
@@ -131,12 +131,12 @@ class Admission:
         for token in ids:
             if not 0 <= token <= highest:
                 raise InvalidRequestError(f"token id {token} of {field} is not in the vocabulary", field)
-        if params.allowed_token_ids is not None:
+        if params.allowed_token_ids is not None:  # could not have been drawn
             for token in set(ids).difference(params.allowed_token_ids):
                 raise InvalidRequestError(f"{field} hold {token}, allowed_token_ids do not", field)
         start = len(request.prompt_token_ids)
         most = self.limit(start, params) - start
-        if len(ids) >= most:
+        if len(ids) >= most:  # the answer was complete already
             raise InvalidRequestError(
                 f"{field} has {len(ids)} tokens, and the answer ends with {most} (max_tokens, max_model_len)",
                 field,
@@ -160,7 +160,7 @@ class Admission:
                 "beam_width",
             )
         ends = len(self.end_ids(params))
-        if width + ends > MAX_LOGPROBS:
+        if width + ends > MAX_LOGPROBS:  # each beam reports as many candidates
             raise InvalidRequestError(
                 f"beam_width {width} with {ends} end tokens is above {MAX_LOGPROBS}", "beam_width"
             )

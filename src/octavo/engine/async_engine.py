@@ -351,7 +351,7 @@ class AsyncEngine:
             with self._wake:
                 self._inbox[:0] = left  # calls behind the one that failed are answered by _run
             raise
-        if self._core.can_step:
+        if self._core.can_step:  # one step; the inbox is looked at again before the next one
             news += self._core.step()
         self._last_progress = self._clock()
         if news:
@@ -361,9 +361,9 @@ class AsyncEngine:
         return True
 
     def _apply(self, command: _Add | _Abort | _CoreCall, news: list[RequestUpdate | _Added]) -> None:
-        if isinstance(command, _Abort):
+        if isinstance(command, _Abort):  # a caller has left
             news += self._core.abort(command.request_id, command.index)
-        elif isinstance(command, _CoreCall):
+        elif isinstance(command, _CoreCall):  # AsyncEngine.call(): a function that must run in this thread
             command.answer()
         else:
             try:

@@ -84,7 +84,7 @@ def pages_needed(num_prompt: int, num_tokens: int, width: int, page_size: int) -
 
 
 class BeamGroup(Cohort):
-    """Who belongs to a beam search, and what they have reported of the step in progress.
+    """The beams of one search, and the candidates that they have reported in the current step.
 
     1.  Members run like any request, but each waits after its token until all have theirs: then the
         search says which beam goes on with which token, and page tables are assigned anew.
@@ -135,12 +135,12 @@ class BeamGroup(Cohort):
         """The search begins anew."""
 
     def pages_to_enter(self, request: Request, page_size: int) -> int:
-        """A next token of every beam included."""
+        """Pages of all beams with a next token each."""
         longest = max(map(len, self._suspended), default=self.owner.num_prompt_tokens + 1)
         return pages_needed(self.owner.num_prompt_tokens, longest, self.width, page_size)
 
     def receive(self, member: Request, likeliest: Likeliest) -> bool:
-        """A member has its next token's candidates. True: all have."""
+        """Take the candidates of a member's next token. True: all members have theirs."""
         self._received[member] = likeliest
         return len(self._received) == len(self.members)
 
@@ -157,7 +157,7 @@ class BeamGroup(Cohort):
         ]
 
     def resize(self, count: int) -> list[Request]:
-        """Have so many members. Returns those that are not needed any more."""
+        """Make or drop members, so that there are `count`. Returns the dropped ones."""
         ended = self.members[count:]
         del self.members[count:]
         while len(self.members) < count:
@@ -166,7 +166,7 @@ class BeamGroup(Cohort):
         return ended
 
     def suspend(self) -> None:
-        """The members have given up their pages; the owner will begin with the prompt again."""
+        """The members have released their pages; the owner will compute the prompt again."""
         if len(self.members[0].token_ids) > self.owner.num_prompt_tokens:
             self._suspended = [member.token_ids for member in self.members]
         for member in self.members:
@@ -224,7 +224,7 @@ def begin_group(owner: Request, params: BeamSearchParams, make: SearchMaker) -> 
 
 
 def row_params(params: SamplingParams, candidates: int) -> SamplingParams:
-    """Of each beam: it draws nothing, and reports so many candidates."""
+    """Params of a beam's row: it draws nothing, and reports this many candidates."""
     return params.replace(temperature=0.0, n=1, logprobs=candidates)
 
 

@@ -33,10 +33,11 @@ class EncoderOutput:
 
 
 class CrossPages(PageGroup):
-    """Encoder inputs in use, by key. An output lives from its first user to its last one.
+    """Pages of the encoder outputs that running requests read, by the key of the encoder's input.
 
-    What the n samples of a request and equal inputs that run together need is computed once. The
-    pages of an output have one reference, the output's; nobody writes to them after its first step.
+    An output is computed once for the n samples of a request and for equal inputs that run together. It
+    lives from its first user to its last. Its pages have one reference, the output's, and are written in
+    its first step only.
     """
 
     def __init__(self, pool: PagePool, page_size: int) -> None:
@@ -50,7 +51,7 @@ class CrossPages(PageGroup):
         return tuple(self._outputs.values())
 
     def share(self, key: str | None, pages: Sequence[int]) -> EncoderOutput:
-        """One user more of the output with this key, which is made of these pages if there is none."""
+        """Count one user more of the output with this key; the first user brings its pages."""
         output = self._outputs.get(key)
         if output is None:
             output = self._outputs[key] = EncoderOutput(key, tuple(pages))
@@ -67,7 +68,7 @@ class CrossPages(PageGroup):
     # --- of the group -----------------------------------------------------------------------------
 
     def admit_status(self, request: Request, step: StepBuilder) -> AdmitStatus:
-        """By the input, which is new, in use, or being written by a step in flight."""
+        """By the state of the encoder's input: new, in use, or being computed by a step in flight."""
         shared = self.find(request.cache_key)
         if shared is None:
             return AdmitStatus.NOW if step.can_encode(len(request.encoder_token_ids)) else AdmitStatus.NO_ROOM

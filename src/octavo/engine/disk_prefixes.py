@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DiskPrefixes(DiskTier):
-    """The file below a manager's tree: it fills with what that evicts, and gives it to who waits for it."""
+    """The disk tier of a KVManager: saves what the prefix cache evicts, reads it for waiting requests."""
 
     def __init__(self, file: PageFile, kv: KVManager) -> None:
         super().__init__(file)
@@ -23,7 +23,7 @@ class DiskPrefixes(DiskTier):
         kv.cache.spill = self._evicted
 
     def ready(self, request: Request) -> bool:
-        """The first call begins to read, and so does one that finds the tree holding less than before."""
+        """The first call begins to read; so does a later one if the tree has lost pages since."""
         if request.needs_whole_prompt:
             return True
         self.poll()
@@ -53,7 +53,7 @@ class DiskPrefixes(DiskTier):
             yield plan
 
     def _evicted(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
-        """The tree evicts these. Nobody would find what follows a page that is not worth keeping."""
+        """Save pages that the tree evicts, up to the first that is not worth it: none after it is found."""
         pages = self._kv.whole(pages)
         for group in self._kv.groups:
             group.read(pages)

@@ -12,21 +12,21 @@ from octavo.engine.step_plan import PageSave
 from octavo.engine.tiers import Tier
 
 MAX_FETCHES = 4
-"""So many requests' pages are read and checked at a time; who comes next is passed over until one is."""
+"""Requests whose pages are read and checked at a time; others wait until one of these is done."""
 
 
 class PageFile(Protocol):
-    """Slots of a page each that last. It works beside the engine's thread and tells what came of it.
+    """A file of blocks, a page each. A thread of its own reads and writes, and reports in news().
 
-    The executor saves and loads (StepPlan.saves, StepPlan.loads); a block that is being saved or fetched
-    is news once.
+    The executor saves and loads (StepPlan.saves, StepPlan.loads). Each block that was saved or fetched is
+    reported once.
     """
 
     @property
     def num_blocks(self) -> int: ...
     @property
     def max_saving(self) -> int:
-        """How many pages may be on their way; 0: nothing can be written any more."""
+        """How many pages may be waiting to be written; 0: the file takes no more."""
         ...
 
     def stored(self) -> Sequence[tuple[bytes, int]]:
@@ -38,15 +38,15 @@ class PageFile(Protocol):
         ...
 
     def news(self) -> list[tuple[int, bool]]:
-        """(block, whether it is good) of those that were saved or fetched since the last call."""
+        """(block, whether its page is whole) of blocks saved or fetched since the last call."""
         ...
 
     def wait(self) -> None:
-        """Return when there are news, or nothing is on its way."""
+        """Return when news() has something, or nothing is being saved or fetched."""
         ...
 
     def clear(self) -> None:
-        """Forget everything, what is on its way included."""
+        """Forget all blocks, those that are being saved or fetched included."""
         ...
 
     def close(self, stored: Sequence[tuple[bytes, int]]) -> None:
@@ -56,12 +56,12 @@ class PageFile(Protocol):
 
 @dataclass(slots=True, eq=False)
 class StoredPage:
-    """A block in use.
+    """A page in the file.
 
     Attributes:
-        users: fetches that hold it: it is not overwritten meanwhile.
-        saving, reading: on its way.
-        lost: nobody finds it any more; the block is free when nobody uses it.
+        users: fetches that hold it. Its block is not overwritten meanwhile.
+        saving: it is being written. reading: it is being read and checked.
+        lost: look() finds it no more. Its block is free when `users` is 0.
     """
 
     key: bytes
@@ -85,7 +85,7 @@ class Fetch:
         return not any(stored.reading for stored in self.pages)
 
     def blocks(self, first: int) -> list[int]:
-        """Those of the good pages from this page number on; none if it begins only behind that."""
+        """Blocks of the whole pages from this page number on; none if the fetch begins after it."""
         found: list[int] = []
         for stored in self.pages if first >= self.first else ():
             if stored.lost or stored.reading:
@@ -131,9 +131,10 @@ class DiskTier(Tier):
     # --- to the disk ----------------------------------------------------------------------------------
 
     def save(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
-        """Keep consecutive pages of a prefix, or some that follow one another in no prefix at all.
+        """Queue pages to be saved. The caller leaves their content until the next plan has been executed.
 
-        They keep their content until the next plan has been executed.
+        Args:
+            keys: of consecutive pages of a prefix, first page first. The last pages are saved first.
         """
         new = [key for key in keys if key not in self._stored]
         room = set(new[: max(self._file.max_saving - self._saving, 0)])
@@ -153,8 +154,8 @@ class DiskTier(Tier):
         return saves
 
     def keep(self, contents: Sequence[tuple[bytes, int]]) -> Iterator[tuple[PageSave, ...]]:
-        """Save all of this that has a place in the file, in portions: whoever takes one executes it before
-        the next.
+        """Save as many of these pages as the file holds, in portions. The caller executes each portion
+        before it takes the next.
 
         Args:
             contents: (key, page), what was used last first.
@@ -185,7 +186,7 @@ class DiskTier(Tier):
     # --- from the disk --------------------------------------------------------------------------------
 
     def look(self, keys: Sequence[bytes], first: int) -> Fetch | None:
-        """Begin to fetch the pages with keys[first:], as far as they are there. None: not now."""
+        """Begin to read the pages with keys[first:], up to the first that is not stored. None: not now."""
         if sum(not fetch.ready for fetch in self._fetches) >= MAX_FETCHES:
             return None
         found: list[StoredPage] = []
@@ -222,21 +223,21 @@ class DiskTier(Tier):
     # --- both -----------------------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        """Take the news. Returns whether there were any."""
+        """Take what the file reports. Returns whether it was anything."""
         news = self._file.news()
         for block, good in news:
             self._arrived(self._by_block[block], good)
         return bool(news)
 
     def wait(self) -> bool:
-        """Wait until something has been read. False: nothing is being read."""
+        """Wait until a page has been read. False: none is being read."""
         if all(fetch.ready for fetch in self._fetches):
             return False
         self._file.wait()
         return self.poll()
 
     def settle(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until nothing is being saved or read."""
         self._file.wait()
         while self.poll():
             self._file.wait()

@@ -58,7 +58,7 @@ def check_tables(kv: KVManager, running: Iterable[Request]) -> None:
     owners = Counter(page for node in nodes for page in node.pages)
     in_tree = set(owners)
     locks: Counter[Node] = Counter()
-    for group in kv.groups:
+    for group in kv.groups:  # pages that groups hold beside tables
         group.check(running)
         owners.update(group.owned())
     for request in running:
@@ -72,7 +72,7 @@ def check_tables(kv: KVManager, running: Iterable[Request]) -> None:
         owners.update(held)
         walk, path = request.kv.cache_node, list[int]()
         ensure((walk is not None) == kv.caching, "a running request has no place in the tree")
-        while walk is not None:
+        while walk is not None:  # up to the root: each request locks its whole path
             locks[walk] += 1
             path = walk.pages + path
             walk = walk.parent

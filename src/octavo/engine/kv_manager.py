@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a request was given to write into: new pages at the end of its table, and (source,
-    destination) of a shared page that it has a copy of now, in the place of the shared one."""
+    """Pages that grow() gave a request to write into.
+
+    Attributes:
+        pages: new pages, at the end of its table.
+        copy: (source, destination) where its last page was shared: the table holds the destination now.
+    """
 
     pages: tuple[int, ...] = ()
     copy: tuple[int, int] | None = None
@@ -143,7 +147,7 @@ class KVManager:
 
     def _begin(self, request: Request, start: Start, reserve: int) -> bool:
         held, have = start.held, len(start.pages) if start.back else start.computed // self.page_size
-        self.pool.retain(held)
+        self.pool.retain(held)  # hold what is shared before room is made
         missing = self.pages_for(len(request.token_ids)) - have
         for group in self.groups:
             missing = group.at_most(request, missing)
@@ -151,8 +155,8 @@ class KVManager:
         self._pin(request.leader)
         if start.node is not None:
             self.cache.lock(start.node)
-        room = self._make_room(needed, 0)
-        if not room or not all(g.admit(request, start, missing, reserve) for g in self.groups):
+        room = self._make_room(needed, 0)  # may evict and release, nothing that is held now
+        if not room or not all(g.admit(request, start, missing, reserve) for g in self.groups):  # undo
             self._pin(None)
             self.pool.release(held)
             if start.node is not None:
@@ -160,7 +164,7 @@ class KVManager:
             return False
         kv = request.kv
         unseen = max(kv.num_unseen_pages - len(start.pages), 0)
-        own = self._take(len(start.back), unseen) or []
+        own = self._take(len(start.back), unseen) or []  # pages to copy into, from disk or swap space
         kv.page_table, kv.num_released_pages = start.pages + own, start.pages.count(NO_PAGE)
         kv.cache_node, kv.num_cached_pages = start.node, start.cached
         kv.num_computed_tokens = kv.num_scheduled_tokens = start.computed
@@ -187,7 +191,7 @@ class KVManager:
         return sum(group.need(request) for group in self.groups)
 
     def _pin(self, leader: Request | None) -> None:
-        """Whose tail a sibling takes, from begin() to grow(), which copies it."""
+        """From begin() to grow() no group may release pages of this leader: grow() copies its last page."""
         for group in self.groups:
             group.pin(leader)
 
@@ -302,7 +306,7 @@ class KVManager:
         request.kv.num_cached_pages = full
 
     def _replace(self, node: Node, tokens: list[int], pages: list[int]) -> bool:
-        """Let the tree hold these pages of a request instead of its own, if a group prefers them."""
+        """Put these pages of a request into the tree for the tree's own, if a group prefers them."""
         if not self.groups:
             return False
         old = self.cache.unused_pages(node, tokens)
@@ -312,10 +316,10 @@ class KVManager:
         return True
 
     def swap_out(self, request: Request) -> tuple[tuple[int, int], ...]:
-        """(page, block) pairs that save what a request has computed, which is about to lose its pages.
+        """Blocks of the swap space for the pages of a request that is being preempted: (page, block) pairs.
 
-        (): it is not worth it, or there is no room. (Beams come back by way of their prompt, and what
-        is pooled needs every token's vector again.)
+        (): computing the tokens again is cheaper, or the swap space is full. (Beams come back by way of their
+        prompt, and a pooled request needs every token's vector again.)
         """
         if request.group.forks or request.params.pooling is not None:
             return ()
@@ -331,9 +335,9 @@ class KVManager:
     def regroup(
         self, members: Sequence[Request], parents: Sequence[Request], ended: Sequence[Request]
     ) -> None:
-        """Assign tables anew: members[i] goes on from what parents[i] holds now, `ended` hold nothing.
+        """Give members[i] the page table that parents[i] has now, and release the tables of `ended`.
 
-        Nothing is copied here: who shares a partial page takes a copy when it grows.
+        Nothing is copied here: a member that shares a partial page copies it in grow().
         """
         states = [_copy(parent.kv) for parent in parents]
         for parent, state in zip(parents, states, strict=True):
@@ -408,5 +412,5 @@ def manager_of(config: SchedulerConfig, page_file: PageFile | None = None) -> KV
 
 
 def _copy(kv: KVState) -> KVState:
-    """Of one who goes on from there: its next token's page may be somebody else's as well."""
+    """The state of a beam that goes on from this one. They share the last page until one writes to it."""
     return replace(kv, page_table=list(kv.page_table), shares_tail=True, arriving=False)

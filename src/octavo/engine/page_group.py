@@ -1,4 +1,4 @@
-"""PageGroup: what some layers ask of their pages beyond what every layer does."""
+"""PageGroup: what layers with a window or with cross-attention need beside a page table."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from octavo.engine.step_plan import RowStep, StepPlan
 
 NO_PAGE = -1
-"""In a page table: the request has released this page, which was behind its window. In SlidingPages.of: the
-page has no page of the sliding-window layers."""
+"""In a page table: the request has released this page, which was behind its window. In SlidingPages.of:
+the page has no page of the sliding-window layers."""
 
 
 class AdmitStatus(Enum):
-    """Whether a waiting request may enter a step. LATER: pass it over; NO_ROOM: nor may those behind it."""
+    """Whether a waiting request may enter a step. LATER: pass it over. NO_ROOM: stop admitting here."""
 
     NOW = 0
     LATER = 1
@@ -26,12 +26,12 @@ class AdmitStatus(Enum):
 
 
 class PageGroup:
-    """Layers that need something else than every page of a request for as long as it runs.
+    """Layers of a model that need other pages than all pages of a request while it runs.
 
-    KVManager keeps tables, the tree and the pool. It tells every group what is about to happen to pages,
-    asks what may, and knows none by name; what a group has to remember of a request stands in Request.kv.
-    The answers here are those of layers that see everything: they ask for nothing, so a model that has
-    only such layers has no group, and no step pays for one.
+    KVManager keeps the page tables, the tree and the pool. Before it does something to pages it asks every
+    group, then tells every group; it knows none by name. What a group remembers of a request stands in
+    Request.kv. The methods here do what layers that see all tokens need: nothing. A model that has only
+    such layers has no group.
     """
 
     # --- whether ----------------------------------------------------------------------------------
@@ -41,49 +41,52 @@ class PageGroup:
         return AdmitStatus.NOW
 
     def need(self, request: Request) -> int:
-        """Pages that a request takes when it begins, beside those of its table."""
+        """Pages that a request takes when it begins, beside those of its page table."""
         return 0
 
     def at_most(self, request: Request, missing: int) -> int:
-        """How many of the pages that its known tokens still need a request holds at a time."""
+        """How many pages a request holds at a time, of `missing` pages that its known tokens still need."""
         return missing
 
     def make_room(self, count: int, seen: int) -> bool:
-        """Whether so many pages can be taken, of which so many are seen by their taker: now that
-        requests have let go of what they need no more."""
+        """Let requests release what they need no more. Returns whether `count` pages can be taken then.
+
+        Args:
+            seen: how many of these pages the layers of this group will read.
+        """
         return True
 
     def admit(self, request: Request, start: Start, missing: int, reserve: int) -> bool:
-        """Whether a request can begin so, with `missing` pages of its own and `reserve` left after that.
+        """Admit a request at this start, with `missing` new pages, if `reserve` pages are left then.
 
-        It has begun then; False: nothing has changed.
+        False: it does not fit, and nothing has changed.
         """
         return True
 
     def alone(self) -> bool:
-        """A lone request should rather begin without what the tree has of its prefix than not at all."""
+        """Whether a request that runs alone may begin without the tree's pages of its prefix."""
         return False
 
     def without_cost(self, count: int) -> int:
-        """How many of so many free pages could be taken without anybody's loss."""
+        """How many of `count` free pages can be taken without evicting anything."""
         return count
 
     # --- how far a prefix is worth something ------------------------------------------------------
 
     def first_held(self, num_computed: int) -> int:
-        """The first page that a request holds of so many computed tokens, at least."""
+        """The number of the first page that a request still needs after so many computed tokens."""
         return 0
 
     def usable(self, pages: Sequence[int]) -> int:
-        """After how many of a cached prefix's pages a request can begin."""
+        """How many of a cached prefix's first pages a request can begin after."""
         return len(pages)
 
     def can_share(self, computed: int, pages: Sequence[int], table: Sequence[int]) -> bool:
-        """Whether a request can begin after so many tokens: with pages of the tree, then a leader's table."""
+        """Whether a request can begin after `computed` tokens, with pages of the tree, then a leader's."""
         return True
 
     def whole(self, pages: Sequence[int]) -> Sequence[int]:
-        """The first of consecutive pages, as far as they are worth keeping on disk."""
+        """The first of these consecutive pages, as far as they are worth keeping on disk."""
         return pages
 
     def prefers(self, new: Sequence[int], old: Sequence[int]) -> bool:
@@ -93,13 +96,13 @@ class PageGroup:
     # --- what happens -----------------------------------------------------------------------------
 
     def pin(self, leader: Request | None) -> None:
-        """Whose tail a sibling takes, from begin() to grow(), which copies it. None: that is done."""
+        """Release no page of this leader until pin(None): a sibling is about to copy its last page."""
 
     def begin(self, request: Request, pages: Sequence[int]) -> None:
-        """A request that was admitted has its table, and here is what it needed beside it."""
+        """An admitted request has its page table. pages: what need() asked for beside it."""
 
     def arrive(self, pages: Sequence[int]) -> None:
-        """The next plan copies something into these pages, which are seen."""
+        """The next plan copies keys and values into these pages, which this group reads."""
 
     def enter(self, request: Request, step: StepBuilder) -> None:
         """A request that has begun enters this step."""
@@ -108,28 +111,28 @@ class PageGroup:
         """A request is about to take pages."""
 
     def take(self, pages: Sequence[int]) -> None:
-        """These pages are new, and seen by who takes them."""
+        """A request has taken these new pages, and will read them."""
 
     def copy(self, source: int, target: int) -> None:
-        """Who used a page goes on with a copy of it, which the next plan makes."""
+        """A request goes on with `target` in the place of `source`; the next plan copies the page."""
 
     def drop(self, pages: Sequence[int]) -> None:
-        """Who took these pages gives them back, as it has nothing in them."""
+        """A request gives these pages back: it has written nothing in them that counts."""
 
     def publish(self, request: Request) -> None:
         """A request is about to offer its pages to the tree."""
 
     def save(self, request: Request, pages: Sequence[int], tokens: int) -> None:
-        """The next plan copies a request's pages of so many tokens to the swap space."""
+        """The next plan copies these pages of a request, which hold `tokens` tokens, to the swap space."""
 
     def read(self, pages: Iterable[int]) -> None:
         """The next plan reads these pages."""
 
     def fork(self, parent: Request) -> None:
-        """One more request goes on from what this one holds."""
+        """One more beam goes on from the pages of this one."""
 
     def join(self, member: Request) -> None:
-        """It is this one, which has the table and the state of its parent from now on."""
+        """The beam of the last fork(): it has the table and the state of its parent now."""
 
     def leave(self, request: Request) -> None:
         """A request is about to release its table."""
@@ -137,10 +140,10 @@ class PageGroup:
     # --- plans ------------------------------------------------------------------------------------
 
     def number(self, step: RowStep) -> None:
-        """Say in a row's step which pages of this group its pages are."""
+        """Write into a row's step the page numbers of this group that belong to its pages."""
 
     def moves(self, plan: StepPlan) -> None:
-        """Say in a plan what is copied with its pages."""
+        """Write into a plan the pages of this group that are copied with its pages."""
 
     def usage(self) -> float:
         """Share of what the group has that running requests need, 0..1."""

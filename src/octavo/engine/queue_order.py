@@ -8,7 +8,7 @@ from octavo.engine.kv_manager import KVManager
 from octavo.engine.request import Request, RequestState
 
 PREFIX_WINDOW = 128
-"""So many of the first waiting requests are compared by cached prefix: a look-up costs time."""
+"""How many of the first waiting requests are compared by cached prefix: each look-up costs time."""
 
 
 class QueueOrder:
@@ -56,7 +56,7 @@ class QueueOrder:
                 self._count(request, waiting)
 
     def _oldest(self, waiting: Sequence[Request], running: Sequence[Request]) -> Iterator[Request]:
-        """By arrival, until one has entered. (Some may be passed over: they wait for something else.)"""
+        """Offer requests by arrival until one has entered. (Some cannot: they wait for something else.)"""
         most_urgent = min(queue[0].order[0] for queue in (waiting, running) if queue)
         for request in sorted(waiting, key=_arrival):
             if _entered(request):
@@ -68,7 +68,7 @@ class QueueOrder:
                 return
 
     def _count(self, request: Request, waiting: Sequence[Request]) -> None:
-        """Whether the request that has just entered overtook somebody."""
+        """Count the admission of a request, by whether it overtook an older one."""
         arrival = request.order[1]
         older = any(r.order[1] < arrival and not _entered(r) for r in waiting)
         self._overtaken = self._overtaken + 1 if older else 0
@@ -84,7 +84,7 @@ class QueueOrder:
 
 
 def without(waiting: list[Request], entered: Sequence[Request]) -> list[Request]:
-    """Who still waits; usually the first have entered, and a long queue is not walked for them."""
+    """The requests that still wait. Usually the first have entered, so a long queue is not walked."""
     first = 0
     while first < len(entered) and _entered(waiting[first]):
         first += 1

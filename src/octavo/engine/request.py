@@ -36,7 +36,7 @@ class RequestState(Enum):
 
 
 class Cohort:
-    """Who goes on together with a request: nobody else. A beam search is another one (beams.BeamGroup).
+    """The requests that enter and leave a row together: here one alone. BeamGroup is one of many beams.
 
     Attributes:
         width: rows that it needs to enter.
@@ -48,39 +48,39 @@ class Cohort:
     forks = False
 
     def owner_of(self, request: Request) -> Request:
-        """Whom the caller knows."""
+        """The request of this cohort that the caller knows."""
         return request
 
     def together(self, request: Request) -> tuple[Request, ...]:
-        """Those who enter and leave at once."""
+        """All requests of the cohort."""
         return (request,)
 
     def pages_to_enter(self, request: Request, page_size: int) -> int:
-        """Pages that they need at once."""
+        """Pages that the cohort needs when it enters."""
         return -(-request.num_prompt_tokens // page_size)
 
     def take_rows(self, request: Request, free: list[int]) -> None:
-        """It enters, and takes its rows from these."""
+        """Give the request, which enters, rows of the free ones."""
         request.row = free.pop()
 
     def rows_of(self, request: Request) -> Sequence[int]:
-        """The rows that stand for this request."""
+        """The rows that this request gives back when it leaves."""
         return (request.row,)
 
     def start(self, row: int) -> None:
-        """The executor is told of a row."""
+        """The next plan tells the executor of this row."""
 
     def leave(self, request: Request) -> Sequence[int]:
-        """It gives up its rows. Returns those that the executor knows of."""
+        """Give up the request's rows. Returns those that the executor was told of."""
         known, request.row = (request.row,), -1
         return known
 
     def take_back(self, request: Request, step: RowStep) -> None:
-        """A step of its was not executed, and is tried again."""
+        """This step of the request was not executed; the scheduler plans it again."""
         request.num_in_flight -= step.sample
 
     def updates(self, request: Request) -> list[RequestUpdate]:
-        """The news that it has ended."""
+        """The updates that tell the caller of the request's end."""
         return [update_of(request)]
 
 
@@ -88,7 +88,7 @@ ALONE = Cohort()
 
 
 class Wait(NamedTuple):
-    """For an older request that is computing a prefix of this prompt: how many tokens can be shared."""
+    """A request waits for `leader`, which computes a prefix of its prompt, until that has `until` tokens."""
 
     leader: Request
     until: int
@@ -168,14 +168,14 @@ class EngineRequest:
 
 @dataclass(slots=True, eq=False)
 class KVState:
-    """What a request has of the pages. Only who holds pages writes it, and the scheduler the first two.
+    """Where a request's keys and values are. KVManager writes it; the scheduler writes the first two.
 
     Attributes:
         num_computed_tokens: tokens whose KV is in the pages, confirmed by a result.
         num_scheduled_tokens: the same, with the steps in flight.
         page_table: pages of slots [0, page_size), [page_size, 2 page_size), ...
-        shares_tail: the page that its next token goes to may be somebody else's as well.
-        arriving: it began with pages that are copied in, by a step that has not been confirmed.
+        shares_tail: another request may hold the page that the next token goes to.
+        arriving: the first pages are copied in by a step that has not been confirmed.
         cache_node: deepest node of the prefix cache in use, locked while it runs.
         num_cached_pages: leading pages of the table that the cache has been offered.
         num_released_pages: leading pages that were behind the window, and that the request has released
@@ -208,7 +208,7 @@ class KVState:
     load_in: tuple[tuple[int, int], ...] = ()
 
     def leave(self) -> None:
-        """Its pages are given back; what waits for it elsewhere stays."""
+        """Forget the pages, which were released; what swap space or disk hold for the request stays."""
         self.page_table, self.cache_node, self.cross = [], None, None
         self.num_cached_pages = self.num_released_pages = self.num_unseen_pages = 0
         self.shares_tail = self.arriving = False
@@ -234,10 +234,10 @@ class Request:
         num_in_flight: sampled tokens that steps in flight will bring.
         kv: where its keys and values are.
         num_cached_tokens: prompt tokens that came from the cache at first admission.
-        group: who goes on together with it.
-        leader: the first of its n siblings; when that one has computed the prompt they share its pages.
+        group: the requests that enter and leave together with it.
+        leader: the first of its n siblings; the others share its pages when it has computed the prompt.
         enters: its row begins with its next step.
-        waits_for: whose prefix it waits for.
+        waits_for: the request whose prefix it waits for.
     """
 
     source: EngineRequest
@@ -359,7 +359,7 @@ class RequestUpdate:
 
 
 def update_of(request: Request, tokens: Sequence[SampledToken] = ()) -> RequestUpdate:
-    """The request's news, for those outside the engine."""
+    """What happened to a request since its last update, for callers outside the engine."""
     return RequestUpdate(
         request.source.request_id,
         request.index,

@@ -212,21 +212,21 @@ class Scheduler:
         in_progress = PrefixesInProgress(self.kv, self.running)
         admitted: list[Request] = []
         for request in self.queue_order.offer(self.waiting, self.running):
-            if step.left <= 0 or len(self._free_rows) < request.group.width:
+            if step.left <= 0 or len(self._free_rows) < request.group.width:  # no budget or row is left
                 break
             if request.num_in_flight or request.kv.swapping:
                 break  # (a preempted one whose last token is on its way must know it first)
-            if in_progress.worth_waiting(request):
+            if in_progress.worth_waiting(request):  # its prefix is being computed by another request
                 continue
             status = self.kv.admit_status(request, step)
             if status is not AdmitStatus.NOW:
-                if status is AdmitStatus.LATER:
+                if status is AdmitStatus.LATER:  # the disk or an encoder is still at it: pass it over
                     continue
                 break
             reserve = self.growth_pages * (len(self.running) + len(admitted))
             needed = request.group.pages_to_enter(request, self.config.page_size)
             reserve += needed - self.kv.pages_for(request.num_prompt_tokens)
-            if not self.kv.begin(request, reserve):
+            if not self.kv.begin(request, reserve):  # pages are lacking, so nobody behind it may enter either
                 ensure(bool(self.running or admitted), "a lone request does not fit into the pool")
                 break
             self._enter(request, step, now)
@@ -275,30 +275,30 @@ class Scheduler:
         updates: list[RequestUpdate] = []
         errors, drawn, running = result.errors, result.tokens, RequestState.RUNNING
         for request, step, preemptions in zip(flight.requests, plan.steps, flight.preemptions, strict=True):
-            if request.state is RequestState.FINISHED:
+            if request.state is RequestState.FINISHED:  # aborted meanwhile, or ended by a step before
                 continue
-            same_run = request.metrics.num_preemptions == preemptions
+            same_run = request.metrics.num_preemptions == preemptions  # else its pages were taken
             if not same_run and request.group.forks:
                 continue  # it has begun anew meanwhile
-            tokens = drawn.get(step.row, ())
+            tokens = drawn.get(step.row, ())  # none where the step ends within the prompt
             error = errors.get(step.row) if errors else None
             if error is None and bool(tokens) is not step.sample:
                 error = "the executor did not return the tokens it was asked for"
             if error is not None:
                 updates += self._fail(request, error, now)
                 continue
-            if same_run:
+            if same_run:  # the pages that the step wrote are still the request's
                 request.kv.arriving = False
                 if step.drafts:
                     self._confirm(request, step, tokens, result)
                 else:
                     request.kv.num_computed_tokens = step.start + step.count
             scores = result.prompt_logprobs.get(step.row) if result.prompt_logprobs else None
-            if scores is not None:
+            if scores is not None:  # of the prompt: news before the first token
                 updates.append(replace(update_of(request), prompt_logprobs=scores))
             if step.sample:
                 request.num_in_flight -= 1
-                if isinstance(request.group, BeamGroup):
+                if isinstance(request.group, BeamGroup):  # the search decides, not the draw
                     updates += self._beam_sampled(request.group, request, tokens[0], now)
                     continue
                 drafts = result.drafts.get(step.row, ()) if result.drafts else ()
@@ -307,7 +307,7 @@ class Scheduler:
                     self.num_generated_tokens -= len(tokens)  # it stands for the end, and is no token
                     update = replace(update, tokens=(), vector=result.vectors[step.row])
                 updates.append(update)
-            if step.start < request.num_prompt_tokens and request.state is running:
+            if step.start < request.num_prompt_tokens and request.state is running:  # full prompt pages
                 self.kv.publish(request)
         return updates
 

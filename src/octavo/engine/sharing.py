@@ -1,4 +1,4 @@
-"""PrefixesInProgress: who computes right now what a waiting request could share in a moment."""
+"""PrefixesInProgress: prefixes that running requests compute, and waiting ones could share soon."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class PrefixesInProgress:
         if sibling is not None and sibling.state is RequestState.RUNNING:
             # When it has the prompt, everything but the last token comes from its pages.
             return 1 < sibling.num_prompt_tokens > sibling.kv.num_computed_tokens
-        if request.waits_for is not None:
+        if request.waits_for is not None:  # it waits already: for whom, and is that worth it still?
             leader, until = request.waits_for
             at_work = leader.state is RequestState.RUNNING and not leader.kv.num_released_pages
             if at_work and _ready(leader) < until:
                 return True
             request.waits_for = None
-        if not self._by_first_page or len(request.token_ids) <= self._size:
+        if not self._by_first_page or len(request.token_ids) <= self._size:  # no whole page to share
             return False
         candidates = self._by_first_page.get(self._key(request))
         if candidates is None:
@@ -56,7 +56,7 @@ class PrefixesInProgress:
         shared, leader = max(
             ((self._shared_tokens(request, other), other) for other in candidates), key=lambda pair: pair[0]
         )
-        if shared <= max(_ready(leader), self._kv.cached_tokens(request)):
+        if shared <= max(_ready(leader), self._kv.cached_tokens(request)):  # it can begin with as much now
             return False
         request.waits_for = Wait(leader, shared)
         return True
@@ -77,5 +77,5 @@ class PrefixesInProgress:
 
 
 def _ready(leader: Request) -> int:
-    """Tokens of its that can be found in the cache; those that are being copied in cannot yet."""
+    """Tokens of the leader that the cache has; those that are being copied in are not there yet."""
     return 0 if leader.kv.arriving else leader.kv.num_computed_tokens

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SlidingPages(PageGroup):
-    """Which sliding page belongs to a page, while anybody sees it, and as long as nobody needs it after that.
+    """Gives a page of the pool a page of the sliding-window layers, its sliding page. Specification:
 
         table of a request   [ p4   p2   p9 | p7   p1 ]      W = 8 tokens, pages of 4, 19 tokens computed
         of[page]               --   s5   --   s0   s3        s5 is idle: page p2 is out of the window
@@ -66,14 +66,14 @@ class SlidingPages(PageGroup):
         return 1.0 - self.num_available / self.num_pages
 
     def make_room(self, count: int, seen: int) -> bool:
-        """Running requests stop seeing pages that have left their windows."""
+        """Let running requests stop seeing pages that have left their windows, if that is needed."""
         if self.num_available < seen:
             for request in self.running:
                 self.advance(request)
         return self.num_available >= seen
 
     def admit(self, request: Request, start: Start, missing: int, reserve: int) -> bool:
-        """See what a request begins with. False, and nothing has changed: what it needs is not available."""
+        """Count the request as a user of the pages that it begins with, if enough sliding pages are left."""
         unseen = self.window.first_page(start.computed)
         seen = start.pages[unseen:]
         self.see(seen)
@@ -88,7 +88,7 @@ class SlidingPages(PageGroup):
         return True
 
     def _wanted(self, request: Request, own: int, missing: int, reserve: int) -> int:
-        """How many must be available: no more than a sequence needs at a time, and each of its beams."""
+        """Sliding pages that must be available: what a sequence needs at a time, for each of its beams."""
         wanted = min(missing, self.window.most_pages - own)
         group, size = request.group, self.window.page_size
         beams = group.pages_to_enter(request, size) - -(-request.num_prompt_tokens // size)
@@ -98,7 +98,7 @@ class SlidingPages(PageGroup):
     # --- whose they are ---------------------------------------------------------------------------
 
     def take(self, pages: Sequence[int]) -> None:
-        """Give each of these pages, which are new, a sliding page; its taker sees it."""
+        """Give each of these new pages a sliding page, with one user."""
         for page in pages:
             if not self._free:
                 ensure(bool(self._idle), "no sliding page is free or idle: ask make_room first")
@@ -161,7 +161,7 @@ class SlidingPages(PageGroup):
     # --- prefixes ---------------------------------------------------------------------------------
 
     def usable(self, pages: Sequence[int]) -> int:
-        """After how many of a prefix's pages a request can begin: those that it then sees are all there."""
+        """How many of a prefix's first pages a request can begin after: it then sees pages that are there."""
         count, size = len(pages), self.window.page_size
         while count:
             first = self.window.first_page(count * size)
@@ -194,7 +194,7 @@ class SlidingPages(PageGroup):
     # --- what the next plan moves -----------------------------------------------------------------
 
     def copy(self, source: int, target: int) -> None:
-        """Its taker goes on with a copy of a page: the next plan copies the sliding page too."""
+        """The next plan copies the sliding page of `source` with it; `source` has a user less."""
         self._sources[source], self._targets[target] = self.of[source], self.of[target]
         self.unsee([source])
 
@@ -214,7 +214,7 @@ class SlidingPages(PageGroup):
         step.copied_sliding_page = None if step.copied_page is None else self.of[step.copied_page]
 
     def moves(self, plan: StepPlan) -> None:
-        """What has been asked for since the last call."""
+        """Write into the plan what was asked for since the last call."""
         plan.sliding_sources, plan.sliding_targets = self._sources, self._targets
         self._sources, self._targets = {}, {}
 

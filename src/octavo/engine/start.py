@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Start:
-    """What a waiting request can begin with. Nobody holds any of it yet.
+    """What a waiting request can begin with. None of its pages has been retained for the request yet.
 
-        pages  [ released | of the tree, of its leader ]  + one page for each block of `back`
+        pages  [ released | of the tree, of its leader ]  + one new page for each block of `back`
         computed ====================================================>
 
     Attributes:
@@ -57,31 +57,37 @@ def find_nothing(kv: KVManager, request: Request) -> tuple[Node | None, list[int
 
 
 def _continued(kv: KVManager, request: Request, node: Node | None, pages: list[int]) -> Start:
+    """The start with the most computed tokens, of four sources: tree, leader, swap space, disk.
+
+    Args:
+        node, pages: what the tree holds of the request's tokens.
+    """
     cached, shared = kv.usable(pages), shared_with_leader(kv, request, pages)
     in_tree = cached * kv.page_size
     on_disk_blocks = kv.disk.find(request, cached)
     on_disk, swapped = (cached + len(on_disk_blocks)) * kv.page_size, request.kv.num_swapped_tokens
+    # The leader's table: nothing has to be copied, so at equal length it goes before swap space and disk.
     if max(in_tree, on_disk - 1, swapped - 1) < shared:
         assert request.leader is not None
         leader = request.leader.kv
-        if leader.num_released_pages:  # its table is not the tree's, and has all that is needed
+        if leader.num_released_pages:  # it has left the tree, and its own table covers what is needed
             node, pages = find_nothing(kv, request)
         table = leader.page_table[len(pages) : kv.pages_for(shared)]
         return Start(node, pages + table, len(pages), shared)
-    if cached < len(pages):
+    if cached < len(pages):  # a group cannot use the last of them: begin at an earlier node of the tree
         node, pages = kv.cache.match(request.token_ids[:in_tree], request.cache_key)
     start = Start(node, pages, cached, in_tree)
-    if swapped > max(in_tree, on_disk):
+    if swapped > max(in_tree, on_disk):  # preempted, and its pages wait in the swap space
         start.computed, start.back = swapped, request.kv.swapped
         return _copied(kv, request, start, kv.first_held(swapped))
-    if on_disk > in_tree:
+    if on_disk > in_tree:  # the disk tier has fetched pages beyond the tree's
         start.computed, start.back, start.from_disk = on_disk, on_disk_blocks, True
         return _copied(kv, request, start, cached)
     return start
 
 
 def _copied(kv: KVManager, request: Request, start: Start, at: int) -> Start:
-    """A start whose blocks hold page number `at` and later ones."""
+    """A start whose `back` holds page number `at` and later ones: keep what the tree does not have."""
     first = kv.first_held(start.computed)
     if first > start.cached:  # what the tree holds is all behind the window
         start.node, _ = find_nothing(kv, request)
@@ -91,8 +97,10 @@ def _copied(kv: KVManager, request: Request, start: Start, at: int) -> Start:
 
 
 def shared_with_leader(kv: KVManager, request: Request, pages: list[int]) -> int:
-    """Tokens that a sibling has computed and still holds, at most all of the prompt but one; 0 where a
-    request could not begin after them, with these pages of the tree and then the sibling's."""
+    """Tokens of the prompt that the request's leader has computed and holds, without the last one.
+
+    0: there is no leader, or a request cannot begin with these pages of the tree and the leader's after them.
+    """
     if request.leader is None:
         return 0
     leader = request.leader.kv

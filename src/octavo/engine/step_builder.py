@@ -17,9 +17,14 @@ from octavo.engine.step_plan import EncoderInput, NewRow, PageSave, RowStep, Ste
 
 @dataclass(slots=True)
 class InFlight:
-    """A step handed out and not yet answered: its plan, whose rows they were, and each one's number
-    of preemptions then (if it has grown since, the pages that the step wrote are gone), and the encoder
-    outputs that it writes, whose pages it swaps out, and what it reads from disk."""
+    """A step that was submitted and has no result yet.
+
+    Attributes:
+        requests: of plan.steps, in their order.
+        preemptions: how often each had been preempted then. If that has grown, its pages were taken.
+        encoder_outputs: that the step computes. swapped: requests whose pages it copies to swap space.
+        fetches: what it reads from disk.
+    """
 
     plan: StepPlan
     requests: tuple[Request, ...]
@@ -29,7 +34,7 @@ class InFlight:
     fetches: tuple[Fetch, ...] = ()
 
     def confirmed(self, kv: KVManager) -> None:
-        """It was executed: what it copied is where it should be."""
+        """The step was executed, so what it wrote and copied can be used."""
         for output in self.encoder_outputs:
             output.written = True
         for victim in self.swapped:
@@ -37,7 +42,7 @@ class InFlight:
         self._release(kv)
 
     def failed(self, kv: KVManager) -> None:
-        """Nobody knows how far it came: what it was to save is lost."""
+        """The step failed at an unknown point: what it was to save counts as lost."""
         for victim in self.swapped:
             kv.swap.forget(victim)
         self._release(kv)
@@ -51,9 +56,9 @@ class InFlight:
 def decode_step(
     step_id: int, freed_rows: Sequence[int], running: Sequence[Request], page_size: int
 ) -> InFlight | None:
-    """What a StepBuilder would build if each of these needs one token and has a slot of its own for it.
+    """The step in which each of these requests computes one token, in a page that it has: most steps.
 
-    Most steps are so; whatever else any of them needs: None, and nothing has changed.
+    It is what StepBuilder would build. None: some request needs anything else, and nothing has changed.
     """
     steps: list[RowStep] = []
     for request in running:
@@ -76,13 +81,14 @@ def decode_step(
 
 
 def take_back(in_flight: deque[InFlight], step_id: int, free_rows: set[int]) -> tuple[InFlight, list[int]]:
-    """A step that could not be executed leaves the queue.
-
-    Returns:
-        It, and those of its freed rows to be named again, as nobody knows how far the executor came.
+    """Take a step that could not be executed out of the queue.
 
     Args:
-        free_rows: that are free and that no later step is going to name.
+        free_rows: rows that are free and that no later plan will name.
+
+    Returns:
+        The step, and those of its freed rows that the next plan must name again: how far the executor came
+        is not known.
     """
     flight = next((f for f in in_flight if f.plan.step_id == step_id), None)
     if flight is None:
@@ -93,7 +99,7 @@ def take_back(in_flight: deque[InFlight], step_id: int, free_rows: set[int]) -> 
 
 
 def in_turns(wanted: Sequence[int], total: int) -> list[int]:
-    """How much each gets of a total that is given out one at a time; nobody more than is wanted."""
+    """Shares of a total, given out one at a time in turn; no share is larger than what is wanted."""
     given, turn = [0] * len(wanted), [i for i, most in enumerate(wanted) if most > 0]
     while total > 0 and turn:
         for i in turn[:total]:
@@ -131,7 +137,7 @@ class StepBuilder:
         return request in self._steps
 
     def place(self, request: Request, count: int, growth: Growth = NO_GROWTH) -> None:
-        """Let the request compute its next count tokens in this step, in pages that are its own."""
+        """Let the request compute its next `count` tokens in this step. Its table has pages for them."""
         pages, copied = growth.pages, None
         if growth.copy is not None:
             self._copies[request] = growth.copy
@@ -154,11 +160,11 @@ class StepBuilder:
 
     @property
     def left_for_drafts(self) -> int:
-        """Of the budget, and of the rows that the executor can sample from."""
+        """Tokens that the step can still take as drafts: of its budget and of max_sampled."""
         return min(self.left, self.max_sampled - self.num_sampled)
 
     def verify(self, request: Request, drafts: tuple[int, ...], pages: tuple[int, ...]) -> None:
-        """Let a request that draws a token in this step verify these drafts of what follows."""
+        """Let a request that samples in this step verify these drafts after its token."""
         step = self._steps[request]
         step.count += len(drafts)
         step.drafts = drafts
@@ -187,7 +193,7 @@ class StepBuilder:
         self.left -= len(request.encoder_token_ids)
 
     def withdraw(self, requests: Iterable[Request]) -> None:
-        """Undo place() of those for whom there was one."""
+        """Undo place() for those of these requests that were placed."""
         for request in requests:
             step = self._steps.pop(request, None)
             if step is None:
@@ -204,7 +210,7 @@ class StepBuilder:
         swaps_in: list[tuple[int, int]] = []
         loads: list[tuple[int, int]] = []
         fetches: list[Fetch] = []
-        for request in self._new_rows:
+        for request in self._new_rows:  # requests that enter: what their first step copies in
             request.enters = False
             swaps_in += request.kv.swap_in
             loads += request.kv.load_in

@@ -1,4 +1,4 @@
-"""Where keys and values wait outside of the page pool: SwapSpace, and the Tier below the prefix cache."""
+"""Where pages are kept outside of the page pool: SwapSpace, and the Tier below the prefix cache."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 class SwapSpace:
-    """Where the pages of preempted requests may wait: blocks of a page each, and what both ways to have them
-    again cost.
+    """Memory for the pages of preempted requests, in blocks of a page each.
 
         preempted   pages p4 p7 -> blocks b0 b1   (StepPlan.swaps_out, in the step that preempts it)
         resumed     blocks b0 b1 -> pages p2 p9   (StepPlan.swaps_in, in the step in which it enters)
@@ -38,13 +37,13 @@ class SwapSpace:
         self._weight = 0.0
 
     def observe(self, num_tokens: int, seconds: float) -> None:
-        """A step took so long. Large steps say more about what computing again would cost."""
+        """Learn from a step what computing a token costs. Large steps count for more."""
         if seconds > 0.0 and num_tokens > 0:
             self._weight = 0.9 * self._weight + num_tokens
             self._token_s += (seconds / num_tokens - self._token_s) * num_tokens / self._weight
 
     def take(self, num_tokens: int, num_pages: int) -> list[int]:
-        """Slots for the pages of so many computed tokens; none if it is not worth it or there is no room."""
+        """Blocks for these pages; none if computing num_tokens again is cheaper, or too few are free."""
         costs = 2 * num_pages * self._page_s
         if not 0 < num_pages <= self.pool.num_free or costs > num_tokens * self._token_s:
             return []
@@ -62,26 +61,26 @@ class SwapSpace:
 
 
 class Tier:
-    """What is below the tree: nothing, which is what these answers say."""
+    """What is below the prefix cache: here nothing. DiskPrefixes is the tier with a file."""
 
     query_tokens = hit_tokens = 0
 
     def ready(self, request: Request) -> bool:
-        """Whether what is here of a waiting request's prefix, beyond the tree's, is at hand or is nothing."""
+        """Whether this tier has read what it holds of a waiting request's prefix, beyond the tree's pages."""
         return True
 
     def find(self, request: Request, cached: int) -> Sequence[int]:
-        """Slots of its next pages, where so many are the tree's."""
+        """Blocks of the request's pages that follow its first `cached` pages."""
         return ()
 
     def record(self, queried: int, hit: int) -> None:
         """Count a request's first look-up, in tokens."""
 
     def forget(self, request: Request) -> None:
-        """A request does not need what is here."""
+        """The request needs nothing of this tier any more."""
 
     def release(self, fetch: Fetch | None) -> None:
-        """Nobody reads these blocks for that request any more."""
+        """The request of this fetch has loaded its pages, or never will."""
 
     def next_saves(self) -> tuple[PageSave, ...]:
         """What the next plan has to save."""

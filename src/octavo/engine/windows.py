@@ -48,11 +48,11 @@ class Windows(PageGroup):
     def __init__(self, window: Window, pool: PagePool, cache: PrefixCache, caching: bool) -> None:
         self.window = window
         self.running: dict[Request, None] = {}  # in the order in which they began
-        self.pinned: Request | None = None  # lets nothing go: a sibling takes a page of its without a lock
+        self.pinned: Request | None = None  # may release nothing: a sibling uses its last page without a lock
         self._pool, self._cache, self._caching = pool, cache, caching
 
     def begin(self, request: Request, pages: Sequence[int] = ()) -> None:
-        """It has a table from now on, of which it lets go what it sees no more. Not so a beam."""
+        """Release pages behind this request's window from now on. Beams keep theirs (rule 4)."""
         if not request.group.forks:
             self.running[request] = None
 
@@ -66,7 +66,7 @@ class Windows(PageGroup):
         self.pinned = leader
 
     def alone(self) -> bool:
-        """What lies behind the window of a cached prefix must not stand in the way of a lone request."""
+        """With nothing running, pages of a cached prefix behind the window may be all that is in the way."""
         return not self.running
 
     def at_most(self, request: Request, missing: int) -> int:
@@ -76,7 +76,7 @@ class Windows(PageGroup):
         return self.window.first_page(num_computed)
 
     def make_room(self, count: int, seen: int = 0) -> bool:
-        """Nobody leaves the tree for what cannot be had in the end either."""
+        """Release pages behind windows until `count` are free, unless even all of them were too few."""
         if self._available >= count:
             return True
         behind = sum(self._first_page(r) - r.kv.num_released_pages for r in self.running)
@@ -89,14 +89,14 @@ class Windows(PageGroup):
         return self._available >= count
 
     def grow(self, request: Request) -> None:
-        """Let go at once where waiting brings nothing."""
+        """Release at once where keeping pages brings nothing: without a cache, or outside of the tree."""
         if not self._caching or request.kv.num_released_pages:
             self.let_go(request)
 
     publish = grow
 
     def let_go(self, request: Request) -> None:
-        """Give back what is behind the request's window, unless it is part of what others share."""
+        """Release the pages behind the request's window, unless other requests use them in the tree."""
         first, released = self._first_page(request), request.kv.num_released_pages
         if first <= released or request not in self.running or request is self.pinned:
             return

@@ -100,7 +100,9 @@ class RowSampler(Protocol):
         """Draw R tokens; an error's number stands in the place of one (sampling/native.py: ERRORS).
 
         Args:
-            logits [L, vocab]. records [R]: of dtype ROW, as bytes. positions [R].
+            logits [L, vocab].
+            records [R]: of dtype ROW, as bytes.
+            positions [R].
             edits: None: no row's logits are changed.
             scores: written to where records ask for log-probabilities; None: none does.
             which [R]: each row's place in the logits; None: L = R.

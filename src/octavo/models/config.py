@@ -175,7 +175,8 @@ class Reader:
         rope_parameters is what counts, as in transformers; what it leaves out is the parameters'.
 
         Args:
-            theta: where the file has none. kind: the layer type whose parameters are wanted.
+            theta: where the file has none.
+            kind: the layer type whose parameters are wanted.
         """
         stated, added = self.get("rope_parameters") or {}, self.get("rope_scaling") or {}
         if kind is not None and isinstance(stated, Mapping) and kind in stated:

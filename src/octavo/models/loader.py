@@ -96,7 +96,8 @@ class Loader:
         """The matrix called name, which must have this shape.
 
         Args:
-            order: rearranges its rows. transposed: it is stored as [K, N] (GPT-2).
+            order: rearranges its rows.
+            transposed: it is stored as [K, N] (GPT-2).
             use: what for; a config.json says by it what is quantized (PlannedLoader).
         """
         stored = shape[::-1] if transposed else shape

@@ -32,7 +32,8 @@ class Apart:
     """The steps of a decoder in which some rows ask for more.
 
     Args:
-        sampler: draws what is left to it. states: its tokens are appended there.
+        sampler: draws what is left to it.
+        states: its tokens are appended there.
         beside: computes masks beside the forward; None: it has every core.
     """
 

@@ -34,7 +34,7 @@ class Decoding:
         rows: list[int] = []
         starts: list[int] = []
         for step in steps:
-            if step.count != 1 or not step.sample:
+            if step.count != 1 or not step.sample:  # a prompt, or a part of one: the runner computes it
                 return None
             rows.append(step.row)
             starts.append(step.start)
@@ -42,7 +42,7 @@ class Decoding:
             return None
         asking = self._samplings.others(rows, starts)
         others: Mapping[int, SampledToken | RowError] = {}
-        if asking is None:
+        if asking is None:  # no row asks for more than its record says
             drawn = self._decoder.step(rows, starts)
         else:
             drawn, others = self._apart.step(rows, starts, asking)
@@ -50,9 +50,9 @@ class Decoding:
         errors: dict[int, str] = {}
         for index, row in enumerate(rows):
             token, other = drawn[index], others.get(index)
-            if other is None and token >= 0:
+            if other is None and token >= 0:  # drawn by the native decoder
                 tokens[row] = (SampledToken(token),)
-            elif isinstance(other, SampledToken):
+            elif isinstance(other, SampledToken):  # drawn with log-probabilities, penalties or a mask
                 tokens[row] = (other,)
             else:
                 errors[row] = ERRORS[token] if other is None else other.message

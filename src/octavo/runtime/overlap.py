@@ -112,7 +112,7 @@ class OverlappedRunner(ModelRunner):
         sources = self._sources(steps, batch)
         rows = [step.row for step in steps if step.sample]
         positions = [step.start + step.count for step in steps if step.sample]
-        if self._samplings.follows(rows):
+        if self._samplings.follows(rows):  # a grammar must see the last tokens before it can mask
             launched = self._steps.launch(batch, sources, rows)
             self._settle()
             wanted = self._samplings.batch(rows, positions)
@@ -124,7 +124,7 @@ class OverlappedRunner(ModelRunner):
             why = self._steps.lacks(draws)
             launched = self._steps.launch(batch, sources, rows, None if why else draws)
         self._coming[rows] += 1
-        if why is not None:
+        if why is not None:  # the device cannot draw these: the host does, and the step is not overlapped
             self._settle()
             self.left_to_host[why] = self.left_to_host.get(why, 0) + 1
             drawn = self._sampler.sample(launched.logits(), wanted)
@@ -159,7 +159,7 @@ class OverlappedRunner(ModelRunner):
                 errors[row] = token.message
                 continue
             tokens[row] = (token,)
-            if mine:
+            if mine:  # the row is still this request's
                 self._coming[row] -= 1
                 self._states.append(row, token.token_id)
                 self._samplings.append(row, (token.token_id,))

@@ -132,11 +132,11 @@ class ModelRunner:
 
     def _prepare(self, plan: StepPlan) -> tuple[Sequence[RowStep], dict[int, Vector | RowError]]:
         """All that comes before the step's own batch: 1, 2, and of 3 the pooled prompts."""
-        for row in plan.freed_rows:
+        for row in plan.freed_rows:  # their requests have ended
             self._samplings.remove(row)
             self._prompt_logprobs.rows.pop(row, None)
             self._vectors.rows.pop(row, None)
-        for new in plan.new_rows:
+        for new in plan.new_rows:  # requests that enter
             self._states.start(new)
             if new.params.prompt_logprobs is not None:
                 self._prompt_logprobs.add(new)
@@ -146,14 +146,14 @@ class ModelRunner:
                 new.row, new.params, new.seed, new.sample_index, new.token_ids, new.num_prompt_tokens
             )
         for step in plan.steps:
-            if step.pages or step.copied_page is not None:
+            if step.pages or step.copied_page is not None:  # its page table has grown
                 self._states.grow(step)
-        if self._states.window is not None:
+        if self._states.window is not None:  # rows forget pages that left the window
             for step in plan.steps:
                 self._states.pass_window(step)
-        if plan.moves_pages:
+        if plan.moves_pages:  # copy-on-write, swap space, disk: before anything is computed
             self._moves.run(plan)
-        if self._encoder is not None and plan.encodes:
+        if self._encoder is not None and plan.encodes:  # encoder inputs that no step has computed
             self._encoder.replay(encoder_batch(plan.encodes, self._states.page_size))
         return self._vectors.run(plan.steps) if self._vectors.rows else (plan.steps, {})
 

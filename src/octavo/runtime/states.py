@@ -139,7 +139,7 @@ def gather_batch(
     rows = np.array([s.row for s in steps], np.int32)
     start = np.array([s.start for s in steps], np.int32)
     count = np.array([s.count for s in steps], np.int32)
-    if any(s.drafts for s in steps) or (start + count > known[rows]).any():
+    if any(s.drafts for s in steps) or (start + count > known[rows]).any():  # would be computed on zeros
         raise _refusal(steps, known)
     query_start = np.zeros(len(steps) + 1, np.int32)
     np.cumsum(count, out=query_start[1:])
@@ -147,7 +147,7 @@ def gather_batch(
     if total == len(steps):  # every row decodes one token: no repeats to lay out
         row_of, positions = rows, start
     else:
-        row_of = np.repeat(rows, count)
+        row_of = np.repeat(rows, count)  # a prompt's chunk: its row once for each token
         offset = np.arange(total, dtype=np.int32) - np.repeat(query_start[:-1], count)
         positions = np.repeat(start, count) + offset
     page_size = states.page_size
@@ -160,7 +160,7 @@ def gather_batch(
     if states.sliding_pages is not None:
         sliding_slots = _slots(states.sliding_pages[row_of, positions // page_size], positions, page_size)
         sliding_tables = np.ascontiguousarray(states.sliding_pages[rows, :width])
-    cross_lens = states.cross_length[rows] if states.has_encoder else None
+    cross_lens = states.cross_length[rows] if states.has_encoder else None  # T5 and BART
     cross_tables = None
     if cross_lens is not None:
         used = -(-int(cross_lens.max(initial=1)) // page_size)

@@ -75,7 +75,8 @@ class LimitMasks:
     """What may follow in rows that have limits: batched matchers are asked in one call, others one by one.
 
     Args:
-        vocab_size: V. threads: compute the masks of batched matchers.
+        vocab_size: V.
+        threads: compute the masks of batched matchers.
     """
 
     def __init__(self, vocab_size: int, threads: int) -> None:

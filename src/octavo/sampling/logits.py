@@ -79,7 +79,10 @@ def keep(weights: F32, numbers: Any) -> Ids | None:
 
     Args:
         weights [V]: the largest is 1.
-        numbers: a row's record (ROW). min_p: 0 keeps all. top_k: 0 keeps all. top_p: 1 keeps all.
+        numbers: a row's record (ROW).
+        min_p: 0 keeps all.
+        top_k: 0 keeps all.
+        top_p: 1 keeps all.
     """
     min_p, top_k, top_p = float(numbers["min_p"]), int(numbers["top_k"]), float(numbers["top_p"])
     ids: Ids | None = None

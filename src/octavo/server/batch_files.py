@@ -171,7 +171,7 @@ async def run(
     with target.open("ab") as file:
         async with asyncio.TaskGroup() as group:
             for _, request in read_requests(source):
-                if request["custom_id"] in known:
+                if request["custom_id"] in known:  # answered by an earlier run
                     skipped += 1
                     continue
                 await places.acquire()

@@ -110,26 +110,26 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
     """
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, InvalidRequestError):
+    if isinstance(error, InvalidRequestError):  # 400, in the names of fields that the client sent
         message, param = str(error), error.param
         if param is not None and params and param in params:
             message = message.replace(param, params[param], 1) if message.startswith(param) else message
             param = params[param]
         return ApiError(400, message, param=param)
-    if isinstance(error, OverloadedError):
+    if isinstance(error, OverloadedError):  # 429, or 503 while the server drains: come again
         retry = {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
         if isinstance(error, ShuttingDownError):
             return ApiError(503, str(error), "service_unavailable", headers=retry)
         return ApiError(429, str(error), "overloaded_error", code="overloaded", headers=retry)
-    if isinstance(error, CapacityError):
+    if isinstance(error, CapacityError):  # this request needs more memory than there is
         return ApiError(400, str(error), code="capacity")
     if isinstance(error, RequestFailedError) and str(error).startswith(GRAMMAR_FAILED):
         return to_api_error(InvalidRequestError(str(error), "structured_outputs"), params)
     if isinstance(error, RequestFailedError) and str(error).startswith(NO_TOKEN_ALLOWED):
         return ApiError(400, str(error), code="no_token_allowed")  # what the request asks for together
-    if isinstance(error, RequestFailedError):
+    if isinstance(error, RequestFailedError):  # a step failed: the request was fine
         return ApiError(500, str(error), "server_error", code="generation_failed")
-    if isinstance(error, EngineDeadError):
+    if isinstance(error, EngineDeadError):  # no request will be answered until a restart
         return ApiError(503, str(error), "server_error", code="engine_dead")
     reference = secrets.token_hex(4)
     # The trace may be needed by whoever runs the server; the client gets a number to quote.

@@ -98,7 +98,7 @@ class _Counts:
                 self.reasons.setdefault(index, completion.finish_reason)
             if new == 0:
                 continue
-            if index in self.times:
+            if index in self.times:  # not the first token, whose time is counted as TTFT
                 self.metrics.observe_interval(now - self.times[index], new)
             self.times[index] = now
             self.tokens[index] = self.tokens.get(index, 0) + new

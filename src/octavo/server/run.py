@@ -80,7 +80,7 @@ async def serve(
     finished = True
     try:
         await asyncio.wait({load, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
-        if load.done():
+        if load.done():  # else a signal came while the model was loading
             engine = load.result()
             attach(app, engine)
             watcher.ready(engine)
@@ -89,7 +89,7 @@ async def serve(
             await asyncio.wait({stopping, serving, dying}, return_when=asyncio.FIRST_COMPLETED)
             died = dying.done()
             dying.cancel()
-            if not died and app.state.octavo.in_flight:
+            if not died and app.state.octavo.in_flight:  # say for whom the server is waiting
                 watcher.draining(app.state.octavo.in_flight)
             finished = await _drain(app.state.octavo, engine, drain_timeout_s, signals.kill)
             if died:

@@ -43,7 +43,8 @@ class CompilePool:
     Threads are daemons that start with the first work: what cannot be told to stop outlives nothing.
 
     Args:
-        what: what is made, in messages: "grammars". param: the request's field that it comes from.
+        what: what is made, in messages: "grammars".
+        param: the request's field that it comes from.
     """
 
     def __init__(self, what: str, param: str) -> None:

@@ -42,7 +42,9 @@ class GrammarVocabulary:
     """The model's tokens as llguidance wants them: made once, some 0.1 s for 50,000 tokens.
 
     Args:
-        tokens: bytes by id. special: ids that no text can produce. ends: ids that end an answer.
+        tokens: bytes by id.
+        special: ids that no text can produce.
+        ends: ids that end an answer.
         encode: text to ids, for grammars' own texts.
         slices: sets of tokens of which masks are put together: they make masks fast and take half of
             the time. False: add_slices() comes later, before the first grammar.

@@ -136,7 +136,7 @@ class Steps:
     def _want(self, captures: Captures, place: Place, form: Form, kind: Kind | None) -> None:
         def take(graph: Any, result: torch.Tensor) -> None:
             place.result = result
-            place.graph = graph  # last: whoever sees it finds the rest
+            place.graph = graph  # last: another thread tests this field, and reads `result` then
 
         def warm() -> torch.Tensor:
             other = self._place(form)

@@ -93,12 +93,12 @@ def _messages(message: Message, where: str) -> list[Message]:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind in BLOCK_KEYS:
             only_known(block, BLOCK_KEYS[kind], f"{where}.content[{i}]", "messages")
-        if kind == "text" and isinstance(block.get("text"), str):
+        if kind == "text" and isinstance(block.get("text"), str):  # texts become lines of one text
             texts.append(block["text"])
-        elif kind == "tool_use" and role == "assistant":
+        elif kind == "tool_use" and role == "assistant":  # a call that the model made in an earlier turn
             function = {"name": block.get("name"), "arguments": dumps(block.get("input", {}))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
-        elif kind == "tool_result" and role == "user":
+        elif kind == "tool_result" and role == "user":  # OpenAI's role "tool": a message of its own
             found = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _result(block)}
             results.append(found)
         elif kind in ("thinking", "redacted_thinking") and role == "assistant":

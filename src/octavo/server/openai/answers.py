@@ -101,7 +101,8 @@ def check_count(prompts: int, n: int, most: int, field: str, named: str = "n") -
     """Raise if one request asks for more completions than the engine may hold at all.
 
     Args:
-        field: where the prompts are; named: what the caller calls n.
+        field: where the prompts are.
+        named: what the caller calls n.
     """
     if prompts * n > most:
         asked = f"{prompts} prompts x {named} {n}" if prompts > 1 else f"{named} {n}"
@@ -129,7 +130,8 @@ class Writer(Protocol):
 
         Args:
             prompt: its index among the request's.
-            new: what came of one of output's completions; first: it is the first that came.
+            new: what came of one of output's completions.
+            first: it is the first that came.
         """
         ...
 
@@ -185,18 +187,18 @@ async def chunks(
     async with aclosing(generation.outputs()) as stream:
         async for prompt_index, output in stream:
             state = prompts.get(prompt_index)
-            if state is None:
+            if state is None:  # the first output of this prompt
                 begin = _chunk_head(head if output.seed is None else head | {"seed": output.seed})
                 state = _PromptState(begin, output.num_prompt_tokens, output.num_cached_tokens)
                 prompts[prompt_index] = state
             events: list[str] = []
             for new in output.outputs:
                 index = new.index
-                if index in state.ended:
+                if index in state.ended:  # stopped by a stop string, while the engine goes on
                     continue
                 state.generated += len(new.token_ids)
                 fields = writer.chunk(prompt_index, output, new, index not in state.begun)
-                if fields is None:
+                if fields is None:  # nothing to show yet: reasoning or a call that is incomplete
                     continue
                 state.begun.add(index)
                 if new.finish_reason is not None:

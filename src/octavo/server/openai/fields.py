@@ -61,7 +61,8 @@ def check_unknown(name: str, body: Mapping[str, Any], known: Iterable[str]) -> N
     """Raise unless a field that the endpoint does not obey asks for nothing.
 
     Args:
-        body: the request's JSON object. known: the fields that the endpoint obeys.
+        body: the request's JSON object.
+        known: the fields that the endpoint obeys.
 
     Raises:
         UnsupportedError: a field that Octavo knows of but does not obey.
@@ -80,7 +81,8 @@ def only_known(given: Mapping[str, Any], known: Iterable[str], where: str, param
     """Raise if an object inside a request has a member that nobody reads; null is none.
 
     Args:
-        where: the object, as the caller would write it; param: the request's field it belongs to.
+        where: the object, as the caller would write it.
+        param: the request's field it belongs to.
     """
     names = frozenset(known)
     for key in given:

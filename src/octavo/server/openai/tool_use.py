@@ -103,21 +103,21 @@ def tool_use(tools: Sequence[Any], choice: Any, parallel: bool) -> ToolUse:
     for i, tool in enumerate(tools):
         function = _function(tool, f"tools[{i}]")
         name = function["name"]
-        if name in schemas:
+        if name in schemas:  # calls are told apart by name alone
             raise InvalidRequestError(f"tools: two functions are called {name!r}", "tools")
         schemas[name] = function.get("parameters") or _ANY_OBJECT
         if function.get("strict"):
             strict.add(name)
     given = tuple(dict(tool) for tool in tools)
-    if choice is None:
+    if choice is None:  # OpenAI's default
         choice = "auto" if schemas else "none"
     if choice == "none":
         return ToolUse()
     if not schemas:
         raise InvalidRequestError("tool_choice needs tools", "tool_choice")
-    if choice in ("auto", "required"):
+    if choice in ("auto", "required"):  # the model may choose, or must choose, among all
         return ToolUse(given, schemas, choice == "required", False, frozenset(strict), parallel)
-    name = _chosen(choice)
+    name = _chosen(choice)  # {"type": "function", "function": {"name": ...}}: this one must be called
     if name not in schemas:
         raise InvalidRequestError(f"tool_choice names {name[:64]!r}, which is not among tools", "tool_choice")
     return ToolUse(given, {name: schemas[name]}, True, True, frozenset(strict), parallel)

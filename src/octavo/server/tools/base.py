@@ -108,17 +108,17 @@ class ToolParser:
         """Decide about the beginning of the buffer. False: more text is needed."""
         form = self._format
         if self._inside:
-            at = -1 if form.end is None else self._buffer.find(form.end)
+            at = -1 if form.end is None else self._buffer.find(form.end)  # a block is open: look for its end
             if form.end is None or at < 0:
                 return False
             block, rest = self._buffer[:at], self._buffer[at + len(form.end) :]
-            if not self._block(block, parsed):
+            if not self._block(block, parsed):  # no call, so it was text with markers
                 self._buffer = block + form.end
                 self._text(self._inside_text(), parsed)
             self._inside, self._buffer = "", rest
             return bool(rest)
         found = [(at, -len(mark), mark) for mark in form.start if (at := self._buffer.find(mark)) >= 0]
-        if found and self._may_begin(min(found)[0]):
+        if found and self._may_begin(min(found)[0]):  # a marker: the block begins, what was before is text
             at, _, mark = min(found)
             before = self._buffer[:at]
             if before.strip():
@@ -127,7 +127,7 @@ class ToolParser:
             self._space = before
             self._inside, self._buffer = mark, self._buffer[at + len(mark) :]
             return True
-        keep = self._undecided()
+        keep = self._undecided()  # no whole marker: pass on all that cannot be the beginning of one
         passed = self._buffer[: len(self._buffer) - keep]
         self._buffer = self._buffer[len(passed) :]
         if passed:
