@@ -53,7 +53,9 @@ def page_file_of(
         return None
     size = page_bytes(kv)
     if size is None:
-        raise UnsupportedError("prefix_cache_dir works on a CPU only: a GPU's pages are not written to disk", "prefix_cache_dir")
+        raise UnsupportedError(
+            "prefix_cache_dir works on a CPU only: a GPU's pages are not written to disk", "prefix_cache_dir"
+        )
     made_by = {
         "model": content.result(),
         "octavo": __version__,

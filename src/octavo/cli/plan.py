@@ -31,7 +31,9 @@ def plan(
     trace: Path | None = TRACE,
     speed: float = typer.Option(1.0, "--speed", help="Let the requests arrive this many times as fast."),
     cost_model: str = typer.Option(
-        "", "--cost-model", help="What a step costs, as JSON or a file; without it the model is loaded and measured."
+        "",
+        "--cost-model",
+        help="What a step costs, as JSON or a file; without it the model is loaded and measured.",
     ),
     memory: float = typer.Option(
         0.0, "--memory", help="Free memory in GiB of the machine to plan for; 0: of this machine."

@@ -25,7 +25,10 @@ MAX_BODY_BYTES = 64 << 20
 def run_batch(
     engine: EngineChoice,
     source: Annotated[Path, typer.Argument(help="File of requests, one JSON object a line.")],
-    target: Annotated[Path, typer.Argument(help="File of answers; if it exists, requests with an answer in it are left out.")],
+    target: Annotated[
+        Path,
+        typer.Argument(help="File of answers; if it exists, requests with an answer in it are left out."),
+    ],
     max_concurrent: int = typer.Option(64, "--max-concurrent", help="Most requests at once.", min=1),
     tool_call_parser: ToolCallParser = None,
     reasoning_parser: ReasoningParser = None,

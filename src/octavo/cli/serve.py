@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class Serving:
     """What `octavo serve` asks for beside the engine, as its options declare it."""
 
-    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all of this machine.")] = (
-        "127.0.0.1"
-    )
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all of this machine.")
+    ] = "127.0.0.1"
     port: Annotated[
         int, typer.Option("--port", help="Port to listen on; 0: any free one.", min=0, max=65535)
     ] = 8000
@@ -44,18 +44,24 @@ class Serving:
     drain_timeout: Annotated[
         float,
         typer.Option(
-            "--drain-timeout", help="Seconds that running requests have to end after Ctrl-C or SIGTERM.", min=0.0
+            "--drain-timeout",
+            help="Seconds that running requests have to end after Ctrl-C or SIGTERM.",
+            min=0.0,
         ),
     ] = 30.0
     max_concurrent_requests: Annotated[
         int,
-        typer.Option("--max-concurrent-requests", help="Most HTTP requests at once; the next one is refused (429).", min=1),
+        typer.Option(
+            "--max-concurrent-requests",
+            help="Most HTTP requests at once; the next one is refused (429).",
+            min=1,
+        ),
     ] = 1024
     tool_call_parser: ToolCallParser = None
     reasoning_parser: ReasoningParser = None
-    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", help="Largest body of a request, in bytes.", min=1)] = (
-        4 << 20
-    )
+    max_body_bytes: Annotated[
+        int, typer.Option("--max-body-bytes", help="Largest body of a request, in bytes.", min=1)
+    ] = 4 << 20
     access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for each HTTP request.")] = (
         False
     )

@@ -1,7 +1,7 @@
 """Draws: what a step's sampled rows ask of a backend's sampler, and what comes back.
 
-The words between sampling/, which knows why, and whoever draws: csrc/sample.h on the host, and
-kernels/cuda/sample.py where the logits are.
+The messages between sampling/, which knows what each row asks for, and what draws: csrc/sample.h on the
+host, and kernels/cuda/sample.py where the logits are.
 """
 
 from __future__ import annotations

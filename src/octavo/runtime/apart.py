@@ -1,14 +1,14 @@
-"""Apart: rows of a decoding step that ask for more than their record says.
+"""Apart: rows of a decoding step that ask for more than the numbers in their record.
 
-What such a row asks for costs that row, and the others nothing:
+What such a row asks for slows that row, and no other:
 
-- Rows with masks, of grammars for instance, are drawn without them first, where the rule is so (Sampler,
-  step 7): constraints are asked about one token, while other rows are still drawn, and only for a row whose
-  token is refused is the mask computed, and another token drawn from the same logits (Refusals).
-- Rows that ask for log-probabilities alone are drawn by the decoder, too, which writes these.
-- Rows with penalties, biases, or masks that top_p or the like needs before the draw are left to the
-  sampler, which draws them from the same step's logits. Their masks come before a forward that has every
-  core; one that leaves a core idle has them computed beside it.
+- Rows with a constraint, such as a grammar, are drawn without its mask first (Sampler, step 7). The
+  constraint is asked about the drawn token while other rows are drawn. Only if it refuses the token is the
+  mask computed, and another token drawn from the same logits (Refusals).
+- Rows that ask for log-probabilities alone are drawn by the decoder, which writes these.
+- Rows with penalties or biases, or with a mask that top_p needs before the draw, are left to the sampler,
+  which draws from the same logits. Their masks are computed before the forward, or beside it where it
+  leaves a core idle.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from octavo.sampling.wishes import OtherRows
 
 
 class Apart:
-    """The steps of a decoder in which some rows ask for more.
+    """Runs steps of a decoder in which some rows ask for more than their record.
 
     Args:
         sampler: draws what is left to it.
@@ -55,15 +55,15 @@ class Apart:
         """Compute and draw for all rows of a step.
 
         Returns:
-            What the decoder drew, and by place what it does not say: the draws of rows that are left, the
-            log-probabilities of those that are scored, and why a row's limits cannot be followed.
+            The decoder's tokens, and by place what replaces them: the sampler's tokens of rows that were
+            left, tokens with log-probabilities, and why a row's constraint cannot be followed.
         """
         left, asked = others.left, None
         batch = self._gather([rows[at] for at in left], [starts[at] + 1 for at in left]) if left else None
         if others.asked:
             refusals = Refusals(self._samplings, rows)
             asked = Asked(others.asked, refusals, self._samplings.row_mask)
-        scores = self._room(others)
+        scores = self._logprobs(others)
         drawn = self._decoder.step(rows, starts, left, asked, Scored(others.scored, scores))
         results: dict[int, SampledToken | RowError] = {}
         for index, place in enumerate(others.scored):
@@ -81,8 +81,8 @@ class Apart:
             results.update((place, RowError(message)) for place, message in refusals.errors.items())
         return drawn, results
 
-    def _room(self, others: OtherRows) -> RowLogprobs:
-        """For the scores of this step: the last one's have been read."""
+    def _logprobs(self, others: OtherRows) -> RowLogprobs:
+        """Arrays for this step's log-probabilities: those of the last step have been read."""
         shape = len(others.scored), others.most
         if self._scores.top_tokens.shape != shape:
             self._scores = RowLogprobs.empty(*shape)
@@ -96,7 +96,7 @@ class Apart:
         return lambda: batch
 
     def _follow(self, refusals: Refusals, rows: Sequence[int], drawn: list[int]) -> None:
-        """Append what was drawn again, and draw again where that was left for later."""
+        """Draw rows again whose masks were left for later, and append all tokens that were drawn again."""
         samplings = self._samplings
         if refusals.later:
             mask, found = samplings.masks_after([rows[index] for index in refusals.later])

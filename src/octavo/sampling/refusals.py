@@ -1,7 +1,7 @@
-"""Refusals: a step's drawn tokens, told to their rows' constraints one after the other.
+"""Refusals: asks rows' constraints about the tokens that a step draws, one after the other.
 
-The calling thread does so while others still draw. A mask is computed there too, where it is needed; once
-masks have taken ALONE_S, the rest is left for later, to be computed on several threads.
+The calling thread does so while other threads still draw. It also computes the mask of a row whose token is
+refused; once masks have taken ALONE_S, it leaves the others for later, to be computed on several threads.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from octavo.sampling.rows import SamplingRows
 
 
 class Refusals:
-    """Whether a row's token is refused: Asked.refuses. Allowed ones are appended.
+    """Asked.refuses of a step: True where a row's constraint forbids its token; others are appended.
 
-    A refused row's mask is then in samplings.row_mask.
+    The mask of a refused row is in samplings.row_mask then.
 
     Args:
         rows [R]: of the step, in its order.
 
     Attributes:
-        refused: indices of rows that have been drawn again. later: of those that have not.
+        refused: indices of rows that the decoder draws again. later: of rows that are still to be drawn.
         errors: index -> why a row's constraints cannot be followed.
     """
 

@@ -63,7 +63,7 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wishes:
-    """A row that asks for anything that its record does not hold.
+    """What a row asks for that its record of numbers does not hold.
 
     Attributes:
         bias: logit_bias: (tokens, values).
@@ -89,8 +89,8 @@ class Wishes:
         return lists or self.counts is not None or self.limits is not None
 
     def needs_sampler(self, position: int) -> bool:
-        """Whether the token at this position of the sequence takes more than the record, and its limits
-        being asked about it afterwards, or its log-probabilities."""
+        """Whether the sampler must draw the token at this position: the decoder can only obey the record, ask
+        the row's limits about a drawn token, and write log-probabilities."""
         if self.beam or self.bias is not None or self.counts is not None:
             return True
         early = self.banned is not None and position < self.min_position
@@ -102,9 +102,9 @@ class OtherRows:
     """Places of a step's rows that ask for more than their record says.
 
     Attributes:
-        left: they take a sampler, and their logits.
-        asked: their limits are asked about the token that is drawn.
-        scored: log-probabilities are all that they ask for. most: of so many tokens, at most.
+        left: rows that the sampler draws.
+        asked: rows whose limits are asked about the drawn token.
+        scored: rows that ask for log-probabilities alone; most: of at most this many likeliest tokens.
     """
 
     left: list[int] = field(default_factory=list)

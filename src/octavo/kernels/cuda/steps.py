@@ -110,7 +110,7 @@ class Steps:
             whole = draws is not None and draws.edits is None and draws.numbers.most < 0
             kind = Kind.of(draws.numbers) if draws is not None and whole else None
             form = self._forms.of(batch)
-            if self._captures is None or form is None or not self._room((form, kind)):
+            if self._captures is None or form is None or not self._fits((form, kind)):
                 return self._eagerly(batch, sources, owners)
             place, new = self._places.get((form, kind)), False
             if place is None:
@@ -130,7 +130,7 @@ class Steps:
                 return Step(self.sampler, owners, logits=result)
             return Step(self.sampler, owners, tokens=result)
 
-    def _room(self, wanted: tuple[Form, Kind | None]) -> bool:
+    def _fits(self, wanted: tuple[Form, Kind | None]) -> bool:
         return wanted in self._places or len(self._places) < MAX_GRAPHS
 
     def _want(self, captures: Captures, place: Place, form: Form, kind: Kind | None) -> None:
