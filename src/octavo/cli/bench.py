@@ -36,7 +36,7 @@ NOT_MEASURED = (
 JSON_FLAG = typer.Option(False, "--json", help="Print one JSON object.")
 ROOFLINE_TOKENS = 32
 """New tokens of a roofline's runs."""
-TRACE = typer.Option(None, "--trace", help="Requests from a file instead (see octavo plan).")
+TRACE = typer.Option(None, "--trace", help="Take the requests from a file, as octavo plan does.")
 
 
 class DefaultGroup(TyperGroup):
@@ -50,7 +50,7 @@ class DefaultGroup(TyperGroup):
 
 bench = typer.Typer(
     cls=DefaultGroup,
-    help=f"Measure. Without a command: {DEFAULT}. All take --json; see octavo bench COMMAND --help.",
+    help=f"Measure speed and memory. Without a command: {DEFAULT}. See octavo bench COMMAND --help.",
     rich_markup_mode=None,
 )
 
@@ -60,12 +60,16 @@ bench = typer.Typer(
 def inference(
     engine: EngineChoice,
     prompt_tokens: int = typer.Option(128, "--prompt-tokens", help="Length of the prompts.", min=1),
-    max_tokens: int = typer.Option(64, "--max-tokens", "-n", help="Tokens to generate after each.", min=2),
-    batch_sizes: str = typer.Option("1,4,16,32", "--batch-sizes", help="Prompts at once, each in turn."),
-    num_runs: int = typer.Option(3, "--num-runs", help="Repetitions; printed are medians.", min=1),
+    max_tokens: int = typer.Option(
+        64, "--max-tokens", "-n", help="Tokens to generate after each prompt.", min=2
+    ),
+    batch_sizes: str = typer.Option(
+        "1,4,16,32", "--batch-sizes", help="Numbers of prompts at once; one run for each."
+    ),
+    num_runs: int = typer.Option(3, "--num-runs", help="Repetitions; medians are printed.", min=1),
     as_json: bool = JSON_FLAG,
 ) -> int:
-    """Load time, prefill and decode, throughput by batch size, time to first token, memory."""
+    """Measure load time, prefill, decoding at several batch sizes, time to first token and memory."""
     from octavo.bench.sweep import sweep
 
     sizes = numbers(batch_sizes, "--batch-sizes")
@@ -96,10 +100,10 @@ def roofline(
     contexts: str = typer.Option(
         "2048,8000", "--contexts", help="Tokens that one sequence decodes after; too long ones are left out."
     ),
-    num_runs: int = typer.Option(3, "--num-runs", help="Repetitions; printed are medians.", min=1),
+    num_runs: int = typer.Option(3, "--num-runs", help="Repetitions; medians are printed.", min=1),
     as_json: bool = JSON_FLAG,
 ) -> int:
-    """Measured speed beside what this machine's bandwidth and arithmetic allow."""
+    """Compare measured speed with what this machine's memory and arithmetic allow."""
     from octavo.assembly.memory import page_specs
     from octavo.bench.calibrate import bandwidth_of, calibrate
     from octavo.bench.roofline import Meter, cost_of
@@ -151,23 +155,29 @@ class Load:
     """What `octavo bench load` asks for, as its options declare it."""
 
     users: Annotated[
-        int, typer.Option("--users", help="Users who each wait for one answer at a time.", min=1)
+        int,
+        typer.Option("--users", help="Users at once; each waits for an answer before asking again.", min=1),
     ] = 32
     requests: Annotated[int, typer.Option("--requests", help="Requests in all.", min=1)] = 96
     prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="Length of the prompts.", min=1)] = 130
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to ask for.", min=1)] = 64
     model: Annotated[
-        str, typer.Option("--served-model-name", help="The model's name; the server's first.")
+        str,
+        typer.Option(
+            "--served-model-name", help="The model's name; by default the first that the server lists."
+        ),
     ] = ""
-    api_key: Annotated[str, typer.Option("--api-key", help="Sent with every request.")] = ""
+    api_key: Annotated[str, typer.Option("--api-key", help="Key that is sent with every request.")] = ""
     vocab_size: Annotated[
-        int, typer.Option("--vocab-size", help="Prompts are random ids below this.", min=2)
+        int, typer.Option("--vocab-size", help="Prompts are random token ids below this number.", min=2)
     ] = 32_000
-    seed: Annotated[int, typer.Option("--seed", help="Other prompts.")] = 0
+    seed: Annotated[int, typer.Option("--seed", help="Another seed makes other prompts.")] = 0
     request_timeout: Annotated[
-        float, typer.Option("--request-timeout", help="Seconds for an answer.", min=0.0)
+        float, typer.Option("--request-timeout", help="Seconds to wait for an answer.", min=0.0)
     ] = 300.0
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for everything.", min=0.0)] = 1800.0
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds for the whole measurement.", min=0.0)
+    ] = 1800.0
 
 
 @bench.command(name="load")
@@ -175,7 +185,7 @@ class Load:
 def load_server(
     load: Load, url: str = typer.Argument(..., help="The server, http://host:port"), as_json: bool = JSON_FLAG
 ) -> int:
-    """Put load on any server of the OpenAI API: streamed completions of random prompts."""
+    """Measure any server of the OpenAI API under load, with streamed completions of random prompts."""
     from octavo.bench.load import Target
     from octavo.bench.load import load as run
     from octavo.bench.workload import random_prompts
@@ -198,11 +208,13 @@ def load_server(
 )
 def ablate(
     engine: EngineChoice,
-    rounds: int = typer.Option(3, "--rounds", help="Turns of each engine; printed are medians.", min=1),
+    rounds: int = typer.Option(
+        3, "--rounds", help="Repetitions of each variant; medians are printed.", min=1
+    ),
     out: str = typer.Option("", "--out", help="Write OUT.json and OUT.png (needs octavo\\[bench])."),
     as_json: bool = JSON_FLAG,
 ) -> int:
-    """What continuous batching, the prefix cache, chunked prefill and copy-on-write are worth here."""
+    """Measure what continuous batching, prefix cache, chunked prefill and copy-on-write gain here."""
     from octavo.assembly import load as assemble
     from octavo.cli._load import fetch
     from octavo.engine_args import EngineArgs
@@ -269,15 +281,19 @@ def print_ablation(result: Ablation) -> None:
 
 @bench.command()
 def fragmentation(
-    requests: int = typer.Option(400, "--requests", help="Requests of the mix.", min=1),
-    rate: float = typer.Option(4.0, "--rate", help="Their arrivals a second.", min=0.001),
-    max_model_len: int = typer.Option(2048, "--max-model-len", help="What contiguous KV allocates.", min=64),
-    page_size: int = typer.Option(16, "--page-size", "--block-size", help="KV slots in a page.", min=1),
-    kv_tokens: int = typer.Option(32_768, "--kv-tokens", help="KV slots in all.", min=64),
+    requests: int = typer.Option(400, "--requests", help="Requests to simulate.", min=1),
+    rate: float = typer.Option(4.0, "--rate", help="Requests that arrive in a second.", min=0.001),
+    max_model_len: int = typer.Option(
+        2048, "--max-model-len", help="Tokens that a contiguous KV cache reserves for each sequence.", min=64
+    ),
+    page_size: int = typer.Option(16, "--page-size", "--block-size", help="Tokens in a page.", min=1),
+    kv_tokens: int = typer.Option(
+        32_768, "--kv-tokens", help="Tokens that the KV memory holds in all.", min=64
+    ),
     trace: Path | None = TRACE,
     as_json: bool = JSON_FLAG,
 ) -> int:
-    """KV memory that holds no token: pages beside contiguous slabs. Simulated, no model is loaded."""
+    """Simulate how much KV memory stays unused with pages and with contiguous allocation; loads no model."""
     from octavo.config import SchedulerConfig
     from octavo.lab.fragmentation import fragmentation as run
     from octavo.lab.trace import conversations, read_trace
