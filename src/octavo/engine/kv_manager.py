@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Pages that grow() gave a request to write into.
-
-    Attributes:
-        pages: new pages, at the end of its table.
-        copy: (source, destination) where its last page was shared: the table holds the destination now.
-    """
+    """Pages that grow() gave a request to write into: new ones at the end of its table, and as `copy`
+    (source, destination) where its last page was shared: the table holds the destination now."""
 
     pages: tuple[int, ...] = ()
     copy: tuple[int, int] | None = None

@@ -40,8 +40,7 @@ class Cohort:
 
     Attributes:
         width: rows that it needs to enter.
-        forks: page tables are assigned anew after each token. So nothing is planned past that token, and
-            pages are kept whole.
+        forks: tables are assigned anew after each token, so none is planned past it and pages stay whole.
     """
 
     width = 1
@@ -178,10 +177,8 @@ class KVState:
         arriving: the first pages are copied in by a step that has not been confirmed.
         cache_node: deepest node of the prefix cache in use, locked while it runs.
         num_cached_pages: leading pages of the table that the cache has been offered.
-        num_released_pages: leading pages that were behind the window, and that the request has released
-            (engine.windows).
-        num_unseen_pages: leading pages out of the window of the sliding-window layers
-            (engine.sliding_pages).
+        num_released_pages: leading pages behind the window that it has released (engine.windows).
+        num_unseen_pages: leading pages out of the sliding-window layers' window (engine.sliding_pages).
         cross: pages of the encoder's keys and values, while it runs.
         swapped, num_swapped_tokens: blocks of the swap space that hold its first tokens' KV (as far as the
             next one sees it), while it waits; swapping: the step that fills them has not been confirmed.

@@ -57,17 +57,12 @@ def find_nothing(kv: KVManager, request: Request) -> tuple[Node | None, list[int
 
 
 def _continued(kv: KVManager, request: Request, node: Node | None, pages: list[int]) -> Start:
-    """The start with the most computed tokens, of four sources: tree, leader, swap space, disk.
-
-    Args:
-        node, pages: what the tree holds of the request's tokens.
-    """
+    """The start with the most computed tokens: of the tree's (node, pages), a leader's, swap space, disk."""
     cached, shared = kv.usable(pages), shared_with_leader(kv, request, pages)
     in_tree = cached * kv.page_size
     on_disk_blocks = kv.disk.find(request, cached)
     on_disk, swapped = (cached + len(on_disk_blocks)) * kv.page_size, request.kv.num_swapped_tokens
-    # The leader's table: nothing has to be copied, so at equal length it goes before swap space and disk.
-    if max(in_tree, on_disk - 1, swapped - 1) < shared:
+    if max(in_tree, on_disk - 1, swapped - 1) < shared:  # of equal ones the leader's: nothing is copied
         assert request.leader is not None
         leader = request.leader.kv
         if leader.num_released_pages:  # it has left the tree, and its own table covers what is needed
@@ -97,10 +92,8 @@ def _copied(kv: KVManager, request: Request, start: Start, at: int) -> Start:
 
 
 def shared_with_leader(kv: KVManager, request: Request, pages: list[int]) -> int:
-    """Tokens of the prompt that the request's leader has computed and holds, without the last one.
-
-    0: there is no leader, or a request cannot begin with these pages of the tree and the leader's after them.
-    """
+    """Tokens of the prompt that the request's leader has computed and holds, without the last one. 0: there
+    is no leader, or a request cannot begin with these pages of the tree and the leader's after them."""
     if request.leader is None:
         return 0
     leader = request.leader.kv

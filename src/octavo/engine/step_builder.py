@@ -17,14 +17,9 @@ from octavo.engine.step_plan import EncoderInput, NewRow, PageSave, RowStep, Ste
 
 @dataclass(slots=True)
 class InFlight:
-    """A step that was submitted and has no result yet.
-
-    Attributes:
-        requests: of plan.steps, in their order.
-        preemptions: how often each had been preempted then. If that has grown, its pages were taken.
-        encoder_outputs: that the step computes. swapped: requests whose pages it copies to swap space.
-        fetches: what it reads from disk.
-    """
+    """A step that was submitted and has no result yet: its plan, the requests of plan.steps, how often each
+    had been preempted then (if that has grown, its pages were taken), the encoder outputs that the step
+    computes, the requests whose pages it copies to swap space, and what it reads from disk."""
 
     plan: StepPlan
     requests: tuple[Request, ...]

@@ -66,18 +66,11 @@ class SamplingParams:
 
     n: int = whole(1, 1, MAX_N, "Completions for each prompt.")
     presence_penalty: float = real(
-        0.0, -2, 2, "Subtracted once from the logit of each token that was generated before.", "penalty"
+        0.0, -2, 2, "Subtracted from the logits of tokens that were generated before.", "penalty"
     )
-    frequency_penalty: float = real(
-        0.0, -2, 2, "Subtracted from a token's logit for each time that it was generated.", "penalty"
-    )
+    frequency_penalty: float = real(0.0, -2, 2, "The same, for each time that they were.", "penalty")
     repetition_penalty: float = real(
-        1.0,
-        0,
-        100,
-        "Above 1: tokens of the prompt and of the answer become less likely.",
-        "penalty",
-        above=True,
+        1.0, 0, 100, "Above 1: tokens of prompt and answer become less likely.", "penalty", above=True
     )
     temperature: float = real(1.0, 0, 100, "0: always the likeliest token; higher: more random.", "draw")
     top_p: float = real(
@@ -94,11 +87,7 @@ class SamplingParams:
     )
     min_tokens: int = whole(0, 0, LARGEST, "Generate at least this many tokens.")
     logprobs: int | None = whole(
-        None,
-        0,
-        MAX_LOGPROBS,
-        "Report this many of the likeliest tokens beside each one that came.",
-        optional=True,
+        None, 0, MAX_LOGPROBS, "Report this many likeliest tokens beside each that came.", optional=True
     )
     prompt_logprobs: int | None = whole(
         None, 0, MAX_LOGPROBS, "The same for the prompt's tokens.", optional=True

@@ -39,11 +39,7 @@ class Marker:
         self._pattern = pattern
         self._mark = next((mark for mark in _MARKS if not any(mark in text for text in texts)), "")
         if not self._mark:
-            raise InvalidRequestError(
-                "messages hold control tokens and every noncharacter of Unicode, so nothing is left to tell "
-                "such tokens from text with",
-                "messages",
-            )
+            raise InvalidRequestError("messages hold control tokens and every noncharacter", "messages")
 
     def marked(self, value: Any) -> Any:
         """The same value with all control tokens in its texts marked."""
