@@ -50,7 +50,7 @@ class DefaultGroup(TyperGroup):
 
 bench = typer.Typer(
     cls=DefaultGroup,
-    help=f"Measure speed and memory. Without a command: {DEFAULT}. See octavo bench COMMAND --help.",
+    help=f"Measure speed and memory. Without a command: {DEFAULT}. All take --json and --help.",
     rich_markup_mode=None,
 )
 
