@@ -23,8 +23,8 @@ class PrefixesInProgress:
         self._by_first_page: dict[Key, list[Request]] = {}
         for request in running:
             # (Who has given back what is behind its window publishes no more.)
-            kv = request.kv
-            if kv.num_computed_tokens < request.num_prompt_tokens and not kv.num_released_pages:
+            state = request.kv
+            if state.num_computed_tokens < request.num_prompt_tokens and not state.num_released_pages:
                 self.add(request)
 
     def add(self, request: Request) -> None:
