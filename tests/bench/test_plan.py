@@ -59,7 +59,7 @@ def test_the_system_counts_the_same_within_three_percent(monkeypatch: pytest.Mon
     user = EngineConfig("smollm2", **SMALL)  # type: ignore[arg-type]
     checkpoint = checkpoints.open_checkpoint(path := sources.resolve("smollm2"))
     made = tokenizer_and_template(user, checkpoint, path)
-    for place in ("words", "planning"):
+    for place in ("tokenizer", "planning"):
         monkeypatch.setattr(f"octavo.assembly.{place}.tokenizer_and_template", lambda *_: made)
     monkeypatch.setattr(checkpoints, "open_checkpoint", lambda path: checkpoint)
     monkeypatch.setattr(planning, "open_checkpoint", lambda path, headers: checkpoint)
