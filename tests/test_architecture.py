@@ -181,7 +181,7 @@ def _is_stdlib(module: str) -> bool:
         ("octavo.runtime.runner", "from octavo.engine.planner import X", True),
         ("octavo.runtime.runner", "from octavo.engine import scheduler", True),
         ("octavo.runtime.runner", "from octavo.spec.ngram import X", False),
-        ("octavo.sampling.rows", "from octavo.structured.grammar import X", True),
+        ("octavo.sampling.sampling_rows", "from octavo.structured.grammar import X", True),
         ("octavo.spec.ngram", "from octavo.models.load import load_model", False),
         ("octavo.spec.ngram", "from octavo.runtime.runner import X", True),
         ("octavo.engine.scheduler", "from octavo.runtime.runner import X", True),

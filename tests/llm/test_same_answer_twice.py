@@ -21,7 +21,7 @@ from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.select import native_available
 from octavo.runtime import page_moves
 from octavo.runtime.page_file import MappedPages
-from octavo.sampling.rows import SamplingRows
+from octavo.sampling.sampling_rows import SamplingRows
 from support.crowds import KV_DTYPES, PARAMS, Crowd, alone, crowds, prompts
 from support.tiny_engine import save_tiny_llama
 

@@ -22,9 +22,9 @@ from octavo.kernels.ops import RowDecoder
 from octavo.runtime.states import RequestStates
 from octavo.sampling.native import NativeSampler, scored
 from octavo.sampling.refusals import Refusals
-from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError
 from octavo.sampling.sampling_batch import SamplingBatch
+from octavo.sampling.sampling_rows import SamplingRows
 from octavo.sampling.wishes import OtherRows
 
 

@@ -15,8 +15,8 @@ from octavo.engine.step_plan import RowStep, SampledToken, StepResult
 from octavo.kernels.ops import RowDecoder
 from octavo.runtime.apart import Apart
 from octavo.sampling.native import ERRORS
-from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError
+from octavo.sampling.sampling_rows import SamplingRows
 
 
 class Decoding:

@@ -17,8 +17,8 @@ from octavo.runtime.prompt_logprobs import ByRow, PromptLogprobs
 from octavo.runtime.states import RequestStates, encoder_batch, gather_batch
 from octavo.runtime.vectors import END, PromptVectors, Vector
 from octavo.sampling.native import NativeSampler, make_sampler
-from octavo.sampling.rows import SamplingRows
 from octavo.sampling.sampler import RowError
+from octavo.sampling.sampling_rows import SamplingRows
 
 
 @dataclass(slots=True)

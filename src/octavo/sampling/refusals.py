@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from octavo.sampling.constraints import ALONE_S
-from octavo.sampling.rows import SamplingRows
+from octavo.sampling.sampling_rows import SamplingRows
 
 
 class Refusals:

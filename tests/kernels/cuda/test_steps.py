@@ -16,7 +16,7 @@ from octavo.kernels.ops import Limits
 from octavo.params import SamplingParams
 from octavo.sampling import Sampler
 from octavo.sampling.device import DrawMaker, read
-from octavo.sampling.rows import SamplingRows
+from octavo.sampling.sampling_rows import SamplingRows
 from support.cuda import interpreted
 from support.recordings import VOCAB, Recordings, Tiny, steps_of
 

@@ -15,7 +15,7 @@ from octavo.kernels.trees import masks_of
 from octavo.params import SamplingParams
 from octavo.sampling import Sampler
 from octavo.sampling.device import DrawMaker, read
-from octavo.sampling.rows import SamplingRows
+from octavo.sampling.sampling_rows import SamplingRows
 from octavo.sampling.verify import Draft, same_draw
 from support.cuda import interpreted
 from support.recordings import VOCAB, Recordings, Tiny, steps_of
