@@ -1,7 +1,9 @@
 // Attention: cutting a batch into items for the pool.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <stdexcept>
 
 #include "ops.h"
@@ -17,13 +19,26 @@ static int64_t tree_start(const BatchView& b, int64_t s) {
     return b.context_lens[s] - (b.query_start[s + 1] - b.query_start[s]);
 }
 
+struct AttentionOpSpec {
+    Buffer q, y;
+    KVLayer layer;
+    int64_t heads = 1;
+    float scale = 1.0f, softcap = 0.0f;
+    int64_t window = 0;
+    const float* slopes = nullptr;
+    const float* sinks = nullptr;
+    Sight sight = Sight::Causal;
+    std::vector<float> bias{}; // AttentionArgs.bias; empty: none
+    int64_t reach = 0;
+};
+
 // The items of one replay, for every layer of one geometry. A few long sequences are cut at their
 // splits, so that all threads find work; many are not, which saves merging. The kernel adds in the
 // same order either way.
 class AttentionPlan {
 public:
     AttentionPlan(const AttentionOpSpec& spec, const Limits& limits, int threads)
-        : kv_(spec.cache->layer(spec.layer)), group_(spec.heads / kv_.heads), window_(spec.window),
+        : kv_(spec.layer.view()), group_(spec.heads / kv_.heads), window_(spec.window),
           sight_(spec.sight), max_items_(4 * threads), max_splits_((limits.table_width * kv_.page_size + kSplit - 1) / kSplit) {}
 
     void begin(const Step& step) {
@@ -157,7 +172,7 @@ namespace {
 class Attention : public Op {
 public:
     Attention(AttentionOpSpec spec, std::shared_ptr<AttentionPlan> plan)
-        : spec_(std::move(spec)), kv_(spec_.cache->layer(spec_.layer)), plan_(std::move(plan)) {}
+        : spec_(std::move(spec)), kv_(spec_.layer.view()), plan_(std::move(plan)) {}
     int64_t units(const Step&, int) const override { return plan_->size(); }
     const std::vector<int>* ranges() const override { return &plan_->ranges(); }
     size_t scratch_bytes(const Kernels& k) const override { return plan_->scratch_bytes(k); }
@@ -178,7 +193,7 @@ public:
                                  .page_tables = seen.tables,
                                  .table_width = seen.width,
                                  .causal = spec_.sight == Sight::Causal,
-                                 .bias = spec_.bias,
+                                 .bias = spec_.bias.empty() ? nullptr : spec_.bias.data(),
                                  .reach = spec_.reach,
                                  .tree_masks = s.batch.tree_masks,
                                  .tree_words = s.batch.tree_words};
@@ -227,7 +242,7 @@ private:
     }
     Seen seen_of(const BatchView& b) const {
         if (spec_.sight == Sight::Cross) return {.lens = b.cross_lens, .tables = b.cross_tables, .width = b.cross_width};
-        return {.lens = b.context_lens, .tables = spec_.cache->tables(b), .width = b.table_width};
+        return {.lens = b.context_lens, .tables = spec_.layer.cache->tables(b), .width = b.table_width};
     }
     void merge(const Step& s, const AttentionItem& item) const {
         const int64_t group = spec_.heads / kv_.heads, stride = (kv_.dv + 15) / 16 * 16 + 16;
@@ -243,16 +258,58 @@ private:
     std::shared_ptr<AttentionPlan> plan_;
 };
 
-} // namespace
+// Layers of one geometry share the plan of each replay.
+class AttentionPlans {
+public:
+    std::shared_ptr<AttentionPlan> of(const AttentionOpSpec& spec, const Program& p) {
+        const KVView& kv = spec.layer.view();
+        auto& plan = plans_[{spec.heads, kv.heads, kv.d, kv.dv, spec.window, kv.page_size, static_cast<int64_t>(spec.sight)}];
+        if (!plan) plan = std::make_shared<AttentionPlan>(spec, p.limits(), p.threads());
+        return plan;
+    }
 
-std::unique_ptr<Op> AttentionPlans::make(AttentionOpSpec spec, const Limits& limits, int threads) {
-    const KVView& kv = spec.cache->layer(spec.layer);
+private:
+    std::map<std::array<int64_t, 7>, std::shared_ptr<AttentionPlan>> plans_;
+};
+
+// [heads, 2 reach + 1] with its ends repeated, so that a block of positions is one load.
+std::vector<float> padded(const Numbers& bias, int64_t reach) {
+    std::vector<float> to;
+    for (int64_t h = 0; h < bias.shape[0]; h++) {
+        const float* row = bias.data + h * bias.shape[1];
+        to.insert(to.end(), kRescale, row[0]);
+        to.insert(to.end(), row, row + bias.shape[1]);
+        to.insert(to.end(), kRescale, row[2 * reach]);
+    }
+    return to;
+}
+
+void make(const Call& c, Program& p) {
+    AttentionOpSpec spec{.q = c.inputs.at(0),
+                         .y = c.output,
+                         .layer = c.args.layer("kv"),
+                         .heads = c.args.integer("spec.num_heads"),
+                         .scale = c.args.number("spec.scale"),
+                         .softcap = c.args.number("spec.softcap"),
+                         .window = c.args.integer("spec.window"),
+                         .slopes = c.args.floats("spec.alibi_slopes"),
+                         .sinks = c.args.floats("spec.sinks"),
+                         .sight = c.args.choice<Sight>("spec.sight")};
+    const KVView& kv = spec.layer.view();
     if (spec.heads < 1 || spec.heads % kv.heads) throw std::invalid_argument("query heads must be a multiple of KV heads");
     if (kv.d > 1024 || kv.dv > 1024) throw std::invalid_argument("heads wider than 1024 are not supported");
     if (spec.sight != Sight::Causal && spec.window) throw std::invalid_argument("only causal attention has a window");
-    auto& plan = plans_[{spec.heads, kv.heads, kv.d, kv.dv, spec.window, kv.page_size, static_cast<int64_t>(spec.sight)}];
-    if (!plan) plan = std::make_shared<AttentionPlan>(spec, limits, threads);
-    return std::make_unique<Attention>(std::move(spec), plan);
+    if (const Numbers& bias = c.args.numbers("spec.relative_bias"); bias.data) {
+        if (bias.shape.size() != 2 || bias.shape[0] != spec.heads || bias.shape[1] % 2 == 0)
+            throw std::invalid_argument("a relative bias has a row a head, of odd length");
+        spec.reach = bias.shape[1] / 2;
+        spec.bias = padded(bias, spec.reach);
+    }
+    auto plan = p.shared<AttentionPlans>().of(spec, p);
+    p.add(std::make_unique<Attention>(std::move(spec), std::move(plan)));
 }
 
+const OpType kAttention{"attention", make};
+
+} // namespace
 } // namespace octavo

@@ -47,24 +47,15 @@ NB_MODULE(_native, m) {
     m.def("read_bandwidth", &read_bandwidth, nb::call_guard<nb::gil_scoped_release>());
     m.def("pack", &pack_sources, nb::kw_only(), "pool"_a, "arena"_a, "layout"_a, "sources"_a, "k"_a, "gated"_a, "wide"_a,
           "minima"_a, "after_slice"_a);
-    m.def("activation_bytes", [](const PackedMatrix& w, int64_t rows) { return activation_bytes(w.view.layout, rows, w.view.k); });
-    m.def("moe_workspace", [](const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k,
-                              int64_t tokens) { return moe_workspace(moe_spec(gate_up, down, top_k), tokens); },
-          nb::kw_only(), "gate_up"_a, "down"_a, "top_k"_a, "tokens"_a);
     m.def("top_k", &top_k_rows, "Indices of each row's k largest, ascending; ties as torch.topk's on a CPU.", "x"_a, "k"_a);
-    m.def("head_linear_workspace", &head_linear_workspace, nb::kw_only(), "weights"_a, "rows"_a);
 
-    nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("size", &Pool::size);
+    nb::class_<Pool>(m, "Pool").def(nb::init<int>());
     nb::class_<WeightArena>(m, "WeightArena")
         .def("__init__", [](WeightArena* self, const std::string& isa, bool planned) {
             new (self) WeightArena(planned, choose_kernels(isa)->integer_scales);
         }, "isa"_a, "planned"_a = false);
     nb::class_<PackedMatrix>(m, "Matrix")
         .def_prop_ro("shape", [](const PackedMatrix& p) { return std::pair(p.view.n, p.view.k); })
-        .def_prop_ro("gated", [](const PackedMatrix& p) { return p.view.gated; })
-        .def_prop_ro("quantized", [](const PackedMatrix& p) {
-            return is_quantized(p.view.layout);
-        })
         .def_prop_ro("cut", [](const PackedMatrix& p) { return p.view.layout == Layout::S8Cut; })
         .def_ro("nbytes", &PackedMatrix::nbytes);
     nb::class_<Table>(m, "Table")
@@ -85,6 +76,10 @@ NB_MODULE(_native, m) {
         .def("__init__", [](KVShape* self, int64_t heads, int64_t d, int64_t dv, int type, bool latent) {
             new (self) KVShape{.heads = heads, .d = d, .dv = dv, .type = static_cast<KVType>(type), .latent = latent};
         }, nb::kw_only(), "heads"_a, "d"_a, "dv"_a, "type"_a, "latent"_a);
+    nb::class_<KVLayer>(m, "KVLayer")
+        .def("__init__", [](KVLayer* self, std::shared_ptr<KVCache> cache, size_t index) {
+            new (self) KVLayer{.cache = std::move(cache), .index = index};
+        }, "cache"_a, "index"_a);
     nb::class_<KVCache>(m, "KVCache")
         .def(nb::init<const std::vector<KVShape>&, int64_t, int64_t, bool>(), nb::kw_only(), "layers"_a, "num_pages"_a,
              "page_size"_a, "sliding"_a = false)

@@ -11,7 +11,7 @@
 
 #include <stdexcept>
 
-#include "ops.h"
+#include "call.h"
 
 namespace octavo {
 
@@ -45,21 +45,6 @@ template <class T, int N> Array<T, N> in_order(nb::handle from, const char* name
     nb::ndarray<const T, nb::ndim<N>, nb::device::cpu> strided;
     if (!nb::try_cast(array, strided, false) || !nb::try_cast(array, found)) refuse_array(name);
     return found;
-}
-
-inline MoeSpec moe_spec(const std::vector<Weights>& gate_up, const std::vector<Weights>& down, int64_t top_k) {
-    MoeSpec spec;
-    if (gate_up.empty() || gate_up.size() != down.size()) throw std::invalid_argument("each expert has gate_up and down");
-    auto same = [](const Matrix& a, const Matrix& b) {
-        return a.n == b.n && a.k == b.k && a.layout == b.layout && a.gated == b.gated;
-    };
-    for (size_t i = 0; i < gate_up.size(); i++)
-        if (!same(gate_up[0]->view, gate_up[i]->view) || !same(down[0]->view, down[i]->view))
-            throw std::invalid_argument("experts must have one shape and layout");
-    spec.gate_up = gate_up;
-    spec.down = down;
-    spec.top_k = top_k;
-    return spec;
 }
 
 void bind_program(nb::module_& m);  // Program

@@ -14,7 +14,33 @@ void require(bool condition, const char* what) {
     if (!condition) throw std::invalid_argument(what);
 }
 
+// As kernels/cpu_lower.py codes it.
+Arguments::Value value_of(nb::handle value, const char* name) {
+    if (value.is_none()) return {};
+    if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value);
+    if (nb::isinstance<nb::int_>(value)) return nb::cast<int64_t>(value);
+    if (nb::isinstance<nb::float_>(value)) return nb::cast<double>(value);
+    if (nb::isinstance<nb::list>(value)) return nb::cast<std::vector<Weights>>(value);
+    if (nb::isinstance<KVLayer>(value)) return nb::cast<KVLayer>(value);
+    auto array = std::make_shared<const Floats>(exactly<Floats>(value, name));
+    std::vector<int64_t> shape;
+    for (size_t axis = 0; axis < array->ndim(); axis++) shape.push_back(size(*array, axis));
+    return Numbers{.data = array->data(), .shape = std::move(shape), .owner = std::move(array)};
+}
+
+std::map<std::string, Arguments::Value> values_of(const nb::dict& from) {
+    std::map<std::string, Arguments::Value> found;
+    for (const auto& [key, value] : from) {
+        const auto name = nb::cast<std::string>(key);
+        found.emplace(name, value_of(value, name.c_str()));
+    }
+    return found;
+}
+
 } // namespace
+
+NamedOp::NamedOp(const std::string& name, const nb::dict& values)
+    : type(&OpType::of(name)), args(std::make_shared<const Arguments>(values_of(values))) {}
 
 BatchArrays::BatchArrays(nb::handle batch)
     : token_ids_(in_order<int32_t, 1>(batch, "token_ids")), positions_(in_order<int32_t, 1>(batch, "positions")),
@@ -91,31 +117,13 @@ void bind_program(nb::module_& m) {
     nb::class_<Buffer>(m, "Buffer").def("__init__", [](Buffer* self, int rows, int64_t width, int64_t offset) {
         new (self) Buffer{.rows = static_cast<Rows>(rows), .width = width, .offset = offset};
     }, nb::kw_only(), "rows"_a, "width"_a, "offset"_a);
-    nb::class_<NormArrays>(m, "Norm")
-        .def("__init__", [](NormArrays* self, int kind, std::optional<Floats> gain, std::optional<Floats> bias, float eps) {
-            new (self) NormArrays{.kind = static_cast<NormKind>(kind), .gain = std::move(gain), .bias = std::move(bias), .eps = eps};
-        }, nb::kw_only(), "kind"_a, "gain"_a.none(), "bias"_a.none(), "eps"_a);
+    nb::class_<NamedOp>(m, "Op")
+        .def(nb::init<const std::string&, const nb::dict&>(), "name"_a, "args"_a)
+        .def("workspace", [](const NamedOp& op, int64_t rows) { return op.type->workspace(*op.args, rows); }, "rows"_a);
     nb::class_<Builder>(m, "Program")
         .def(nb::init<std::shared_ptr<Pool>, const std::string&, const Limits&, int64_t>(), nb::kw_only(), "pool"_a,
              "isa"_a, "limits"_a, "nbytes"_a)
-        .def("embed", &Builder::embed, nb::kw_only(), "y"_a, "table"_a, "scale"_a)
-        .def("embed_positions", &Builder::embed_positions, nb::kw_only(), "x"_a, "y"_a, "table"_a, "offset"_a)
-        .def("replace", &Builder::replace, nb::kw_only(), "x"_a, "y"_a)
-        .def("gather", &Builder::gather, nb::kw_only(), "x"_a, "y"_a)
-        .def("norm", &Builder::norm, nb::kw_only(), "x"_a, "y"_a, "norm"_a)
-        .def("add", &Builder::add, nb::kw_only(), "x"_a, "y"_a, "z"_a)
-        .def("gate_rows", &Builder::gate_rows, nb::kw_only(), "x"_a, "gate"_a, "y"_a)
-        .def("linear", &Builder::linear, nb::kw_only(), "x"_a, "y"_a, "column"_a, "weight"_a, "norm"_a.none(),
-             "bias"_a.none(), "activation"_a, "residual"_a.none(), "scale"_a, "softcap"_a, "prepared"_a)
-        .def("moe", &Builder::moe, nb::kw_only(), "x"_a, "router"_a, "y"_a, "gate_up"_a, "down"_a, "top_k"_a,
-             "activation"_a, "renormalize"_a, "routing"_a, "workspace"_a)
-        .def("rotary_append", &Builder::rotary_append, nb::kw_only(), "qkv"_a, "q"_a, "cache"_a, "layer"_a, "heads"_a,
-             "cos"_a.none(), "sin"_a.none(), "interleaved"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a)
-        .def("head_linear", &Builder::head_linear, nb::kw_only(), "x"_a, "y"_a, "weights"_a, "workspace"_a)
-        .def("latent_append", &Builder::latent_append, nb::kw_only(), "q_latent"_a, "q_rope"_a, "latent"_a, "k_rope"_a,
-             "q"_a, "cache"_a, "layer"_a, "heads"_a, "cos"_a, "sin"_a, "interleaved"_a)
-        .def("attention", &Builder::attention, nb::kw_only(), "q"_a, "y"_a, "cache"_a, "layer"_a, "heads"_a, "scale"_a,
-             "softcap"_a, "window"_a, "slopes"_a.none(), "sinks"_a.none(), "sight"_a, "bias"_a.none())
+        .def("add", &Builder::add, nb::kw_only(), "op"_a, "inputs"_a, "output"_a, "workspace"_a)
         .def("set_result", &Builder::set_result)
         .def("replay", [](nb::handle self, nb::handle batch, int64_t given_rows) {
             return nb::cast<Builder&>(self).replay(batch, given_rows, self);

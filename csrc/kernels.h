@@ -5,6 +5,12 @@
 
 namespace octavo {
 
+// Kernels that one op alone calls, each with what it is handed: units [begin, end), which the op counts, and scratch.
+//   rotary_append   head slots of tokens x (query heads, key heads, value heads); scratch: head dim floats
+//   latent_append   head slots of tokens x (query heads, the key); scratch: 3 head dim floats
+#define OWN_KERNELS(K) K(rotary_append, RotaryArgs) K(latent_append, LatentArgs)
+#define DECLARE_OWN_KERNEL(name, Args) void (*name)(const Args&, int64_t begin, int64_t end, float* scratch);
+
 struct Kernels {
     const char* name;
     int tile_int8;  // most tokens of an activation panel, quantized weights
@@ -41,10 +47,7 @@ struct Kernels {
     // p = softmax(x)
     void (*softmax)(const float* x, float* p, int64_t count);
     void (*sigmoid)(const float* x, float* p, int64_t count);
-    // Head slots [begin, end) of tokens x (query heads, key heads, value heads). scratch: head dim floats.
-    void (*rotary_append)(const RotaryArgs&, int64_t begin, int64_t end, float* scratch);
-    // Head slots [begin, end) of tokens x (query heads, the key). scratch: 3 head dim floats.
-    void (*latent_append)(const LatentArgs&, int64_t begin, int64_t end, float* scratch);
+    OWN_KERNELS(DECLARE_OWN_KERNEL)
     // Bytes of scratch that one attention item of `rows` query rows needs.
     int64_t (*attention_scratch)(int64_t rows, int64_t d, int64_t dv);
     void (*attention)(const AttentionArgs&, const AttentionItem&, float* scratch);

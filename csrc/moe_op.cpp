@@ -4,9 +4,20 @@
 #include <stdexcept>
 
 #include "ops.h"
+#include "routing.h"
 
 namespace octavo {
 namespace {
+
+struct MoeSpec {
+    Buffer x{}, router{}, y{};
+    std::vector<Weights> gate_up, down;
+    int64_t top_k = 1;
+    Activation activation = Activation::None;
+    bool renormalize = false;
+    Routing routing{};
+    int64_t workspace = 0; // arena offset
+};
 
 int tile_of(const Kernels& k, const Matrix& m) { return is_quantized(m.layout) ? k.tile_int8 : k.tile_float; }
 size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
@@ -182,9 +193,42 @@ private:
     std::vector<int64_t> row_of_;               // of token t's i-th expert
 };
 
+// Without its buffers. Throws std::invalid_argument where the experts are not alike.
+MoeSpec spec_of(const Arguments& args) {
+    MoeSpec spec{.gate_up = args.weights("experts.gate_up"),
+                 .down = args.weights("experts.down"),
+                 .top_k = args.integer("top_k"),
+                 .activation = args.choice<Activation>("experts.activation"),
+                 .renormalize = args.flag("renormalize")};
+    if (spec.gate_up.empty() || spec.gate_up.size() != spec.down.size())
+        throw std::invalid_argument("each expert has gate_up and down");
+    auto same = [](const Matrix& a, const Matrix& b) {
+        return a.n == b.n && a.k == b.k && a.layout == b.layout && a.gated == b.gated;
+    };
+    for (size_t i = 0; i < spec.gate_up.size(); i++)
+        if (!same(spec.gate_up[0]->view, spec.gate_up[i]->view) || !same(spec.down[0]->view, spec.down[i]->view))
+            throw std::invalid_argument("experts must have one shape and layout");
+    if (!args.has("routing")) return spec;
+    spec.routing = {.sigmoid = args.flag("routing.sigmoid"),
+                    .bias = args.floats("routing.bias"),
+                    .groups = args.integer("routing.groups"),
+                    .top_groups = args.integer("routing.top_groups"),
+                    .group_top = args.integer("routing.group_top"),
+                    .scale = args.number("routing.scale")};
+    return spec;
+}
+
+void make(const Call& c, Program& p) {
+    MoeSpec spec = spec_of(c.args);
+    check_routing(spec.routing, static_cast<int64_t>(spec.gate_up.size()), spec.top_k);
+    spec.x = c.inputs.at(0);
+    spec.router = c.inputs.at(1);
+    spec.y = c.output;
+    spec.workspace = c.workspace;
+    p.add(std::make_unique<Moe>(std::move(spec)));
+}
+
+const OpType kMoe{"moe", make, [](const Arguments& args, int64_t rows) { return layouts(spec_of(args), rows).total; }};
+
 } // namespace
-
-std::unique_ptr<Op> make_moe(MoeSpec spec) { return std::make_unique<Moe>(std::move(spec)); }
-size_t moe_workspace(const MoeSpec& spec, int64_t max_tokens) { return layouts(spec, max_tokens).total; }
-
 } // namespace octavo

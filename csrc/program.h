@@ -1,7 +1,9 @@
 // A captured forward: ops over static buffers, replayed in one call by the whole pool.
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
+#include <typeindex>
 #include <utility>
 #include <vector>
 
@@ -82,6 +84,14 @@ public:
     Program(std::shared_ptr<Pool> pool, const Kernels* kernels, Limits limits, int64_t arena_bytes);
 
     void add(std::unique_ptr<Op> op);
+    // What the ops of one kind have together, made when the first asks for it.
+    template <class T> T& shared() {
+        auto& found = shared_[typeid(T)];
+        if (!found) found = std::make_shared<T>();
+        return *static_cast<T*>(found.get());
+    }
+    // Ops may point into it from now on.
+    void hold(std::shared_ptr<const void> what) { held_.push_back(std::move(what)); }
     // Which buffer replay returns.
     void set_result(Buffer result) { result_ = result; }
     // Throws std::invalid_argument for a batch beyond the limits or with indices out of range.
@@ -120,6 +130,8 @@ private:
     const Kernels* kernels_;
     Limits limits_;
     Region arena_;
+    std::vector<std::shared_ptr<const void>> held_;
+    std::map<std::type_index, std::shared_ptr<void>> shared_;
     std::vector<std::unique_ptr<Op>> ops_;
     std::unique_ptr<Region> scratch_;
     size_t scratch_bytes_ = 0;

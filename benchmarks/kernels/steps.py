@@ -30,8 +30,8 @@ from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_lower import Built, Recorded, build, parts
 from octavo.kernels.forward_batch import ForwardBatch
-from octavo.kernels.ops import Inputs, Rows
-from octavo.kernels.program import Buffer, Call, Recorder, fuse
+from octavo.kernels.ops import Rows
+from octavo.kernels.program import Buffer, Call, Recorder, fuse, record
 from octavo.models.load import load_model
 from support.kernels import batch_of, limits_of
 
@@ -94,9 +94,8 @@ class Step:
         self.limits = limits_of(self.batch)
         pages = int(self.batch.page_tables.max()) + 1
         kv = backend.kv_cache(model.kv_specs(kv_dtype), pages, PAGE)
-        self.recorder = Recorder()
-        self.result = model.forward(self.recorder, Inputs(), kv).ref
-        self.calls = fuse(self.recorder.calls, self.result)
+        self.recorder, result = record(lambda ops, inputs: model.forward(ops, inputs, kv), self.limits)
+        self.calls = fuse(self.recorder.calls, result.ref)
         self._fill(kv, work)
 
     def _fill(self, kv: Any, work: Work) -> None:

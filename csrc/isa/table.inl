@@ -1,5 +1,7 @@
 // The table that the program calls through.
 
+#define OWN_KERNEL(name, Args) .name = name,
+
 const Kernels kTable = {
     .name = ISA_NAME,
     .tile_int8 = LARGEST_TILE_INT8,
@@ -23,8 +25,7 @@ const Kernels kTable = {
     .embed = embed_row,
     .softmax = softmax_row,
     .sigmoid = sigmoid_row,
-    .rotary_append = rotary_append,
-    .latent_append = latent_append,
+    OWN_KERNELS(OWN_KERNEL)
     .attention_scratch = attention_scratch,
     .attention = attention,
     .attention_merge = attention_merge,

@@ -57,7 +57,7 @@ def test_rows_to_rows(backend: CpuBackend, width: int) -> None:
             lambda ops, _, t: ops.layer_norm(t[0], gain, bias, 1e-5),
             lambda ops, _, t: ops.layer_norm(t[0], gain, None, 1e-5),
             lambda ops, _, t: ops.add(t[0], t[1]),
-            lambda ops, _, t: ops.add(ops.all_reduce(t[0]), t[0]),
+            lambda ops, _, t: ops.add(t[0], t[0]),
         ]
         for case in cases:
             want = by_reference(batch, case, x, y)

@@ -1,4 +1,4 @@
-"""_native.pyi says of the extension's arguments what the bindings in csrc/ say: their names, or how many."""
+"""_native.pyi says what the bindings in csrc/ say: their names, and their arguments' names or number."""
 
 from __future__ import annotations
 
@@ -55,6 +55,16 @@ def test_arguments_have_the_names_of_the_bindings(name: str, stub: ast.FunctionD
         assert len(stub.args.posonlyargs) == len(there.args) + len(there.posonlyargs)
     else:
         assert names(stub.args) == names(there)
+
+
+def test_what_is_bound_is_there_and_nothing_else() -> None:
+    declared = {node.name: node for node in STUB.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assert declared.keys() == {name for name in vars(_native) if name[0] != "_"}
+    for name, node in declared.items():
+        if isinstance(node, ast.ClassDef):
+            parts = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            bound_parts = {part for part in vars(getattr(_native, name)) if part[0] != "_"}
+            assert parts - {"__init__"} == bound_parts, name
 
 
 def test_many_arguments_are_passed_by_name() -> None:

@@ -19,8 +19,8 @@ from octavo.bench.calibrate import Machine
 from octavo.bench.driver import Driver, Run
 from octavo.bench.workload import random_prompts
 from octavo.checkpoints.base import Checkpoint
-from octavo.kernels.ops import Backend, Inputs, PackedWeight, Rows
-from octavo.kernels.program import Call, Recorder
+from octavo.kernels.ops import Backend, Limits, PackedWeight, Rows
+from octavo.kernels.program import Call, record
 from octavo.models.registry import Model
 
 DECODE_PROMPT = 16
@@ -120,8 +120,8 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: st
         kv_dtype: as KVSpec names it: "f16", "int8".
     """
     specs = model.kv_specs(kv_dtype)
-    recorder = Recorder()
-    model.forward(recorder, Inputs(), backend.kv_cache(specs, 1, 1))
+    cache = backend.kv_cache(specs, 1, 1)
+    recorder, _ = record(lambda ops, inputs: model.forward(ops, inputs, cache), Limits(1, 1, 1, 1))
     macs = dict.fromkeys(Rows, 0)
     dense: dict[int, PackedWeight] = {}
     experts: dict[int, PackedWeight] = {}
@@ -132,9 +132,9 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: st
             dense[id(args["weight"])] = args["weight"]
             macs[rows] += _elements([args["weight"]])
         elif call.name == "moe":
-            every = [*args["gate_up"], *args["down"]]
+            every = [*args["experts"].gate_up, *args["experts"].down]
             experts |= {id(weight): weight for weight in every}
-            share = args["top_k"] / len(args["down"])
+            share = args["top_k"] / len(args["experts"].down)
             macs[rows] += round(share * _elements(every))
         elif call.name == "attention":
             spec = args["spec"]

@@ -1,14 +1,14 @@
 """The extension module built from csrc/ (bind.cpp). kernels/cpu_*.py is its only caller."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.draws import Asked, Edits, RowLogprobs, Scored
 from octavo.kernels.forward_batch import ForwardBatch
-from octavo.kernels.ops import DecodeRows, Routing
+from octavo.kernels.ops import DecodeRows
 
 _F32: TypeAlias = npt.NDArray[np.float32]
 _I32: TypeAlias = npt.NDArray[np.int32]
@@ -23,8 +23,6 @@ def top_k(x: _F32, k: int) -> list[list[int]]: ...
 
 class Pool:
     def __init__(self, size: int, /) -> None: ...
-    @property
-    def size(self) -> int: ...
 
 class Sampler:
     def __init__(self, *, pool: Pool, isa: str, vocab: int) -> None: ...
@@ -47,10 +45,6 @@ class WeightArena:
 class Matrix:
     @property
     def shape(self) -> tuple[int, int]: ...
-    @property
-    def gated(self) -> bool: ...
-    @property
-    def quantized(self) -> bool: ...
     @property
     def cut(self) -> bool: ...
     @property
@@ -83,9 +77,6 @@ def pack(
     minima: bool,
     after_slice: Callable[[], None],
 ) -> Matrix: ...
-def activation_bytes(weight: Matrix, rows: int, /) -> int: ...
-def moe_workspace(*, gate_up: Sequence[Matrix], down: Sequence[Matrix], top_k: int, tokens: int) -> int: ...
-def head_linear_workspace(*, weights: Sequence[Matrix], rows: int) -> int: ...
 
 class KVShape:
     def __init__(self, *, heads: int, d: int, dv: int, type: int, latent: bool) -> None: ...
@@ -104,6 +95,9 @@ class KVCache:
     def copy_pages(self, pairs: Sequence[tuple[int, int]], /) -> None: ...
     def pages(self) -> npt.NDArray[np.uint8]: ...  # [num_pages, bytes of a page], a view
 
+class KVLayer:
+    def __init__(self, cache: KVCache, index: int) -> None: ...
+
 class Limits:
     def __init__(
         self, *, tokens: int, sequences: int, sampled: int, table_width: int, given: int = 0
@@ -112,94 +106,13 @@ class Limits:
 class Buffer:  # rows: of which kind; offset: bytes, in the arena
     def __init__(self, *, rows: int, width: int, offset: int) -> None: ...
 
-class Norm:
-    def __init__(self, *, kind: int, gain: _F32 | None, bias: _F32 | None, eps: float) -> None: ...
+class Op:  # args: as kernels/cpu_lower.py codes them
+    def __init__(self, name: str, args: dict[str, Any]) -> None: ...
+    def workspace(self, rows: int) -> int: ...
 
 class Program:
     def __init__(self, *, pool: Pool, isa: str, limits: Limits, nbytes: int) -> None: ...
-    def embed(self, *, y: Buffer, table: Matrix, scale: float) -> None: ...
-    def embed_positions(self, *, x: Buffer, y: Buffer, table: Matrix, offset: int) -> None: ...
-    def gather(self, *, x: Buffer, y: Buffer) -> None: ...
-    def replace(self, *, x: Buffer, y: Buffer) -> None: ...
-    def norm(self, *, x: Buffer, y: Buffer, norm: Norm) -> None: ...
-    def add(self, *, x: Buffer, y: Buffer, z: Buffer) -> None: ...
-    def gate_rows(self, *, x: Buffer, gate: Buffer, y: Buffer) -> None: ...
-    def linear(
-        self,
-        *,
-        x: Buffer,
-        y: Buffer,
-        column: int,
-        weight: Matrix,
-        norm: Norm | None,
-        bias: _F32 | None,
-        activation: int,
-        residual: Buffer | None,
-        scale: float,
-        softcap: float,
-        prepared: int,
-    ) -> None: ...
-    def moe(
-        self,
-        *,
-        x: Buffer,
-        router: Buffer,
-        y: Buffer,
-        gate_up: Sequence[Matrix],
-        down: Sequence[Matrix],
-        top_k: int,
-        activation: int,
-        renormalize: bool,
-        routing: Routing,
-        workspace: int,
-    ) -> None: ...
-    def rotary_append(
-        self,
-        *,
-        qkv: Buffer,
-        q: Buffer,
-        cache: KVCache,
-        layer: int,
-        heads: int,
-        cos: _F32 | None,
-        sin: _F32 | None,
-        interleaved: bool,
-        q_norm: _F32 | None,
-        k_norm: _F32 | None,
-        eps: float,
-    ) -> None: ...
-    def head_linear(self, *, x: Buffer, y: Buffer, weights: Sequence[Matrix], workspace: int) -> None: ...
-    def latent_append(
-        self,
-        *,
-        q_latent: Buffer,
-        q_rope: Buffer,
-        latent: Buffer,
-        k_rope: Buffer,
-        q: Buffer,
-        cache: KVCache,
-        layer: int,
-        heads: int,
-        cos: _F32,
-        sin: _F32,
-        interleaved: bool,
-    ) -> None: ...
-    def attention(
-        self,
-        *,
-        q: Buffer,
-        y: Buffer,
-        cache: KVCache,
-        layer: int,
-        heads: int,
-        scale: float,
-        softcap: float,
-        window: int,
-        slopes: _F32 | None,
-        sinks: _F32 | None,
-        sight: int,
-        bias: _F32 | None,
-    ) -> None: ...
+    def add(self, *, op: Op, inputs: Sequence[Buffer], output: Buffer, workspace: int) -> None: ...
     def set_result(self, result: Buffer, /) -> None: ...
     def replay(self, batch: ForwardBatch, given_rows: int = 0) -> _F32: ...
     @property

@@ -210,13 +210,9 @@ class Backend(ABC):
 
     @abstractmethod
     def kv_cache(
-        self,
-        layers: Sequence[KVSpec],
-        num_pages: int,
-        page_size: int,
-        swap_pages: int = 0,
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0,
         sliding: bool = False,
-    ) -> KVCache:
+    ) -> KVCache:  # fmt: skip
         """Pages for all layers; memory is touched lazily where the system allows.
 
         Args:

@@ -57,7 +57,7 @@ class CpuKVCache:
             layers=shapes, num_pages=num_pages, page_size=page_size, sliding=sliding
         )
         self._bytes: U8 = self._native.pages()
-        self._layers = [CpuKVLayer(self._native, i, spec) for i, spec in enumerate(layers)]
+        self._layers = [CpuKVLayer(_native.KVLayer(self._native, i), spec) for i, spec in enumerate(layers)]
 
     @property
     def nbytes(self) -> int:
@@ -188,13 +188,9 @@ class CpuBackend(Backend):
         return pack(self.pool, self._arena, weights, gated, head, self._planned)
 
     def kv_cache(
-        self,
-        layers: Sequence[KVSpec],
-        num_pages: int,
-        page_size: int,
-        swap_pages: int = 0,
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0,
         sliding: bool = False,
-    ) -> CpuKVCache:
+    ) -> CpuKVCache:  # fmt: skip
         return CpuKVCache(layers, num_pages + swap_pages, page_size, sliding)
 
     def capture(self, forward: Forward, limits: Limits) -> CpuProgram:
@@ -207,7 +203,7 @@ class CpuBackend(Backend):
     def eager(self, batch: ForwardBatch, limits: Limits) -> CpuEagerOps:
         """Ops that run at once, on one batch."""
         limits.check(batch)
-        return CpuEagerOps(self, batch, limits)
+        return CpuEagerOps(self, batch, limits)  # type: ignore[abstract]  # as Recorder
 
     def sampler(self, vocab_size: int) -> RowSampler:
         """Its memory, 12 bytes a token and thread, is touched as far as rows need it."""

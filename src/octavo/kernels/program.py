@@ -8,32 +8,15 @@ norm into the linear that reads it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import inspect
+from abc import update_abstractmethods
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo.errors import UnsupportedError
 from octavo.kernels.forward_batch import ForwardBatch
-from octavo.kernels.ops import (
-    F32,
-    NO_NORMS,
-    UNSCALED,
-    Activation,
-    AttentionSpec,
-    Experts,
-    Forward,
-    HeadNorms,
-    Inputs,
-    KVLayer,
-    Limits,
-    Ops,
-    PackedWeight,
-    Rotary,
-    Routing,
-    Rows,
-    Scaling,
-    Tensor,
-)
+from octavo.kernels.ops import F32, Forward, Inputs, Limits, Ops, Rotary, Rows, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +34,7 @@ class Call:
     Attributes:
         name: the method of Ops.
         inputs, output: numbers of buffers.
-        args: everything else, by the method's argument names.
+        args: everything else but the batch, by the method's argument names; "norm": a Norm moved here.
     """
 
     name: str
@@ -60,12 +43,24 @@ class Call:
     args: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """A norm that its reader computes: layer_norm's arguments, or where not layer rms_norm's."""
+
+    layer: bool
+    gain: F32
+    bias: F32 | None
+    eps: float
+
+
 class Recorder(Ops):
     """Each method notes a Call and returns a handle on its output; Tensor.ref is a buffer's number.
 
+    Methods that are not written here are made of those of Ops (_recording).
+
     Attributes:
         given_as, kept_as: names -> buffers that come from, and are left to, whoever replays the forward.
-        reads: the optional parts of batches that the forward takes (kernels.batch.EXTRAS).
+        reads: the optional parts of batches that the forward takes (kernels.forward_batch.EXTRAS).
         turns: how many positions the shortest rotary table has; None: nothing is rotated.
     """
 
@@ -79,25 +74,6 @@ class Recorder(Ops):
 
     def emit(self, call: Call) -> None:
         self.calls.append(call)
-
-    def _call(self, name: str, inputs: Sequence[Tensor], rows: Rows, width: int, **args: Any) -> Tensor:
-        self.buffers.append(Buffer(rows, width))
-        output = len(self.buffers) - 1
-        self.emit(Call(name, tuple(x.ref for x in inputs), output, args))
-        return Tensor(rows, width, output)
-
-    def embed(self, inputs: Inputs, table: PackedWeight, scale: float = 1.0) -> Tensor:
-        return self._call("embed", (), Rows.TOKENS, table.shape[1], table=table, scale=scale)
-
-    def embed_positions(self, inputs: Inputs, x: Tensor, table: PackedWeight, offset: int = 0) -> Tensor:
-        return self._call("embed_positions", (x,), x.rows, x.width, table=table, offset=offset)
-
-    def gather_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
-        return self._call("gather_rows", (x,), Rows.SAMPLED, x.width)
-
-    def replace_rows(self, inputs: Inputs, x: Tensor) -> Tensor:
-        self.reads.add("replaced")
-        return self._call("replace_rows", (x,), x.rows, x.width)
 
     def keep(self, inputs: Inputs, x: Tensor, name: str) -> None:
         if name in self.kept_as:
@@ -113,119 +89,50 @@ class Recorder(Ops):
             raise ValueError(f"{name!r} was asked for as {self.buffers[number]}, and as {wanted}")
         return Tensor(rows, width, number)
 
-    def rms_norm(self, x: Tensor, gain: F32, eps: float) -> Tensor:
-        return self._call("rms_norm", (x,), x.rows, x.width, gain=gain, bias=None, eps=eps)
+    def note(self, name: str, made: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+        """Emit a call of the op by that name, which makes a Tensor of that shape."""
+        tensors = {key: _tensors(value) for key, value in arguments.items()}
+        args = {key: value for key, value in arguments.items() if not tensors[key]}
+        self.reads |= _READS.get(name, set())
+        for value in args.values():
+            if isinstance(value, Rotary):
+                self.reads.add("rope_positions")
+                self.turns = len(value.cos) if self.turns is None else min(self.turns, len(value.cos))
+        self.buffers.append(Buffer(made.rows, made.width))
+        output = len(self.buffers) - 1
+        self.emit(Call(name, tuple(x.ref for group in tensors.values() for x in group), output, args))
+        return Tensor(made.rows, made.width, output)
 
-    def layer_norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float) -> Tensor:
-        return self._call("layer_norm", (x,), x.rows, x.width, gain=gain, bias=bias, eps=eps)
 
-    def linear(
-        self,
-        x: Tensor,
-        weight: PackedWeight,
-        bias: F32 | None = None,
-        activation: Activation = Activation.NONE,
-        residual: Tensor | None = None,
-        scaling: Scaling = UNSCALED,
-    ) -> Tensor:
-        n, k = weight.shape
-        if k != x.width:
-            raise ValueError(f"a weight of {k} columns cannot meet rows of width {x.width}")
-        width = n // 2 if weight.gated else n
-        if residual is not None and residual.width != width:
-            raise ValueError(f"a residual of width {residual.width} cannot meet an output of width {width}")
-        return self._call(
-            "linear",
-            (x,) if residual is None else (x, residual),
-            x.rows,
-            width,
-            weight=weight,
-            bias=bias,
-            activation=activation,
-            scale=scaling.factor,
-            softcap=scaling.softcap,
-            norm=None,
-        )
+_READS = {"replace_rows": {"replaced"}}
+"""Optional parts of batches (kernels.forward_batch.EXTRAS) that an op takes, beside where it rotates to."""
 
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._call("add", (x, y), x.rows, x.width)
 
-    def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:
-        if gate.width != 1:
-            raise ValueError(f"a gate is of width 1, not {gate.width}")
-        return self._call("gate_rows", (x, gate), x.rows, x.width)
+def _tensors(value: object) -> tuple[Tensor, ...]:
+    """An argument's buffers: of a Tensor, or of a tuple of them."""
+    if isinstance(value, Tensor):
+        return (value,)
+    return value if isinstance(value, tuple) and value and isinstance(value[0], Tensor) else ()
 
-    def moe(
-        self,
-        x: Tensor,
-        router_logits: Tensor,
-        experts: Experts,
-        top_k: int,
-        renormalize: bool,
-        routing: Routing | None = None,
-    ) -> Tensor:
-        return self._call(
-            "moe",
-            (x, router_logits),
-            x.rows,
-            experts.down[0].shape[0],
-            gate_up=tuple(experts.gate_up),
-            down=tuple(experts.down),
-            top_k=top_k,
-            activation=experts.activation,
-            renormalize=renormalize,
-            routing=routing or Routing(),
-        )
 
-    def head_linear(self, x: Tensor, weights: Sequence[PackedWeight]) -> Tensor:
-        n, k = weights[0].shape
-        if x.width != len(weights) * k:
-            raise ValueError(f"{len(weights)} weights of {k} columns cannot meet rows of width {x.width}")
-        return self._call("head_linear", (x,), x.rows, len(weights) * n, weights=tuple(weights))
+def _recording(name: str) -> Callable[..., Tensor]:
+    """The method of Recorder for an op, from what operations.py says of it."""
+    declared = getattr(Ops, name)
+    signature = inspect.signature(declared)
 
-    def latent_append(
-        self,
-        inputs: Inputs,
-        q: tuple[Tensor, Tensor],
-        k: tuple[Tensor, Tensor],
-        kv: KVLayer,
-        spec: AttentionSpec,
-        rotary: Rotary,
-    ) -> Tensor:
-        width = spec.num_heads * spec.head_dim
-        parts = (*q, *k)
-        self._rotate(rotary)
-        return self._call("latent_append", parts, q[0].rows, width, kv=kv, spec=spec, rotary=rotary)
+    def record(self: Recorder, *args: Any, **named: Any) -> Tensor:
+        bound = signature.bind(self, *args, **named)
+        bound.apply_defaults()
+        made: Tensor = declared(*bound.args, **bound.kwargs)
+        of_call = {key: value for key, value in bound.arguments.items() if key not in ("self", "inputs")}
+        return self.note(name, made, of_call)
 
-    def rotary_append(
-        self,
-        inputs: Inputs,
-        qkv: Tensor,
-        kv: KVLayer,
-        spec: AttentionSpec,
-        rotary: Rotary | None,
-        norms: HeadNorms = NO_NORMS,
-    ) -> Tensor:
-        width = spec.num_heads * spec.head_dim
-        if rotary is not None:
-            self._rotate(rotary)
-        return self._call(
-            "rotary_append", (qkv,), qkv.rows, width, kv=kv, spec=spec, rotary=rotary, norms=norms
-        )
+    return record
 
-    def _rotate(self, rotary: Rotary) -> None:
-        self.reads.add("rope_positions")
-        self.turns = len(rotary.cos) if self.turns is None else min(self.turns, len(rotary.cos))
 
-    def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
-        # A projection of keys and values is one of queries, keys and values with no query heads.
-        self.rotary_append(inputs, x, kv, replace(spec, num_heads=0), None)
-
-    def attention(self, inputs: Inputs, q: Tensor, kv: KVLayer, spec: AttentionSpec) -> Tensor:
-        return self._call("attention", (q,), q.rows, spec.num_heads * spec.v_head_dim, kv=kv, spec=spec)
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        return x  # one rank
+for _name in Ops.__abstractmethods__ - vars(Recorder).keys():
+    setattr(Recorder, _name, _recording(_name))
+update_abstractmethods(Recorder)  # type: ignore[type-abstract]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +211,7 @@ IMPLEMENTED = frozenset({"rope_positions", "replaced"})
 
 def record(forward: Forward, limits: Limits) -> tuple[Recorder, Tensor]:
     """The forward's calls, and a handle on its result."""
-    recorder = Recorder()
+    recorder = Recorder()  # type: ignore[abstract]  # _recording has made its methods
     return recorder, forward(recorder, Inputs(extras=limits.extras))
 
 
@@ -339,7 +246,7 @@ def fuse(calls: Sequence[Call], result: int, kept: Collection[int] = ()) -> list
         reader = fused[used_by[0]]
         if reader is None or reader.name != "linear" or reader.inputs[0] != call.output:
             continue
-        norm = (call.name, call.args["gain"], call.args["bias"], call.args["eps"])
+        norm = Norm(call.name == "layer_norm", call.args["gain"], call.args.get("bias"), call.args["eps"])
         inputs = call.inputs + reader.inputs[1:]
         fused[used_by[0]] = replace(reader, inputs=inputs, args={**reader.args, "norm": norm})
         fused[i] = None

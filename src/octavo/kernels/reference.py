@@ -145,14 +145,9 @@ class ReferenceOps(Ops):
         return Tensor(x.rows, x.width, y if bias is None else y + bias)
 
     def linear(
-        self,
-        x: Tensor,
-        weight: PackedWeight,
-        bias: F32 | None = None,
-        activation: Activation = Activation.NONE,
-        residual: Tensor | None = None,
-        scaling: Scaling = UNSCALED,
-    ) -> Tensor:
+        self, x: Tensor, weight: PackedWeight, bias: F32 | None = None,
+        activation: Activation = Activation.NONE, residual: Tensor | None = None, scaling: Scaling = UNSCALED,
+    ) -> Tensor:  # fmt: skip
         if not isinstance(weight, ReferenceWeight):
             raise TypeError(f"{type(weight).__name__} was packed by another backend")
         z = np.concatenate(
@@ -184,14 +179,9 @@ class ReferenceOps(Ops):
         return Tensor(x.rows, x.width, sigmoid(gate.ref) * x.ref)
 
     def moe(
-        self,
-        x: Tensor,
-        router_logits: Tensor,
-        experts: Experts,
-        top_k: int,
-        renormalize: bool,
+        self, x: Tensor, router_logits: Tensor, experts: Experts, top_k: int, renormalize: bool,
         routing: Routing | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         chosen, share = route(router_logits.ref, top_k, renormalize, routing or Routing())
         y = np.zeros_like(x.ref)
         for e in range(len(experts.down)):
@@ -212,14 +202,9 @@ class ReferenceOps(Ops):
         return Tensor(x.rows, y.shape[1], y)
 
     def rotary_append(
-        self,
-        inputs: Inputs,
-        qkv: Tensor,
-        kv: KVLayer,
-        spec: AttentionSpec,
-        rotary: Rotary | None,
+        self, inputs: Inputs, qkv: Tensor, kv: KVLayer, spec: AttentionSpec, rotary: Rotary | None,
         norms: HeadNorms = NO_NORMS,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         batch, layer = batch_of(inputs), _layer(kv)
         tokens = qkv.ref.shape[0]
         q_end = spec.num_heads * spec.head_dim
@@ -237,21 +222,10 @@ class ReferenceOps(Ops):
         layer.store(batch.slots_of(layer.sliding), k, v)
         return Tensor(qkv.rows, q_end, np.ascontiguousarray(q.reshape(tokens, q_end)))
 
-    def append(self, inputs: Inputs, x: Tensor, kv: KVLayer, spec: AttentionSpec) -> None:
-        k, v = np.split(x.ref, [spec.num_kv_heads * spec.head_dim], axis=1)
-        heads = (len(x.ref), spec.num_kv_heads, -1)
-        layer = _layer(kv)
-        layer.store(batch_of(inputs).slots_of(layer.sliding), k.reshape(heads), v.reshape(heads))
-
     def latent_append(
-        self,
-        inputs: Inputs,
-        q: tuple[Tensor, Tensor],
-        k: tuple[Tensor, Tensor],
-        kv: KVLayer,
-        spec: AttentionSpec,
-        rotary: Rotary,
-    ) -> Tensor:
+        self, inputs: Inputs, q: tuple[Tensor, Tensor], k: tuple[Tensor, Tensor], kv: KVLayer,
+        spec: AttentionSpec, rotary: Rotary,
+    ) -> Tensor:  # fmt: skip
         batch, layer = batch_of(inputs), _layer(kv)
         (q_latent, q_rope), (latent, k_rope) = q, k
         tokens = q_latent.ref.shape[0]
@@ -280,9 +254,6 @@ class ReferenceOps(Ops):
             tree = _tree(batch, rows, spec)
             y[rows] = attend(queries, k, v, batch.positions[rows], spec, tree).reshape(len(queries), -1)
         return Tensor(q.rows, y.shape[1], y)
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        return x
 
 
 def _tree(batch: ForwardBatch, rows: slice, spec: AttentionSpec) -> npt.NDArray[np.bool_] | None:
@@ -339,13 +310,9 @@ class ReferenceBackend(Backend):
         return ReferenceWeight(weights, gated)
 
     def kv_cache(
-        self,
-        layers: Sequence[KVSpec],
-        num_pages: int,
-        page_size: int,
-        swap_pages: int = 0,
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0,
         sliding: bool = False,
-    ) -> ReferenceKVCache:
+    ) -> ReferenceKVCache:  # fmt: skip
         return ReferenceKVCache(layers, num_pages + swap_pages, page_size, sliding)
 
     def capture(self, forward: Forward, limits: Limits) -> ReferenceProgram:

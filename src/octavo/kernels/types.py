@@ -16,6 +16,9 @@ F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
 
 
+# Ops take these as arguments: csrc/types.h has the same enums, in the same order (kernels/cpu_lower.py).
+
+
 class Rows(Enum):
     """What the leading dimension of a Tensor counts; its size is known only at run time.
 
@@ -50,11 +53,11 @@ class Sight(Enum):
 
 
 class Tensor:
-    """An opaque handle [rows, width] of f32. Only ops read or make one."""
+    """An opaque handle [rows, width] of f32. Only ops read or make one; ref is their own."""
 
     __slots__ = ("ref", "rows", "width")
 
-    def __init__(self, rows: Rows, width: int, ref: Any) -> None:
+    def __init__(self, rows: Rows, width: int, ref: Any = None) -> None:
         self.rows = rows
         self.width = width
         self.ref = ref

@@ -100,13 +100,9 @@ class CudaBackend(Backend):
             return pack(weights, gated, self.dtype, self.device)
 
     def kv_cache(
-        self,
-        layers: Sequence[KVSpec],
-        num_pages: int,
-        page_size: int,
-        swap_pages: int = 0,
+        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0,
         sliding: bool = False,
-    ) -> CudaKVCache:
+    ) -> CudaKVCache:  # fmt: skip
         with clear_errors(self.device, f"{num_pages} pages"):
             self._page_size = page_size
             return CudaKVCache(layers, num_pages, page_size, self.device, swap_pages, sliding)

@@ -180,14 +180,9 @@ class CudaOps(Ops):
         return Tensor(x.rows, x.width, y)
 
     def linear(
-        self,
-        x: Tensor,
-        weight: PackedWeight,
-        bias: F32 | None = None,
-        activation: Activation = Activation.NONE,
-        residual: Tensor | None = None,
-        scaling: Scaling = UNSCALED,
-    ) -> Tensor:
+        self, x: Tensor, weight: PackedWeight, bias: F32 | None = None,
+        activation: Activation = Activation.NONE, residual: Tensor | None = None, scaling: Scaling = UNSCALED,
+    ) -> Tensor:  # fmt: skip
         w, v = packed(weight), value(x)
         whole = x.ref if isinstance(x.ref, Rounded) else None
         width = w.shape[0] // 2 if w.gated else w.shape[0]
@@ -241,14 +236,9 @@ class CudaOps(Ops):
         return Tensor(x.rows, x.width, norms.gate_rows(value(x), value(gate)))
 
     def moe(
-        self,
-        x: Tensor,
-        router_logits: Tensor,
-        experts: Experts,
-        top_k: int,
-        renormalize: bool,
+        self, x: Tensor, router_logits: Tensor, experts: Experts, top_k: int, renormalize: bool,
         routing: Routing | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         how = routing or Routing()
         bias = self._constants.optional(how.bias)
         chosen, shares = moe.route(value(router_logits), top_k, renormalize, how, bias)
@@ -271,14 +261,9 @@ class CudaOps(Ops):
     # -- attention -------------------------------------------------------------------------------
 
     def rotary_append(
-        self,
-        inputs: Inputs,
-        qkv: Tensor,
-        kv: KVLayer,
-        spec: AttentionSpec,
-        rotary_: Rotary | None,
+        self, inputs: Inputs, qkv: Tensor, kv: KVLayer, spec: AttentionSpec, rotary_: Rotary | None,
         norms: HeadNorms = NO_NORMS,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         gains = None
         if norms.q is not None and norms.k is not None:
             gains = rotary.Gains(self._constants(norms.q), self._constants(norms.k), norms.eps)
@@ -289,14 +274,9 @@ class CudaOps(Ops):
         return Tensor(qkv.rows, q.shape[1], q)
 
     def latent_append(
-        self,
-        inputs: Inputs,
-        q: tuple[Tensor, Tensor],
-        k: tuple[Tensor, Tensor],
-        kv: KVLayer,
-        spec: AttentionSpec,
-        rotary_: Rotary,
-    ) -> Tensor:
+        self, inputs: Inputs, q: tuple[Tensor, Tensor], k: tuple[Tensor, Tensor], kv: KVLayer,
+        spec: AttentionSpec, rotary_: Rotary,
+    ) -> Tensor:  # fmt: skip
         queries = value(q[0]).contiguous(), value(q[1]).contiguous()
         key = value(k[0]), value(k[1])
         y = rotary.append_latent(queries, key, layer_of(kv), spec, self._slots(kv), self._turns(rotary_))
@@ -325,9 +305,6 @@ class CudaOps(Ops):
         )
         y = attention.attend(value(q), layer_of(kv), spec, queries, tables, self.policy)
         return Tensor(q.rows, y.shape[1], y)
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        return x
 
 
 def only(weight: CudaWeight) -> PackedRows:
