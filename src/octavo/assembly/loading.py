@@ -143,14 +143,21 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
 def _backend(user: EngineConfig, checkpoint: Checkpoint) -> tuple[Backend, dict[str, str]]:
     """Where it runs, and what is to be said of it."""
     from octavo.kernels.cuda.device import choose
-    from octavo.kernels.select import GpuOptions, make_backend
+    from octavo.kernels.select import Wanted, make_backend
     from octavo.runtime.hardware import usable_threads
 
     weights = partial(least_bytes, checkpoint, user.dtype)
     choice = choose(user.device, user.backend, weights=weights, share=gpu_share(user))
-    on_gpu = GpuOptions(user.bit_exact, user.round_activations, not user.enforce_eager)
-    threads = user.threads or usable_threads()
-    backend = make_backend(user.backend, user.isa, threads, choice.device, user.dtype, on_gpu)
+    wanted = Wanted(
+        user.threads or usable_threads(),
+        user.isa,
+        user.dtype,
+        choice.device,
+        bit_exact=user.bit_exact,
+        round_activations=user.round_activations,
+        enforce_eager=user.enforce_eager,
+    )
+    backend = make_backend(user.backend, wanted)
     facts = {} if choice.why is None else {"device": f"cpu: {choice.why}"}
     return backend, {**facts, **backend.facts()}
 

@@ -19,7 +19,7 @@ from octavo.config import EngineConfig, SchedulerConfig
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.kernels.cuda.device import choose
 from octavo.kernels.ops import Backend
-from octavo.kernels.select import make_planner
+from octavo.kernels.select import Wanted, make_backend
 from octavo.models.load import outline_model
 from octavo.models.registry import Model
 from octavo.runtime.free_memory import return_freed
@@ -93,7 +93,8 @@ def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:
 
 def _outline(user: EngineConfig, checkpoint: Checkpoint) -> tuple[Model, int, Backend]:
     """The model without its numbers, the bytes of its weights, and the backend that would pack them."""
-    backend = make_planner(user.backend, user.isa, user.threads or usable_threads(), user.dtype)
+    wanted = Wanted(user.threads or usable_threads(), user.isa, user.dtype, planned=True)
+    backend = make_backend(user.backend, wanted)
     return *outline_model(checkpoint, backend, user.dtype, context=user.max_model_len), backend
 
 

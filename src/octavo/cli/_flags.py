@@ -21,6 +21,7 @@ import typer
 
 from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError
+from octavo.kernels.select import backend_help
 from octavo.params import SHAPING, SamplingParams
 from octavo.params.declare import texts
 
@@ -51,7 +52,7 @@ ENGINE_HELP = {
     "seed": "Requests without a seed of their own draw theirs from this one.",
     "threads": "CPU threads that compute.",
     "isa": "CPU instruction set: auto, or one that `octavo env` lists.",
-    "backend": "auto, cpu (native kernels) or reference (NumPy).",
+    "backend": backend_help(),
     "device": "auto, cpu, cuda or cuda:N.",
     "bit_exact": "GPU: answers do not depend on other requests, to the bit; slower. A CPU always so.",
     "round_activations": "GPU: round activations to int8 for quantized weights (W8A8, W4A8), as a CPU does.",

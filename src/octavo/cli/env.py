@@ -110,20 +110,24 @@ def _total_memory() -> int | None:
 
 def _kernels() -> dict[str, Any]:
     """The backends, the instruction sets this CPU runs (best first), and what "auto" means here."""
-    from octavo.kernels.select import native_available
+    from octavo.kernels.select import registered
 
-    if not native_available():
-        why = "the native kernels are not built: reinstall octavo with a C++ compiler"
-        return {"backends": ["reference"], "backend": "reference", "isas": [], "isa": None, "why": why}
+    found = registered()
+    names = [name for name, one in found.items() if one.missing() is None]
+    none: dict[str, Any] = {"isas": [], "isa": None}
+    if (why := found["cpu"].missing()) is not None:
+        return {"backends": names, "backend": names[0], **none, "why": why}
     try:
         native: Any = importlib.import_module("octavo.kernels._native")
     except ImportError as error:
         why = f"the native kernels cannot be loaded: {error}"
-        return {"backends": ["reference"], "backend": None, "isas": [], "isa": None, "why": why}
+        return {"backends": [name for name in names if name != "cpu"], "backend": None, **none, "why": why}
     isas, isa = list(native.isas()), native.choose_isa("auto")
     why = f"{isa} is the best of what this CPU and its system run"
-    found = {"backends": ["cpu", "reference"], "backend": "cpu", "isas": isas, "isa": isa, "why": why}
-    return found | {"kv_cache_dtype": "int16 (auto)"}
+    return {
+        "backends": names, "backend": names[0], "isas": isas, "isa": isa, "why": why,
+        "kv_cache_dtype": "int16 (auto)",
+    }  # fmt: skip
 
 
 def _gpu() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from octavo.config.quantization import check_quantization
 from octavo.config.scheduler import POLICIES
 from octavo.config.speculation import check_speculation
 from octavo.errors import InvalidRequestError
+from octavo.kernels.select import registered
 
 KV_DTYPES = {
     "auto": "f16",
@@ -51,7 +52,7 @@ class EngineConfig:
             None: as many as fit and are of use.
         threads: CPU threads; None is min(cores, affinity, cgroup quota).
         isa: CPU instruction set: "auto", or a name that `octavo env` lists.
-        backend: "auto", "cpu" (native kernels) or "reference" (NumPy).
+        backend: "auto", or one of kernels.select.registered(): "cpu" (native kernels), "reference" (NumPy).
         device: "auto" (a GPU, if one can be used), "cpu", "cuda" or "cuda:N".
         bit_exact: on a GPU: bits that do not depend on the batch, at a price. A CPU's never do.
         round_activations: on a GPU too they meet quantized integers as int8 (W8A8, W4A8), as on a CPU.
@@ -106,7 +107,7 @@ class EngineConfig:
         one_of("dtype", self.dtype, ("auto", "float32", "float16", "bfloat16"))
         one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPES))
         one_of("scheduling_policy", self.scheduling_policy, POLICIES)
-        one_of("backend", self.backend, ("auto", "cpu", "reference"))
+        one_of("backend", self.backend, ("auto", *registered()))
         self._check_names()
         if not 0.0 <= self.swap_space < float("inf"):
             raise InvalidRequestError("swap_space must be 0 or a positive number of GiB", "swap_space")

@@ -1,16 +1,108 @@
-"""Choosing a backend: the native kernels where they were built, else the NumPy reference."""
+"""Which backend: a file of backends/ declares one as BACKEND, and nothing else lists it.
+
+The configuration's check, --help, `octavo env` and what "auto" takes follow from these files.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import importlib
 import importlib.util
+import pkgutil
 import warnings
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.kernels.cuda.device import choose_device
-from octavo.kernels.ops import Backend
+from octavo.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from octavo.kernels.ops import Backend
+
+_PACKAGE = "octavo.kernels.backends"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a backend is asked to be.
+
+    Attributes:
+        threads, isa, dtype, bit_exact, round_activations, enforce_eager: EngineConfig's; a backend that has
+            no choice there ignores what is asked of it.
+        device: "cpu", "cuda" or "cuda:N", one that can be used (kernels.cuda.device.choose).
+        planned: it weighs what a model would take, and runs nothing.
+    """
+
+    threads: int = 1
+    isa: str = "auto"
+    dtype: str = "auto"
+    device: str = "cpu"
+    planned: bool = False
+    bit_exact: bool = False
+    round_activations: bool = False
+    enforce_eager: bool = False
+
+    @property
+    def cpu_kv_dtype(self) -> str | None:
+        """Integers where nobody chose: at least as exact as float16, and twice as many to an instruction."""
+        return "int16" if self.dtype == "auto" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a file of backends/ says of itself; the file's name is the backend's.
+
+    Attributes:
+        about: what it is in a word or two, for --help.
+        make: raises OctavoError where it cannot be what is wanted.
+        device: the kind of device that it is for. Of several for "cpu" a user names one, or "auto" takes the
+            one of the highest rank that is there; other devices have one each.
+        missing: why it is not there; None: it is. Asked often, so it loads nothing.
+    """
+
+    about: str
+    make: Callable[[Wanted], Backend]
+    device: str = "cpu"
+    rank: int = 0
+    missing: Callable[[], str | None] = lambda: None
+
+
+def registered(device: str = "cpu") -> dict[str, Registration]:
+    """The backends for a kind of device by their names, the best first."""
+    path = importlib.import_module(_PACKAGE).__path__
+    found = {
+        m.name: importlib.import_module(f"{_PACKAGE}.{m.name}").BACKEND for m in pkgutil.iter_modules(path)
+    }
+    ranked = sorted(found, key=lambda name: (-found[name].rank, name))
+    return {name: found[name] for name in ranked if found[name].device == device}
+
+
+def backend_help() -> str:
+    """What --backend may be."""
+    names = [f"{name} ({one.about})" for name, one in registered().items()]
+    return f"auto, {', '.join(names[:-1])} or {names[-1]}."
+
+
+def make_backend(name: str, wanted: Wanted) -> Backend:
+    """
+    Args:
+        name: "auto", or one of registered() for a CPU; the device's own is taken on another one.
+
+    Raises:
+        OctavoError: it is not there, or cannot be what is wanted.
+    """
+    kind = wanted.device.partition(":")[0]
+    found = registered(kind)
+    if kind == "cpu" and name != "auto":
+        if (why := found[name].missing()) is not None:
+            raise InvalidRequestError(f"backend {name} cannot be had: {why}", "backend")
+        return found[name].make(wanted)
+    best = next(iter(found.values()))
+    taken = next(one for one in found.values() if one.missing() is None)
+    backend = taken.make(wanted)
+    if taken is not best:
+        warnings.warn(f"{best.missing()}; running on {taken.about}, slowly", RuntimeWarning, stacklevel=2)
+    return backend
 
 
 def native_available() -> bool:
@@ -20,72 +112,9 @@ def native_available() -> bool:
 
 def kernels_hash() -> str:
     """Of the C++ extension's file: another build may compute other bits. Empty: it was not built."""
+    import hashlib
+
     found = importlib.util.find_spec("octavo.kernels._native")
     if found is None or found.origin is None:
         return ""
     return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class GpuOptions:
-    """What only a GPU can do otherwise: EngineConfig.bit_exact, round_activations and enforce_eager."""
-
-    exact: bool = False
-    rounds: bool = False
-    graphs: bool = True
-
-
-def make_backend(
-    name: str, isa: str, threads: int, device: str = "cpu", dtype: str = "auto", gpu: GpuOptions | None = None
-) -> Backend:
-    """The backend called name: "auto", "cpu" or "reference".
-
-    Args:
-        device: "auto", "cpu", "cuda" or "cuda:N" (cuda.device.choose_device). On a GPU dtype "auto"
-            is bfloat16.
-
-    Raises:
-        InvalidRequestError: it was not built, or does not know the instruction set.
-    """
-    if (chosen := choose_device(device, name)) != "cpu":
-        from octavo.kernels.cuda import make
-
-        options = asdict(gpu or GpuOptions())
-        return make(chosen, dtype="bfloat16" if dtype == "auto" else dtype, **options)
-    if name == "reference" or (name == "auto" and not native_available()):
-        from octavo.kernels.reference import ReferenceBackend
-
-        if isa != "auto":
-            raise InvalidRequestError(f"isa {isa!r} needs the native kernels", "isa")
-        if name == "auto":
-            warnings.warn(
-                "the native kernels are not built; running the slow NumPy reference "
-                "(reinstall octavo with a C++ compiler)",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return _with_pages(ReferenceBackend(threads), dtype)
-    if not native_available():
-        raise InvalidRequestError("backend cpu needs the native kernels, which are not built", "backend")
-    from octavo.kernels.cpu import CpuBackend
-
-    return _with_pages(CpuBackend(threads=threads, isa=isa), dtype)
-
-
-def make_planner(name: str, isa: str, threads: int, dtype: str = "auto") -> Backend:
-    """The backend that weighs what the native kernels would take, and runs nothing (CpuBackend.planned).
-
-    Raises:
-        UnsupportedError: another backend is asked for, or they are not built.
-    """
-    if name == "reference" or not native_available():
-        raise UnsupportedError("planning memory needs the native kernels (--backend cpu)", "backend")
-    from octavo.kernels.cpu import CpuBackend
-
-    return _with_pages(CpuBackend(threads=threads, isa=isa, planned=True), dtype)
-
-
-def _with_pages(backend: Backend, dtype: str) -> Backend:
-    """Integers where nobody chose: at least as exact as float16, and twice as many to an instruction."""
-    backend.kv_dtype = "int16" if dtype == "auto" else None
-    return backend

@@ -40,13 +40,13 @@ class WindowScorer:
         from octavo.assembly.memory import page_specs
         from octavo.checkpoints import open_checkpoint
         from octavo.checkpoints.sources import resolve
-        from octavo.kernels.select import make_backend
+        from octavo.kernels.select import Wanted, make_backend
         from octavo.models.load import load_model
         from octavo.runtime.hardware import usable_threads
 
         checkpoint = open_checkpoint(resolve(config.model))
         threads = config.threads or usable_threads()
-        self.backend = make_backend(config.backend, config.isa, threads, dtype=config.dtype)
+        self.backend = make_backend(config.backend, Wanted(threads, config.isa, config.dtype))
         model, _ = load_model(checkpoint, self.backend, config.dtype, context=window)
         self._window, self._page_size = window, config.page_size
         pages = -(-window // config.page_size)

@@ -219,14 +219,13 @@ def test_env_shows_what_auto_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flags_reach_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """--bit-exact, --round-activations, --enforce-eager and --dtype, each as CudaBackend's option."""
     from octavo.assembly.loading import _backend
-    from octavo.kernels import cuda, select
+    from octavo.kernels import cuda
     from octavo.kernels.cuda import device
 
     asked: list[Any] = []
     made = SimpleNamespace(facts=dict)
     monkeypatch.setattr(cuda, "make", lambda place, **options: asked.append((place, options)) or made)
     monkeypatch.setattr(device, "choose", lambda wanted, *_, **__: Choice(wanted))
-    monkeypatch.setattr(select, "choose_device", lambda wanted, backend: wanted)
     checkpoint: Any = SimpleNamespace(tensors={})
     for flags, want in (
         ({}, {"dtype": "bfloat16", "exact": False, "rounds": False, "graphs": True}),

@@ -1,0 +1,1 @@
+"""A file of this folder that declares a BACKEND is a backend (kernels/select.py)."""

@@ -1,0 +1,25 @@
+"""Torch, cuBLAS and Triton on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from octavo.kernels import select
+
+if TYPE_CHECKING:
+    from octavo.kernels.ops import Backend
+
+
+def _make(wanted: select.Wanted) -> Backend:
+    from octavo.kernels import cuda
+
+    return cuda.make(
+        wanted.device,
+        dtype="bfloat16" if wanted.dtype == "auto" else wanted.dtype,
+        exact=wanted.bit_exact,
+        rounds=wanted.round_activations,
+        graphs=not wanted.enforce_eager,
+    )
+
+
+BACKEND = select.Registration("Triton", _make, device="cuda")
