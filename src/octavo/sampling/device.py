@@ -6,7 +6,7 @@ import numpy as np
 
 from octavo.kernels.draws import Drawn, Draws, Numbers
 from octavo.params import SampledToken
-from octavo.sampling.native import ERRORS, scored
+from octavo.sampling.native import results
 from octavo.sampling.sampler import RowError
 from octavo.sampling.sampling_batch import SamplingBatch
 
@@ -26,14 +26,5 @@ class DrawMaker:
 
 def read(drawn: Drawn, batch: SamplingBatch) -> list[SampledToken | RowError]:
     """Tokens, log-probabilities and errors of each row, as Sampler.sample returns them."""
-    tokens = drawn.tokens.tolist()
-    found: list[SampledToken | RowError] = [
-        SampledToken(t) if t >= 0 else RowError(ERRORS[t]) for t in tokens
-    ]
-    if drawn.scores is not None:
-        for row in np.flatnonzero(batch.rows["num_logprobs"] >= 0).tolist():
-            if tokens[row] >= 0:
-                found[row] = scored(tokens[row], row, drawn.scores)
-    for row, message in batch.errors.items():
-        found[row] = RowError(message)
-    return found
+    asking = [] if drawn.scores is None else np.flatnonzero(batch.rows["num_logprobs"] >= 0).tolist()
+    return results(drawn.tokens.tolist(), drawn.scores, asking, batch)

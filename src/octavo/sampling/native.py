@@ -59,15 +59,7 @@ class NativeSampler(Sampler):
             scores,
             None if which is None else np.array(which, np.int32),
         )
-        drawn: list[SampledToken | RowError] = [
-            SampledToken(t) if t >= 0 else RowError(ERRORS[t]) for t in tokens
-        ]
-        if scores is not None:
-            for row in self._asking:
-                if tokens[row] >= 0:
-                    drawn[row] = scored(tokens[row], row, scores)
-        for row, message in batch.errors.items():
-            drawn[row] = RowError(message)
+        drawn = results(tokens, scores, self._asking, batch)
         if not batch.beams:
             return drawn
         return with_candidates(drawn, logits if which is None else logits[list(which)], batch)
@@ -81,6 +73,26 @@ class NativeSampler(Sampler):
             scored(tokens[row], row, scores) if known >= 0 else score(tokens[row], logits[row], count)
             for row, known in enumerate(given)
         ]
+
+
+def results(
+    tokens: Sequence[int], scores: RowLogprobs | None, asking: Sequence[int], batch: SamplingBatch
+) -> list[SampledToken | RowError]:
+    """What a sampler has drawn, as Sampler.sample returns it: an error where there is no token.
+
+    Args:
+        asking: rows that ask for log-probabilities, which are in scores.
+    """
+    drawn: list[SampledToken | RowError] = [
+        SampledToken(t) if t >= 0 else RowError(ERRORS[t]) for t in tokens
+    ]
+    if scores is not None:
+        for row in asking:
+            if tokens[row] >= 0:
+                drawn[row] = scored(tokens[row], row, scores)
+    for row, message in batch.errors.items():
+        drawn[row] = RowError(message)
+    return drawn
 
 
 def scored(token: int, row: int, scores: RowLogprobs) -> SampledToken:
