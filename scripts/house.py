@@ -78,6 +78,11 @@ def native_files(word: str, folder: Path = ROOT / "csrc") -> list[str]:
     ]
 
 
+def places_of_an_op(house: House, op: str = WORDS[0]) -> list[str]:
+    """Files of kernels/ and csrc/ that an op stands in: where it is specified and where it is computed."""
+    return [name for name in house.standing(op) if name.startswith("kernels/")] + native_files(op)
+
+
 def changes(commit: str, folder: str = "src/octavo") -> house_rules.Changes:
     """Lines moved, deleted and written in a folder from a commit to the working tree."""
     command = ["git", "diff", "--no-renames", "--no-color", "--no-ext-diff", "-U0", commit, "--", folder]
@@ -101,6 +106,7 @@ def measures(house: House) -> dict[str, object]:
         "files_with": {word: len(house.standing(word)) for word in WORDS},
         "ambiguous_words": len(house.ambiguous()),
         "native_files_with": {word: len(native_files(word)) for word in WORDS},
+        "places_of_an_op": len(places_of_an_op(house)),
         "lines": sum(house.rooms().values()),
         "files": len(house.texts),
         "lines_by_room": dict(house.rooms().most_common()),
