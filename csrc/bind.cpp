@@ -3,7 +3,6 @@
 
 #include "calibrate.h"
 #include "cpu.h"
-#include "top_k.h"
 
 namespace octavo {
 namespace {
@@ -17,16 +16,6 @@ Weights pack_sources(Pool& pool, WeightArena& arena, int layout, const std::vect
         nb::gil_scoped_acquire acquire;
         after_slice();
     });
-}
-
-// Each row's k largest, as top_k.h has them: [rows, n] -> [rows][k].
-std::vector<std::vector<int32_t>> top_k_rows(const Array<float, 2>& x, int64_t k) {
-    const auto rows = static_cast<int64_t>(x.shape(0)), n = static_cast<int64_t>(x.shape(1));
-    if (k < 1 || k > n) throw std::invalid_argument("k must lie in 1..n");
-    std::vector<Entry> room(static_cast<size_t>(n));
-    std::vector<std::vector<int32_t>> picks(static_cast<size_t>(rows), std::vector<int32_t>(static_cast<size_t>(k)));
-    for (int64_t t = 0; t < rows; t++) top_k(x.data() + t * n, n, k, room.data(), picks[static_cast<size_t>(t)].data());
-    return picks;
 }
 
 } // namespace
@@ -47,7 +36,6 @@ NB_MODULE(_native, m) {
     m.def("read_bandwidth", &read_bandwidth, nb::call_guard<nb::gil_scoped_release>());
     m.def("pack", &pack_sources, nb::kw_only(), "pool"_a, "arena"_a, "layout"_a, "sources"_a, "k"_a, "gated"_a, "wide"_a,
           "minima"_a, "after_slice"_a);
-    m.def("top_k", &top_k_rows, "Indices of each row's k largest, ascending; ties as torch.topk's on a CPU.", "x"_a, "k"_a);
 
     nb::class_<Pool>(m, "Pool").def(nb::init<int>());
     nb::class_<WeightArena>(m, "WeightArena")

@@ -1,22 +1,44 @@
 #include "routing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 
 namespace octavo {
 namespace {
 
+bool better(const Scored& a, const Scored& b) { return a.value > b.value || (std::isnan(a.value) && !std::isnan(b.value)); }
+
+// The k largest, the greatest first, of equals the lower index first. NaN is greater than all else.
+void best_first(const float* x, int64_t n, int64_t k, Scored* best) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const Scored here{x[i], static_cast<int32_t>(i)};
+        if (kept == k && !better(here, best[k - 1])) continue;
+        int64_t at = kept < k ? kept++ : k - 1;
+        for (; at > 0 && better(here, best[at - 1]); at--) best[at] = best[at - 1];
+        best[at] = here;
+    }
+}
+
+// Their indices, ascending.
+void choose(const float* x, int64_t n, int64_t k, Scored* best, int32_t* pick) {
+    best_first(x, n, k, best);
+    for (int64_t i = 0; i < k; i++) pick[i] = best[i].index;
+    std::sort(pick, pick + k);
+}
+
 // Takes the experts outside the best groups out of the choice. With a sigmoid they score less than any other, without
 // one their probability becomes 0: where the best groups have no more than zeros to give, that is a tie.
 void limit_to_groups(const Routing& r, const RoutingRoom& room, int64_t experts) {
     const int64_t size = experts / r.groups;
     for (int64_t g = 0; g < r.groups; g++) {
-        best_first(room.score + g * size, size, r.group_top, room.entries);
+        best_first(room.score + g * size, size, r.group_top, room.best);
         room.worth[g] = 0.0f;
-        for (int64_t i = 0; i < r.group_top; i++) room.worth[g] += room.entries[i].value;
+        for (int64_t i = 0; i < r.group_top; i++) room.worth[g] += room.best[i].value;
     }
-    top_k(room.worth, r.groups, r.top_groups, room.entries, room.kept);
+    choose(room.worth, r.groups, r.top_groups, room.best, room.kept);
     const int32_t* kept = room.kept;
     for (int64_t g = 0; g < r.groups; g++) {
         if (kept != room.kept + r.top_groups && *kept == g) {
@@ -44,7 +66,7 @@ void choose_experts(const Routing& r, const RoutingRoom& room, int64_t experts, 
                     int32_t* pick, float* shares) {
     for (int64_t e = 0; e < experts; e++) room.score[e] = r.bias ? room.p[e] + r.bias[e] : room.p[e];
     if (r.top_groups < r.groups) limit_to_groups(r, room, experts);
-    top_k(room.score, experts, k, room.entries, pick);
+    choose(room.score, experts, k, room.best, pick);
     float sum = 1e-20f; // where all that were chosen are 0
     for (int64_t i = 0; i < k; i++) sum += room.p[pick[i]];
     for (int64_t i = 0; i < k; i++) {

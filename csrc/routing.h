@@ -3,9 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "top_k.h"
-
 namespace octavo {
+
+struct Scored { // a score and whose it is
+    float value;
+    int32_t index;
+};
 
 struct Routing { // the defaults choose by probability alone
     bool sigmoid = false; // where probabilities come from; softmax otherwise
@@ -21,12 +24,12 @@ void check_routing(const Routing& routing, int64_t experts, int64_t top_k);
 struct RoutingRoom {
     RoutingRoom(float* memory, int64_t n)
         : p(memory), score(memory + n), worth(memory + 2 * n), kept(reinterpret_cast<int32_t*>(memory + 3 * n)),
-          entries(reinterpret_cast<Entry*>(memory + 4 * n)) {}
-    static size_t bytes(int64_t n) { return static_cast<size_t>(n) * (4 * sizeof(float) + sizeof(Entry)); }
+          best(reinterpret_cast<Scored*>(memory + 4 * n)) {}
+    static size_t bytes(int64_t n) { return static_cast<size_t>(n) * (4 * sizeof(float) + sizeof(Scored)); }
 
     float *p, *score, *worth;
     int32_t* kept;
-    Entry* entries;
+    Scored* best;
 };
 
 // The k chosen experts, ascending by number, and their shares, from their probabilities room.p.

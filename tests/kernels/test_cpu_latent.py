@@ -265,6 +265,16 @@ def test_routing_equals_the_reference(backend: CpuBackend, name: str) -> None:
             np.testing.assert_allclose(got, want, rtol=2e-6)
 
 
+@every_backend
+def test_of_equals_the_lower_are_chosen(backend: CpuBackend) -> None:
+    router = np.zeros((3, EXPERTS), np.float32)
+    router[1, 5:] = 1.0
+    router[2, [2, 7]] = 1.0, -1.0
+    for each in (backend, REFERENCE):
+        chosen = [np.flatnonzero(row).tolist() for row in routed(each, router, 3, False, None)]
+        assert chosen == [[0, 1, 2], [5, 6, 7], [0, 1, 2]]
+
+
 def test_impossible_routings_are_refused() -> None:
     router = np.zeros((1, EXPERTS), np.float32)
     for routing, top_k, message in (

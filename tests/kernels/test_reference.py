@@ -22,7 +22,7 @@ from octavo.kernels.ops import (
 )
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_kv import ReferenceKVCache
-from octavo.kernels.reference_math import activate, attend, rotate, round_to_int8
+from octavo.kernels.reference_math import activate, attend, best, rotate, round_to_int8
 from octavo.kernels.weight import Layout, Weight
 
 RNG = np.random.default_rng(0)
@@ -131,16 +131,14 @@ def test_fifth_bits() -> None:
     assert u4(3, 64).widened().layout is Layout.U4
 
 
-def test_moe_routes_ties_as_torch_does() -> None:
+def test_moe_routes_ties_to_the_lower() -> None:
     x = normal(4, 32)
     experts = [(normal(16, 32), normal(16, 32), normal(32, 16)) for _ in range(4)]
     router = np.float32([[1, 1, 1, 0], [0, 2, 2, 2], [5, 0, 0, 5], [3, 3, 3, 3]])
     gate_up = [BACKEND.pack([Weight.dense(g), Weight.dense(u)], gated=True) for g, u, _ in experts]
     down = [BACKEND.pack([Weight.dense(d)]) for _, _, d in experts]
     y = OPS.moe(tensor(x), tensor(router), Experts(gate_up, down, Activation.SILU), 2, renormalize=True).ref
-    chosen = torch.topk(torch.tensor(router), 2, sorted=False).indices.tolist()
-    assert sorted(chosen[1]) != [1, 2]  # not simply the lower ones
-    for t, pair in enumerate(chosen):
+    for t, pair in enumerate([(0, 1), (1, 2), (0, 3), (0, 1)]):
         want = 0.0
         for e in pair:  # equal logits: equal shares after renormalization
             g, u, d = experts[e]
@@ -240,3 +238,11 @@ def test_embed_and_gather() -> None:
     x = OPS.embed(inputs, BACKEND.pack([Weight.dense(table)]), scale=2.0)
     np.testing.assert_array_equal(x.ref, 2 * table[[3, 9, 1]])
     np.testing.assert_array_equal(OPS.gather_rows(inputs, x).ref, x.ref[[1, 2]])
+
+
+def test_best_of_rows() -> None:
+    """Of equals the lower indices; what is no number is greater than all else, infinity included."""
+    nan, inf = np.nan, np.inf
+    rows = np.float32([[1, 2, 2, 2], [0, 0, 0, 0], [1, nan, inf, nan], [-inf, inf, 1, inf]])
+    np.testing.assert_array_equal(best(rows, 2), [[1, 2], [0, 1], [1, 3], [1, 3]])
+    np.testing.assert_array_equal(best(rows, 3), [[1, 2, 3], [0, 1, 2], [1, 2, 3], [1, 2, 3]])

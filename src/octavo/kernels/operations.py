@@ -129,9 +129,8 @@ class Ops(ABC):
     ) -> Tensor:  # fmt: skip
         """Mixture of experts: y[t] = sum over the top_k experts e of p_e down_e(gated_e(x[t])).
 
-        p = softmax(router_logits[t]), or as routing says; of experts with equal p those that torch.topk
-        takes on a CPU (kernels/top_k.py; on a GPU the lower ones); renormalize divides by the sum of the
-        chosen p, plus 1e-20. Experts are added in ascending order of e.
+        p = softmax(router_logits[t]), or as routing says; of experts with equal p the lower ones; renormalize
+        divides by the sum of the chosen p, plus 1e-20. Experts are added in ascending order of e.
         """
         return Tensor(x.rows, experts.down[0].shape[0])
 

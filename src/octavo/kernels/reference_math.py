@@ -14,7 +14,6 @@ from octavo.kernels.ops import (
     Routing,
     Sight,
 )
-from octavo.kernels.top_k import top_k
 from octavo.kernels.weight import BLOCK
 
 I32 = npt.NDArray[np.int32]
@@ -81,6 +80,12 @@ def rms_norm(x: F32, gain: F32, eps: float) -> F32:
     return np.asarray(x / np.sqrt(mean_square + np.float32(eps)) * gain, np.float32)
 
 
+def best(scores: F32, k: int) -> I64:
+    """Indices of the k largest of each row, [T, n] -> [T, k], ascending. NaN is greater than all else."""
+    order = np.lexsort((-scores, ~np.isnan(scores)), axis=1)  # stable: of equals the lower come first
+    return np.sort(order[:, :k], axis=1)
+
+
 def route(logits: F32, k: int, renormalize: bool, routing: Routing) -> tuple[I64, F32]:
     """Chosen experts [T, k], ascending, and their shares."""
     if routing.sigmoid:
@@ -93,11 +98,11 @@ def route(logits: F32, k: int, renormalize: bool, routing: Routing) -> tuple[I64
         grouped = score.reshape(len(score), routing.groups, -1)
         worth = np.sort(grouped, axis=2)[:, :, ::-1][:, :, : routing.group_top].sum(axis=2)
         allowed = np.zeros(worth.shape, bool)
-        np.put_along_axis(allowed, top_k(worth, routing.top_groups), True, axis=1)
+        np.put_along_axis(allowed, best(worth, routing.top_groups), True, axis=1)
         inside = np.repeat(allowed, grouped.shape[2], axis=1)
         score = np.where(inside, score, np.float32(-np.inf if routing.sigmoid else 0))
         p = p if routing.sigmoid else np.where(inside, p, np.float32(0))
-    chosen = top_k(score, k)
+    chosen = best(score, k)
     share = np.take_along_axis(p, chosen, axis=1)
     if renormalize:
         share = share / (share.sum(axis=1, keepdims=True) + np.float32(1e-20))
