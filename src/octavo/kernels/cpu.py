@@ -91,7 +91,7 @@ class CpuProgram:
 
     def __init__(self, built: Built, limits: Limits, recorder: Recorder) -> None:
         self.native, self._limits = built.program, limits
-        self.nbytes = built.plan.nbytes
+        self.nbytes = built.arena.nbytes
         self._signature = signed(recorder, limits)
         self._given = {name: built.place(number) for name, number in recorder.given_as.items()}
         self._kept = {name: built.place(number) for name, number in recorder.kept_as.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from octavo.kernels import _native
 from octavo.kernels.cpu_weight import CpuWeight
 from octavo.kernels.ops import KVSpec, Limits, PackedWeight
-from octavo.kernels.program import Buffer, Call, Plan, max_rows, plan_arena
+from octavo.kernels.program import Arena, Buffer, Call, max_rows, plan_arena
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,15 @@ class Built:
     """A native program, which keeps the arrays alive that it points into, and its memory plan."""
 
     program: _native.Program
-    plan: Plan
+    arena: Arena
     buffers: Sequence[Buffer]
 
     def place(self, number: int) -> _native.Buffer:
         """Of a buffer, in the program's arena."""
         buffer = self.buffers[number]
-        return _native.Buffer(rows=_number(buffer.rows), width=buffer.width, offset=self.plan.offsets[number])
+        return _native.Buffer(
+            rows=_number(buffer.rows), width=buffer.width, offset=self.arena.offsets[number]
+        )
 
 
 def build(recorded: Recorded, limits: Limits, pool: _native.Pool, isa: str) -> Built:

@@ -264,7 +264,7 @@ def max_rows(rows: Rows, limits: Limits) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Arena:
     """Where everything lies: byte offsets of buffers, and of each call's workspace, in an arena."""
 
     offsets: dict[int, int]
@@ -278,7 +278,7 @@ def plan_arena(
     workspaces: Sequence[int],
     result: int,
     kept: Collection[int] = (),
-) -> Plan:
+) -> Arena:
     """Lowest fit in the order of definition. The result and what is kept stay to the end.
 
     Args:
@@ -312,4 +312,4 @@ def plan_arena(
         live = [entry for entry in live if entry[2] >= i]
         offsets[call.output] = place(sizes[call.output], last_use[call.output])
         placed.append(place(workspaces[i], i) if workspaces[i] else 0)
-    return Plan(offsets, placed, total)
+    return Arena(offsets, placed, total)
