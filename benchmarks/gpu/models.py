@@ -11,12 +11,8 @@ import torch
 from octavo.kernels.cuda.weight import CudaWeight, PackedRows
 from octavo.kernels.ops import Activation, AttentionSpec, KVSpec
 from octavo.kernels.weight import Layout
-from octavo.layers.attention import Attention
-from octavo.layers.decoder import DecoderLayer, DecoderStack
-from octavo.layers.linear import Linear
-from octavo.layers.mlp import GatedMLP
-from octavo.layers.norm import RMSNorm
-from octavo.layers.rotary import rotary_tables
+from octavo.models.layers import Attention, DecoderLayer, DecoderStack, GatedMLP, Linear, RMSNorm
+from octavo.models.rotary import rotary_tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from octavo.kernels.ops import (
 )
 from octavo.kernels.program import Call, Recorder, fuse, max_rows, plan_arena
 from octavo.kernels.reference import ReferenceBackend
-from octavo.layers.rotary import rotary_tables
+from octavo.models.rotary import rotary_tables
 from support.kernels import batch_of, batch_on, limits_of, normal, random_weight
 
 HIDDEN, VOCAB, LAYERS = 64, 50, 2

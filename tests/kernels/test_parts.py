@@ -17,7 +17,7 @@ from octavo.kernels.forward_batch import EXTRAS, Extras, ForwardBatch
 from octavo.kernels.ops import F32, AttentionSpec, Backend, Inputs, KVSpec, Limits, Ops, Program, Rows, Tensor
 from octavo.kernels.program import Recorder, fuse, plan_arena
 from octavo.kernels.reference import ReferenceBackend
-from octavo.layers.rotary import rotary_tables
+from octavo.models.rotary import rotary_tables
 from support.cuda import interpreted
 from support.kernels import batch_of, random_weight
 from support.recordings import Recordings

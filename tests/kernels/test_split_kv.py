@@ -14,7 +14,7 @@ from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, AttentionSpec, Backend, Inputs, KVCache, KVSpec, Limits, Ops, Tensor
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.split_kv import SplitKVCache
-from octavo.layers.rotary import rotary_tables
+from octavo.models.rotary import rotary_tables
 from support.cuda import interpreted
 from support.kernels import random_weight
 from support.recordings import Recordings

@@ -15,9 +15,9 @@ from models.tiny import VARIANTS
 from octavo.checkpoints import open_checkpoint
 from octavo.kernels.ops import PackedWeight
 from octavo.kernels.reference import ReferenceBackend, ReferenceWeight
-from octavo.layers.linear import Linear, Role, SourceRows, Split, Use
 from octavo.models.config import DecoderConfig
 from octavo.models.families.deepseek_v2 import DeepSeekConfig
+from octavo.models.layers import Linear, Role, SourceRows, Split, Use
 from octavo.models.loader import Loader, sources_of
 from octavo.models.registry import Model, family
 

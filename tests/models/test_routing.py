@@ -21,8 +21,8 @@ from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_math import route
 from octavo.kernels.weight import Weight
-from octavo.layers.moe import MoE
 from octavo.models.parts import DecoderModel
+from octavo.models.parts_moe import MoE
 from support.forward import load
 from support.kernels import limits_of, tokens_batch
 

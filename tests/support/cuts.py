@@ -10,7 +10,7 @@ import numpy as np
 from octavo.engine.step_plan import EncoderInput
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Inputs, KVCache, Limits, Ops, Program, Rows, Tensor
-from octavo.layers.decoder import tap_name
+from octavo.models.layers import tap_name
 from octavo.models.registry import EncoderDecoder
 from octavo.runtime.states import encoder_batch
 from support.forward import SOURCE

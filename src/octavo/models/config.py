@@ -9,7 +9,7 @@ from typing import Any, Self
 from octavo.checkpoints.base import Checkpoint
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import Activation
-from octavo.layers.rotary import yarn_mscale
+from octavo.models.rotary import yarn_mscale
 
 ACTIVATIONS = {
     "silu": Activation.SILU,

@@ -16,10 +16,9 @@ from octavo.checkpoints.base import Checkpoint, StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.ops import F32, Backend, PackedWeight, Rotary
 from octavo.kernels.weight import Array, Weight
-from octavo.layers.linear import HEAD, ROWS, Linear, Role, SourceRows, Use
-from octavo.layers.norm import LayerNorm, RMSNorm
-from octavo.layers.rotary import rotary_tables
 from octavo.models.config import RopeConfig
+from octavo.models.layers import HEAD, ROWS, LayerNorm, Linear, RMSNorm, Role, SourceRows, Use
+from octavo.models.rotary import rotary_tables
 from octavo.quant import registry as formats
 from octavo.quant.schemes import scheme_of
 

@@ -8,11 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVCache, KVSpec, Ops, Rotary, Tensor
-from octavo.layers.attention import Attention
-from octavo.layers.decoder import Block, DecoderLayer, DecoderStack
-from octavo.layers.linear import COLUMNS, ROWS, Linear, heads_in, heads_out
-from octavo.layers.mlp import MLP, GatedMLP, PlainMLP
 from octavo.models.config import DecoderConfig
+from octavo.models.layers import (
+    COLUMNS,
+    MLP,
+    ROWS,
+    Attention,
+    Block,
+    DecoderLayer,
+    DecoderStack,
+    GatedMLP,
+    Linear,
+    PlainMLP,
+    heads_in,
+    heads_out,
+)
 from octavo.models.loader import Loader, Order
 
 GGUF_NAMES = {

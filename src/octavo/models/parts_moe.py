@@ -1,14 +1,14 @@
-"""Mixture-of-experts layers, as Mixtral, Qwen and DeepSeek store them."""
+"""Mixture of experts (Shazeer et al. 2017), as Mixtral, Qwen and DeepSeek store it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.errors import CheckpointError
-from octavo.layers.linear import COLUMNS, ROUTER, Linear
-from octavo.layers.mlp import GatedMLP
-from octavo.layers.moe import MoE
+from octavo.kernels.ops import Activation, Experts, Ops, Routing, Tensor
 from octavo.models.config import DecoderConfig
+from octavo.models.layers import COLUMNS, ROUTER, GatedMLP, Linear
 from octavo.models.loader import Loader
 from octavo.models.parts import gated_mlp
 
@@ -46,6 +46,39 @@ class MoEConfig(DecoderConfig):
     def __post_init__(self) -> None:
         DecoderConfig.__post_init__(self)
         check_experts(self.top_k, self.num_experts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MoE:
+    """The chosen experts' sum, and beside it an expert that every token takes.
+
+    Attributes:
+        router: one row of logits a token, one for each expert.
+        gate_up, down: each expert's two projections, gate_up gated.
+        routing: how experts are chosen, where not by softmax alone.
+        shared: computed for every token; shared_gate: a row whose sigmoid scales it (Qwen2-MoE).
+    """
+
+    router: Linear
+    gate_up: Sequence[Linear]
+    down: Sequence[Linear]
+    top_k: int
+    activation: Activation
+    renormalize: bool
+    routing: Routing | None = None
+    shared: GatedMLP | None = None
+    shared_gate: Linear | None = None
+
+    def __call__(self, ops: Ops, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        logits = self.router(ops, x)
+        gate_up, down = [e.weight for e in self.gate_up], [e.weight for e in self.down]
+        experts = Experts(gate_up, down, self.activation)
+        y = ops.moe(x, logits, experts, self.top_k, self.renormalize, self.routing)
+        if self.shared is not None and self.shared_gate is not None:
+            y = ops.add(y, ops.gate_rows(self.shared(ops, x), self.shared_gate(ops, x)))
+        elif self.shared is not None:
+            y = self.shared(ops, x, residual=y)
+        return y if residual is None else ops.add(residual, y)
 
 
 def check_experts(top_k: int, num_experts: int) -> None:

@@ -11,7 +11,7 @@ from octavo.checkpoints.base import Checkpoint, StoredTensor
 from octavo.kernels.ops import F32, Backend
 from octavo.kernels.outline import Outline, outline_of
 from octavo.kernels.weight import Weight
-from octavo.layers.linear import Use
+from octavo.models.layers import Use
 from octavo.models.loader import Loader, Order
 from octavo.quant import registry as formats
 from octavo.quant.scheme import outlines_of

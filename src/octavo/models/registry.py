@@ -33,7 +33,7 @@ class Model(Protocol):
         """Logits [R, vocab] of the batch's sampled rows.
 
         Args:
-            taps: layers whose outputs are kept for whoever replays it (layers.decoder.tap_name).
+            taps: layers whose outputs are kept for whoever replays it (models.layers.tap_name).
         """
         ...
 

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, PackedWeight, Sight
-from octavo.layers.decoder import PostNormLayer
-from octavo.layers.encoder_decoder import CrossLayer, Embedding, EncoderDecoderStack
-from octavo.layers.linear import COLUMNS, ROWS
-from octavo.layers.mlp import PlainMLP
-from octavo.layers.norm import LayerNorm
 from octavo.models.config import Reader
+from octavo.models.layers import COLUMNS, ROWS, LayerNorm, PlainMLP, PostNormLayer
 from octavo.models.loader import Loader
-from octavo.models.parts_cross import AttentionLoader, EncoderDecoderModel
+from octavo.models.parts_cross import (
+    AttentionLoader,
+    CrossLayer,
+    Embedding,
+    EncoderDecoderModel,
+    EncoderDecoderStack,
+)
 from octavo.models.registry import Family
 
 POSITION_OFFSET = 2

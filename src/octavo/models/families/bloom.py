@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
-from octavo.layers.attention import Attention
-from octavo.layers.decoder import DecoderLayer, DecoderStack
 from octavo.models.config import DecoderConfig, Reader, read_gguf
+from octavo.models.layers import Attention, DecoderLayer, DecoderStack
 from octavo.models.loader import Loader
 from octavo.models.parts import (
     DecoderModel,

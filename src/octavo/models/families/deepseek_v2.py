@@ -9,15 +9,14 @@ import numpy as np
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import AttentionSpec, Rotary, Routing
-from octavo.layers.decoder import DecoderLayer
-from octavo.layers.latent import LatentAttention
-from octavo.layers.linear import WHOLE, heads_in, heads_out
-from octavo.layers.rotary import yarn_factor, yarn_mscale
 from octavo.models.config import Reader, read_hf
+from octavo.models.layers import WHOLE, DecoderLayer, heads_in, heads_out
 from octavo.models.loader import Loader, Piece
 from octavo.models.parts import DecoderModel, gated_mlp, llama_model
+from octavo.models.parts_latent import LatentAttention
 from octavo.models.parts_moe import MoEConfig, moe
 from octavo.models.registry import Family
+from octavo.models.rotary import yarn_factor, yarn_mscale
 
 LATENT_EPS = 1e-6
 """Of the norms inside attention, whatever the config says of the others."""

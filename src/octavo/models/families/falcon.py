@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, Rotary
-from octavo.layers.attention import Attention
-from octavo.layers.decoder import Block, DecoderLayer, DecoderStack, ParallelLayer
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
 from octavo.models.families.bloom import NAMES as BLOOM_NAMES
+from octavo.models.layers import Attention, Block, DecoderLayer, DecoderStack, ParallelLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import (
     DecoderModel,

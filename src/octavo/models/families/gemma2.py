@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.layers.decoder import DecoderLayer
 from octavo.models.config import DecoderConfig, Reader
 from octavo.models.families.gemma import gemma_config
+from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import GGUF_NAMES, DecoderModel, gated_mlp, llama_attention, llama_model
 from octavo.models.registry import Family

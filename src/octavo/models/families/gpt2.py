@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
-from octavo.layers.attention import Attention
-from octavo.layers.decoder import DecoderLayer, DecoderStack
-from octavo.layers.linear import heads_in, heads_out
 from octavo.models.config import DecoderConfig, Reader, read_gguf
+from octavo.models.layers import Attention, DecoderLayer, DecoderStack, heads_in, heads_out
 from octavo.models.loader import Loader, Order
 from octavo.models.parts import DecoderModel, attention_spec, plain_mlp
 from octavo.models.registry import Family

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.layers.attention import Attention
-from octavo.layers.decoder import Block, DecoderLayer, DecoderStack, ParallelLayer
 from octavo.models.config import DecoderConfig, Reader, RopeConfig, read_hf
+from octavo.models.layers import Attention, Block, DecoderLayer, DecoderStack, ParallelLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import DecoderModel, attention_spec, fused_qkv, out_proj, plain_mlp, ungroup
 from octavo.models.registry import Family

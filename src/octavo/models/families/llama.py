@@ -1,6 +1,6 @@
 """Llama: RMSNorm, rotary GQA attention, SwiGLU (Touvron et al. 2023). SmolLM2 and TinyLlama too.
 
-The weights are taken by models/parts.py (llama_layer), the forward is DecoderLayer's in layers/decoder.py.
+The weights are taken by models/parts.py (llama_layer), the forward is DecoderLayer's in models/layers.py.
 """
 
 from __future__ import annotations

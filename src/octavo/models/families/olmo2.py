@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.layers.decoder import DecoderLayer
 from octavo.models.config import DecoderConfig, Reader, read_hf
+from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import DecoderModel, gated_mlp, llama_attention, llama_model
 from octavo.models.registry import Family

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.layers.attention import Attention
-from octavo.layers.decoder import Block, DecoderLayer, DecoderStack, PostNormLayer
-from octavo.layers.linear import WHOLE
-from octavo.layers.norm import LayerNorm
 from octavo.models.config import DecoderConfig, Reader, read_hf
+from octavo.models.layers import WHOLE, Attention, Block, DecoderLayer, DecoderStack, LayerNorm, PostNormLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import DecoderModel, attention_spec, out_proj, plain_mlp, separate_qkv
 from octavo.models.registry import Family

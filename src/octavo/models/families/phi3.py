@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.layers.attention import Attention
-from octavo.layers.decoder import DecoderLayer
-from octavo.layers.linear import COLUMNS
-from octavo.layers.mlp import GatedMLP
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.layers import COLUMNS, Attention, DecoderLayer, GatedMLP
 from octavo.models.loader import Loader
 from octavo.models.parts import GGUF_NAMES, DecoderModel, attention_spec, fused_qkv, llama_model, out_proj
 from octavo.models.registry import Family

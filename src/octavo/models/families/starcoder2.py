@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, Rotary
-from octavo.layers.decoder import DecoderLayer, DecoderStack
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.layers import DecoderLayer, DecoderStack
 from octavo.models.loader import Loader
 from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_attention, plain_mlp
 from octavo.models.registry import Family

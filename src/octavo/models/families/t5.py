@@ -9,14 +9,16 @@ import numpy as np
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import F32, Activation, Sight
-from octavo.layers.decoder import DecoderLayer
-from octavo.layers.encoder_decoder import CrossLayer, Embedding, EncoderDecoderStack
-from octavo.layers.linear import COLUMNS, ROWS
-from octavo.layers.mlp import MLP, GatedMLP, PlainMLP
-from octavo.layers.norm import RMSNorm
 from octavo.models.config import ACTIVATIONS, Reader
+from octavo.models.layers import COLUMNS, MLP, ROWS, DecoderLayer, GatedMLP, PlainMLP, RMSNorm
 from octavo.models.loader import Loader, Order
-from octavo.models.parts_cross import AttentionLoader, EncoderDecoderModel
+from octavo.models.parts_cross import (
+    AttentionLoader,
+    CrossLayer,
+    Embedding,
+    EncoderDecoderModel,
+    EncoderDecoderStack,
+)
 from octavo.models.registry import Family
 
 LENGTH = 512

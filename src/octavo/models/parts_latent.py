@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, Rotary, Tensor
-from octavo.layers.linear import Linear
-from octavo.layers.norm import Norm
+from octavo.models.layers import Linear, Norm
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,15 +1,218 @@
-"""The decoder blocks, and the stack that all decoder-only families share."""
+"""Compositions of ops. A layer is a frozen value: weights and numbers, called with (ops, inputs, x).
+
+From a projection (Linear) over norms, feed-forward layers and attention to the stack that all decoder-only
+families share (DecoderStack).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
-from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, PackedWeight, Scaling, Tensor
-from octavo.layers.linear import Linear
-from octavo.layers.mlp import MLP
-from octavo.layers.norm import Norm
+import numpy as np
+import numpy.typing as npt
+
+from octavo.kernels.ops import (
+    F32,
+    UNSCALED,
+    Activation,
+    AttentionSpec,
+    HeadNorms,
+    Inputs,
+    KVCache,
+    Ops,
+    PackedWeight,
+    Rotary,
+    Scaling,
+    Tensor,
+)
+
+
+class Split(Enum):
+    """How several devices may share a projection.
+
+    ROWS: each computes some of its outputs. COLUMNS: each reads some of its inputs, and what they compute is
+    added. NONE: each has all of it.
+    """
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+    NONE = "none"
+
+
+class Use(Enum):
+    """What a projection is for: quantizers and adapters take projections, and leave a head, which is as large
+    as the vocabulary, and routers (of experts, or a gate of one row), whose choices are all or nothing."""
+
+    PROJECTION = "projection"
+    HEAD = "head"
+    ROUTER = "router"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """How a projection is divided, and what for.
+
+    Attributes:
+        unit: rows, or columns where those are divided, that stay together: a head's.
+        sections: sizes of what is divided each on its own, in a matrix that is several projections, such as
+            q, k and v; (): it is one. Where a section has fewer units than there are devices, they share
+            them.
+    """
+
+    split: Split
+    unit: int = 1
+    sections: tuple[int, ...] = ()
+    use: Use = Use.PROJECTION
+
+
+ROWS = Role(Split.ROWS)
+COLUMNS = Role(Split.COLUMNS)
+WHOLE = Role(Split.NONE)
+ROUTER = Role(Split.NONE, use=Use.ROUTER)
+HEAD = Role(Split.ROWS, use=Use.HEAD)
+
+
+def heads_out(head_dim: int, *sections: int) -> Role:
+    """Of a projection to heads; sections: Role.sections."""
+    return Role(Split.ROWS, head_dim, sections)
+
+
+def heads_in(head_dim: int) -> Role:
+    """Of a projection that reads heads."""
+    return Role(Split.COLUMNS, head_dim)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceRows:
+    """Rows of a projection that come from one matrix of the checkpoint.
+
+    Attributes:
+        name: the matrix's module, as transformers calls it: "model.layers.0.self_attn.q_proj".
+        rows: which rows of the projection these are.
+        taken: which rows of the matrix they are, one for each; outputs count as rows also where the file
+            keeps them as columns (GPT-2).
+        transposed: the matrix's rows are the projection's columns (DeepSeek's absorbed keys); taken are then
+            the columns.
+    """
+
+    name: str
+    rows: range
+    taken: range | npt.NDArray[np.int64]
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """y = x W^T + b.
+
+    Attributes:
+        sources: where its rows come from, in order; (): nobody has said.
+        role: how it may be divided, and what it is for.
+    """
+
+    weight: PackedWeight
+    bias: F32 | None = None
+    sources: tuple[SourceRows, ...] = ()
+    role: Role = WHOLE
+
+    def __call__(
+        self,
+        ops: Ops,
+        x: Tensor,
+        activation: Activation = Activation.NONE,
+        residual: Tensor | None = None,
+        scaling: Scaling = UNSCALED,
+    ) -> Tensor:
+        return ops.linear(x, self.weight, self.bias, activation, residual, scaling)
+
+
+class Norm(Protocol):
+    def __call__(self, ops: Ops, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RMSNorm:
+    """gain [width]; Gemma's 1 + w is folded into gain at load."""
+
+    gain: F32
+    eps: float
+
+    def __call__(self, ops: Ops, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.gain, self.eps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerNorm:
+    gain: F32
+    bias: F32 | None
+    eps: float
+
+    def __call__(self, ops: Ops, x: Tensor) -> Tensor:
+        return ops.layer_norm(x, self.gain, self.bias, self.eps)
+
+
+class MLP(Protocol):
+    """x [T, hidden] -> [T, hidden], added to the residual where there is one."""
+
+    def __call__(self, ops: Ops, x: Tensor, residual: Tensor | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMLP:
+    """down(activation(gate x) * (up x)) + residual; gate_up is one gated weight (SwiGLU, GeGLU)."""
+
+    gate_up: Linear
+    down: Linear
+    activation: Activation
+
+    def __call__(self, ops: Ops, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self.down(ops, self.gate_up(ops, x, self.activation), residual=residual)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMLP:
+    """down(activation(up x)) + residual, as in the first transformer."""
+
+    up: Linear
+    down: Linear
+    activation: Activation
+
+    def __call__(self, ops: Ops, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self.down(ops, self.up(ops, x, self.activation), residual=residual)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """out(attention(rotate(qkv x))) + residual.
+
+    Attributes:
+        index: which layer of the KV cache is ours.
+        qkv: one stacked projection, rows in the order q, k, v.
+        rotary: None for no positions here (NoPE layers, ALiBi, learned positions).
+        q_norm, k_norm: RMS norms before rotation, [head_dim] per head (Qwen3, Gemma 3) or
+            [heads * head_dim] over all heads (OLMo 2), or None.
+    """
+
+    index: int
+    qkv: Linear
+    out: Linear
+    spec: AttentionSpec
+    rotary: Rotary | None
+    q_norm: F32 | None = None
+    k_norm: F32 | None = None
+    eps: float = 1e-6
+
+    def __call__(
+        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None
+    ) -> Tensor:
+        pages = kv.layer(self.index)
+        qkv = self.qkv(ops, x)
+        norms = HeadNorms(self.q_norm, self.k_norm, self.eps)
+        q = ops.rotary_append(inputs, qkv, pages, self.spec, self.rotary, norms)
+        return self.out(ops, ops.attention(inputs, q, pages, self.spec), residual=residual)
 
 
 class SelfAttention(Protocol):

@@ -1,1 +1,0 @@
-"""Compositions of ops. A layer is a frozen value: weights and numbers, called with (ops, inputs, x)."""
