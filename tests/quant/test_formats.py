@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import gguf
@@ -13,6 +15,7 @@ from octavo import quant
 from octavo.checkpoints.base import StoredTensor
 from octavo.checkpoints.gguf import GGML_TYPES, GGUFCheckpoint
 from octavo.errors import CheckpointError
+from octavo.quant import formats, registry
 
 
 def stored(data: npt.NDArray[Any], shape: tuple[int, ...], format_: str) -> StoredTensor:
@@ -133,3 +136,37 @@ def test_smollm2_to_the_bit(smollm2: GGUFCheckpoint) -> None:
         theirs = gguf.dequantize(raw.reshape(tensor.shape[0], -1), kind)
         assert np.array_equal(bits(quant.weight(tensor).dequantize()), bits(theirs)), name
         tensor.release()
+
+
+IQ4_NL = """
+import numpy as np
+
+from octavo.kernels.weight import Layout, Weight
+from octavo.quant.registry import Format
+
+CODE = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+
+
+def unpack(blocks, release):
+    n, groups = blocks.shape
+    nibbles = np.concatenate([blocks["q"] & 15, blocks["q"] >> 4], axis=-1)
+    return Weight(Layout.S8, (n, groups * 32), CODE[nibbles], blocks["d"], release=release)
+
+
+FORMATS = (Format("IQ4_NL", 32, np.dtype([("d", "<f2"), ("q", "u1", (16,))]), unpack),)
+"""
+
+
+def test_a_format_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file put beside the others is read, and nothing else lists it."""
+    (tmp_path / "iq4_nl.py").write_text(IQ4_NL)
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    with pytest.raises(CheckpointError, match="IQ4_NL is not supported"):
+        quant.get_format("IQ4_NL")
+    registry._formats.cache_clear()
+    try:
+        test_block_sizes("IQ4_NL")
+        test_dequantize_equals_the_gguf_package("IQ4_NL")
+    finally:
+        registry._formats.cache_clear()
+        sys.modules.pop("octavo.quant.formats.iq4_nl", None)

@@ -1,4 +1,4 @@
-"""The registry of formats: a file `formats/<name>.py` that holds `FORMAT` is a format, imported on use."""
+"""The registry of formats: what a file of formats/ holds as `FORMATS` can be read."""
 
 from __future__ import annotations
 
@@ -60,15 +60,16 @@ class Format:
 
 
 @functools.cache
-def _modules() -> dict[str, str]:
-    """Format name -> module name, from the files of this package."""
-    path = importlib.import_module(_PACKAGE).__path__
-    return {m.name.upper(): m.name for m in pkgutil.iter_modules(path)}
+def _formats() -> dict[str, Format]:
+    """By name, from the files of the folder."""
+    found = pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)
+    files = [importlib.import_module(f"{_PACKAGE}.{file.name}") for file in found]
+    return {each.name: each for file in files for each in file.FORMATS}
 
 
 def names() -> list[str]:
     """The formats that can be read."""
-    return sorted(_modules())
+    return sorted(_formats())
 
 
 def get_format(name: str) -> Format:
@@ -77,12 +78,9 @@ def get_format(name: str) -> Format:
     Raises:
         CheckpointError: no such format.
     """
-    module = _modules().get(name)
-    if module is None:
+    if name not in _formats():
         raise CheckpointError(f"the number format {name} is not supported; supported: {', '.join(names())}")
-    found = importlib.import_module(f"{_PACKAGE}.{module}").FORMAT
-    assert isinstance(found, Format)  # a file of this package without one is a bug
-    return found
+    return _formats()[name]
 
 
 def weight(tensor: StoredTensor) -> Weight:

@@ -1,1 +1,1 @@
-"""One file a number format: quant/registry.py finds it, and imports it on use."""
+"""Number formats: what a file here holds as FORMATS can be read (quant/registry.py)."""
