@@ -20,7 +20,7 @@ TOOLS = {
     "weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
     "now": {"type": "object"},
 }
-ALL = FORMATS | {"forced": forced.FORMAT}
+ALL = FORMATS | {"forced": forced.FORCED}
 D = (
     "<｜tool▁calls▁begin｜>",
     "<｜tool▁call▁begin｜>",
@@ -103,7 +103,7 @@ def test_of_forced_calls_that_were_cut_off_the_whole_ones_are_left(size: int) ->
     """No piece of the grammar's JSON is text."""
     text = WRITTEN["forced"][0]
     first, second = text.index('}, {"name"') + 1, len(text) - 1
-    said, calls = read(forced.FORMAT, [text[:size]])
+    said, calls = read(forced.FORCED, [text[:size]])
     assert (said, calls) == ("", TWO[: (size >= first) + (size >= second)])
 
 

@@ -17,17 +17,6 @@ MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
-TOOL_CHOICE_SCHEMA = {
-    "anyOf": [
-        {"enum": ["none", "auto", "required"]},
-        {
-            "type": "object",
-            "required": ["type", "function"],
-            "properties": {"type": {"const": "function"}, "function": {"type": "object"}},
-        },
-    ]
-}
-
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
@@ -72,7 +61,7 @@ class ToolUse:
 
     def parser(self, form: ToolFormat) -> ToolParser:
         """A reader of one answer's calls."""
-        return ToolParser(forced.FORMAT if self.forced else form, self.tools, None if self.parallel else 1)
+        return ToolParser(forced.FORCED if self.forced else form, self.tools, None if self.parallel else 1)
 
 
 def _strict(tools: Tools, strict: frozenset[str], form: ToolFormat) -> StructuredOutputsParams:

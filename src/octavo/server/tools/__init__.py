@@ -1,24 +1,23 @@
-"""Tool calls in models' own formats: one file a format, and the registry of them."""
+"""Tool calls in models' own formats: each file that holds a FORMAT is one, and nothing else lists them."""
 
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 
 from octavo.errors import InvalidRequestError
-from octavo.server.tools import deepseek_v3, hermes, llama3_json, mistral, pythonic, qwen3_coder
 from octavo.server.tools.base import ToolCall, ToolFormat, ToolParser
 
-FORMATS: dict[str, ToolFormat] = {
-    each.name: each
-    for each in (
-        deepseek_v3.FORMAT,
-        qwen3_coder.FORMAT,
-        mistral.FORMAT,
-        hermes.FORMAT,
-        llama3_json.FORMAT,
-        pythonic.FORMAT,
-    )
-}
+
+def find() -> dict[str, ToolFormat]:
+    """The FORMAT of each file of this folder, in the order in which their signs are looked for."""
+    files = [importlib.import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
+    found: list[ToolFormat] = [file.FORMAT for file in files if hasattr(file, "FORMAT")]
+    return {each.name: each for each in sorted(found, key=lambda each: (each.rank, each.name))}
+
+
+FORMATS = find()
 
 __all__ = ["FORMATS", "ToolCall", "ToolFormat", "ToolParser", "format_for"]
 
@@ -39,4 +38,4 @@ def format_for(template: str | None, name: str | None = None) -> ToolFormat:
     for each in FORMATS.values():
         if any(sign in (template or "") for sign in each.signs):
             return each
-    return hermes.FORMAT
+    return FORMATS["hermes"]

@@ -47,6 +47,7 @@ class ToolFormat:
         signs: found in the chat templates of such models.
         strict: (name) -> what stands before and after the arguments of a call, for grammars; the
             former begins with the start marker.
+        rank: where a template has the signs of several formats, the lowest one's are theirs.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ToolFormat:
     special: bool = False
     nothing_else: bool = False
     strict: Callable[[str], tuple[str, str]] | None = None
+    rank: int = 0
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
 
 
 _DECODER = json.JSONDecoder()
-FORMAT = ToolFormat("forced", ("[",), None, parse, (), only_first=True, keep_start=True, nothing_else=True)
+FORCED = ToolFormat("forced", ("[",), None, parse, (), only_first=True, keep_start=True, nothing_else=True)
 
 
 def schema(tools: Tools, parallel: bool) -> dict[str, Any]:

@@ -15,4 +15,6 @@ def strict(name: str) -> tuple[str, str]:
     return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ', "}\n</tool_call>"
 
 
-FORMAT = ToolFormat("hermes", ("<tool_call>",), "</tool_call>", parse, ("<tool_call>",), strict=strict)
+FORMAT = ToolFormat(
+    "hermes", ("<tool_call>",), "</tool_call>", parse, ("<tool_call>",), strict=strict, rank=2
+)

@@ -27,5 +27,5 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
 
 FORMAT = ToolFormat(
     "llama3_json", (TAG, "{"), None, parse, (TAG, '"parameters": '), only_first=True, keep_start=True,
-    special=True,
+    special=True, rank=3,
 )  # fmt: skip

@@ -36,4 +36,4 @@ def _named(text: str) -> list[ToolCall | None]:
     return calls or [None]
 
 
-FORMAT = ToolFormat("mistral", (MARK,), None, parse, (MARK,), special=True)
+FORMAT = ToolFormat("mistral", (MARK,), None, parse, (MARK,), special=True, rank=1)

@@ -40,4 +40,6 @@ def _json_names(node: ast.expr) -> ast.expr:
     return changed
 
 
-FORMAT = ToolFormat("pythonic", ("[",), None, parse, ("[func_name1(",), only_first=True, keep_start=True)
+FORMAT = ToolFormat(
+    "pythonic", ("[",), None, parse, ("[func_name1(",), only_first=True, keep_start=True, rank=3
+)
