@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from octavo.engine.request import EngineRequest
 from octavo.params import RequestOutput, SamplingParams
-from octavo.server.engine import ServedEngine
+from octavo.server.engine import Observer, ServedEngine
 from octavo.server.errors import ApiError
-from octavo.server.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ class Generation:
     """What to ask of the engine: the HTTP request's prompts, each as a request of its own."""
 
     engine: ServedEngine
-    metrics: Metrics
+    metrics: Observer
     request_id: str
     requests: Sequence[EngineRequest]
 
@@ -83,7 +82,7 @@ def _check(output: RequestOutput) -> None:
 class _Counts:
     """What the metrics want to know of one prompt's outputs."""
 
-    metrics: Metrics
+    metrics: Observer
     last: RequestOutput | None = None
     tokens: dict[int, int] = field(default_factory=dict)
     times: dict[int, float] = field(default_factory=dict)

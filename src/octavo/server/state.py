@@ -8,14 +8,12 @@ import hmac
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from starlette.requests import Request
 
-from octavo.server.engine import ServedEngine
+from octavo.server.engine import Observer, ServedEngine
 from octavo.server.errors import ApiError, model_not_found
-from octavo.server.metrics import Metrics
-from octavo.server.store import ResponseStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +45,17 @@ class ServerState:
 
     Attributes:
         served_names: what serves each name that a request may give as its model; the first one's is reported.
+        kept: what an API keeps from one request to the next, by a name of its own.
     """
 
     settings: ServerSettings
-    metrics: Metrics
+    metrics: Observer
     engine: ServedEngine | None = None
     served_names: Mapping[str, ServedEngine] = field(default_factory=dict)
     draining: bool = False
     in_flight: int = 0
     started: int = field(default_factory=lambda: int(time.time()))
-    responses: ResponseStore = field(default_factory=ResponseStore)
+    kept: dict[str, Any] = field(default_factory=dict)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def attach(self, engine: ServedEngine) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Protocol, TypeVar
 
 import pydantic_core
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from starlette.requests import Request
 
 from octavo.errors import InvalidRequestError
@@ -60,23 +60,6 @@ def _integrals(value: Any) -> Any:
 
 Int = Annotated[int, BeforeValidator(_integral)]
 Ids = Annotated[list[int], BeforeValidator(_integrals)]
-
-
-_MESSAGES_SCHEMA = {
-    "type": "array",
-    "minItems": 1,
-    "items": {
-        "type": "object",
-        "required": ["role"],
-        "properties": {
-            "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-            "content": {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]},
-            "name": {"type": "string"},
-        },
-    },
-}
-
-Messages = Annotated[list[Any], Field(json_schema_extra=_MESSAGES_SCHEMA)]
 
 
 class Strict(BaseModel):

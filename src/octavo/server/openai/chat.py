@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -17,14 +19,12 @@ from octavo.server.engine import ServedEngine
 from octavo.server.errors import to_api_error
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, make_generation, more_members, new_id, respond, usage
-from octavo.server.openai.body import Int, Messages, body_schema, off_loop, read
+from octavo.server.openai.body import Int, body_schema, off_loop, read
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
 from octavo.server.openai.sampling import GenerationRequest
-from octavo.server.openai.tool_use import TOOL_CHOICE_SCHEMA, ToolUse, tool_use
+from octavo.server.openai.shapes import Messages, ToolChoice
 from octavo.server.state import state_of
-from octavo.server.tools import format_for
-from octavo.server.tools.reasoning import reasoning_for
 
 router = APIRouter()
 rules = {"/v1/chat/completions": Rules(batched=True)}
@@ -47,7 +47,7 @@ class ChatRequest(GenerationRequest):
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = Field(default={})
     tools: list[Any] = Field(default=[])
-    tool_choice: Annotated[Any, Field(json_schema_extra=TOOL_CHOICE_SCHEMA)] = None
+    tool_choice: ToolChoice = None
     parallel_tool_calls: bool = True
 
     def sampling_params(self) -> SamplingParams:
@@ -92,27 +92,20 @@ async def prepare(
     """
     state = state_of(request)
     engine = state.served(body.model)
-    use = ToolUse()
-    if body.tools or body.tool_choice is not None:
-        use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
-    form = format_for(engine.template, state.settings.tool_call_parser)
-    params = body.sampling_params()
-    if use.tools:
-        params = use.constrain(params, form)
-    reasoning = reasoning_for(engine.template, state.settings.reasoning_parser)
-    if reasoning is not None and reasoning.special:
-        params = params.replace(skip_special_tokens=False)
-    prompt = await render(engine, body, size, use)
-    generation = make_generation(request, body, request_id, [prompt], params, "messages")
-    return generation, Readers(engine, use, form, reasoning, params, prompt[-PROMPT_END:])
+    readers = Readers.of(engine, state.settings, body)
+    prompt = await render(engine, body, size, readers.use.given)
+    generation = make_generation(request, body, request_id, [prompt], readers.params, "messages")
+    return generation, replace(readers, prompt_end=prompt[-PROMPT_END:])
 
 
-async def render(engine: ServedEngine, body: ChatRequest, size: int, use: ToolUse | None = None) -> list[int]:
+async def render(
+    engine: ServedEngine, body: ChatRequest, size: int, tools: Sequence[dict[str, Any]] = ()
+) -> list[int]:
     """The conversation as token ids.
 
     Args:
         size: characters of it, about.
-        use: the tools that may be called.
+        tools: that may be called.
 
     Raises:
         InvalidRequestError: bad messages, or the template refuses them.
@@ -130,7 +123,7 @@ async def render(engine: ServedEngine, body: ChatRequest, size: int, use: ToolUs
     call = functools.partial(
         engine.render_chat,
         body.messages,
-        tools=list(use.given) if use is not None and use.given else None,
+        tools=list(tools) or None,
         add_generation_prompt=add,
         continue_final_message=body.continue_final_message,
         **body.chat_template_kwargs,

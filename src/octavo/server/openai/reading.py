@@ -3,29 +3,65 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from octavo.params import SamplingParams
 from octavo.server.engine import ServedEngine
-from octavo.server.openai.tool_use import ToolUse
-from octavo.server.tools import ToolCall, ToolFormat, ToolParser
+from octavo.server.openai.tool_use import ToolUse, tool_use
+from octavo.server.state import ServerSettings
+from octavo.server.tools import ToolCall, ToolFormat, ToolParser, format_for
 from octavo.server.tools.base import new_call_id
-from octavo.server.tools.reasoning import Reasoning, ReasoningSplitter
+from octavo.server.tools.reasoning import Reasoning, ReasoningSplitter, reasoning_for
 
 PROMPT_END = 8
 """Tokens of a prompt that show whether its template has begun the model's reasoning."""
 
 
+class ChatBody(Protocol):
+    """What a chat request says of tools (chat.ChatRequest)."""
+
+    tools: list[Any]
+    tool_choice: Any
+    parallel_tool_calls: bool
+
+    def sampling_params(self) -> SamplingParams: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Makes a reader for each answer to one request."""
+    """Makes a reader for each answer to one request.
+
+    Attributes:
+        use: the tools that may be called; form: how the model writes calls; reasoning: how it reasons.
+        params: the request's, with what follows from these.
+        prompt_end: the prompt's last tokens.
+    """
 
     engine: ServedEngine
     use: ToolUse
     form: ToolFormat
     reasoning: Reasoning | None
     params: SamplingParams
-    prompt_end: list[int]
+    prompt_end: list[int] = field(default_factory=list)
+
+    @staticmethod
+    def of(engine: ServedEngine, settings: ServerSettings, body: ChatBody) -> Readers:
+        """Of a request to this engine.
+
+        Raises:
+            InvalidRequestError: tools, or what is asked beside them, cannot be served.
+        """
+        use = ToolUse()
+        if body.tools or body.tool_choice is not None:
+            use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+        form = format_for(engine.template, settings.tool_call_parser)
+        params = body.sampling_params()
+        if use.tools:
+            params = use.constrain(params, form)
+        reasoning = reasoning_for(engine.template, settings.reasoning_parser)
+        if reasoning is not None and reasoning.special:
+            params = params.replace(skip_special_tokens=False)
+        return Readers(engine, use, form, reasoning, params)
 
     def new(self) -> AnswerReader:
         splitter = None

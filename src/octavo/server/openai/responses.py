@@ -21,7 +21,7 @@ from octavo.server.openai.reading import Readers
 from octavo.server.openai.responses_input import ResponsesRequest, as_chat, as_message, input_messages
 from octavo.server.sse import Answer, EventStream
 from octavo.server.state import ServerState, bearer_token, state_of
-from octavo.server.store import Stored
+from octavo.server.store import ResponseStore, Stored
 
 router = APIRouter()
 rules = {"/v1/responses": Rules(batched=True)}
@@ -67,12 +67,17 @@ async def delete_response(name: str, request: Request) -> dict[str, Any]:
     state = state_of(request)
     owner = state.owner(bearer_token(request.scope["headers"]))
     _stored(state, owner, name)
-    state.responses.remove(owner, name)
+    _store(state).remove(owner, name)
     return {"id": name, "object": "response.deleted", "deleted": True}
 
 
+def _store(state: ServerState) -> ResponseStore:
+    store: ResponseStore = state.kept.setdefault("responses", ResponseStore())
+    return store
+
+
 def _stored(state: ServerState, owner: str, name: str, param: str | None = None) -> Stored:
-    found = state.responses.get(owner, name)
+    found = _store(state).get(owner, name)
     if found is None:
         message = f"there is no response {name[:100]!r} (any more)"
         raise ApiError(404, message, "not_found_error", param, "response_not_found")
@@ -207,7 +212,7 @@ class _Response:
             answer = as_message(self._items.items)
             size = len(dumps(body)) + len(dumps(self._messages))
             stored = Stored([*self._messages, answer], body, size)
-            self._state.responses.put(self._owner, self._generation.request_id, stored)
+            _store(self._state).put(self._owner, self._generation.request_id, stored)
         return body
 
     def _object(self, status: str) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from pydantic import Field
 from starlette.requests import Request
 
 from octavo.errors import InvalidRequestError
-from octavo.server.openai.body import Ids, Messages, Strict, body_schema, off_loop, read
+from octavo.server.openai.body import Ids, Strict, body_schema, off_loop, read
 from octavo.server.openai.chat import ChatRequest, render
 from octavo.server.openai.prompts import check_text
+from octavo.server.openai.shapes import Messages
 from octavo.server.state import state_of
 
 router = APIRouter()
