@@ -24,7 +24,8 @@ from harness import report, usable_cores, write
 
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
-from octavo.kernels.cpu import CpuBackend, CpuDecoder, CpuProgram
+from octavo.kernels.cpu import CpuBackend
+from octavo.kernels.cpu_program import CpuDecoder, CpuProgram
 from octavo.kernels.ops import F32, RowDecoder
 
 LIMIT = 0.05

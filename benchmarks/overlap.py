@@ -23,7 +23,7 @@ from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.step_plan import Executor, StepPlan, StepResult
 from octavo.params import SamplingParams
-from octavo.runtime.runner import ModelRunner
+from octavo.runtime.model_runner import ModelRunner
 
 PROMPT = 16
 

@@ -23,11 +23,10 @@ from octavo.prompts import (
     PromptReader,
     chat_ids,
     check_length,
-    compiled,
     output_processor,
     refuse_chat,
 )
-from octavo.structured import ConstraintCompiler
+from octavo.structured import ConstraintCompiler, compiled
 
 if TYPE_CHECKING:
     from octavo.tokenizer import Tokenizer

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
 from octavo.errors import InvalidRequestError
-
-MAX_LOGIT_BIAS = 1024
 
 
 def plain_number(value: Any) -> Any:
@@ -68,32 +65,3 @@ def number(params: object, name: str, low: float, high: float, low_open: bool = 
     if not ok or not low <= value <= high or (low_open and value == low):
         above = f"above {low:g}" if low_open else f"at least {low:g}"
         raise InvalidRequestError(f"{name} must be {above} and at most {high:g}, not {value!r}", name)
-
-
-def logit_bias(bias: Mapping[int, float]) -> dict[int, float]:
-    if not isinstance(bias, Mapping):
-        raise InvalidRequestError(f"logit_bias maps token ids to numbers, and is not {bias!r}", "logit_bias")
-    if len(bias) > MAX_LOGIT_BIAS:
-        raise InvalidRequestError(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", "logit_bias")
-    checked: dict[int, float] = {}
-    for token, value in bias.items():
-        token_id, amount = _token_id(token), plain_number(value)
-        if token_id is None or not isinstance(amount, (int, float)) or isinstance(amount, bool):
-            raise InvalidRequestError(
-                f"logit_bias maps token ids to numbers, not {str(token)[:40]!r} to {str(value)[:40]!r}",
-                "logit_bias",
-            )
-        if token_id < 0 or not -100.0 <= amount <= 100.0:
-            raise InvalidRequestError(
-                "logit_bias takes token ids >= 0 and values from -100 to 100", "logit_bias"
-            )
-        checked[token_id] = float(amount)
-    return checked
-
-
-def _token_id(token: Any) -> int | None:
-    """A key of logit_bias: an integer, or in JSON, which has only strings, one as it is always written."""
-    if isinstance(token, str):
-        return int(token) if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", token) else None
-    token = plain_number(token)
-    return token if is_int(token) else None

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,8 +27,8 @@ from octavo.params import (
     SamplingParams,
 )
 from octavo.pooling import EmbeddingOutput, EmbeddingRequestOutput, PoolingParams
-from octavo.prompts import Prompt, PromptReader, as_list, chat_ids, compiled, output_processor, refuse_chat
-from octavo.structured import ConstraintCompiler
+from octavo.prompts import Prompt, PromptReader, chat_ids, output_processor, refuse_chat, wrong_prompt
+from octavo.structured import ConstraintCompiler, compiled
 
 if TYPE_CHECKING:
     from octavo.tokenizer import Tokenizer
@@ -92,7 +93,7 @@ class LLM:
         Raises:
             InvalidRequestError: a prompt or parameter is wrong; nothing was generated.
         """
-        return self._run(as_list(prompts), sampling_params, use_tqdm, priority)
+        return self._run(_as_list(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
         self,
@@ -145,7 +146,7 @@ class LLM:
             InvalidRequestError: a prompt is wrong, so many beams need more rows or pages than there are, or
                 sampling_params asks for what a search cannot do.
         """
-        outputs = self._run(as_list(prompts), beam_sampling_params(params, sampling_params), use_tqdm)
+        outputs = self._run(_as_list(prompts), beam_sampling_params(params, sampling_params), use_tqdm)
         return [output_of(output, params) for output in outputs]
 
     def embed(
@@ -162,7 +163,7 @@ class LLM:
         """
         wanted = pooling_params or PoolingParams()
         wanted.check(self._loaded.embedding_size)
-        outputs = self._run(as_list(prompts), wanted.sampling(), use_tqdm)
+        outputs = self._run(_as_list(prompts), wanted.sampling(), use_tqdm)
         return [
             EmbeddingRequestOutput(
                 output.request_id,
@@ -330,6 +331,21 @@ class LLM:
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes. True: none is left."""
         return self._alone(self._core.reset_prefix_cache)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many, as a list: [1, 2] is one prompt of two ids, [[1, 2]] a list of one."""
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    if isinstance(prompts, (bytes, bytearray)):
+        raise wrong_prompt(prompts)
+    try:
+        every: list[Any] = list(prompts)
+    except TypeError:
+        raise wrong_prompt(prompts) from None
+    if every and all(isinstance(p, Integral) for p in every):
+        return [every]
+    return every
 
 
 def _priorities(given: Sequence[int] | None, count: int) -> Sequence[int]:

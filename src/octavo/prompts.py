@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -12,7 +11,6 @@ from octavo.engine.output import OutputProcessor
 from octavo.engine.request import EngineRequest, Namespace
 from octavo.errors import InvalidRequestError
 from octavo.params import SampledToken, SamplingParams
-from octavo.sampling.constraints import ConstraintError
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
 from octavo.tokenizer.control import Marker
@@ -138,31 +136,6 @@ def _sampled(token_id: object) -> SampledToken:
     return SampledToken(int(token_id))
 
 
-def compiled(request: EngineRequest, params: SamplingParams) -> EngineRequest:
-    """The request with params that bring their constraints, its generated tokens held against them.
-
-    Raises:
-        InvalidRequestError: one of the tokens that were generated before is forbidden where it stands.
-    """
-    if params is request.params:
-        return request
-    for constraint in params.constraints if request.generated else ():
-        matcher = constraint.start(())
-        for place, token in enumerate(request.generated):
-            try:
-                allowed = matcher.allows(token.token_id)
-            except ConstraintError:
-                allowed = False
-            if not allowed:
-                raise InvalidRequestError(
-                    f"generated_token_ids[{place}], token {token.token_id}, is not allowed there by "
-                    "structured_outputs or bad_words",
-                    "generated_token_ids",
-                )
-            matcher.append((token.token_id,))
-    return replace(request, params=params)
-
-
 def prompt_ids(
     prompt: Prompt, tokenizer: Tokenizer, add_special_tokens: bool = True
 ) -> tuple[str | None, list[int]]:
@@ -184,33 +157,18 @@ def prompt_ids(
     if isinstance(given, str):
         return given, tokenizer.encode(given, add_special_tokens)
     if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
-        raise _wrong(given)
+        raise wrong_prompt(given)
     ids = list(given)
     kinds = set(map(type, ids))
     if kinds <= {int}:
         return text, ids
     for wrong in (i for i in ids if type(i) is bool or not isinstance(i, Integral)):
-        raise _wrong(wrong)
+        raise wrong_prompt(wrong)
     return text, [int(i) for i in ids]  # NumPy's, say
 
 
-def _wrong(given: object) -> InvalidRequestError:
+def wrong_prompt(given: object) -> InvalidRequestError:
     return InvalidRequestError(f"a prompt must be text or token ids, not {type(given).__name__}", "prompt")
-
-
-def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many, as a list: [1, 2] is one prompt of two ids, [[1, 2]] a list of one."""
-    if isinstance(prompts, (str, Mapping)):
-        return [prompts]
-    if isinstance(prompts, (bytes, bytearray)):
-        raise _wrong(prompts)
-    try:
-        every: list[Any] = list(prompts)
-    except TypeError:
-        raise _wrong(prompts) from None
-    if every and all(isinstance(p, Integral) for p in every):
-        return [every]
-    return every
 
 
 def check_length(text: str, tokenizer: Tokenizer, max_tokens: int) -> None:

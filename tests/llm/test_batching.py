@@ -10,7 +10,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.assembly import core_of, load
 from octavo.config import EngineConfig
-from octavo.engine.tiers import SwapSpace
+from octavo.engine.sources import SwapSpace
 from octavo.params import CompletionOutput
 
 STORY = "Once upon a time, in a small village by the sea, there lived an old fisherman who"

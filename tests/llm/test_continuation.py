@@ -26,9 +26,10 @@ from octavo.params import (
     SamplingParams,
     StructuredOutputsParams,
 )
-from octavo.prompts import compiled, output_processor
+from octavo.prompts import output_processor
 from octavo.server.app import create_app
 from octavo.server.engine import ServedEngine
+from octavo.structured import compiled
 from octavo.structured.grammar import Grammar
 from octavo.tokenizer.detokenizer import IncrementalDetokenizer
 from support.asgi import post

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.engine.groups.sliding_pages import SlidingPages
+from octavo.engine.groups.windows import Window
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.sliding_pages import SlidingPages
-from octavo.engine.windows import Window
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.select import native_available
 from octavo.runtime.states import RequestStates

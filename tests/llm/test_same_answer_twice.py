@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.kernels.cpu import CpuKVCache, CpuProgram
+from octavo.kernels.cpu import CpuKVCache
+from octavo.kernels.cpu_program import CpuProgram
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.select import native_available
 from octavo.runtime import page_moves

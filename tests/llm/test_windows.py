@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.engine.groups.windows import Window
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.windows import Window
 from octavo.errors import CapacityError
 from octavo.kernels.select import native_available
 from octavo.runtime.states import RequestStates

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from octavo.checks import booleans, is_int, items, logit_bias, plain_number, token_ids
+from octavo.checks import booleans, is_int, items, plain_number, token_ids
 from octavo.errors import InvalidRequestError
 from octavo.params.beams import MAX_LOGPROBS, BeamSearchParams
+from octavo.params.bias import logit_bias
 from octavo.params.declare import defaults, described, numbers, real, whole
 from octavo.params.structured import StructuredOutputsParams
 

@@ -29,6 +29,7 @@ class SamplingBatch:
         beams: index of each beam that has limits or edits -> the token that it must go on with, or None;
             sampler.with_candidates scores what may follow.
         boost: tokens that are more likely, or less; None: no row has any.
+        edits: False: no row's logits are changed before the draw.
     """
 
     rows: npt.NDArray[Any]
@@ -40,12 +41,7 @@ class SamplingBatch:
     errors: Mapping[int, str] = field(default_factory=dict)
     beams: Mapping[int, int | None] = field(default_factory=dict)
     boost: Boost | None = None
+    edits: bool = True
 
     def __len__(self) -> int:
         return len(self.positions)
-
-    @property
-    def edits(self) -> bool:
-        """Whether any row's logits are changed before the draw."""
-        listed = len(self.bias.tokens) + len(self.banned.tokens) + len(self.seen.tokens)
-        return bool(listed) or self.mask is not None or self.boost is not None

@@ -204,23 +204,17 @@ class SamplingRows:
         known = self._wishes
         wishes = {index: known[row] for index, row in enumerate(rows) if row in known} if known else {}
         if not any(each.edits for each in wishes.values()):
-            return SamplingBatch(gathered, where, none, none, none)
+            return SamplingBatch(gathered, where, none, none, none, edits=False)
         drafts: Sequence[Sequence[int]] = [()] * len(rows) if ahead is None else ahead
         mask, errors, forced = self._masks(wishes, drafts)
         early = [index for index, each in wishes.items() if positions[index] < each.min_position]
-        return SamplingBatch(
-            gathered,
-            where,
-            TokenLists.at(len(rows), {index: each.bias for index, each in wishes.items()}),
-            TokenLists.at(len(rows), {index: wishes[index].banned for index in early if index not in forced}),
-            TokenLists.at(
-                len(rows),
-                {i: each.counts.lists(drafts[i]) for i, each in wishes.items() if each.counts is not None},
-            ),
-            mask,
-            errors,
-            {index: forced.get(index) for index, each in wishes.items() if each.beam and each.edits},
-        )
+        counted = {i: each.counts for i, each in wishes.items() if each.counts is not None}
+        bias = TokenLists.at(len(rows), {index: each.bias for index, each in wishes.items()})
+        banned = TokenLists.at(len(rows), {i: wishes[i].banned for i in early if i not in forced})
+        seen = TokenLists.at(len(rows), {i: counts.lists(drafts[i]) for i, counts in counted.items()})
+        beams = {index: forced.get(index) for index, each in wishes.items() if each.beam and each.edits}
+        edits = mask is not None or any(len(each.tokens) for each in (bias, banned, seen))
+        return SamplingBatch(gathered, where, bias, banned, seen, mask, errors, beams, edits=edits)
 
     def _masks(
         self, wishes: Mapping[int, Wishes], drafts: Sequence[Sequence[int]]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Protocol
 
+from octavo.engine.request import EngineRequest
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams, StructuredOutputsParams
+from octavo.sampling.constraints import ConstraintError
 from octavo.structured.bad_words import BadWords, Vocabulary
 from octavo.structured.compile_pool import CompilePool
 from octavo.structured.grammar import Grammar, GrammarVocabulary
@@ -178,3 +181,28 @@ class ConstraintCompiler:
 def _weight(key: str) -> int:
     """Bytes that a grammar takes, about: large schemas took up to 400 for each character of their text."""
     return 100_000 + 400 * len(key)
+
+
+def compiled(request: EngineRequest, params: SamplingParams) -> EngineRequest:
+    """The request with params that bring their constraints, its generated tokens held against them.
+
+    Raises:
+        InvalidRequestError: one of the tokens that were generated before is forbidden where it stands.
+    """
+    if params is request.params:
+        return request
+    for constraint in params.constraints if request.generated else ():
+        matcher = constraint.start(())
+        for place, token in enumerate(request.generated):
+            try:
+                allowed = matcher.allows(token.token_id)
+            except ConstraintError:
+                allowed = False
+            if not allowed:
+                raise InvalidRequestError(
+                    f"generated_token_ids[{place}], token {token.token_id}, is not allowed there by "
+                    "structured_outputs or bad_words",
+                    "generated_token_ids",
+                )
+            matcher.append((token.token_id,))
+    return replace(request, params=params)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.errors import CheckpointError
-from octavo.tokenizer.tokenizer import Tokenizer, parse_backend
+from octavo.tokenizer.tokenizer import Tokenizer, one_line
+
+if TYPE_CHECKING:
+    import tokenizers
 
 _MAX_BYTES = 256 << 20
 _SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
@@ -27,7 +30,7 @@ def from_folder(path: str | Path) -> Tokenizer:
             f"{path} has no tokenizer.json; a fast tokenizer is needed"
             + (f" (made of {old} by transformers: AutoTokenizer, then save_pretrained)" if old else "")
         )
-    backend = parse_backend(_read(file), str(file))
+    backend = _parse_backend(_read(file), str(file))
     # A checkpoint may fix a training length here; the engine has its own limit, with a clear error.
     backend.no_truncation()
     backend.no_padding()
@@ -96,3 +99,13 @@ def _json(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{file} does not hold a JSON object")
     return value
+
+
+def _parse_backend(text: str, where: str) -> tokenizers.Tokenizer:
+    """A tokenizers.Tokenizer from its JSON, or CheckpointError."""
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{where} is not a tokenizer: {one_line(error)}") from None

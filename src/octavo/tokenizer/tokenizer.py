@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from octavo.errors import CheckpointError, InvalidRequestError
+from octavo.errors import InvalidRequestError
 from octavo.tokenizer.token_bytes import TokenDecoder
 
 if TYPE_CHECKING:
@@ -140,16 +140,6 @@ class Tokenizer:
         for i, added in self._added.items():
             table[i] = added.content.encode()
         return table
-
-
-def parse_backend(text: str, where: str) -> tokenizers.Tokenizer:
-    """A tokenizers.Tokenizer from its JSON, or CheckpointError."""
-    import tokenizers
-
-    try:
-        return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{where} is not a tokenizer: {one_line(error)}") from None
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
