@@ -16,8 +16,8 @@ from octavo.engine.core import EngineCore
 from octavo.kernels.ops import RowDecoder
 from octavo.kernels.select import native_available
 from octavo.params import SamplingParams, StructuredOutputsParams
-from octavo.runtime import runner
-from octavo.runtime.decoding import Decoding
+from octavo.runtime import model_runner
+from octavo.runtime.model_runner import Decoding
 from octavo.sampling import SamplingRows, refusals
 from octavo.sampling.constraints import AllowedTokens, ConstraintError
 from octavo.structured import ConstraintCompiler
@@ -146,7 +146,7 @@ def test_masks_that_must_be_known_come_before_a_forward_that_has_every_core(
     """And beside it where a core is idle: the same tokens, and the row without a mask is never left."""
     found = []
     for cores in (2, 3):
-        monkeypatch.setattr(runner, "usable_threads", lambda cores=cores: cores)
+        monkeypatch.setattr(model_runner, "usable_threads", lambda cores=cores: cores)
         core = tiny_engine(folder, threads=2)
         decoder, batch, threads = watched(core), SamplingRows.batch, []
 
@@ -173,7 +173,7 @@ def test_masks_that_must_be_known_come_before_a_forward_that_has_every_core(
 def test_a_row_whose_limits_cannot_be_followed_fails_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch, limited: SamplingParams
 ) -> None:
-    monkeypatch.setattr(runner, "usable_threads", lambda: 2)
+    monkeypatch.setattr(model_runner, "usable_threads", lambda: 2)
     core, restrict = tiny_engine(folder, threads=2), AllowedTokens.restrict
     calls = 0
 
@@ -238,7 +238,7 @@ def eager_and_first(
 def test_drawn_first_or_masked_first_the_tokens_are_equal(
     folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int, alone_s: float
 ) -> None:
-    monkeypatch.setattr(runner, "usable_threads", lambda: threads)
+    monkeypatch.setattr(model_runner, "usable_threads", lambda: threads)
     take, again = SamplingRows.take, 0
     monkeypatch.setattr(refusals, "ALONE_S", alone_s)
 
@@ -260,7 +260,7 @@ def test_drawn_first_or_masked_first_the_tokens_are_equal(
 
 @pytest.mark.parametrize("mutant", ["keeps what is refused", "forgets what is forced"])
 def test_mistakes_would_be_seen(folder: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
-    monkeypatch.setattr(runner, "usable_threads", lambda: 1)
+    monkeypatch.setattr(model_runner, "usable_threads", lambda: 1)
     if mutant == "keeps what is refused":
 
         def trusting(rows: SamplingRows, row: int, token: int) -> bool:
@@ -293,7 +293,7 @@ def test_mistakes_would_be_seen(folder: Path, monkeypatch: pytest.MonkeyPatch, m
 def test_what_a_record_does_not_hold_is_left_to_the_sampler_for_that_row_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(runner, "usable_threads", lambda: 2)  # one of them is idle: masks are computed there
+    monkeypatch.setattr(model_runner, "usable_threads", lambda: 2)  # masks are computed on the idle one
     counted = Counted(monkeypatch)
     core = tiny_engine(folder)
     decoder = watched(core)

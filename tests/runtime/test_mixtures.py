@@ -12,8 +12,8 @@ from tests.support.tiny_engine import VOCAB_SIZE, Answers, save_tiny_llama, tiny
 from octavo.engine.core import EngineCore
 from octavo.kernels.select import native_available
 from octavo.params import SamplingParams, StructuredOutputsParams
-from octavo.runtime import runner
-from octavo.runtime.decoding import Decoding
+from octavo.runtime import model_runner
+from octavo.runtime.model_runner import Decoding
 from octavo.sampling.wishes import Wishes
 from octavo.structured import ConstraintCompiler
 from support.grammars import WordTokenizer
@@ -97,7 +97,7 @@ def mixtures(seed: int) -> Requests:
 
 @pytest.mark.parametrize("cores", [1, 3], ids=["masks before", "masks beside"])
 def test_each_row_is_what_it_is_alone(folder: Path, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    monkeypatch.setattr(runner, "usable_threads", lambda: cores)
+    monkeypatch.setattr(model_runner, "usable_threads", lambda: cores)
     assert differing(folder, range(12), mixtures) == []
 
 
@@ -105,7 +105,7 @@ def test_each_row_is_what_it_is_alone(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_each_row_is_what_it_is_on_the_long_way(
     folder: Path, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
-    monkeypatch.setattr(runner, "usable_threads", lambda: cores)
+    monkeypatch.setattr(model_runner, "usable_threads", lambda: cores)
     for seed in range(20, 50):
         short = drive(tiny_engine(folder), mixtures(seed))
         with monkeypatch.context() as patch:

@@ -11,8 +11,8 @@ import pytest
 
 from octavo.engine.step_plan import NewRow, RowStep, StepPlan
 from octavo.params import SamplingParams
+from octavo.runtime.model_runner import ModelRunner
 from octavo.runtime.overlap import OverlappedRunner
-from octavo.runtime.runner import ModelRunner
 from support.late_device import Queue
 from support.tiny_engine import save_tiny_llama, tiny_engine
 

@@ -19,18 +19,20 @@ def core_of(loaded: Loaded) -> EngineCore:
     import random
 
     from octavo.engine.admission import Admission
+    from octavo.engine.beams import BeamSearches
     from octavo.engine.core import EngineCore
+    from octavo.engine.disk_prefixes import manager_of
     from octavo.engine.scheduler import Scheduler
     from octavo.sampling.beam import BeamSearch
 
     config, runner, seed = loaded.config, loaded.runner, loaded.user.seed
     ends = frozenset(loaded.tokenizer.stop_token_ids)
     return EngineCore(
-        Admission(config, ends, loaded.model.vocab_size, BeamSearch),
+        Admission(config, ends, loaded.model.vocab_size, BeamSearches(BeamSearch)),
         runner,
         rng=None if seed is None else random.Random(seed),
         steps_in_flight=runner.steps_in_flight,
-        scheduler=Scheduler(config, page_file=loaded.page_file),
+        scheduler=Scheduler(config, manager_of(config, loaded.page_file)),
     )
 
 
@@ -39,12 +41,13 @@ def restart(core: EngineCore, loaded: Loaded) -> None:
 
     Requests, steps, counters and the prefixes cached in memory are forgotten; those on disk are kept.
     """
+    from octavo.engine.disk_prefixes import manager_of
     from octavo.engine.scheduler import Scheduler
 
     def make() -> Scheduler:
         if loaded.page_file is not None:
             loaded.page_file.reload()
-        return Scheduler(loaded.config, page_file=loaded.page_file)
+        return Scheduler(loaded.config, manager_of(loaded.config, loaded.page_file))
 
     core.restart(make)
 

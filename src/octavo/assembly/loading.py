@@ -5,8 +5,8 @@ device    a GPU, or why the CPU             kernels
 tokenizer metadata -> Tokenizer, template   tokenizer
 weights   tensors -> packed weights         quant, kernels, models
 memory    what is free -> pages             assembly.memory
-program   forward -> captured program       runtime.runner
-compile   its kernels, where there is a GPU  runtime.overlap
+program   forward -> captured program       runtime.model_runner
+compile   its kernels, where there is a GPU  runtime.pipeline
 
 What ends later, in the background (captures), is told as a phase too.
 """
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from octavo.checkpoints.base import Checkpoint, StoredTensor
     from octavo.kernels.ops import Backend
     from octavo.models.registry import Model
+    from octavo.runtime.model_runner import ModelRunner
     from octavo.runtime.page_file import MappedPages
-    from octavo.runtime.runner import ModelRunner
     from octavo.tokenizer import Tokenizer
     from octavo.tokenizer.chat import ChatTemplate
 

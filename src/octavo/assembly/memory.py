@@ -55,7 +55,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class SlidingNeed:
-    """Pages that the sliding-window layers of a model need (engine.sliding_pages).
+    """Pages that the sliding-window layers of a model need (engine.groups.sliding_pages).
 
     Attributes:
         window: tokens that the widest window of its layers sees.
