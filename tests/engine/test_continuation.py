@@ -9,6 +9,7 @@ import pytest
 
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
+from octavo.engine.beams import BeamSearches
 from octavo.engine.core import EngineCore
 from octavo.engine.request import EngineRequest, Namespace, Request
 from octavo.errors import InvalidRequestError
@@ -23,7 +24,7 @@ PROMPT = [3, 4, 5, 6, 7]
 
 def core(**config: Any) -> EngineCore:
     numbers = SchedulerConfig(num_pages=16, page_size=4, max_model_len=LIMIT, max_num_seqs=4, **config)
-    return EngineCore(Admission(numbers, frozenset({EOS}), 64, BeamSearch), ToyExecutor(16, 4))
+    return EngineCore(Admission(numbers, frozenset({EOS}), 64, BeamSearches(BeamSearch)), ToyExecutor(16, 4))
 
 
 def going_on(ids: list[int], params: SamplingParams = GREEDY, index: int | None = None) -> EngineRequest:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
-from octavo.engine.cross_pages import CrossPages, EncoderOutput
+from octavo.engine.groups.cross_pages import CrossPages
 from octavo.engine.kv_manager import KVManager
-from octavo.engine.page_group import AdmitStatus
+from octavo.engine.page_group import AdmitStatus, EncoderOutput
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import Namespace, Request
 from octavo.engine.step_builder import StepBuilder

@@ -12,7 +12,6 @@ from octavo.engine.disk_prefixes import DiskPrefixes
 from octavo.engine.disk_tier import DiskTier
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import Request
-from octavo.engine.step_builder import InFlight
 from octavo.params import BeamSearchParams, SamplingParams
 from support.engine_harness import Harness
 from support.mutants import must_be_noticed
@@ -159,7 +158,9 @@ def test_whoever_leaves_while_it_is_read_holds_nothing() -> None:
     h.step()
     late = h.add(PROMPT, SHORT)
     h.step()
-    assert h.request(late).kv.fetch is not None
+    disk = h.core.scheduler.kv.disk
+    assert isinstance(disk, DiskPrefixes)
+    assert h.request(late) in disk.waiting
     h.abort(late)
     h.drain_and_check()
     assert loads(h) == 0
@@ -296,7 +297,7 @@ def overwrite_what_is_being_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_to_release(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(InFlight, "_release", lambda self, kv: None)
+    patch.setattr(DiskPrefixes, "executed", lambda self, step_id: None)
 
 
 def skip_a_page(patch: pytest.MonkeyPatch) -> None:

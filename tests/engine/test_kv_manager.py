@@ -7,11 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from octavo.config import SchedulerConfig
 from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
-from octavo.engine.page_groups import SELF, GroupSpec
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import EngineRequest, Namespace, Request
-from octavo.errors import UnsupportedError
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
 NONE: frozenset[int] = frozenset()
@@ -23,7 +22,8 @@ def request(tokens: list[int], salt: str | None = None) -> Request:
 
 
 def manager(num_pages: int = 8, caching: bool = True) -> KVManager:
-    return KVManager((SELF,), num_pages, 4, caching)
+    length = 4 * num_pages
+    return KVManager(SchedulerConfig(num_pages, 4, length, enable_prefix_caching=caching))
 
 
 def compute(kv: KVManager, r: Request, until: int) -> None:
@@ -31,11 +31,6 @@ def compute(kv: KVManager, r: Request, until: int) -> None:
     assert kv.grow(r, until) is not None
     r.kv.num_computed_tokens = r.kv.num_scheduled_tokens = until
     kv.publish(r)
-
-
-def test_other_page_groups_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="page group 'window' is not supported yet"):
-        KVManager((SELF, GroupSpec("window")), 8, 4)
 
 
 def test_tables_grow_by_whole_pages_as_needed() -> None:
@@ -243,7 +238,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kv = KVManager((SELF,), 10, 3)
+        self.kv = KVManager(SchedulerConfig(10, 3, 30))
         self.running: list[Request] = []
         self.content: dict[int, tuple[int, ...]] = {}  # page -> the prefix whose KV it holds
 

@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 
 from engine import test_kv_manager, test_prefix_cache, test_queue_order, test_scheduler
-from octavo.engine import kv_manager, queue_order, start
+from octavo.engine import admission, kv_manager, sources
+from octavo.engine.admission import PrefixesInProgress, QueueOrder
 from octavo.engine.beams import BeamGroup
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
-from octavo.engine.queue_order import QueueOrder
 from octavo.engine.request import ALONE, Request
 from octavo.engine.scheduler import Scheduler
-from octavo.engine.sharing import PrefixesInProgress
-from octavo.engine.start import Start
+from octavo.engine.sources import Start, SwapSpace
 from octavo.engine.step_builder import StepBuilder
-from octavo.engine.tiers import SwapSpace
 from support.mutants import must_be_noticed
 from support.page_mutants import (
     Patch,
@@ -129,8 +127,8 @@ def match_a_page_too_many(patch: pytest.MonkeyPatch) -> None:
 def recompute_nothing_after_a_full_hit(patch: pytest.MonkeyPatch) -> None:
     def mutant(kv: KVManager, request: Request) -> Start:
         if not kv.caching:
-            return start.start_without_tree(kv, request)
-        return start._continued(kv, request, *kv.cache.match(request.token_ids, request.cache_key))
+            return sources.start_without_tree(kv, request)
+        return sources._continued(kv, request, *kv.cache.match(request.token_ids, request.cache_key))
 
     patch.setattr(kv_manager, "find_start", mutant)
 
@@ -229,7 +227,7 @@ def share_what_the_leader_has_not_computed(patch: pytest.MonkeyPatch) -> None:
             return 0
         return min(leader.kv.num_scheduled_tokens, request.num_prompt_tokens - 1)
 
-    patch.setattr(start, "shared_with_leader", mutant)
+    patch.setattr(sources, "shared_with_leader", mutant)
     patch.setattr(PrefixesInProgress, "worth_waiting", lambda self, request: False)
 
 
@@ -430,7 +428,7 @@ def let_newcomers_pass_the_preempted(patch: pytest.MonkeyPatch) -> None:
 
 
 def compare_everybody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queue_order, "PREFIX_WINDOW", 10**9)
+    patch.setattr(admission, "PREFIX_WINDOW", 10**9)
 
 
 def prefixes_before_priorities(patch: pytest.MonkeyPatch) -> None:

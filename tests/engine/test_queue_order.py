@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import PREFIX_WINDOW
 from octavo.engine.page_group import AdmitStatus
-from octavo.engine.queue_order import PREFIX_WINDOW
 from octavo.engine.request import Request
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams

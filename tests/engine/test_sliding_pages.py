@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.config import SchedulerConfig, pages_at_a_time
+from octavo.engine.groups.sliding_pages import SlidingPages
+from octavo.engine.groups.windows import Window
 from octavo.engine.page_group import NO_PAGE
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
-from octavo.engine.sliding_pages import SlidingPages
-from octavo.engine.windows import Window
 from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, SamplingParams
 from support.engine_harness import Harness

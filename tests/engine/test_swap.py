@@ -7,7 +7,7 @@ import pytest
 from octavo.assembly.memory import FreeMemory, Pages, plan_pages
 from octavo.config import EngineConfig
 from octavo.engine.request import RequestState
-from octavo.engine.tiers import SwapSpace
+from octavo.engine.sources import SwapSpace
 from octavo.errors import CapacityError, InvalidRequestError
 from octavo.kernels.ops import KVSpec
 from octavo.params import SamplingParams

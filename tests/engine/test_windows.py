@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from octavo.config import SchedulerConfig, pages_at_a_time
-from octavo.engine import start
+from octavo.engine import sources
+from octavo.engine.groups.windows import Window, Windows
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
-from octavo.engine.windows import Window, Windows
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
 from support.engine_harness import Harness
@@ -210,7 +210,7 @@ def share_what_the_leader_has_given_back(patch: pytest.MonkeyPatch) -> None:
             return 0
         return min(leader.kv.num_computed_tokens, request.num_prompt_tokens - 1)
 
-    patch.setattr(start, "shared_with_leader", mutant)
+    patch.setattr(sources, "shared_with_leader", mutant)
 
 
 MUTANTS: tuple[Patch, ...] = (

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from octavo.config import SchedulerConfig
+from octavo.engine.admission import QueueOrder
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
-from octavo.engine.queue_order import QueueOrder
 from octavo.engine.scheduler import Scheduler
 from octavo.lab.simulate import Simulated, Simulation, Spread, simulate
 from octavo.lab.trace import HASH_TOKENS, TraceRequest, poisson

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.config import SchedulerConfig
+from octavo.engine.groups.sliding_pages import SlidingPages
+from octavo.engine.groups.windows import Window, Windows
 from octavo.engine.kv_manager import Growth, KVManager
 from octavo.engine.page_group import NO_PAGE
-from octavo.engine.page_groups import SELF, SLIDING, GroupSpec
 from octavo.engine.page_pool import ensure
 from octavo.engine.prefix_cache import Node
 from octavo.engine.request import EngineRequest, Request, RequestState
-from octavo.engine.sliding_pages import SlidingPages
 from octavo.engine.step_plan import StepPlan
-from octavo.engine.windows import Windows
 from octavo.params import RequestMetrics, SamplingParams
 from support.page_parts import part
 
@@ -59,12 +59,15 @@ class World:
 
     @staticmethod
     def empty(size: Size) -> World:
-        most = -(-size.max_len // size.page_size)
-        group = GroupSpec(SELF.name, size.window or 0, most)
-        groups = [group]
+        numbers = size.num_pages, size.page_size, size.max_len
+        kv = KVManager(SchedulerConfig(*numbers, enable_prefix_caching=size.caching))
+        # By hand, as a config takes no fewer sliding pages than steps of many tokens need.
+        most = kv.pages_for(size.max_len)
+        if size.window is not None:
+            kv.groups = (Windows(Window(size.window, size.page_size, most), kv.pool, kv.cache, size.caching),)
         if size.sliding_window is not None:
-            groups.append(GroupSpec(SLIDING, size.sliding_window, most, size.num_sliding))
-        kv = KVManager(groups, size.num_pages, size.page_size, size.caching)
+            window = Window(size.sliding_window, size.page_size, most)
+            kv.groups = (*kv.groups, SlidingPages(window, kv.pool, size.num_sliding, size.caching))
         slots, sliding = (
             [[None] * size.page_size for _ in range(count)] for count in (size.num_pages, size.num_sliding)
         )

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from model.explorer import Size, explore
+from octavo.engine.groups.sliding_pages import SlidingPages
+from octavo.engine.groups.windows import Window
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request
-from octavo.engine.sliding_pages import SlidingPages
-from octavo.engine.windows import Window
 from support.page_mutants import (
     Patch,
     evict_what_is_locked,

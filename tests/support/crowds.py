@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo.config import pages_at_a_time
 from octavo.engine.core import EngineCore
-from octavo.engine.sliding_pages import SlidingPages
+from octavo.engine.groups.sliding_pages import SlidingPages
 from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, SamplingParams, StructuredOutputsParams
 from octavo.structured import ConstraintCompiler

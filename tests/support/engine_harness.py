@@ -8,10 +8,12 @@ from typing import Any
 
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
+from octavo.engine.beams import BeamSearches
 from octavo.engine.core import EngineCore
+from octavo.engine.disk_prefixes import manager_of
+from octavo.engine.groups.sliding_pages import SlidingPages
 from octavo.engine.request import EngineRequest, Namespace, Request, RequestState, RequestUpdate
 from octavo.engine.scheduler import Scheduler
-from octavo.engine.sliding_pages import SlidingPages
 from octavo.params import SamplingParams
 from octavo.sampling.beam import BeamSearch
 from support.page_parts import part
@@ -88,12 +90,12 @@ class Harness:
             sliding=sliding,
         )
         self.core = EngineCore(
-            Admission(config, frozenset({EOS}), beam_search=BeamSearch),
+            Admission(config, frozenset({EOS}), beam_search=BeamSearches(BeamSearch)),
             self.executor,
             rng=random.Random(7),
             clock=clock,
             steps_in_flight=depth,
-            scheduler=Scheduler(config, page_file=page_file),
+            scheduler=Scheduler(config, manager_of(config, page_file)),
         )
         self.scheduler = self.core.scheduler
         self.kv = self.scheduler.kv

@@ -12,7 +12,9 @@ from octavo.assembly import limits_of, states_of
 from octavo.checkpoints import open_checkpoint
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
+from octavo.engine.beams import BeamSearches
 from octavo.engine.core import EngineCore
+from octavo.engine.disk_prefixes import manager_of
 from octavo.engine.request import RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.kernels.ops import Backend
@@ -22,10 +24,10 @@ from octavo.kernels.split_kv import SplitKVCache
 from octavo.models.load import load_model
 from octavo.models.registry import Model
 from octavo.params import SampledToken, SamplingParams
+from octavo.runtime.model_runner import ModelRunner
 from octavo.runtime.overlap import OverlappedRunner
 from octavo.runtime.page_file import MappedPages
 from octavo.runtime.page_moves import PageMoves, page_bytes
-from octavo.runtime.runner import ModelRunner
 from octavo.sampling.beam import BeamSearch
 from support.late_device import LateBackend, LateKV, LateSteps, Queue
 
@@ -156,11 +158,11 @@ def tiny_engine(
             model, behind, PageMoves(kv, config.num_pages), limits, states, (EOS,), steps=steps
         )
     return EngineCore(
-        Admission(config, frozenset({EOS}), VOCAB_SIZE, BeamSearch),
+        Admission(config, frozenset({EOS}), VOCAB_SIZE, BeamSearches(BeamSearch)),
         runner,
         rng=random.Random(0),
         steps_in_flight=depth,
-        scheduler=Scheduler(config, page_file=page_file),
+        scheduler=Scheduler(config, manager_of(config, page_file)),
     )
 
 

@@ -1,17 +1,24 @@
-"""Admission: whether a request could be served at all, before anything is queued."""
+"""Who enters: whether ever (Admission), who is next (QueueOrder), who waits (PrefixesInProgress)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from octavo.config import SchedulerConfig
-from octavo.engine.beams import SearchMaker, pages_needed
-from octavo.engine.request import EngineRequest
+from octavo.config.scheduler import SchedulerConfig
+from octavo.engine.continuation import check_continuation
+from octavo.engine.kv_manager import KVManager
+from octavo.engine.request import EngineRequest, Request, RequestState, Wait
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.params import MAX_LOGPROBS, BeamSearchParams, SamplingParams
+from octavo.params import BeamSearchParams, SamplingParams
 
 MAX_PRIORITY = 2**31 - 1
+PREFIX_WINDOW = 128
+"""How many of the first waiting requests are compared by cached prefix: each look-up costs time."""
+
+Key = tuple[str | None, tuple[int, ...]]
+"""Of the first page of a prompt: its namespace and its tokens."""
 
 
 def check_priority(priority: int) -> None:
@@ -40,6 +47,18 @@ def check_encoder_input(token_ids: Sequence[int], limit: int, vocab_size: int | 
             )
 
 
+class Searches(Protocol):
+    """Who makes requests beam searches (beams.BeamSearches)."""
+
+    def check(self, request: EngineRequest, beams: BeamSearchParams, bounds: Admission) -> None:
+        """Raise InvalidRequestError unless so many beams can run."""
+        ...
+
+    def begin(self, owner: Request, params: BeamSearchParams) -> None:
+        """Make a request that is about to be queued one."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The bounds that a request must keep. Immutable, so any thread may ask.
@@ -53,7 +72,7 @@ class Admission:
     config: SchedulerConfig
     eos_ids: frozenset[int] = frozenset()
     vocab_size: int | None = None
-    beam_search: SearchMaker | None = None
+    beam_search: Searches | None = None
 
     def check(self, request: EngineRequest) -> None:
         """Whether a request could be served.
@@ -85,8 +104,7 @@ class Admission:
                 "bad_words and structured_outputs need a tokenizer: use LLM or AsyncLLM", "structured_outputs"
             )
         if params.beam_search is not None:
-            _ = self.searches
-            self._check_beams(request, params.beam_search)
+            self.searches.check(request, params.beam_search, self)
         vocab = self.vocab_size
         if vocab is None:  # an engine without a model in it: ids have no upper bound
             if min(token_ids) < 0:
@@ -101,7 +119,7 @@ class Admission:
                 raise InvalidRequestError(f"{name} names token {highest}, the vocabulary has {vocab}", name)
 
     def check_continuation(self, request: EngineRequest) -> None:
-        """Whether an answer can be gone on with, or one of n be asked for alone.
+        """Whether an answer can be gone on with, or one of n be asked for alone (continuation.py).
 
         LLM and AsyncLLM ask this before they compile or detokenize: a grammar's matcher takes no id outside
         the vocabulary, and the event loop would wait while an endless answer is detokenized.
@@ -109,81 +127,11 @@ class Admission:
         Raises:
             InvalidRequestError: as check(), of these alone; the params need not be compiled yet.
         """
-        if request.index is None and not request.generated:  # nothing to go on from
-            return
-        params, index, field = request.params, request.index, "generated_token_ids"
-        for name in ("beam_search", "pooling", "prompt_logprobs"):
-            if getattr(params, name) is not None:
-                raise InvalidRequestError(f"{name} is for a request that begins: it cannot go on", name)
-        if index is None and params.n > 1:  # which of the n answers was cut?
-            raise InvalidRequestError(f"{params.n} completions go on one at a time: give index", "index")
-        if index is not None and (type(index) is not int or not 0 <= index < params.n):
-            why = f"index must be from 0 to {params.n - 1}, not {index!r}"
-            if type(index) is int and index > 0:
-                why += f": n is {params.n}, give the n that the answer was one of"
-            raise InvalidRequestError(why, "index")
-        ids = [token.token_id for token in request.generated]
-        if not ids:  # an index alone: one of n completions from its beginning
-            return
-        if params.seed is None and not params.greedy:
-            raise InvalidRequestError("an answer goes on with the seed that it began with: give seed", "seed")
-        highest = max(ids) if self.vocab_size is None else self.vocab_size - 1
-        for token in ids:
-            if not 0 <= token <= highest:
-                raise InvalidRequestError(f"token id {token} of {field} is not in the vocabulary", field)
-        if params.allowed_token_ids is not None:  # could not have been drawn
-            for token in set(ids).difference(params.allowed_token_ids):
-                raise InvalidRequestError(f"{field} hold {token}, allowed_token_ids do not", field)
-        start = len(request.prompt_token_ids)
-        most = self.limit(start, params) - start
-        if len(ids) >= most:  # the answer was complete already
-            raise InvalidRequestError(
-                f"{field} has {len(ids)} tokens, and the answer ends with {most} (max_tokens, max_model_len)",
-                field,
-            )
-        ends = self.end_ids(params)
-        for token in ids[params.min_tokens :]:
-            if token in ends:
-                raise InvalidRequestError(f"{field} hold {token}, which ends an answer", field)
-
-    def _check_beams(self, request: EngineRequest, beams: BeamSearchParams) -> None:
-        config, width, params = self.config, beams.beam_width, request.params
-        length, encoder_length = len(request.prompt_token_ids), len(request.encoder_token_ids)
-        if width > config.max_num_seqs:
-            raise InvalidRequestError(
-                f"beam_width {width} needs {width} sequences at once; max_num_seqs is {config.max_num_seqs}",
-                "beam_width",
-            )
-        if self.vocab_size is not None and 2 * width > self.vocab_size:
-            raise InvalidRequestError(
-                f"beam_width {width} needs a vocabulary of {2 * width}; it has {self.vocab_size}",
-                "beam_width",
-            )
-        ends = len(self.end_ids(params))
-        if width + ends > MAX_LOGPROBS:  # each beam reports as many candidates
-            raise InvalidRequestError(
-                f"beam_width {width} with {ends} end tokens is above {MAX_LOGPROBS}", "beam_width"
-            )
-        needed = pages_needed(length, self.limit(length, params), width, config.page_size)
-        needed += -(-encoder_length // config.page_size)
-        if needed > config.num_pages:
-            raise InvalidRequestError(
-                f"{width} beams of up to {self.limit(length, params)} tokens need {needed} pages of "
-                f"{config.page_size} tokens, the pool has {config.num_pages}: lower beam_width or max_tokens",
-                "beam_width",
-            )
-
-        # Each of them sees no more sliding pages than that; what they have in common is seen once.
-        sliding = min(needed, width * config.sliding_pages_at_a_time)
-        if config.sliding_window is not None and sliding > config.num_sliding_pages:
-            raise InvalidRequestError(
-                f"{width} beams see up to {sliding} sliding pages at a time, and there are "
-                f"{config.num_sliding_pages}: lower beam_width or max_tokens",
-                "beam_width",
-            )
+        if request.index is not None or request.generated:
+            check_continuation(request, self)
 
     @property
-    def searches(self) -> SearchMaker:
+    def searches(self) -> Searches:
         """Who starts beam searches.
 
         Raises:
@@ -202,3 +150,161 @@ class Admission:
         """Tokens that end a sequence."""
         own = frozenset(params.stop_token_ids)
         return own if params.ignore_eos else self.eos_ids | own
+
+
+class QueueOrder:
+    """The order in which the scheduler offers waiting requests a place.
+
+    1.  By (priority, arrival).
+    2.  *Longest prefix first* (policy "lpm"): among the first PREFIX_WINDOW of the most urgent
+        priority, preempted ones come first, then those with the longest cached prefix, while it is
+        still there; equal ones by arrival.
+    3.  *Fair share.* Whoever enters before an older one overtakes it. After fair_share - 1 such
+        admissions in a row the oldest is next, whatever its priority, and nobody else until it has
+        entered. It is given the most urgent priority present, lest it be preempted for those it
+        has waited for. So a request with p older ones before it waits for at most
+        fair_share * (p + 1) entries, and under a flood of urgent requests the others keep
+        1 / fair_share of the entries.
+
+    Args:
+        fair_share: 1: the oldest always, whatever the priorities.
+    """
+
+    def __init__(self, policy: str, fair_share: int, kv: KVManager) -> None:
+        self._longest_prefix = policy == "lpm" and kv.caching
+        self._limit = fair_share - 1
+        self._kv = kv
+        self._overtaken = 0  # admissions in a row that were not the oldest's
+
+    def offer(self, waiting: Sequence[Request], running: Sequence[Request]) -> Iterator[Request]:
+        """The waiting requests in order. Whoever is RUNNING when the next one is asked for has entered.
+
+        Args:
+            waiting, running: both in order (priority, arrival); waiting is not changed meanwhile.
+        """
+        mixed = waiting[0].order[0] != waiting[-1].order[0]
+        if not mixed and not self._longest_prefix:
+            self._overtaken = 0
+            yield from waiting
+            return
+        for request in self._by_prefix(waiting) if self._longest_prefix else waiting:
+            if self._overtaken >= self._limit:
+                yield from self._oldest(waiting, running)
+            if _entered(request):
+                continue  # as the oldest
+            yield request
+            if _entered(request):
+                self._count(request, waiting)
+
+    def _oldest(self, waiting: Sequence[Request], running: Sequence[Request]) -> Iterator[Request]:
+        """Offer requests by arrival until one has entered. (Some cannot: they wait for something else.)"""
+        most_urgent = min(queue[0].order[0] for queue in (waiting, running) if queue)
+        for request in sorted(waiting, key=_arrival):
+            if _entered(request):
+                continue
+            yield request
+            if _entered(request):
+                request.order = (most_urgent, request.order[1])
+                self._overtaken = 0
+                return
+
+    def _count(self, request: Request, waiting: Sequence[Request]) -> None:
+        """Count the admission of a request, by whether it overtook an older one."""
+        arrival = request.order[1]
+        older = any(r.order[1] < arrival and not _entered(r) for r in waiting)
+        self._overtaken = self._overtaken + 1 if older else 0
+
+    def _by_prefix(self, waiting: Sequence[Request]) -> list[Request]:
+        urgent = waiting[0].order[0]
+        head = [request for request in waiting[:PREFIX_WINDOW] if request.order[0] == urgent]
+
+        def key(request: Request) -> tuple[bool, int]:
+            return request.state is not RequestState.PREEMPTED, -self._kv.cached_tokens(request)
+
+        return [*sorted(head, key=key), *waiting[len(head) :]]
+
+
+def without(waiting: list[Request], entered: Sequence[Request]) -> list[Request]:
+    """The requests that still wait. Usually the first have entered, so a long queue is not walked."""
+    first = 0
+    while first < len(entered) and _entered(waiting[first]):
+        first += 1
+    del waiting[:first]
+    return waiting if first == len(entered) else [r for r in waiting if not _entered(r)]
+
+
+def _arrival(request: Request) -> int:
+    return request.order[1]
+
+
+def _entered(request: Request) -> bool:
+    return request.state is RequestState.RUNNING
+
+
+class PrefixesInProgress:
+    """The running requests whose prompt is not in the prefix cache yet, found by their first page.
+
+    Made anew for each step; a request that found someone to wait for remembers it, so that waiting
+    costs O(1) a step.
+    """
+
+    def __init__(self, kv: KVManager, running: Iterable[Request]) -> None:
+        self._kv = kv
+        self._size = kv.page_size
+        self._by_first_page: dict[Key, list[Request]] = {}
+        for request in running:
+            # (Who has given back what is behind its window publishes no more.)
+            state = request.kv
+            if state.num_computed_tokens < request.num_prompt_tokens and not state.num_released_pages:
+                self.add(request)
+
+    def add(self, request: Request) -> None:
+        """A request begins to compute its prompt."""
+        if self._kv.caching and len(request.token_ids) >= self._size:
+            self._by_first_page.setdefault(self._key(request), []).append(request)
+
+    def worth_waiting(self, request: Request) -> bool:
+        """Whether the request should wait for one that is computing a prefix of its tokens."""
+        if request.needs_whole_prompt:
+            return False  # it computes all of its prompt itself
+        sibling = request.leader
+        if sibling is not None and sibling.state is RequestState.RUNNING:
+            # When it has the prompt, everything but the last token comes from its pages.
+            return 1 < sibling.num_prompt_tokens > sibling.kv.num_computed_tokens
+        if request.waits_for is not None:  # it waits already: for whom, and is that worth it still?
+            leader, until = request.waits_for
+            at_work = leader.state is RequestState.RUNNING and not leader.kv.num_released_pages
+            if at_work and _ready(leader) < until:
+                return True
+            request.waits_for = None
+        if not self._by_first_page or len(request.token_ids) <= self._size:  # no whole page to share
+            return False
+        candidates = self._by_first_page.get(self._key(request))
+        if candidates is None:
+            return False
+        shared, leader = max(
+            ((self._shared_tokens(request, other), other) for other in candidates), key=lambda pair: pair[0]
+        )
+        if shared <= max(_ready(leader), self._kv.cached_tokens(request)):  # it can begin with as much now
+            return False
+        request.waits_for = Wait(leader, shared)
+        return True
+
+    def _key(self, request: Request) -> Key:
+        return request.cache_key, tuple(request.token_ids[: self._size])
+
+    def _shared_tokens(self, request: Request, other: Request) -> int:
+        """Length of the common prefix in tokens, whole pages, the request's last token excluded."""
+        size, mine, theirs = self._size, request.token_ids, other.token_ids
+        limit = min(len(mine) - 1, other.num_prompt_tokens) // size * size
+        if mine[:limit] == theirs[:limit]:
+            return limit
+        end = 0
+        while end < limit and mine[end : end + size] == theirs[end : end + size]:
+            end += size
+        return end
+
+
+def _ready(leader: Request) -> int:
+    """Tokens of the leader that the cache has; those that are being copied in are not there yet."""
+    return 0 if leader.kv.arriving else leader.kv.num_computed_tokens

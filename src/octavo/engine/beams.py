@@ -13,16 +13,28 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import replace
-from operator import attrgetter
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
-from octavo.engine.request import ABSENT, ERROR, STOP, Cohort, Request, RequestState, RequestUpdate
+from octavo.engine.request import (
+    ABSENT,
+    ERROR,
+    ORDER,
+    STOP,
+    Cohort,
+    EngineRequest,
+    Request,
+    RequestState,
+    RequestUpdate,
+)
 from octavo.engine.step_plan import RowStep
-from octavo.errors import NO_TOKEN_ALLOWED
-from octavo.params import BeamSearchParams, SampledToken, SamplingParams
+from octavo.errors import NO_TOKEN_ALLOWED, InvalidRequestError
+from octavo.params import MAX_LOGPROBS, BeamSearchParams, SampledToken, SamplingParams
 
-ORDER = attrgetter("order")
+if TYPE_CHECKING:
+    from octavo.engine.admission import Admission
+    from octavo.engine.scheduler import Scheduler
+
 NOTHING_FOUND = f"{NO_TOKEN_ALLOWED} to any beam by the request's limits"
 
 Likeliest = Sequence[tuple[int, float]]
@@ -156,6 +168,25 @@ class BeamGroup(Cohort):
             for parent, token in self._search.advance(received)
         ]
 
+    def sampled(
+        self, scheduler: Scheduler, request: Request, token: SampledToken, now: float
+    ) -> list[RequestUpdate]:
+        """A beam has its candidates. When all have theirs, the search decides and tables are assigned."""
+        owner = self.owner
+        scheduler.note_token(owner, now)
+        if not self.receive(request, token.top):
+            return []
+        if owner.kv.num_computed_tokens == owner.num_prompt_tokens:
+            scheduler.kv.publish(owner)  # while nobody shares it
+        if beams := self.decide():
+            assign_tables(self, beams, scheduler.kv, scheduler.running)
+            return []
+        self.conclude()
+        scheduler.finish(owner, now)
+        updates = self.updates(owner)
+        scheduler.num_generated_tokens += sum(len(update.tokens) for update in updates)
+        return updates
+
     def resize(self, count: int) -> list[Request]:
         """Make or drop members, so that there are `count`. Returns the dropped ones."""
         ended = self.members[count:]
@@ -213,14 +244,57 @@ class BeamGroup(Cohort):
         return last if hypothesis.finish_reason == STOP and last in own else None
 
 
-def begin_group(owner: Request, params: BeamSearchParams, make: SearchMaker) -> None:
-    """Make a request a beam search; its rows report as many candidates as that needs."""
-    asked = owner.params
-    limit = owner.max_total_tokens - owner.num_prompt_tokens
-    search = make(params, owner.stop_ids, limit, asked.logprobs or 0)
-    following = make.following(row_params(asked, make.candidates(params, owner.stop_ids)))
-    owner.source = replace(owner.source, params=following)
-    owner.group = BeamGroup(owner, params.beam_width, asked.n, search)
+@dataclass(frozen=True, slots=True)
+class BeamSearches:
+    """Makes requests beam searches (admission.Searches). make: who starts one (sampling.beam.BeamSearch)."""
+
+    make: SearchMaker
+
+    def check(self, request: EngineRequest, beams: BeamSearchParams, bounds: Admission) -> None:
+        """Raise InvalidRequestError unless so many beams can run."""
+        config, width, params = bounds.config, beams.beam_width, request.params
+        length, encoder_length = len(request.prompt_token_ids), len(request.encoder_token_ids)
+        if width > config.max_num_seqs:
+            raise InvalidRequestError(
+                f"beam_width {width} needs {width} sequences at once; max_num_seqs is {config.max_num_seqs}",
+                "beam_width",
+            )
+        if bounds.vocab_size is not None and 2 * width > bounds.vocab_size:
+            raise InvalidRequestError(
+                f"beam_width {width} needs a vocabulary of {2 * width}; it has {bounds.vocab_size}",
+                "beam_width",
+            )
+        ends = len(bounds.end_ids(params))
+        if width + ends > MAX_LOGPROBS:  # each beam reports as many candidates
+            raise InvalidRequestError(
+                f"beam_width {width} with {ends} end tokens is above {MAX_LOGPROBS}", "beam_width"
+            )
+        needed = pages_needed(length, bounds.limit(length, params), width, config.page_size)
+        needed += -(-encoder_length // config.page_size)
+        if needed > config.num_pages:
+            raise InvalidRequestError(
+                f"{width} beams of up to {bounds.limit(length, params)} tokens need {needed} pages of "
+                f"{config.page_size} tokens, the pool has {config.num_pages}: lower beam_width or max_tokens",
+                "beam_width",
+            )
+
+        # Each of them sees no more sliding pages than that; what they have in common is seen once.
+        sliding = min(needed, width * config.sliding_pages_at_a_time)
+        if config.sliding_window is not None and sliding > config.num_sliding_pages:
+            raise InvalidRequestError(
+                f"{width} beams see up to {sliding} sliding pages at a time, and there are "
+                f"{config.num_sliding_pages}: lower beam_width or max_tokens",
+                "beam_width",
+            )
+
+    def begin(self, owner: Request, params: BeamSearchParams) -> None:
+        """Make a request a beam search; its rows report as many candidates as that needs."""
+        asked = owner.params
+        limit = owner.max_total_tokens - owner.num_prompt_tokens
+        search = self.make(params, owner.stop_ids, limit, asked.logprobs or 0)
+        following = self.make.following(row_params(asked, self.make.candidates(params, owner.stop_ids)))
+        owner.source = replace(owner.source, params=following)
+        owner.group = BeamGroup(owner, params.beam_width, asked.n, search)
 
 
 def row_params(params: SamplingParams, candidates: int) -> SamplingParams:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from octavo.config import MAX_IN_FLIGHT
+from octavo.config.scheduler import MAX_IN_FLIGHT
 from octavo.engine.admission import Admission
-from octavo.engine.beams import begin_group
 from octavo.engine.page_pool import ensure
 from octavo.engine.request import EngineRequest, Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
-from octavo.engine.stats import EngineStats, RowState, Snapshot
+from octavo.engine.stats import EngineStats, Snapshot, snapshot_of, stats_of
 from octavo.engine.step_plan import Executor, Handle, StepPlan
 from octavo.errors import (
     DeviceLostError,
@@ -42,11 +41,11 @@ class EngineCore:
 
     Args:
         admission: the engine's numbers, and which requests it takes.
-        executor: who computes (runtime.runner.ModelRunner).
+        executor: who computes (runtime.runner.Runner).
         rng: draws seeds for requests that bring none; the system's randomness by default.
         clock: seconds, monotonic.
         steps_in_flight: 2 plans the next step while the executor works on one.
-        scheduler: another one than Scheduler(config): with a page file, or to compare with.
+        scheduler: another one than Scheduler(config): with a tier below its cache, or to compare with.
 
     Attributes:
         failed_steps: how many steps have failed since the last one that did not.
@@ -147,7 +146,7 @@ class EngineCore:
         sequences = [self._new(request, index, seed, arrival) for index in indexes]
         first = sequences[0]
         if beams is not None:
-            begin_group(first, beams, self._admission.searches)
+            self._admission.searches.begin(first, beams)
         for sibling in sequences[1:]:
             sibling.leader = first
         self._requests[request_id] = sequences
@@ -277,34 +276,11 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """A snapshot. Any thread may ask."""
-        scheduler, cache, disk = self.scheduler, self.scheduler.kv.cache, self.scheduler.kv.disk
-        return EngineStats(
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            kv_usage=scheduler.kv.usage(),
-            preemptions=scheduler.num_preemptions,
-            prefix_queries=cache.query_tokens,
-            prefix_hits=cache.hit_tokens,
-            prompt_tokens=scheduler.num_prompt_tokens,
-            generated_tokens=scheduler.num_generated_tokens,
-            steps=self._steps,
-            external_prefix_queries=disk.query_tokens,
-            external_prefix_hits=disk.hit_tokens,
-        )
+        return stats_of(self.scheduler, self._steps)
 
     def snapshot(self) -> Snapshot:
         """What pages and rows hold. O(pages), so on request only; not while a step is being planned."""
-        kv, last = self.scheduler.kv, self.scheduler.counts_of_last_step()
-        in_tree = {page for node in kv.cache.nodes() for page in node.pages}
-        pages = Counter(
-            min(references - (page in in_tree), 2) if references else -1
-            for page, references in enumerate(map(kv.pool.references, range(kv.pool.num_pages)))
-        )
-        rows = [
-            RowState(r.row, r.request_id, r.index, len(r.token_ids), r.kv.num_computed_tokens, last.get(r, 0))
-            for r in self.scheduler.running
-        ]
-        return Snapshot(pages[-1], pages[0], pages[1], pages[2], tuple(rows))
+        return snapshot_of(self.scheduler)
 
     def close(self) -> None:
         """Save what is cached to disk, where there is a file for it, and let go of it. Nothing may follow.

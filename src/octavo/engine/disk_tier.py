@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.engine.page_pool import ensure
+from octavo.engine.sources import Tier
 from octavo.engine.step_plan import PageSave
-from octavo.engine.tiers import Tier
 
 MAX_FETCHES = 4
 """Requests whose pages are read and checked at a time; others wait until one of these is done."""
@@ -206,10 +206,8 @@ class DiskTier(Tier):
         self._fetches.add(fetch)
         return fetch
 
-    def release(self, fetch: Fetch | None) -> None:
-        """Nobody reads these blocks for that request any more."""
-        if fetch is None:
-            return
+    def release(self, fetch: Fetch) -> None:
+        """The request of this fetch has loaded its pages, or never will."""
         self._fetches.remove(fetch)
         for stored in fetch.pages:
             stored.users -= 1

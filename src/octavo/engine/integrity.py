@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from octavo.config import SchedulerConfig
+from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.page_group import NO_PAGE
 from octavo.engine.page_pool import ensure
 from octavo.engine.prefix_cache import Node

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from octavo.config import SchedulerConfig
-from octavo.engine.disk_prefixes import DiskPrefixes
-from octavo.engine.disk_tier import Fetch, PageFile
+from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.integrity import check_tables
-from octavo.engine.page_group import NO_PAGE, AdmitStatus
-from octavo.engine.page_groups import GroupSpec, make_groups, specs_of
+from octavo.engine.page_group import NO_PAGE, AdmitStatus, groups_of
 from octavo.engine.page_pool import PagePool
 from octavo.engine.prefix_cache import Node, PrefixCache
 from octavo.engine.request import KVState, Request
-from octavo.engine.start import Start, find_start, start_without_tree
-from octavo.engine.tiers import SwapSpace, Tier
+from octavo.engine.sources import Start, SwapSpace, Tier, find_start, start_without_tree
 
 if TYPE_CHECKING:
     from octavo.engine.step_builder import StepBuilder
@@ -48,34 +44,27 @@ class KVManager:
        that holds them: any other table with a page of the tree has locked it.
     3. After a full hit at least one token is computed anew, because its logits are needed.
     4. When the pool is empty, pages that only the tree holds are evicted, least recently used first. With a
-       file they go to disk (DiskPrefixes), and requests find them there beyond what the tree holds.
+       tier below the tree they go there, and requests find them there beyond what the tree holds.
     5. What some layers ask for beyond that, their groups say, which are told of all that happens to pages:
        windows that let pages go (page_table[:num_released_pages] are NO_PAGE then), sliding pages, and
        encoder outputs.
 
+    Args:
+        below: makes the tier below the tree (disk_prefixes.manager_of).
+
     Attributes:
         groups: nobody for layers that see everything.
-        disk: below the tree; Tier itself where nothing is.
+        disk: the tier below the tree; Tier itself where nothing is.
     """
 
-    def __init__(
-        self,
-        specs: Sequence[GroupSpec],
-        num_pages: int,
-        page_size: int,
-        enable_prefix_caching: bool = True,
-        swap: SwapSpace | None = None,
-        page_file: PageFile | None = None,
-    ) -> None:
-        self.page_size = page_size
-        self.pool = PagePool(num_pages)
-        self.cache = PrefixCache(self.pool, page_size)
-        self.caching = enable_prefix_caching
-        self.groups = make_groups(specs, self.pool, self.cache, self.caching)
-        self.swap = swap or SwapSpace(0, 0.0)
-        self.disk: Tier = Tier()
-        if page_file is not None and enable_prefix_caching:
-            self.disk = DiskPrefixes(page_file, self)
+    def __init__(self, config: SchedulerConfig, below: Callable[[KVManager], Tier] | None = None) -> None:
+        self.page_size = config.page_size
+        self.pool = PagePool(config.num_pages)
+        self.cache = PrefixCache(self.pool, config.page_size)
+        self.caching = config.enable_prefix_caching
+        self.groups = groups_of(config, self.pool, self.cache)
+        self.swap = SwapSpace(config.num_swap_pages, config.swap_page_s)
+        self.disk = below(self) if below and self.caching else Tier()
 
     # --- views ------------------------------------------------------------------------------------
 
@@ -390,21 +379,14 @@ class KVManager:
         self.disk.clear()
         return self.cache.num_pages == 0
 
-    def check_waiting(self, waiting: Sequence[Request], in_flight: Iterable[Fetch]) -> None:
+    def check_waiting(self, waiting: Sequence[Request], steps: Collection[int]) -> None:
         """Raise IntegrityError unless blocks of swap space and disk are held by these requests and steps."""
         self.swap.check_integrity(waiting)
-        self.disk.check_integrity([r.kv.fetch for r in waiting if r.kv.fetch is not None] + [*in_flight])
+        self.disk.check_waiting(waiting, steps)
 
     def check_integrity(self, running: Iterable[Request]) -> None:
         """Raise IntegrityError unless counts, locks and tables agree. O(pages)."""
         check_tables(self, running)
-
-
-def manager_of(config: SchedulerConfig, page_file: PageFile | None = None) -> KVManager:
-    """The manager of a model with these numbers."""
-    swap = SwapSpace(config.num_swap_pages, config.swap_page_s)
-    caching = config.enable_prefix_caching
-    return KVManager(specs_of(config), config.num_pages, config.page_size, caching, swap, page_file)
 
 
 def _copy(kv: KVState) -> KVState:

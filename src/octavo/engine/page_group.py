@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from octavo.config.scheduler import SchedulerConfig
+
 if TYPE_CHECKING:
+    from octavo.engine.page_pool import PagePool
+    from octavo.engine.prefix_cache import PrefixCache
     from octavo.engine.request import Request
-    from octavo.engine.start import Start
+    from octavo.engine.sources import Start
     from octavo.engine.step_builder import StepBuilder
     from octavo.engine.step_plan import RowStep, StepPlan
+
+_GROUPS = "octavo.engine.groups"
 
 NO_PAGE = -1
 """In a page table: the request has released this page, which was behind its window. In SlidingPages.of:
@@ -23,6 +32,23 @@ class AdmitStatus(Enum):
     NOW = 0
     LATER = 1
     NO_ROOM = 2
+
+
+@dataclass(slots=True, eq=False)
+class EncoderOutput:
+    """Keys and values of one encoder input.
+
+    Attributes:
+        key: names the input (and whoever may share it).
+        users: running requests that read it.
+        written: a result has confirmed the step in which the encoder computed it. Until then only
+            requests of that very step may share it: should the step fail, all of them end.
+    """
+
+    key: str | None
+    pages: tuple[int, ...]
+    users: int = 0
+    written: bool = False
 
 
 class PageGroup:
@@ -155,3 +181,13 @@ class PageGroup:
 
     def check(self, running: Sequence[Request]) -> None:
         """Raise IntegrityError unless the group's state and these requests agree. O(pages)."""
+
+
+def groups_of(config: SchedulerConfig, pool: PagePool, cache: PrefixCache) -> tuple[PageGroup, ...]:
+    """Who keeps what the layers of a model with these numbers need beyond tables, tree and pool.
+
+    Each file of engine/groups/ says it by its group_of(), with these arguments; nothing else lists them.
+    """
+    files = sorted(file.name for file in pkgutil.iter_modules(importlib.import_module(_GROUPS).__path__))
+    found = [importlib.import_module(f"{_GROUPS}.{name}").group_of(config, pool, cache) for name in files]
+    return tuple(group for group in found if group is not None)

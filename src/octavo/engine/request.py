@@ -6,20 +6,22 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
 if TYPE_CHECKING:
-    from octavo.engine.cross_pages import EncoderOutput
-    from octavo.engine.disk_tier import Fetch
+    from octavo.engine.page_group import EncoderOutput
     from octavo.engine.prefix_cache import Node
+    from octavo.engine.scheduler import Scheduler
     from octavo.engine.step_plan import RowStep
 
 STOP, LENGTH, ABORT, ERROR = "stop", "length", "abort", "error"
 """Finish reasons: a stop token or string, a limit of length, the caller, a failure (see stop_reason)."""
 ABSENT = "absent"
 """Of a completion that does not exist: a beam search under limits found fewer than n."""
+ORDER = attrgetter("order")
 
 
 class RequestState(Enum):
@@ -77,6 +79,12 @@ class Cohort:
     def take_back(self, request: Request, step: RowStep) -> None:
         """This step of the request was not executed; the scheduler plans it again."""
         request.num_in_flight -= step.sample
+
+    def sampled(
+        self, scheduler: Scheduler, request: Request, token: SampledToken, now: float
+    ) -> list[RequestUpdate]:
+        """It has its next token. Asked of those who fork: they decide together what follows."""
+        return []
 
     def updates(self, request: Request) -> list[RequestUpdate]:
         """The updates that tell the caller of the request's end."""
@@ -177,14 +185,13 @@ class KVState:
         arriving: the first pages are copied in by a step that has not been confirmed.
         cache_node: deepest node of the prefix cache in use, locked while it runs.
         num_cached_pages: leading pages of the table that the cache has been offered.
-        num_released_pages: leading pages behind the window that it has released (engine.windows).
-        num_unseen_pages: leading pages out of the sliding-window layers' window (engine.sliding_pages).
+        num_released_pages: leading pages behind the window that it has released (groups.windows).
+        num_unseen_pages: leading pages out of the sliding-window layers' window (groups.sliding_pages).
         cross: pages of the encoder's keys and values, while it runs.
         swapped, num_swapped_tokens: blocks of the swap space that hold its first tokens' KV (as far as the
             next one sees it), while it waits; swapping: the step that fills them has not been confirmed.
         swap_in: (block, page) pairs that its first step copies.
-        fetch: what the disk holds of its prefix, while it waits; load_in: (block, page) pairs of that,
-            which its first step copies.
+        load_in: (block, page) pairs of what the disk holds of its prefix, which its first step copies.
     """
 
     num_computed_tokens: int = 0
@@ -201,7 +208,6 @@ class KVState:
     num_swapped_tokens: int = 0
     swapping: bool = False
     swap_in: tuple[tuple[int, int], ...] = ()
-    fetch: Fetch | None = None
     load_in: tuple[tuple[int, int], ...] = ()
 
     def leave(self) -> None:

@@ -6,17 +6,14 @@ from bisect import insort
 from collections import deque
 from dataclasses import replace
 
-from octavo.config import MAX_IN_FLIGHT, SchedulerConfig
-from octavo.engine.beams import ORDER, BeamGroup, assign_tables
+from octavo.config.scheduler import MAX_IN_FLIGHT, SchedulerConfig
+from octavo.engine.admission import PrefixesInProgress, QueueOrder, without
 from octavo.engine.budget import TokenBudget
-from octavo.engine.disk_tier import PageFile
 from octavo.engine.integrity import check_queues
-from octavo.engine.kv_manager import Growth, KVManager, manager_of
+from octavo.engine.kv_manager import Growth, KVManager
 from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError, ensure
-from octavo.engine.queue_order import QueueOrder, without
-from octavo.engine.request import ABORT, ERROR, Request, RequestState, RequestUpdate, update_of
-from octavo.engine.sharing import PrefixesInProgress
+from octavo.engine.request import ABORT, ERROR, ORDER, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, in_turns, take_back
 from octavo.engine.step_plan import RowStep, StepPlan, StepResult
 from octavo.params import SampledToken
@@ -72,11 +69,9 @@ class Scheduler:
         preempted earlier than without.
     """
 
-    def __init__(
-        self, config: SchedulerConfig, kv: KVManager | None = None, page_file: PageFile | None = None
-    ) -> None:
+    def __init__(self, config: SchedulerConfig, kv: KVManager | None = None) -> None:
         self.config = config
-        self.kv = kv or manager_of(config, page_file)
+        self.kv = kv or KVManager(config)
         self.queue_order = QueueOrder(config.scheduling_policy, config.fair_share, self.kv)
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
         self.running: list[Request] = []  # both in order (priority, arrival)
@@ -103,7 +98,7 @@ class Scheduler:
         """End a request in any state; ended ones stay as they are."""
         if not request.finished:
             request.finish_reason = ABORT
-            self._finish(request, now)
+            self.finish(request, now)
 
     def name_free_rows(self) -> None:
         """Free all free rows in the next plan: the executor may remember them from another scheduler."""
@@ -151,7 +146,7 @@ class Scheduler:
             for victim in step.swapped:
                 self.kv.swap.forget(victim)  # nothing is executed, so nothing is saved
             return None
-        return step.build(self._next_step, tuple(self._freed), self.kv.disk.next_saves())
+        return step.build(self._next_step, tuple(self._freed), self.kv.disk)
 
     def _continue(self, requests: list[tuple[Request, int]], step: StepBuilder) -> None:
         """Place running requests while budget is left."""
@@ -298,8 +293,8 @@ class Scheduler:
                 updates.append(replace(update_of(request), prompt_logprobs=scores))
             if step.sample:
                 request.num_in_flight -= 1
-                if isinstance(request.group, BeamGroup):  # the search decides, not the draw
-                    updates += self._beam_sampled(request.group, request, tokens[0], now)
+                if request.group.forks:  # the search decides, not the draw
+                    updates += request.group.sampled(self, request, tokens[0], now)
                     continue
                 drafts = result.drafts.get(step.row, ()) if result.drafts else ()
                 update = self._sampled(request, tokens, drafts, now)
@@ -319,40 +314,20 @@ class Scheduler:
         request.kv.num_scheduled_tokens = request.kv.num_computed_tokens = computed
         self.kv.trim(request)
 
-    def _beam_sampled(
-        self, group: BeamGroup, member: Request, token: SampledToken, now: float
-    ) -> list[RequestUpdate]:
-        """A beam has its candidates. When all have theirs, the search decides and tables are assigned."""
-        owner = group.owner
-        self._note_token(owner, now)
-        if not group.receive(member, token.top):
-            return []
-        if owner.kv.num_computed_tokens == owner.num_prompt_tokens:
-            self.kv.publish(owner)  # while nobody shares it
-        beams = group.decide()
-        if not beams:
-            group.conclude()
-            self._finish(owner, now)
-            updates = group.updates(owner)
-            self.num_generated_tokens += sum(len(update.tokens) for update in updates)
-            return updates
-        assign_tables(group, beams, self.kv, self.running)
-        return []
-
     def _sampled(
         self, request: Request, tokens: tuple[SampledToken, ...], drafts: tuple[int, ...], now: float
     ) -> RequestUpdate:
-        self._note_token(request, now)
+        self.note_token(request, now)
         taken = request.append(tokens)
         self.num_generated_tokens += len(taken)
         if request.finish_reason is not None:
-            self._finish(request, now)
+            self.finish(request, now)
         elif drafts and request.state is RequestState.RUNNING and request.num_in_flight == 0:
             # No token beyond the last one that may be generated is worth computing.
             self._drafts[request] = drafts[: request.max_total_tokens - len(request.token_ids) - 1]
         return update_of(request, taken)
 
-    def _note_token(self, request: Request, now: float) -> None:
+    def note_token(self, request: Request, now: float) -> None:
         metrics = request.metrics
         if metrics.first_token_time is None:
             metrics.first_token_time = now
@@ -378,10 +353,10 @@ class Scheduler:
     def _fail(self, request: Request, message: str, now: float) -> list[RequestUpdate]:
         request = request.group.owner_of(request)
         request.finish_reason, request.stop_reason = ERROR, message
-        self._finish(request, now, publish=False)
+        self.finish(request, now, publish=False)
         return request.group.updates(request)
 
-    def _finish(self, request: Request, now: float, publish: bool = True) -> None:
+    def finish(self, request: Request, now: float, publish: bool = True) -> None:
         if request.state is RequestState.RUNNING:
             self._leave(request, publish)
         else:
@@ -414,4 +389,4 @@ class Scheduler:
         """Raise IntegrityError unless rows, queues and pages agree. O(pages + requests)."""
         self.kv.check_integrity(self.running)
         check_queues(self.config, self.running, self.waiting, self._free_rows, self._freed)
-        self.kv.check_waiting(self.waiting, (f for flight in self._in_flight for f in flight.fetches))
+        self.kv.check_waiting(self.waiting, [flight.plan.step_id for flight in self._in_flight])

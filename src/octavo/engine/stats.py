@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from octavo.engine.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +69,36 @@ class Snapshot:
     used: int
     shared: int
     rows: tuple[RowState, ...]
+
+
+def stats_of(scheduler: Scheduler, steps: int) -> EngineStats:
+    """After so many steps."""
+    cache, disk = scheduler.kv.cache, scheduler.kv.disk
+    return EngineStats(
+        running=len(scheduler.running),
+        waiting=len(scheduler.waiting),
+        kv_usage=scheduler.kv.usage(),
+        preemptions=scheduler.num_preemptions,
+        prefix_queries=cache.query_tokens,
+        prefix_hits=cache.hit_tokens,
+        prompt_tokens=scheduler.num_prompt_tokens,
+        generated_tokens=scheduler.num_generated_tokens,
+        steps=steps,
+        external_prefix_queries=disk.query_tokens,
+        external_prefix_hits=disk.hit_tokens,
+    )
+
+
+def snapshot_of(scheduler: Scheduler) -> Snapshot:
+    """What pages and rows hold. O(pages)."""
+    kv, last = scheduler.kv, scheduler.counts_of_last_step()
+    in_tree = {page for node in kv.cache.nodes() for page in node.pages}
+    pages = Counter(
+        min(references - (page in in_tree), 2) if references else -1
+        for page, references in enumerate(map(kv.pool.references, range(kv.pool.num_pages)))
+    )
+    rows = [
+        RowState(r.row, r.request_id, r.index, len(r.token_ids), r.kv.num_computed_tokens, last.get(r, 0))
+        for r in scheduler.running
+    ]
+    return Snapshot(pages[-1], pages[0], pages[1], pages[2], tuple(rows))

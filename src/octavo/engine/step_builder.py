@@ -6,27 +6,25 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from octavo.engine.cross_pages import EncoderOutput
-from octavo.engine.disk_tier import Fetch
 from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
-from octavo.engine.page_group import PageGroup
+from octavo.engine.page_group import EncoderOutput, PageGroup
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import Request
-from octavo.engine.step_plan import EncoderInput, NewRow, PageSave, RowStep, StepPlan
+from octavo.engine.sources import Tier
+from octavo.engine.step_plan import EncoderInput, NewRow, RowStep, StepPlan
 
 
 @dataclass(slots=True)
 class InFlight:
     """A step that was submitted and has no result yet: its plan, the requests of plan.steps, how often each
     had been preempted then (if that has grown, its pages were taken), the encoder outputs that the step
-    computes, the requests whose pages it copies to swap space, and what it reads from disk."""
+    computes, and the requests whose pages it copies to swap space."""
 
     plan: StepPlan
     requests: tuple[Request, ...]
     preemptions: tuple[int, ...]
     encoder_outputs: tuple[EncoderOutput, ...] = ()
     swapped: tuple[Request, ...] = ()
-    fetches: tuple[Fetch, ...] = ()
 
     def confirmed(self, kv: KVManager) -> None:
         """The step was executed, so what it wrote and copied can be used."""
@@ -34,18 +32,14 @@ class InFlight:
             output.written = True
         for victim in self.swapped:
             victim.kv.swapping = False
-        self._release(kv)
+        kv.disk.executed(self.plan.step_id)
 
     def failed(self, kv: KVManager) -> None:
         """The step failed at an unknown point: what it was to save counts as lost."""
         for victim in self.swapped:
             kv.swap.forget(victim)
-        self._release(kv)
+        kv.disk.executed(self.plan.step_id)
         kv.disk.abandon(self.plan.saves)
-
-    def _release(self, kv: KVManager) -> None:
-        for fetch in self.fetches:
-            kv.disk.release(fetch)
 
 
 def decode_step(
@@ -201,19 +195,16 @@ class StepBuilder:
                 request.num_in_flight -= 1
                 self.num_sampled -= 1
 
-    def build(self, step_id: int, freed_rows: tuple[int, ...], saves: tuple[PageSave, ...] = ()) -> InFlight:
+    def build(self, step_id: int, freed_rows: tuple[int, ...], disk: Tier) -> InFlight:
         swaps_in: list[tuple[int, int]] = []
         loads: list[tuple[int, int]] = []
-        fetches: list[Fetch] = []
         for request in self._new_rows:  # requests that enter: what their first step copies in
             request.enters = False
             swaps_in += request.kv.swap_in
             loads += request.kv.load_in
             request.kv.swap_in = request.kv.load_in = ()
-            if request.kv.fetch is not None:
-                fetches.append(request.kv.fetch)
-                request.kv.fetch = None
             request.group.start(request.row)
+        disk.enter(step_id, self._new_rows)
         swaps_out = tuple([pair for pairs in self.swapped.values() for pair in pairs])
         plan = StepPlan(
             step_id,
@@ -223,7 +214,7 @@ class StepBuilder:
             tuple(self._copies.values()),
             swaps_out,
             tuple(swaps_in),
-            saves,
+            disk.next_saves(),
             tuple(loads),
         )
         for group in self._groups:
@@ -231,7 +222,7 @@ class StepBuilder:
         requests = tuple(self._steps)
         preemptions = tuple([r.metrics.num_preemptions for r in requests])
         outputs, swapped = tuple(self.encoder_outputs), tuple(self.swapped)
-        return InFlight(plan, requests, preemptions, outputs, swapped, tuple(fetches))
+        return InFlight(plan, requests, preemptions, outputs, swapped)
 
     def _new_row(self, request: Request) -> NewRow:
         encoder, output = None, request.kv.cross

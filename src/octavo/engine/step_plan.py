@@ -72,7 +72,7 @@ class RowStep:
         sample: the last computed token is the last known one, so a next token is drawn after it.
         drafts: draft tokens, the last len(drafts) of the count; they are not yet the row's own.
         sliding_pages, copied_sliding_page: the sliding pages of `pages` and `copied_page`, where the
-            sliding-window layers have pages of their own (engine.sliding_pages). A page behind the window may
+            sliding-window layers have pages of their own (groups.sliding_pages). A page behind the window may
             have none (NO_PAGE), and is not read.
     """
 

@@ -17,6 +17,7 @@ from octavo.beam_search import sampling_params
 from octavo.bench.workload import percentile, random_prompts
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
+from octavo.engine.beams import BeamSearches
 from octavo.engine.core import EngineCore
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import OctavoError
@@ -281,7 +282,7 @@ def sharing(
     wish = sampling_params(BeamSearchParams(beam_width=beams, max_tokens=new_tokens, ignore_eos=True))
     shared, copied = [], []
     for prompt in random_prompts(rounds, prompt_tokens, loaded.model.vocab_size, seed=3):
-        core = EngineCore(Admission(config, beam_search=BeamSearch), loaded.runner)
+        core = EngineCore(Admission(config, beam_search=BeamSearches(BeamSearch)), loaded.runner)
         core.add_request("beams", prompt, wish)
         most = (0, 0)
         while core.has_unfinished():

@@ -6,10 +6,10 @@ Nothing else uses them. Each leaves everything but the one idea as it is: same r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from octavo.config import SchedulerConfig
 from octavo.engine.kv_manager import Growth, KVManager
-from octavo.engine.page_groups import SELF
 from octavo.engine.page_pool import ensure
 from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
@@ -56,8 +56,8 @@ class StaticScheduler(Scheduler):
             self.num_generated_tokens -= padding
         return found
 
-    def _finish(self, request: Request, now: float, publish: bool = True) -> None:
-        super()._finish(request, now, publish)
+    def finish(self, request: Request, now: float, publish: bool = True) -> None:
+        super().finish(request, now, publish)
         self._batch.pop(request, None)
 
 
@@ -73,7 +73,7 @@ class ContiguousKV(KVManager):
     def __init__(self, config: SchedulerConfig) -> None:
         if config.sliding_window is not None:
             raise UnsupportedError("slabs are for models whose layers share pages", "model")
-        super().__init__((SELF,), config.num_pages, config.page_size, enable_prefix_caching=False)
+        super().__init__(replace(config, enable_prefix_caching=False))
         self.slab_pages = -(-config.max_model_len // config.page_size)
         count = config.num_pages // self.slab_pages
         self._every = self.pool.allocate(config.num_pages)

@@ -6,13 +6,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from octavo.config.scheduler import SchedulerConfig
+from octavo.engine.groups.windows import Window
 from octavo.engine.page_group import NO_PAGE, PageGroup
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.request import Request
-from octavo.engine.windows import Window
 
 if TYPE_CHECKING:
-    from octavo.engine.start import Start
+    from octavo.engine.prefix_cache import PrefixCache
+    from octavo.engine.sources import Start
     from octavo.engine.step_plan import RowStep, StepPlan
 
 
@@ -237,3 +239,11 @@ class SlidingPages(PageGroup):
             ensure(has or not count, f"page {page} is seen, and its sliding page is missing")
             ensure((has and not count) == (page in self._idle), f"page {page} is idle, or is not")
             ensure(not has or self._pool.references(page) > 0, f"page {page} is free, and has a sliding page")
+
+
+def group_of(config: SchedulerConfig, pool: PagePool, cache: PrefixCache) -> SlidingPages | None:
+    """Where some layers have a window, and others see everything."""
+    if config.sliding_window is None:
+        return None
+    window = Window(config.sliding_window, config.page_size, config.sliding_pages_at_a_time)
+    return SlidingPages(window, pool, config.num_sliding_pages, config.enable_prefix_caching)

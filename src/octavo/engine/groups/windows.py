@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.page_group import NO_PAGE, PageGroup
 from octavo.engine.page_pool import PagePool, ensure
 from octavo.engine.prefix_cache import PrefixCache
@@ -131,3 +132,11 @@ class Windows(PageGroup):
     def check(self, running: Sequence[Request]) -> None:
         alone = {request for request in running if not request.group.forks}
         ensure(set(self.running) == alone, "a request with a window is lost or has ended")
+
+
+def group_of(config: SchedulerConfig, pool: PagePool, cache: PrefixCache) -> Windows | None:
+    """Where every layer has a window."""
+    if config.window is None:
+        return None
+    window = Window(config.window, config.page_size, config.pages_at_a_time)
+    return Windows(window, pool, cache, config.enable_prefix_caching)

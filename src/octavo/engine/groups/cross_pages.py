@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from octavo.engine.page_group import AdmitStatus, PageGroup
+from octavo.config.scheduler import SchedulerConfig
+from octavo.engine.page_group import AdmitStatus, EncoderOutput, PageGroup
 from octavo.engine.page_pool import PagePool, ensure
 
 if TYPE_CHECKING:
+    from octavo.engine.prefix_cache import PrefixCache
     from octavo.engine.request import Request
     from octavo.engine.step_builder import StepBuilder
-
-
-@dataclass(slots=True, eq=False)
-class EncoderOutput:
-    """Keys and values of one encoder input.
-
-    Attributes:
-        key: names the input (and whoever may share it).
-        users: running requests that read it.
-        written: a result has confirmed the step in which the encoder computed it. Until then only
-            requests of that very step may share it: should the step fail, all of them end.
-    """
-
-    key: str | None
-    pages: tuple[int, ...]
-    users: int = 0
-    written: bool = False
 
 
 class CrossPages(PageGroup):
@@ -105,3 +89,8 @@ class CrossPages(PageGroup):
         ensure(set(counted) == set(self._outputs.values()), "an encoder output is lost or nobody's")
         for key, output in self._outputs.items():
             ensure(output.key == key and output.users == counted[output], "an encoder output is miscounted")
+
+
+def group_of(config: SchedulerConfig, pool: PagePool, cache: PrefixCache) -> CrossPages | None:
+    """Where the model has an encoder."""
+    return CrossPages(pool, config.page_size) if config.max_encoder_len else None
