@@ -4,6 +4,7 @@ so that an import inside a function or under TYPE_CHECKING counts as well."""
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,6 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "spec",
         "models",
         "sampling",
-        "layers",
         "quant",
         "kernels",
         "checkpoints",
@@ -51,6 +51,36 @@ DOORS = {
 }
 ROOF = ("", "__main__")  # the package itself, which names what is in the rooms
 TORCH_ROOMS = ("kernels/cuda",)
+
+# What is read first, in the order of docs/core.md: one chat request, full pages, the ops in NumPy, llama. All
+# else is an appendix, found by a registry or given as an argument.
+_READ_FIRST = """
+    errors checks params params.declare params.sampling params.outputs params.structured params.beams
+    params.bias config.scheduler engine.request engine.step_plan engine.scheduler engine.budget
+    engine.step_builder engine.admission engine.continuation engine.core engine.stats engine.page_pool
+    engine.page_keys engine.prefix_cache engine.page_group engine.sources engine.kv_manager
+    engine.integrity runtime.runner runtime.states kernels.ops kernels.types kernels.operations
+    kernels.forward_batch kernels.backend kernels.reference kernels.reference_math kernels.reference_kv
+    kernels.trees models.families.llama models.parts models.registry models.layers
+    models.rotary sampling.sampler sampling.sampling_batch sampling.logits sampling.distribution
+    sampling.noise sampling.elementary server.openai.chat server.openai.body server.openai.shapes
+    server.openai.fields server.openai.sampling server.openai.structured server.openai.answers
+    server.openai.logprobs server.generation server.sse server.state server.engine server.errors
+"""
+CORE = tuple(f"octavo.{name}" for name in _READ_FIRST.split())
+MOST_CORE_LINES = 10_000
+# What the core imports all the same, each with its reason. None is added without one being taken away.
+BESIDE_CORE = {
+    "octavo.checkpoints.base": "a family reads a checkpoint; how files hold one is an appendix",
+    "octavo.models.config": "numbers of any family, of which llama has few",
+    "octavo.models.loader": "weights by name, whatever their format",
+    "octavo.kernels.weight": "the layouts of weights, most of them quantized",
+    "octavo.kernels.program": "a captured forward: the reference takes only its signature",
+    "octavo.kernels.draws": "what compiled samplers take; sampling names the same dtypes",
+    "octavo.sampling.sampling_rows": "what rows ask of the sampler: penalties, limits, grammars",
+    "octavo.server.apis": "the registry of endpoints, of which each says its rules",
+    "octavo.server.openai.reading": "the door to tools and reasoning",
+}
 Import = tuple[str, int]
 
 
@@ -166,6 +196,66 @@ def test_torch_stays_in_its_rooms() -> None:
         if imported.split(".")[0] in ("torch", "triton", "transformers")
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def own_modules(tree: ast.AST) -> set[str]:
+    """The modules of ours that are imported anywhere in a tree, under TYPE_CHECKING too.
+
+    `from octavo.kernels import trees` is octavo.kernels.trees, where that is a file.
+    """
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if file_of(name).is_file() else str(node.module) for name in names}
+    return {name for name in found if name.startswith("octavo.")}
+
+
+def file_of(module: str) -> Path:
+    path = SOURCE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def core_tree(module: str) -> ast.AST:
+    return ast.parse(file_of(module).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_imports_itself_alone(module: str) -> None:
+    wrong = own_modules(core_tree(module)) - {*CORE, *BESIDE_CORE}
+    assert not wrong, "an appendix; give it as an argument, find it by a registry, or know it by a protocol"
+
+
+def test_the_core_is_read_in_an_afternoon() -> None:
+    lines = sum(len(file_of(module).read_text("utf-8").splitlines()) for module in CORE)
+    assert lines <= MOST_CORE_LINES
+    used = set[str]().union(*(own_modules(core_tree(module)) for module in CORE))
+    assert used >= set(BESIDE_CORE), "what nobody imports any more needs no excuse"
+
+
+def test_the_page_of_the_core_reads_it_in_order() -> None:
+    page = (SOURCE.parents[1] / "docs" / "core.md").read_text("utf-8")
+    named = re.findall(r"^\d+\. `([\w/]+)\.py`", page, re.MULTILINE)
+    assert tuple("octavo." + name.removesuffix("/__init__").replace("/", ".") for name in named) == CORE
+
+
+@pytest.mark.parametrize(
+    ("statement", "imported"),
+    [
+        ("from octavo.engine.beams import BeamGroup", {"octavo.engine.beams"}),
+        ("def f():\n    from octavo.engine.groups import windows", {"octavo.engine.groups.windows"}),
+        ("if TYPE_CHECKING:\n    from octavo.server.metrics import Metrics", {"octavo.server.metrics"}),
+        ("from octavo.config import SchedulerConfig", {"octavo.config"}),
+        ("from octavo import checks, llm", {"octavo.checks", "octavo.llm"}),
+        ("import octavo.llm", {"octavo.llm"}),
+        ("from octavo import __version__\nimport numpy", set()),
+    ],
+)
+def test_the_judge_of_the_core_sees(statement: str, imported: set[str]) -> None:
+    assert own_modules(ast.parse(statement)) == imported
+    assert imported & {*CORE, *BESIDE_CORE} <= {"octavo.checks"}
 
 
 def _is_stdlib(module: str) -> bool:
