@@ -10,8 +10,9 @@ import pytest
 from octavo.beam_search import sampling_params
 from octavo.engine_args import EngineArgs
 from octavo.errors import InvalidRequestError
+from octavo.llm import as_list
 from octavo.params import BeamSearchParams, SamplingParams
-from octavo.prompts import as_list, prompt_ids
+from octavo.prompts import prompt_ids
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ class LLM:
         Raises:
             InvalidRequestError: a prompt or parameter is wrong; nothing was generated.
         """
-        return self._run(_as_list(prompts), sampling_params, use_tqdm, priority)
+        return self._run(as_list(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
         self,
@@ -146,7 +146,7 @@ class LLM:
             InvalidRequestError: a prompt is wrong, so many beams need more rows or pages than there are, or
                 sampling_params asks for what a search cannot do.
         """
-        outputs = self._run(_as_list(prompts), beam_sampling_params(params, sampling_params), use_tqdm)
+        outputs = self._run(as_list(prompts), beam_sampling_params(params, sampling_params), use_tqdm)
         return [output_of(output, params) for output in outputs]
 
     def embed(
@@ -163,7 +163,7 @@ class LLM:
         """
         wanted = pooling_params or PoolingParams()
         wanted.check(self._loaded.embedding_size)
-        outputs = self._run(_as_list(prompts), wanted.sampling(), use_tqdm)
+        outputs = self._run(as_list(prompts), wanted.sampling(), use_tqdm)
         return [
             EmbeddingRequestOutput(
                 output.request_id,
@@ -333,7 +333,7 @@ class LLM:
         return self._alone(self._core.reset_prefix_cache)
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many, as a list: [1, 2] is one prompt of two ids, [[1, 2]] a list of one."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
