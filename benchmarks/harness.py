@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -203,11 +204,26 @@ def commit() -> str:
     )
 
 
+FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\s\"']+/)+")
+"""Of an absolute path, all but its last name; an address (http://...) has none."""
+
+
+def without_folders(value: Any) -> Any:
+    """The same with PATH for the folders of absolute paths: whoever reads a result has others."""
+    if isinstance(value, str):
+        return FOLDERS.sub("PATH/", value)
+    if isinstance(value, Mapping):
+        return {key: without_folders(each) for key, each in value.items()}
+    return [without_folders(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 def report(name: str, command: list[str], body: Mapping[str, Any]) -> dict[str, Any]:
-    """A result with its origin."""
+    """A result with its origin. Its command and settings name no folder of this machine."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    origin = {"benchmark": name, "date": now, "commit": commit(), "command": " ".join(command)}
-    return {**origin, "machine": machine(), **body}
+    origin = {"benchmark": name, "date": now, "commit": commit()}
+    origin["command"] = without_folders(" ".join(command))
+    settings = {"settings": without_folders(body["settings"])} if "settings" in body else {}
+    return {**origin, "machine": machine(), **body, **settings}
 
 
 def write(result: Mapping[str, Any]) -> Path:

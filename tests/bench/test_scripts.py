@@ -91,6 +91,27 @@ def test_a_noisy_machine_marks_the_table(spread: float, marked: list[str]) -> No
     assert ("NOISY" in text) is bool(marked)
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (
+            "peers --python llama.cpp=/opt/avx2/bin/python --write",
+            "peers --python llama.cpp=PATH/python --write",
+        ),
+        (
+            "load http://127.0.0.1:8000/v1 ~/.cache/octavo/a.gguf",
+            "load http://127.0.0.1:8000/v1 ~/.cache/octavo/a.gguf",
+        ),
+        ("benchmarks/peers results/a.json /tmp", "benchmarks/peers results/a.json /tmp"),
+    ],
+)
+def test_a_result_names_no_folder_of_the_machine(given: str, kept: str) -> None:
+    harness = script("harness")
+    result = harness.report("x", given.split(), {"settings": {"python": "/a/b/python", "repeat": 5}})
+    assert result["command"] == kept
+    assert result["settings"] == {"python": "PATH/python", "repeat": 5}
+
+
 class TestTuning:
     """With engines whose rates are made up."""
 
