@@ -149,7 +149,7 @@ class EngineRequest:
 
     request_id: str
     prompt_token_ids: list[int]
-    params: SamplingParams = SamplingParams()  # noqa: RUF009 (frozen)
+    params: SamplingParams = SamplingParams()  # noqa: RUF009 - frozen, so all may share it
     priority: int = 0
     prompt: str | None = None
     encoder_prompt: str | None = None
