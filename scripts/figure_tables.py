@@ -125,13 +125,14 @@ def roofline(field: str, work: str = "decode", size: int = 1, context: range = r
 
 
 def at_context(tokens: int) -> Row:
-    """Decoding of one stream after so many tokens, beside what the memory allows."""
-    fields = ("bandwidth_share", "rate", "bound_rate", "bandwidth")
+    """Decoding of one stream after so many tokens, beside what memory and the kernels in a cache allow."""
+    fields = ("share", "rate", "bound_rate", "limit", "bandwidth_share", "bandwidth")
     return Row(
-        f"SmolLM2, 1 stream at {tokens:,} tokens, int16 KV: share of what that memory allows",
+        f"SmolLM2, 1 stream at {tokens:,} tokens, int16 KV: share of what memory and one row's kernels allow",
         "roofline-smollm2",
         tuple(roofline(field, context=range(tokens, tokens + 64)) for field in fields),
-        ("{0:.0%}: {1:.0f} of {2:.0f} tok/s at {3:GB} a second",), ROOFLINE, least=0.85, bound="{:.0%}",
+        ("{0:.0%}: {1:.0f} of {2:.0f} tok/s ({3}); {4:.0%} of the memory's {5:GB} a second",), ROOFLINE,
+        least=0.85, bound="{:.0%}",
     )  # fmt: skip
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from octavo.bench.calibrate import Machine, best_time, calibrate, random_weight, tile_rate
+from octavo.bench.calibrate import (
+    Machine,
+    best_time,
+    calibrate,
+    decode_attention_rate,
+    layout_of,
+    random_weight,
+    tile_rate,
+    with_rows,
+)
 from octavo.bench.driver import Driver
-from octavo.bench.roofline import Meter, ModelCost, cost_of
+from octavo.bench.roofline import Meter, ModelCost, attention_of, cost_of
 from octavo.checkpoints.gguf import GGUFCheckpoint
 from octavo.errors import UnsupportedError
 from octavo.kernels.ops import (
@@ -159,7 +169,15 @@ def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> N
         swept.append(nbytes)
         return 1e9 * 2.0 ** len(swept)
 
-    lines = Meter(driver, found, machine, 3, 1, sweep).lines([20], [1, 3], [40])
+    asked: list[int] = []
+
+    def decoding(rows: int) -> Machine:
+        """So fast a tile that no step waits for arithmetic, and a slower attention for more rows."""
+        asked.append(rows)
+        return replace(machine, tile_rate=1e15, attention_rate=1e15 / rows)
+
+    lines = Meter(driver, found, machine, 3, 1, sweep, decoding).lines([20], [1, 3], [40])
+    assert asked == [1, 3, 1]
     assert [(row.work, row.size, row.context) for row in lines] == [
         ("prompt", 20, 10), ("decode", 1, 17), ("decode", 3, 17), ("decode", 1, 41)
     ]  # fmt: skip
@@ -167,6 +185,9 @@ def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> N
     assert [row.bandwidth for row in lines] == [machine.bandwidth, 4e9, 16e9, 64e9]
     for row, moved in zip(lines[1:], swept[::2], strict=True):
         assert row.bandwidth_share == pytest.approx(moved / row.bandwidth * row.rate / row.size)
+    for row in lines[1:]:
+        assert row.limit == "memory"
+        assert row.share == pytest.approx(row.bandwidth_share)
     for row in lines:
         assert row.share == pytest.approx(row.rate / row.bound_rate)
         assert row.limit in ("memory", "compute")
@@ -180,6 +201,33 @@ def test_the_reference_has_no_roofline() -> None:
 
 def test_a_tile_can_be_timed_anywhere() -> None:
     assert tile_rate(ReferenceBackend(), Layout.U4, seconds=0.0) > 0
+
+
+@pytest.mark.parametrize(("bits", "layout"), [(4.5, Layout.U4), (6.6, Layout.S8), (16.0, Layout.F32)])
+def test_a_model_is_measured_by_the_layout_it_stores(bits: float, layout: Layout) -> None:
+    assert layout_of(bits) is layout
+
+
+def test_what_few_rows_get_is_measured_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which every replay takes a millisecond: rates are what was counted, times 1000."""
+    monkeypatch.setattr("octavo.bench.calibrate.best_time", lambda run, seconds: (run(), 1e-3)[1])
+    backend, kv = ReferenceBackend(), KVSpec(1, 32, 16, "f32")
+    spec = AttentionSpec(2, 1, 32, 16, 1.0)
+    windowed = AttentionSpec(2, 1, 32, 16, 1.0, window=100)
+    monkeypatch.setattr("octavo.bench.calibrate.ATTENTION_REPEATS", 3)
+    assert decode_attention_rate(backend, spec, kv) == pytest.approx(3 * 2 * 48 * 1024 * 1e3)
+    assert decode_attention_rate(backend, windowed, kv) == pytest.approx(3 * 2 * 48 * 100 * 1e3)
+    monkeypatch.setattr("octavo.bench.calibrate.tile_rate", lambda backend, layout, seconds, rows: 7.0 * rows)
+    found = with_rows(MACHINE, backend, 4.5, (spec, kv), 5)
+    assert (found.tile_rate, found.bandwidth) == (35.0, MACHINE.bandwidth)
+    assert found.attention_rate == pytest.approx(3 * 2 * 48 * 1024 * 1e3)
+
+
+def test_attention_is_taken_from_the_program(driver: Driver) -> None:
+    loaded = driver.loaded
+    spec, kv = attention_of(loaded.model, loaded.backend, "f16")
+    assert (spec.num_heads, spec.num_kv_heads, spec.head_dim) == (9, 3, 64)
+    assert (kv.num_kv_heads, kv.head_dim, kv.dtype) == (3, 64, "f16")
 
 
 def test_random_weights_are_centred() -> None:

@@ -5,6 +5,8 @@ bytes a step = what the linears and the head read, as the file stores it + sum(c
 MACs a step  = tokens x linears + sampled rows x head, and apart from these the attention's
 least time   = max(bytes / bandwidth, MACs / tile rate + attention's MACs / its rate)
 bandwidth    = of a buffer as large as the step's bytes, read over and over: caches keep a part of both
+rates        = of a step that decodes: what its tile does at as many rows, and its attention with a query a
+               sequence, on weights and KV that stay in a cache (calibrate.with_rows)
 
 The work is counted from the recorded program of the model, so any family is.
 """
@@ -19,7 +21,7 @@ from octavo.bench.calibrate import Machine
 from octavo.bench.driver import Driver, Run
 from octavo.bench.workload import random_prompts
 from octavo.checkpoints.base import Checkpoint
-from octavo.kernels.ops import Backend, Limits, PackedWeight, Rows
+from octavo.kernels.ops import AttentionSpec, Backend, KVSpec, Limits, PackedWeight, Rows
 from octavo.kernels.program import Call, record
 from octavo.models.registry import Model
 
@@ -27,6 +29,8 @@ DECODE_PROMPT = 16
 """Tokens of the prompts that batches decode after: short, so that weights are what is read."""
 Sweep = Callable[[float], float]
 """Bytes -> the bytes a second that reading so many, over and over, gets now (calibrate.read_bandwidth)."""
+Decoding = Callable[[int], Machine]
+"""Sequences -> the limits of a step that decodes so many of them (calibrate.with_rows)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,14 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: st
     )
 
 
+def attention_of(model: Model, backend: Backend, kv_dtype: str) -> tuple[AttentionSpec, KVSpec]:
+    """What the model's first layer with attention computes, and what its pages hold."""
+    specs = model.kv_specs(kv_dtype)
+    cache = backend.kv_cache(specs, 1, 1)
+    recorder, _ = record(lambda ops, inputs: model.forward(ops, inputs, cache), Limits(1, 1, 1, 1))
+    return next(call.args["spec"] for call in recorder.calls if call.name == "attention"), specs[0]
+
+
 def _elements(weights: Sequence[PackedWeight]) -> int:
     return sum(weight.shape[0] * weight.shape[1] for weight in weights)
 
@@ -207,6 +219,7 @@ class Meter:
     Attributes:
         new_tokens: that are decoded in a run. repeat: runs of each piece of work, after one that warms up.
         sweep: measures the bandwidth for each decoding line's bytes; None: the machine's holds for all.
+        decoding: measures the rates for each decoding line's rows; None: the machine's hold for all.
     """
 
     driver: Driver
@@ -215,6 +228,7 @@ class Meter:
     new_tokens: int = 32
     repeat: int = 3
     sweep: Sweep | None = None
+    decoding: Decoding | None = None
 
     def lines(
         self, prompts: Sequence[int], batches: Sequence[int], contexts: Sequence[int] = ()
@@ -241,7 +255,8 @@ class Meter:
         found += [self.sweep(moved)] if self.sweep else []
         # Only steps in which everybody drew: with long prompts some start earlier and end earlier.
         seconds = statistics.median(s.seconds for run in runs for s in run.decode if s.tokens == batch)
-        here = replace(self.machine, bandwidth=max(found))
+        machine = self.decoding(batch) if self.decoding else self.machine
+        here = replace(machine, bandwidth=max(found))
         bound = self.work.decode(here, batch, context)
         return _line("decode", batch, context, batch, seconds, bound, here)
 

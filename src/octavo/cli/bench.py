@@ -105,8 +105,8 @@ def roofline(
 ) -> int:
     """Compare measured speed with what this machine's memory and arithmetic allow."""
     from octavo.assembly.memory import page_specs
-    from octavo.bench.calibrate import bandwidth_of, calibrate
-    from octavo.bench.roofline import Meter, cost_of
+    from octavo.bench.calibrate import bandwidth_of, calibrate, with_rows
+    from octavo.bench.roofline import Meter, attention_of, cost_of
     from octavo.checkpoints import open_checkpoint
 
     sizes, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(prompt_tokens, "--prompt-tokens")
@@ -119,9 +119,11 @@ def roofline(
     machine = calibrate(loaded.backend, work.bits)
     room = loaded.config.max_model_len - ROOFLINE_TOKENS
     long = [each for each in numbers(contexts, "--contexts") if each <= room] if contexts else []
+    attention = attention_of(loaded.model, loaded.backend, pages[0].dtype)
     meter = Meter(
-        driver, work, machine, ROOFLINE_TOKENS, num_runs, lambda nbytes: bandwidth_of(loaded.backend, nbytes)
-    )
+        driver, work, machine, ROOFLINE_TOKENS, num_runs, lambda nbytes: bandwidth_of(loaded.backend, nbytes),
+        lambda rows: with_rows(machine, loaded.backend, work.bits, attention, rows),
+    )  # fmt: skip
     lines = meter.lines(lengths, sizes, long)
     if as_json:
         facts = {"machine": dataclasses.asdict(machine), "work": dataclasses.asdict(work)}
