@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.config import SchedulerConfig
+from octavo.engine.drafts import Drafts, in_turns
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import Request
 from octavo.engine.scheduler import Scheduler
-from octavo.engine.step_builder import StepBuilder, in_turns
+from octavo.engine.step_builder import StepBuilder
+from octavo.engine.step_plan import StepResult
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
 from support.engine_harness import Harness
@@ -90,7 +92,8 @@ class Side:
 
 def drop_all_drafts(scheduler: Scheduler) -> None:
     """It is told of drafts and waits for them, and verifies none."""
-    scheduler._verify_drafts = lambda step: scheduler._drafts.clear()  # type: ignore[method-assign]
+    drafts = scheduler.drafts
+    drafts.verify = lambda step, kv, first: drafts.waiting.clear()  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -151,6 +154,53 @@ def test_every_row_has_at_least_as_many_tokens_as_without(
         drafts += drafted.drafts
     assert drafts > 500
     assert ahead > 300 or proposer is wrong_drafts
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_thirty_two_rows_lose_nothing_by_five_wrong_drafts_each(depth: int) -> None:
+    """After each step as many tokens, and who comes later enters as soon, in a pool that is too small."""
+
+    def crowd(drop: bool) -> tuple[list[list[int]], int, dict[str, int], int]:
+        h = Harness(
+            num_pages=200, max_num_seqs=32, max_num_batched_tokens=99, max_waiting=99, depth=depth,
+            propose=wrong_drafts(5),
+        )  # fmt: skip
+        if drop:
+            drop_all_drafts(h.scheduler)
+        h.scheduler.growth_pages = 0
+        names, generated = [h.add([1, 2, 3, 4 + i], GREEDY) for i in range(30)], []
+        for step in range(STEPS):
+            if step % 7 == 3:
+                names.append(h.add(range(10, 30 + step % 4), GREEDY.replace(max_tokens=9)))
+            h.step()
+            generated.append([len(h.tokens[name, 0]) for name in names])
+        plans = h.executor.plans
+        entered = {new.request_id: at for at, plan in enumerate(plans) for new in plan.new_rows}
+        drafts = sum(len(step.drafts) for plan in plans for step in plan.steps)
+        return generated, h.scheduler.num_preemptions, entered, drafts
+
+    plain, drafted = crowd(True), crowd(False)
+    assert drafted[:3] == plain[:3]
+    assert plain[1] > 0, "nobody was preempted, so nothing was shown"
+    assert drafted[3] > 1000
+    assert plain[3] == 0
+
+
+def test_what_was_verified_is_counted() -> None:
+    """By row and step, by place, and for each request."""
+    h = Harness(num_pages=40, propose=oracle_drafts(64, 4))
+    updates = []
+    h.add([1, 2, 3, 4, 5], GREEDY)
+    while h.core.has_unfinished():
+        updates += h.step()
+    steps = [step for plan in h.executor.plans for step in plan.steps if step.drafts]
+    counts, metrics = h.core.stats().drafts, updates[-1].metrics
+    assert counts.drafts == len(steps)
+    assert counts.draft_tokens == sum(len(step.drafts) for step in steps)
+    assert counts.accepted_tokens == 30 - len(h.executor.plans) == sum(counts.accepted_at)
+    assert counts.accepted_at == sorted(counts.accepted_at, reverse=True)
+    assert metrics.accepted_prediction_tokens == counts.accepted_tokens > 5
+    assert metrics.rejected_prediction_tokens == counts.draft_tokens - counts.accepted_tokens > 5
 
 
 # --- how it is done -----------------------------------------------------------------------------------
@@ -292,8 +342,7 @@ def drafts_before_other_rows(patch: pytest.MonkeyPatch) -> None:
 
     def mutant(self: Scheduler, requests: list[Any], step: StepBuilder) -> None:
         go_on(self, requests, step)
-        if self._drafts:
-            self._verify_drafts(step)
+        self.drafts.verify(step, self.kv, self._next_step)
 
     patch.setattr(Scheduler, "_continue", mutant)
 
@@ -307,15 +356,19 @@ def evict_for_drafts(patch: pytest.MonkeyPatch) -> None:
 
 
 def preempt_for_drafts(patch: pytest.MonkeyPatch) -> None:
-    verify = Scheduler._verify_drafts
+    any_step = Scheduler._any_step
 
-    def mutant(self: Scheduler, step: StepBuilder) -> None:
-        wanted = sum(map(len, self._drafts.values()))
-        if len(self.running) > 1 and self.kv.pool.num_free < wanted // self.config.page_size:
-            self._preempt(self.running[-1], step)
-        verify(self, step)
+    def mutant(self: Scheduler, now: float) -> Any:
+        def verify(step: StepBuilder, kv: KVManager, first: int) -> None:
+            wanted = sum(len(tokens) for tokens, _ in self.drafts.waiting.values())
+            if len(self.running) > 1 and kv.pool.num_free < wanted // kv.page_size:
+                self._preempt(self.running[-1], step)
+            Drafts.verify(self.drafts, step, kv, first)
 
-    patch.setattr(Scheduler, "_verify_drafts", mutant)
+        self.drafts.verify = verify  # type: ignore[method-assign]
+        return any_step(self, now)
+
+    patch.setattr(Scheduler, "_any_step", mutant)
 
 
 def keep_the_pages_of_rejected_drafts(patch: pytest.MonkeyPatch) -> None:
@@ -334,15 +387,17 @@ def plan_while_drafts_are_verified(patch: pytest.MonkeyPatch) -> None:
 
 def drafts_of_an_overtaken_row(patch: pytest.MonkeyPatch) -> None:
     """They are kept although a step in flight goes on from them."""
-    sampled = Scheduler._sampled
+    update = Scheduler.update
 
-    def mutant(self: Scheduler, request: Request, tokens: Any, drafts: Any, now: float) -> Any:
-        update = sampled(self, request, tokens, drafts, now)
-        if drafts and not request.finished:
-            self._drafts[request] = drafts
-        return update
+    def mutant(self: Scheduler, result: StepResult, now: float = 0.0, duration_s: float = 0.0) -> Any:
+        flight = self._in_flight[0]
+        news = update(self, result, now, duration_s)
+        for request, step in zip(flight.requests, flight.plan.steps, strict=True):
+            if not request.finished and (tokens := result.drafts.get(step.row)):
+                self.drafts.waiting[request] = tokens, ()
+        return news
 
-    patch.setattr(Scheduler, "_sampled", mutant)
+    patch.setattr(Scheduler, "update", mutant)
 
 
 def drafts_for_the_oldest(patch: pytest.MonkeyPatch) -> None:
@@ -353,7 +408,7 @@ def drafts_for_the_oldest(patch: pytest.MonkeyPatch) -> None:
             total -= given[-1]
         return given
 
-    patch.setattr("octavo.engine.scheduler.in_turns", mutant)
+    patch.setattr("octavo.engine.drafts.in_turns", mutant)
 
 
 def forget_the_bound_of_samples(patch: pytest.MonkeyPatch) -> None:

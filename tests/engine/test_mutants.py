@@ -11,6 +11,7 @@ from engine import test_kv_manager, test_prefix_cache, test_queue_order, test_sc
 from octavo.engine import admission, kv_manager, sources
 from octavo.engine.admission import PrefixesInProgress, QueueOrder
 from octavo.engine.beams import BeamGroup
+from octavo.engine.drafts import Drafts
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError, PagePool
 from octavo.engine.prefix_cache import PrefixCache
@@ -82,14 +83,13 @@ def cache_what_is_only_scheduled(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_rejected_drafts(patch: pytest.MonkeyPatch) -> None:
-    confirm = Scheduler._confirm
+    confirm = Drafts.confirm
 
-    def mutant(self: Scheduler, request: Request, step: Any, tokens: Any, result: Any) -> None:
-        confirm(self, request, step, tokens, result)
-        if step.drafts:
-            request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = step.start + step.count
+    def mutant(self: Drafts, request: Request, step: Any, emitted: int, kv: KVManager) -> None:
+        confirm(self, request, step, emitted, kv)
+        request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = step.start + step.count
 
-    patch.setattr(Scheduler, "_confirm", mutant)
+    patch.setattr(Drafts, "confirm", mutant)
 
 
 def cache_tokens_beyond_a_stop(patch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from octavo.engine.admission import Admission
 from octavo.engine.beams import BeamSearches
 from octavo.engine.core import EngineCore
 from octavo.engine.disk_prefixes import manager_of
+from octavo.engine.drafts import Drafts
 from octavo.engine.groups.sliding_pages import SlidingPages
 from octavo.engine.request import EngineRequest, Namespace, Request, RequestState, RequestUpdate
 from octavo.engine.scheduler import Scheduler
@@ -95,7 +96,7 @@ class Harness:
             rng=random.Random(7),
             clock=clock,
             steps_in_flight=depth,
-            scheduler=Scheduler(config, manager_of(config, page_file)),
+            scheduler=Scheduler(config, manager_of(config, page_file), Drafts()),
         )
         self.scheduler = self.core.scheduler
         self.kv = self.scheduler.kv

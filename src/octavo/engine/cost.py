@@ -44,7 +44,7 @@ class CostModel:
             count = step.count
             tokens += count
             pairs += count * (step.start + (count + 1) / 2)
-            sampled += step.sample
+            sampled += step.sample + len(step.drafts)
         return self.step_s + self.token_s * tokens + self.pair_s * pairs + self.sample_s * sampled
 
     @staticmethod

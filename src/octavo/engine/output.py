@@ -307,6 +307,8 @@ class TextStream:
             last_token_time=max(_times(m.last_token_time for m in known), default=None),
             finished_time=max(_times(m.finished_time for m in known), default=None) if finished else None,
             num_preemptions=sum(m.num_preemptions for m in known),
+            accepted_prediction_tokens=sum(m.accepted_prediction_tokens for m in known),
+            rejected_prediction_tokens=sum(m.rejected_prediction_tokens for m in known),
         )
 
 

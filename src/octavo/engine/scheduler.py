@@ -14,9 +14,31 @@ from octavo.engine.kv_manager import Growth, KVManager
 from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.request import ABORT, ERROR, ORDER, Request, RequestState, RequestUpdate, update_of
-from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, in_turns, take_back
+from octavo.engine.stats import DraftCounts
+from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, take_back
 from octavo.engine.step_plan import RowStep, StepPlan, StepResult
 from octavo.params import SampledToken
+
+
+class DraftBook:
+    """What results propose for the next step (12). This one keeps nothing; engine.drafts.Drafts does.
+
+    Attributes:
+        waiting: requests of which something is kept. counts: of what was verified.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[Request, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self.counts = DraftCounts()
+
+    def propose(self, request: Request, result: StepResult, row: int) -> None:
+        """Keep what a result proposes for a request, of which nothing is in flight."""
+
+    def verify(self, step: StepBuilder, kv: KVManager, first: int) -> None:
+        """Add what is kept to the rows that draw a token in this step; row `first`, counted round, begins."""
+
+    def confirm(self, request: Request, step: RowStep, emitted: int, kv: KVManager) -> None:
+        """The step has verified drafts; the row has drawn so many tokens."""
 
 
 class Scheduler:
@@ -69,7 +91,9 @@ class Scheduler:
         preempted earlier than without.
     """
 
-    def __init__(self, config: SchedulerConfig, kv: KVManager | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, kv: KVManager | None = None, drafts: DraftBook | None = None
+    ) -> None:
         self.config = config
         self.kv = kv or KVManager(config)
         self.queue_order = QueueOrder(config.scheduling_policy, config.fair_share, self.kv)
@@ -85,7 +109,7 @@ class Scheduler:
         self._in_flight: deque[InFlight] = deque()
         self._latest: InFlight | None = None  # whose result came last
         self._next_step = 0
-        self._drafts: dict[Request, tuple[int, ...]] = {}  # proposed to follow all that is known
+        self.drafts = drafts or DraftBook()
         self._proposing = False  # the latest result brought some
 
     # --- requests come and go ---------------------------------------------------------------------
@@ -117,7 +141,7 @@ class Scheduler:
         if self._proposing and self._in_flight:
             return None
         running, entering, flight = self.running, self.waiting and self._free_rows, None
-        plain = running and not entering and not self._drafts
+        plain = running and not entering and not self.drafts.waiting
         if plain and len(running) <= self.budget.tokens(len(running)):
             flight = decode_step(self._next_step, self._freed, running, self.config.page_size)
         flight = flight or self._any_step(now)
@@ -140,8 +164,8 @@ class Scheduler:
         self._continue(prefills, step)
         if self.waiting and self._free_rows and step.left > 0 and not step.preempted:
             self._admit(step, now)
-        if self._drafts:
-            self._verify_drafts(step)
+        if self.drafts.waiting:
+            self.drafts.verify(step, self.kv, self._next_step)  # another row first each time
         if len(step) == 0:
             for victim in step.swapped:
                 self.kv.swap.forget(victim)  # nothing is executed, so nothing is saved
@@ -172,20 +196,6 @@ class Scheduler:
             if request.state is not RequestState.RUNNING:
                 return None
         return growth
-
-    def _verify_drafts(self, step: StepBuilder) -> None:
-        """Add drafts to the rows that draw a token in this step, as far as there is room for them."""
-        drafted = [(request, drafts) for request, drafts in self._drafts.items() if request in step]
-        self._drafts.clear()
-        first = self._next_step % max(len(drafted), 1)  # another one each time
-        drafted = drafted[first:] + drafted[:first]
-        counts = in_turns([len(drafts) for _, drafts in drafted], step.left_for_drafts)
-        for (request, drafts), count in zip(drafted, counts, strict=True):
-            known = request.kv.num_scheduled_tokens
-            pages = self.kv.grow_if_free(request, known + count)
-            fitting = min(count, len(request.kv.page_table) * self.config.page_size - known)
-            if fitting > 0:
-                step.verify(request, drafts[:fitting], pages)
 
     def _preempt(self, victim: Request, step: StepBuilder) -> None:
         victim = victim.group.owner_of(victim)
@@ -285,7 +295,7 @@ class Scheduler:
             if same_run:  # the pages that the step wrote are still the request's
                 request.kv.arriving = False
                 if step.drafts:
-                    self._confirm(request, step, tokens, result)
+                    self.drafts.confirm(request, step, len(tokens), self.kv)
                 else:
                     request.kv.num_computed_tokens = step.start + step.count
             scores = result.prompt_logprobs.get(step.row) if result.prompt_logprobs else None
@@ -296,8 +306,9 @@ class Scheduler:
                 if request.group.forks:  # the search decides, not the draw
                     updates += request.group.sampled(self, request, tokens[0], now)
                     continue
-                drafts = result.drafts.get(step.row, ()) if result.drafts else ()
-                update = self._sampled(request, tokens, drafts, now)
+                update = self._sampled(request, tokens, now)
+                if result.drafts and request.state is running and request.num_in_flight == 0:
+                    self.drafts.propose(request, result, step.row)
                 if request.params.pooling is not None:
                     self.num_generated_tokens -= len(tokens)  # it stands for the end, and is no token
                     update = replace(update, tokens=(), vector=result.vectors[step.row])
@@ -306,25 +317,12 @@ class Scheduler:
                 self.kv.publish(request)
         return updates
 
-    def _confirm(
-        self, request: Request, step: RowStep, tokens: tuple[SampledToken, ...], result: StepResult
-    ) -> None:
-        """The KV of the step's tokens is written; that of rejected drafts does not count."""
-        computed = step.start + step.count + len(tokens) - 1 - len(step.drafts)
-        request.kv.num_scheduled_tokens = request.kv.num_computed_tokens = computed
-        self.kv.trim(request)
-
-    def _sampled(
-        self, request: Request, tokens: tuple[SampledToken, ...], drafts: tuple[int, ...], now: float
-    ) -> RequestUpdate:
+    def _sampled(self, request: Request, tokens: tuple[SampledToken, ...], now: float) -> RequestUpdate:
         self.note_token(request, now)
         taken = request.append(tokens)
         self.num_generated_tokens += len(taken)
         if request.finish_reason is not None:
             self.finish(request, now)
-        elif drafts and request.state is RequestState.RUNNING and request.num_in_flight == 0:
-            # No token beyond the last one that may be generated is worth computing.
-            self._drafts[request] = drafts[: request.max_total_tokens - len(request.token_ids) - 1]
         return update_of(request, taken)
 
     def note_token(self, request: Request, now: float) -> None:
@@ -371,7 +369,7 @@ class Scheduler:
         for member in request.group.together(request):
             self.running.remove(member)
             self.kv.release(member, publish)
-        self._drafts.pop(request, None)
+        self.drafts.waiting.pop(request, None)
         self._free_rows += request.group.rows_of(request)
         self._freed += request.group.leave(request)
 

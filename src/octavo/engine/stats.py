@@ -3,11 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from octavo.engine.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """Counts since start, by vLLM's names.
+
+    Attributes:
+        drafts: verified, each of one row in one step. draft_tokens: of these drafts.
+        accepted_tokens: of those, drawn by the row itself.
+        accepted_at: by place in what was accepted, from 0; of a tree a token's place is its depth.
+    """
+
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """A row's step has verified so many tokens, of which so many are the row's."""
+        self.drafts += 1
+        self.draft_tokens += drafted
+        self.accepted_tokens += accepted
+        self.accepted_at += [0] * (accepted - len(self.accepted_at))
+        for place in range(accepted):
+            self.accepted_at[place] += 1
+
+    def copy(self) -> DraftCounts:
+        """The counts of now. Any thread may ask."""
+        return replace(self, accepted_at=list(self.accepted_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +50,7 @@ class EngineStats:
         external_prefix_queries, external_prefix_hits: of those that were not, tokens looked up in its
             tier on disk, and found.
         prompt_tokens: of prompts that got a first token, once a prompt.
+        drafts: what was verified of drafts.
     """
 
     running: int
@@ -34,6 +64,7 @@ class EngineStats:
     steps: int
     external_prefix_queries: int = 0
     external_prefix_hits: int = 0
+    drafts: DraftCounts = field(default_factory=DraftCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +117,7 @@ def stats_of(scheduler: Scheduler, steps: int) -> EngineStats:
         steps=steps,
         external_prefix_queries=disk.query_tokens,
         external_prefix_hits=disk.hit_tokens,
+        drafts=scheduler.drafts.counts.copy(),
     )
 
 

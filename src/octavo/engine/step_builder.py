@@ -87,17 +87,6 @@ def take_back(in_flight: deque[InFlight], step_id: int, free_rows: set[int]) -> 
     return flight, [row for row in flight.plan.freed_rows if row in free]
 
 
-def in_turns(wanted: Sequence[int], total: int) -> list[int]:
-    """Shares of a total, given out one at a time in turn; no share is larger than what is wanted."""
-    given, turn = [0] * len(wanted), [i for i, most in enumerate(wanted) if most > 0]
-    while total > 0 and turn:
-        for i in turn[:total]:
-            given[i] += 1
-        total -= len(turn)
-        turn = [i for i in turn if given[i] < wanted[i]]
-    return given
-
-
 class StepBuilder:
     """Collects the rows of one step and keeps count of the token budget.
 
@@ -152,11 +141,13 @@ class StepBuilder:
         """Tokens that the step can still take as drafts: of its budget and of max_sampled."""
         return min(self.left, self.max_sampled - self.num_sampled)
 
-    def verify(self, request: Request, drafts: tuple[int, ...], pages: tuple[int, ...]) -> None:
+    def verify(
+        self, request: Request, drafts: tuple[int, ...], parents: tuple[int, ...], pages: tuple[int, ...]
+    ) -> None:
         """Let a request that samples in this step verify these drafts after its token."""
         step = self._steps[request]
         step.count += len(drafts)
-        step.drafts = drafts
+        step.drafts, step.parents = drafts, parents
         step.pages += pages
         for group in self._groups:
             group.number(step)
@@ -237,4 +228,5 @@ class StepBuilder:
             request.seed,
             request.index,
             encoder,
+            request.cache_key,
         )

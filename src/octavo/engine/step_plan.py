@@ -45,6 +45,7 @@ class NewRow:
         num_prompt_tokens: how many of them are the prompt (penalties tell them apart).
         seed, sample_index: with the position they key the row's noise.
         encoder: None where the model has no encoder.
+        namespace: rows with equal ones may share what was computed of their tokens (Namespace.key).
     """
 
     row: int
@@ -55,6 +56,7 @@ class NewRow:
     seed: int
     sample_index: int
     encoder: EncoderInput | None = None
+    namespace: str | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +72,8 @@ class RowStep:
         copied_page: takes the place of the page that holds position start, which others share; the
             plan's copies fill it (copy-on-write). None: nothing is replaced.
         sample: the last computed token is the last known one, so a next token is drawn after it.
-        drafts: draft tokens, the last len(drafts) of the count; they are not yet the row's own.
+        drafts: draft tokens, the last len(drafts) of the count; they are not yet the row's own. Each lies in
+            the slot of its index; parents: of each, where they are a tree (engine.drafts).
         sliding_pages, copied_sliding_page: the sliding pages of `pages` and `copied_page`, where the
             sliding-window layers have pages of their own (groups.sliding_pages). A page behind the window may
             have none (NO_PAGE), and is not read.
@@ -85,6 +88,7 @@ class RowStep:
     copied_page: int | None = None
     sliding_pages: tuple[int, ...] = ()
     copied_sliding_page: int | None = None
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -145,7 +149,8 @@ class StepResult:
     Attributes:
         tokens: row -> tokens in order; every RowStep with sample=True is here or in errors.
         errors: row -> one-line message; the request of that row ends, the others go on.
-        drafts: row -> proposed continuation of its tokens, for the row's next step to verify.
+        drafts: row -> proposed continuation of its tokens, for the row's next step to verify. parents: of
+            the rows whose drafts are trees.
         prompt_logprobs: row -> (position of the first, the prompt's own tokens from there on with
             their logprobs), for rows whose params ask for them.
         vectors: row -> the pooled hidden states of its prompt; the one token of such a row is none.
@@ -157,6 +162,7 @@ class StepResult:
     drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     prompt_logprobs: dict[int, tuple[int, tuple[SampledToken, ...]]] = field(default_factory=dict)
     vectors: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    parents: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Handle(Protocol):

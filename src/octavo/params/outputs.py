@@ -51,7 +51,8 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Times in seconds of time.monotonic(); None until reached."""
+    """Times in seconds of time.monotonic(); None until reached. And drafted tokens that were verified: those
+    that are the answer's own, and others."""
 
     arrival_time: float
     first_scheduled_time: float | None = None
@@ -59,6 +60,8 @@ class RequestMetrics:
     last_token_time: float | None = None
     finished_time: float | None = None
     num_preemptions: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -1,0 +1,69 @@
+"""Drafts: what results propose for the rows' next steps, how much of it a step verifies, and what came of it.
+
+A draft is a chain of tokens, or a tree: parents[i] is the index of token i's parent among them, which comes
+before it, and -1 hangs on the row's last known token. () is a chain. The first tokens of a tree are a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.engine.kv_manager import KVManager
+from octavo.engine.request import Request
+from octavo.engine.scheduler import DraftBook
+from octavo.engine.step_builder import StepBuilder
+from octavo.engine.step_plan import RowStep, StepResult
+
+
+class Drafts(DraftBook):
+    """The drafts of running requests. Scheduler, rule 12, says what they may take."""
+
+    def propose(self, request: Request, result: StepResult, row: int) -> None:
+        """Keep what a result proposes for a request, of which nothing is in flight."""
+        # No token beyond the last one that may be generated is worth computing.
+        most = request.max_total_tokens - len(request.token_ids) - 1
+        if tokens := result.drafts.get(row, ())[:most]:
+            self.waiting[request] = tokens, result.parents.get(row, ())[:most]
+
+    def verify(self, step: StepBuilder, kv: KVManager, first: int) -> None:
+        """Add drafts to the rows that draw a token in this step, as far as there is room for them.
+
+        Args:
+            first: the row with this number, counted round, is the first in turn.
+        """
+        drafted = [(request, draft) for request, draft in self.waiting.items() if request in step]
+        self.waiting.clear()
+        first %= max(len(drafted), 1)
+        drafted = drafted[first:] + drafted[:first]
+        counts = in_turns([len(tokens) for _, (tokens, _) in drafted], step.left_for_drafts)
+        for (request, (tokens, parents)), count in zip(drafted, counts, strict=True):
+            known = request.kv.num_scheduled_tokens
+            pages = kv.grow_if_free(request, known + count)
+            fitting = min(count, len(request.kv.page_table) * kv.page_size - known)
+            if fitting > 0:
+                step.verify(request, tokens[:fitting], parents[:fitting], pages)
+
+    def confirm(self, request: Request, step: RowStep, emitted: int, kv: KVManager) -> None:
+        """The keys and values of a step's tokens are written; those of rejected drafts do not count.
+
+        Args:
+            emitted: tokens that the row has drawn: those accepted, and one more.
+        """
+        drafted, accepted = len(step.drafts), emitted - 1
+        request.kv.num_computed_tokens = step.start + step.count - drafted + accepted
+        request.kv.num_scheduled_tokens = request.kv.num_computed_tokens
+        kv.trim(request)
+        self.counts.add(drafted, accepted)
+        request.metrics.accepted_prediction_tokens += accepted
+        request.metrics.rejected_prediction_tokens += drafted - accepted
+
+
+def in_turns(wanted: Sequence[int], total: int) -> list[int]:
+    """Shares of a total, given out one at a time in turn; no share is larger than what is wanted."""
+    given, turn = [0] * len(wanted), [i for i, most in enumerate(wanted) if most > 0]
+    while total > 0 and turn:
+        for i in turn[:total]:
+            given[i] += 1
+        total -= len(turn)
+        turn = [i for i in turn if given[i] < wanted[i]]
+    return given
