@@ -11,7 +11,7 @@ import torch
 from octavo.kernels.cuda.weight import CudaWeight, PackedRows
 from octavo.kernels.ops import Activation, AttentionSpec, KVSpec
 from octavo.kernels.weight import Layout
-from octavo.models.layers import Attention, DecoderLayer, DecoderStack, GatedMLP, Linear, RMSNorm
+from octavo.models.layers import Attention, DecoderLayer, DecoderStack, Embedding, GatedMLP, Linear, RMSNorm
 from octavo.models.rotary import rotary_tables
 
 
@@ -75,7 +75,7 @@ class Model:
                     GatedMLP(Linear(gate_up), Linear(down), Activation.SILU),
                 )
             )
-        self.stack = DecoderStack(table, layers, RMSNorm(gain, 1e-5), Linear(head))
+        self.stack = DecoderStack(Embedding(table), layers, RMSNorm(gain, 1e-5), Linear(head))
         self.weights = [head, *(w for la in layers for w in weights_of(la))]
         dtype = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[backend.dtype]
         kv = KVSpec(shape.kv_heads, shape.head_dim, shape.head_dim, dtype)

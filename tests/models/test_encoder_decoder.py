@@ -118,7 +118,7 @@ def test_the_mutants_show(tiny_folder: Folders) -> None:
     want = logits_of(model, computer, SOURCES[3])
     other = [*SOURCES[3][:-1], SOURCES[3][-1] + 1]
     assert np.abs(logits_of(model, computer, other) - want).max() > 1e-3 * np.abs(want).max()
-    behind = model.stack.decoder[0].attention.spec.relative_bias
+    behind = model.stack.layers[0].attention.spec.relative_bias
     for change in ({"relative_bias": behind}, {"sight": Sight.CAUSAL}):
         encoder = [
             replace(layer, attention=replace(layer.attention, spec=replace(layer.attention.spec, **change)))

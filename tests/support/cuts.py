@@ -29,7 +29,7 @@ class Pieces:
 
     def __init__(self, model: Any, backend: Backend, chunks: Chunks = CHUNKS) -> None:
         self.model, self.stack, self._backend, self.chunks = model, model.stack, backend, chunks
-        self.layers = len(self.stack.decoder if isinstance(model, EncoderDecoder) else self.stack.layers)
+        self.layers = len(self.stack.layers)
         self._source: tuple[int, ...] = tuple(SOURCE) if isinstance(model, EncoderDecoder) else ()
         most = max(len(IDS), len(self._source))
         self._limits = Limits(most, 1, most, PAGES)
@@ -62,7 +62,7 @@ class Pieces:
         stack = self.stack
 
         def rest(ops: Ops, inputs: Inputs) -> Tensor:
-            x = ops.given(inputs, "x", Rows.TOKENS, stack.width)
+            x = ops.given(inputs, "x", Rows.TOKENS, stack.embedding.width)
             return stack.rest(ops, inputs, kv, count, x)
 
         first = self._backend.capture(lambda ops, inputs: stack.first(ops, inputs, kv, count), self._limits)
@@ -110,7 +110,7 @@ def check_cuts(model: Any, backend: Backend, chunks: Chunks = CHUNKS) -> None:
     tapped, kept = pieces.whole(taps)
     np.testing.assert_array_equal(tapped, plain)
     for tap, rows in kept.items():
-        assert rows.shape == (chunks[-1][1], pieces.stack.width), tap
+        assert rows.shape == (chunks[-1][1], pieces.stack.embedding.width), tap
         assert np.isfinite(rows).all()
     for count in range(pieces.layers + 1):
         np.testing.assert_array_equal(pieces.cut(count), plain, err_msg=f"cut after {count} layers")

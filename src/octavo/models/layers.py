@@ -332,6 +332,38 @@ def cut(count: int, layers: Sequence[Block]) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """Token ids to the first layer's rows: scale * table[id], projected, plus a learned position, normalized.
+
+    Attributes:
+        positions: a learned table of positions, read at position + position_offset; None: none.
+        norm: on the sum (BLOOM, BART). project: from the width of words to that of layers (OPT-350M).
+    """
+
+    table: PackedWeight
+    scale: float = 1.0
+    positions: PackedWeight | None = None
+    position_offset: int = 0
+    norm: Norm | None = None
+    project: Linear | None = None
+
+    def __call__(self, ops: Ops, inputs: Inputs) -> Tensor:
+        x = ops.embed(inputs, self.table, self.scale)
+        if "replaced" in inputs.extras:  # rows that the batch brings are as wide as the table
+            x = ops.replace_rows(inputs, x)
+        if self.project is not None:
+            x = self.project(ops, x)
+        if self.positions is not None:
+            x = ops.embed_positions(inputs, x, self.positions, self.position_offset)
+        return x if self.norm is None else self.norm(ops, x)
+
+    @property
+    def width(self) -> int:
+        """Of what layers read and write."""
+        return self.table.shape[1] if self.project is None else self.project.weight.shape[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DecoderStack:
     """Embedding, layers, final norm and head: token ids in, logits [R, vocab] out.
 
@@ -339,21 +371,16 @@ class DecoderStack:
     same pages and the same batch.
 
     Attributes:
-        positions: a learned table of positions, read at position + position_offset; None: none.
-        embed_norm: on the embedding (BLOOM). norm: before the head; None: none (OPT-350M).
-        project_in, project_out: between the width of words and that of layers (OPT-350M).
+        norm: before the head; None: none (OPT-350M, BART).
+        scaling: of the logits (Gemma's soft cap, T5's hidden_size^-0.5).
+        project_out: from the width of layers to that of words (OPT-350M).
     """
 
-    table: PackedWeight
+    embedding: Embedding
     layers: Sequence[Block]
     norm: Norm | None
     head: Linear
-    embed_scale: float = 1.0
-    logit_softcap: float | None = None
-    positions: PackedWeight | None = None
-    position_offset: int = 0
-    embed_norm: Norm | None = None
-    project_in: Linear | None = None
+    scaling: Scaling = UNSCALED
     project_out: Linear | None = None
 
     def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
@@ -367,7 +394,7 @@ class DecoderStack:
     def first(self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, taps: Collection[int] = ()) -> Tensor:
         """The embedding and the first count layers: x [T, width], which rest() goes on from."""
         layers = self.layers[: cut(count, self.layers)]
-        return run_layers(layers, ops, inputs, kv, self._embed(ops, inputs), taps)
+        return run_layers(layers, ops, inputs, kv, self.embedding(ops, inputs), taps)
 
     def rest(
         self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, x: Tensor, taps: Collection[int] = ()
@@ -376,11 +403,6 @@ class DecoderStack:
         x = run_layers(self.layers[cut(count, self.layers) :], ops, inputs, kv, x, taps, count)
         return self._logits(ops, self._ending(ops, inputs, x))
 
-    @property
-    def width(self) -> int:
-        """Of what layers read and write."""
-        return self.table.shape[1] if self.project_in is None else self.project_in.weight.shape[0]
-
     def _ending(self, ops: Ops, inputs: Inputs, x: Tensor) -> Tensor:
         x = ops.gather_rows(inputs, x)
         if self.norm is not None:
@@ -388,14 +410,4 @@ class DecoderStack:
         return x if self.project_out is None else self.project_out(ops, x)
 
     def _logits(self, ops: Ops, x: Tensor) -> Tensor:
-        return self.head(ops, x, scaling=Scaling(softcap=self.logit_softcap))
-
-    def _embed(self, ops: Ops, inputs: Inputs) -> Tensor:
-        x = ops.embed(inputs, self.table, self.embed_scale)
-        if "replaced" in inputs.extras:
-            x = ops.replace_rows(inputs, x)
-        if self.project_in is not None:
-            x = self.project_in(ops, x)
-        if self.positions is not None:
-            x = ops.embed_positions(inputs, x, self.positions, self.position_offset)
-        return x if self.embed_norm is None else self.embed_norm(ops, x)
+        return self.head(ops, x, scaling=self.scaling)

@@ -69,7 +69,6 @@ class Loader:
         self._progress, self._taken = progress, set[str]()
         self.context = context
         self._scheme = scheme_of(checkpoint.config) if checkpoint.kind == "hf" else None
-        self._embedding: StoredTensor | None = None
         self._shared: dict[str, PackedWeight] = {}
         self._tables: dict[int, str] = {}  # a packed table's id -> its name
         self.nbytes = 0
@@ -188,7 +187,6 @@ class Loader:
 
     def table(self, name: str, shape: tuple[int, int]) -> PackedWeight:
         """An embedding [vocab, K], which may be the head too."""
-        self._embedding = self._embedding or self._take(f"{name}.weight", shape)
         packed = self.pack([self.weight(f"{name}.weight", shape, use=Use.HEAD)], head=True)
         self._tables[id(packed)] = name
         return packed
@@ -201,12 +199,14 @@ class Loader:
 
     def head(self, name: str, table: PackedWeight, tied: bool) -> Linear:
         """The head, of the embedding's shape: the embedding itself where tied."""
-        parts = sources_of([(self._tables[id(table)] if tied else name, table.shape[0], None)], HEAD)
+        embedding = self._tables[id(table)]
+        parts = sources_of([(embedding if tied else name, table.shape[0], None)], HEAD)
         if not tied:
             packed = self.pack([self.weight(f"{name}.weight", table.shape, use=Use.HEAD)], head=True)
             return Linear(packed, None, parts, HEAD)
         if self.has(f"{name}.weight"):
-            self._check_copy(self._take(f"{name}.weight", table.shape))
+            copy = self._take(f"{name}.weight", table.shape)
+            self._check_copy(copy, self._take(f"{embedding}.weight", table.shape))
         return Linear(table, None, parts, HEAD)
 
     def rotary(self, rope: RopeConfig | None, max_position: int) -> Rotary | None:
@@ -239,9 +239,9 @@ class Loader:
                     "tensor: config and tensors contradict each other"
                 )
 
-    def _check_copy(self, copy: StoredTensor) -> None:
+    def _check_copy(self, copy: StoredTensor, embedding: StoredTensor) -> None:
         """Raise if the copy of the embedding that stands where a head would is another matrix."""
-        if self._embedding is None or not np.array_equal(copy.data, self._embedding.data):
+        if not np.array_equal(copy.data, embedding.data):
             raise CheckpointError(
                 f"tie_word_embeddings is true, but tensor {copy.name!r} differs from the embedding: "
                 "set it to false if the head has its own weights, or remove the tensor"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVCache, KVSpec, Ops, Rotary, Tensor
+from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVCache, KVSpec, Ops, Rotary, Scaling, Tensor
 from octavo.models.config import DecoderConfig
 from octavo.models.layers import (
     COLUMNS,
@@ -17,6 +18,7 @@ from octavo.models.layers import (
     Block,
     DecoderLayer,
     DecoderStack,
+    Embedding,
     GatedMLP,
     Linear,
     PlainMLP,
@@ -43,6 +45,9 @@ GGUF_NAMES = {
 }
 """transformers' names in Llama and its descendants -> GGUF's."""
 
+MakeLayer = Callable[[Any, Loader, int, Rotary | None], Block]
+"""(a family's config, loader, number, rotation) -> that layer."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecoderModel:
@@ -56,8 +61,7 @@ class DecoderModel:
         return self.stack.head.weight.shape[0]
 
     def kv_specs(self, dtype: str) -> Sequence[KVSpec]:
-        specs = [layer.attention.spec for layer in self.stack.layers]
-        return [KVSpec(s.num_kv_heads, s.head_dim, s.v_head_dim, dtype, s.latent, s.window) for s in specs]
+        return [kv_spec(layer.attention.spec, dtype) for layer in self.stack.layers]
 
     @property
     def hidden_size(self) -> int:
@@ -70,22 +74,20 @@ class DecoderModel:
         return self.stack.hidden(ops, inputs, kv)
 
 
-def build_llama(c: DecoderConfig, load: Loader) -> DecoderModel:
-    """Llama, or a descendant that differs from it by what its config says."""
-    rotary = load.rotary(c.rope, c.max_position)
-    return llama_model(c, load, [llama_layer(c, load, i, rotary) for i in range(c.num_layers)])
+def kv_spec(s: AttentionSpec, dtype: str) -> KVSpec:
+    """What the pages of a layer with such attention hold."""
+    return KVSpec(s.num_kv_heads, s.head_dim, s.v_head_dim, dtype, s.latent, s.window)
 
 
 def llama_model(c: DecoderConfig, load: Loader, layers: Sequence[Block]) -> DecoderModel:
     """Llama's embedding, final norm and head around the layers."""
     table = load.table("model.embed_tokens", (c.vocab_size, c.hidden_size))
     stack = DecoderStack(
-        table=table,
+        embedding=Embedding(table, c.embed_scale),
         layers=layers,
         norm=load.rms_norm("model.norm", c.hidden_size, c.norm_eps, c.unit_norm),
         head=load.head("lm_head", table, c.tie_word_embeddings),
-        embed_scale=c.embed_scale,
-        logit_softcap=c.logit_softcap,
+        scaling=Scaling(softcap=c.logit_softcap),
     )
     return DecoderModel(stack, c.max_position)
 
@@ -101,6 +103,12 @@ def llama_layer(
         mlp_norm=load.rms_norm(f"{name}.post_attention_layernorm", c.hidden_size, c.norm_eps, c.unit_norm),
         mlp=mlp or gated_mlp(c, load, f"{name}.mlp", c.intermediate_size),
     )
+
+
+def build_llama(c: DecoderConfig, load: Loader, layer: MakeLayer = llama_layer) -> DecoderModel:
+    """Llama, or a descendant that differs from it by what its config says, or by its layers."""
+    rotary = load.rotary(c.rope, c.max_position)
+    return llama_model(c, load, [layer(c, load, i, rotary) for i in range(c.num_layers)])
 
 
 def llama_attention(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> Attention:
@@ -121,6 +129,13 @@ def llama_attention(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | Non
         k_norm=gains[1],
         eps=c.norm_eps,
     )
+
+
+def attention_of(
+    c: DecoderConfig, load: Loader, i: int, qkv: Linear, out: str, rotary: Rotary | None = None
+) -> Attention:
+    """Attention of layer i, whose q, k and v are one projection; out: the module that reads its heads."""
+    return Attention(i, qkv, out_proj(c, load, out), attention_spec(c, i), rotary)
 
 
 def attention_spec(c: DecoderConfig, layer: int) -> AttentionSpec:
@@ -148,16 +163,16 @@ def separate_qkv(c: DecoderConfig, load: Loader, name: str) -> Linear:
     return load.stacked(parts, c.hidden_size, heads_out(c.head_dim), c.qkv_bias)
 
 
-def fused_qkv(c: DecoderConfig, load: Loader, name: str, bias: bool, order: Order | None = None) -> Linear:
+def fused_qkv(c: DecoderConfig, load: Loader, name: str, order: Order | None = None) -> Linear:
     """q, k and v from one matrix, whose rows order makes all q, all k, all v."""
     sizes = [heads * c.head_dim for heads in (c.num_heads, c.num_kv_heads, c.num_kv_heads)]
-    return load.linear(name, (sum(sizes), c.hidden_size), heads_out(c.head_dim, *sizes), bias, order)
+    return load.linear(name, (sum(sizes), c.hidden_size), heads_out(c.head_dim, *sizes), c.qkv_bias, order)
 
 
-def out_proj(c: DecoderConfig, load: Loader, name: str, bias: bool | None = None) -> Linear:
+def out_proj(c: DecoderConfig, load: Loader, name: str) -> Linear:
     """What reads the heads' outputs."""
     shape = (c.hidden_size, c.num_heads * c.head_dim)
-    return load.linear(name, shape, heads_in(c.head_dim), c.out_bias if bias is None else bias)
+    return load.linear(name, shape, heads_in(c.head_dim), c.out_bias)
 
 
 def gated_mlp(c: DecoderConfig, load: Loader, name: str, width: int) -> GatedMLP:
@@ -169,17 +184,38 @@ def gated_mlp(c: DecoderConfig, load: Loader, name: str, width: int) -> GatedMLP
     )
 
 
-def plain_mlp(
-    c: DecoderConfig, load: Loader, up: str, down: str, transposed: bool = False, bias: bool | None = None
-) -> PlainMLP:
+def plain_mlp(c: DecoderConfig, load: Loader, up: str, down: str, transposed: bool = False) -> PlainMLP:
     """Two projections with an activation between them."""
-    bias = c.mlp_bias if bias is None else bias
-    hidden, width = c.hidden_size, c.intermediate_size
+    hidden, width, bias = c.hidden_size, c.intermediate_size, c.mlp_bias
     return PlainMLP(
         load.linear(up, (width, hidden), ROWS, bias, transposed=transposed),
         load.linear(down, (hidden, width), COLUMNS, bias, transposed=transposed),
         c.activation,
     )
+
+
+def plain_model(
+    c: DecoderConfig,
+    load: Loader,
+    words: str,
+    layers: Sequence[Block],
+    final_norm: str,
+    head: str = "lm_head",
+    **embedding: Any,
+) -> DecoderModel:
+    """Embedding, layers, a layer norm and the head, whose modules are called words, final_norm and head.
+
+    Args:
+        embedding: other fields of Embedding.
+    """
+    table = load.table(words, (c.vocab_size, c.hidden_size))
+    stack = DecoderStack(
+        embedding=Embedding(table, **embedding),
+        layers=layers,
+        norm=load.layer_norm(final_norm, c.hidden_size, c.norm_eps),
+        head=load.head(head, table, c.tie_word_embeddings),
+    )
+    return DecoderModel(stack, c.max_position)
 
 
 def unpermute(heads: int, head_dim: int) -> Order:

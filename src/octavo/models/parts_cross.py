@@ -6,19 +6,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from octavo.kernels.ops import (
-    AttentionSpec,
-    Inputs,
-    KVCache,
-    KVSpec,
-    Ops,
-    PackedWeight,
-    Scaling,
-    Sight,
-    Tensor,
+from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, KVSpec, Ops, Sight, Tensor
+from octavo.models.layers import (
+    MLP,
+    Attention,
+    Block,
+    DecoderStack,
+    Embedding,
+    Linear,
+    Norm,
+    heads_in,
+    heads_out,
 )
-from octavo.models.layers import MLP, Attention, Block, Linear, Norm, cut, heads_in, heads_out, run_layers
 from octavo.models.loader import Loader
+from octavo.models.parts import kv_spec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,77 +69,33 @@ class CrossLayer:
         return sublayer(norm(ops, x), x) if self.norm_first else norm(ops, sublayer(x, x))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Embedding:
-    """Token ids to rows: scale * table[id], plus a learned position (BART), normalized (BART)."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class EncoderDecoderStack(DecoderStack):
+    """A decoder, and the encoder whose output its layers read. first() and rest() cut the decoder alone.
 
-    table: PackedWeight
-    scale: float = 1.0
-    positions: PackedWeight | None = None
-    position_offset: int = 0
-    norm: Norm | None = None
-
-    def __call__(self, ops: Ops, inputs: Inputs) -> Tensor:
-        x = ops.embed(inputs, self.table, self.scale)
-        if self.positions is not None:
-            x = ops.embed_positions(inputs, x, self.positions, self.position_offset)
-        return x if self.norm is None else self.norm(ops, x)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EncoderDecoderStack:
-    """Both halves. The encoder's own keys and values need no pages of their own: they lie where cross
-    attention's will, and are gone when these are written.
+    The encoder's own keys and values need no pages of their own: they lie where cross attention's will, and
+    are gone when these are written.
 
     Attributes:
-        encoder_norm, decoder_norm: after the last layer; None: none there (BART).
-        head_scale: factor of the logits (T5: hidden_size^-0.5 where the embedding is the head).
+        source: the encoder's embedding.
+        encoder_norm: after the encoder's last layer; None: none there (BART).
     """
 
+    layers: Sequence[CrossLayer]
     source: Embedding
     encoder: Sequence[Block]
     encoder_norm: Norm | None
-    target: Embedding
-    decoder: Sequence[CrossLayer]
-    decoder_norm: Norm | None
-    head: Linear
-    head_scale: float = 1.0
-
-    @property
-    def width(self) -> int:
-        """Of what the decoder's layers read and write."""
-        return self.target.table.shape[1]
 
     def encode(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
         """The encoder's output [T, hidden]; every decoder layer's cross keys and values are written."""
         x = self.source(ops, inputs)
-        for layer in self.encoder:
-            x = layer(ops, inputs, kv, x)
+        for block in self.encoder:
+            x = block(ops, inputs, kv, x)
         if self.encoder_norm is not None:
             x = self.encoder_norm(ops, x)
-        for decoder in self.decoder:
-            decoder.cross.write(ops, inputs, kv, x)
+        for layer in self.layers:
+            layer.cross.write(ops, inputs, kv, x)
         return x
-
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
-        """Logits [R, vocab] of the decoder's sampled rows. taps: of the decoder's layers (DecoderStack)."""
-        x = self.first(ops, inputs, kv, len(self.decoder), taps)
-        return self.rest(ops, inputs, kv, len(self.decoder), x)
-
-    def first(self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, taps: Collection[int] = ()) -> Tensor:
-        """The decoder's embedding and first count layers: x [T, width]. The encoder is not cut."""
-        layers = self.decoder[: cut(count, self.decoder)]
-        return run_layers(layers, ops, inputs, kv, self.target(ops, inputs), taps)
-
-    def rest(
-        self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, x: Tensor, taps: Collection[int] = ()
-    ) -> Tensor:
-        """Logits [R, vocab] by the decoder's layers after the first count."""
-        x = run_layers(self.decoder[cut(count, self.decoder) :], ops, inputs, kv, x, taps, count)
-        x = ops.gather_rows(inputs, x)
-        if self.decoder_norm is not None:
-            x = self.decoder_norm(ops, x)
-        return self.head(ops, x, scaling=Scaling(self.head_scale))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +117,7 @@ class EncoderDecoderModel:
     def kv_specs(self, dtype: str) -> Sequence[KVSpec]:
         """Of the decoder's layers, in whose shape an encoder's pages are written too; one more where the
         encoder's own keys and values are of another shape."""
-        specs = [kv_spec(layer.attention.spec, dtype) for layer in self.stack.decoder]
+        specs = [kv_spec(layer.attention.spec, dtype) for layer in self.stack.layers]
         own = kv_spec(self.stack.encoder[0].attention.spec, dtype)
         return specs if own == specs[0] else [*specs, own]
 
@@ -169,10 +126,6 @@ class EncoderDecoderModel:
 
     def forward(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
         return self.stack(ops, inputs, kv, taps)
-
-
-def kv_spec(spec: AttentionSpec, dtype: str) -> KVSpec:
-    return KVSpec(spec.num_kv_heads, spec.head_dim, spec.v_head_dim, dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

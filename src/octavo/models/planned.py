@@ -85,7 +85,7 @@ class PlannedLoader(Loader):
         if self._listed:
             super().finish(ignored)
 
-    def _check_copy(self, copy: StoredTensor) -> None:
+    def _check_copy(self, copy: StoredTensor, embedding: StoredTensor) -> None:
         """Whether a tied head's copy is the embedding is for those to see who read numbers."""
 
     def _factors(self, stored: str, length: int) -> F32:

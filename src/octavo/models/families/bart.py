@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, PackedWeight, Sight
 from octavo.models.config import Reader
-from octavo.models.layers import COLUMNS, ROWS, LayerNorm, PlainMLP, PostNormLayer
+from octavo.models.layers import COLUMNS, ROWS, Embedding, LayerNorm, PlainMLP, PostNormLayer
 from octavo.models.loader import Loader
 from octavo.models.parts_cross import (
     AttentionLoader,
     CrossLayer,
-    Embedding,
     EncoderDecoderModel,
     EncoderDecoderStack,
 )
@@ -81,9 +80,9 @@ def build(c: BartConfig, load: Loader) -> EncoderDecoderModel:
         source=_embedding(c, load, c.encoder, tables[0]),
         encoder=[_encoder_layer(c, load, i) for i in range(c.encoder.layers)],
         encoder_norm=None,
-        target=_embedding(c, load, c.decoder, tables[1]),
-        decoder=[_decoder_layer(c, load, i) for i in range(c.decoder.layers)],
-        decoder_norm=None,
+        embedding=_embedding(c, load, c.decoder, tables[1]),
+        layers=[_decoder_layer(c, load, i) for i in range(c.decoder.layers)],
+        norm=None,
         head=replace(head, bias=bias),
     )
     return EncoderDecoderModel(stack, c.max_position, c.max_position)

@@ -7,15 +7,15 @@ from dataclasses import replace
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
 from octavo.models.config import DecoderConfig, Reader, read_gguf
-from octavo.models.layers import Attention, DecoderLayer, DecoderStack
+from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import (
     DecoderModel,
     alibi_slopes,
-    attention_spec,
+    attention_of,
     fused_qkv,
-    out_proj,
     plain_mlp,
+    plain_model,
     ungroup,
 )
 from octavo.models.registry import Family
@@ -36,7 +36,14 @@ NAMES = {
 
 def config_of(checkpoint: Checkpoint) -> DecoderConfig:
     if checkpoint.kind == "gguf":
-        return read_gguf(checkpoint, rope=None, activation=Activation.GELU_TANH)
+        return read_gguf(
+            checkpoint,
+            rope=None,
+            activation=Activation.GELU_TANH,
+            qkv_bias=True,
+            out_bias=True,
+            mlp_bias=True,
+        )
     read = Reader.of(checkpoint)
     read.refuse("apply_residual_connection_post_layernorm", (False,))
     hidden = read.integer("hidden_size", read.get("n_embed"))
@@ -52,38 +59,31 @@ def config_of(checkpoint: Checkpoint) -> DecoderConfig:
         max_position=read.integer("seq_length", 2048),  # trained on; ALiBi itself has no end
         norm_eps=read.number("layer_norm_epsilon", 1e-5),
         activation=Activation.GELU_TANH,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
         tie_word_embeddings=read.flag("tie_word_embeddings", True),
     )
 
 
 def build(c: DecoderConfig, load: Loader) -> DecoderModel:
-    table = load.table("transformer.word_embeddings", (c.vocab_size, c.hidden_size))
-    stack = DecoderStack(
-        table=table,
-        embed_norm=load.layer_norm("transformer.word_embeddings_layernorm", c.hidden_size, c.norm_eps),
-        layers=[_layer(c, load, i) for i in range(c.num_layers)],
-        norm=load.layer_norm("transformer.ln_f", c.hidden_size, c.norm_eps),
-        head=load.head("lm_head", table, c.tie_word_embeddings),
-    )
-    return DecoderModel(stack, c.max_position)
+    words = "transformer.word_embeddings"
+    layers = [_layer(c, load, i) for i in range(c.num_layers)]
+    norm = load.layer_norm(f"{words}_layernorm", c.hidden_size, c.norm_eps)
+    return plain_model(c, load, words, layers, "transformer.ln_f", norm=norm)
 
 
 def _layer(c: DecoderConfig, load: Loader, i: int) -> DecoderLayer:
     name, hidden = f"transformer.h.{i}", c.hidden_size
     # GGUF files hold all q, all k, all v already.
     order = ungroup(c.num_heads, (1, 1, 1), c.head_dim) if load.kind == "hf" else None
-    qkv = fused_qkv(c, load, f"{name}.self_attention.query_key_value", True, order)
+    qkv = fused_qkv(c, load, f"{name}.self_attention.query_key_value", order)
+    plain = attention_of(c, load, i, qkv, f"{name}.self_attention.dense")
     return DecoderLayer(
         attention_norm=load.layer_norm(f"{name}.input_layernorm", hidden, c.norm_eps),
-        attention=Attention(
-            index=i,
-            qkv=qkv,
-            out=out_proj(c, load, f"{name}.self_attention.dense", True),
-            spec=replace(attention_spec(c, i), alibi_slopes=alibi_slopes(c.num_heads)),
-            rotary=None,
-        ),
+        attention=replace(plain, spec=replace(plain.spec, alibi_slopes=alibi_slopes(c.num_heads))),
         mlp_norm=load.layer_norm(f"{name}.post_attention_layernorm", hidden, c.norm_eps),
-        mlp=plain_mlp(c, load, f"{name}.mlp.dense_h_to_4h", f"{name}.mlp.dense_4h_to_h", bias=True),
+        mlp=plain_mlp(c, load, f"{name}.mlp.dense_h_to_4h", f"{name}.mlp.dense_4h_to_h"),
     )
 
 

@@ -8,15 +8,15 @@ from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, Rotary
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
 from octavo.models.families.bloom import NAMES as BLOOM_NAMES
-from octavo.models.layers import Attention, Block, DecoderLayer, DecoderStack, ParallelLayer
+from octavo.models.layers import Attention, Block, DecoderLayer, ParallelLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import (
     DecoderModel,
     alibi_slopes,
-    attention_spec,
+    attention_of,
     fused_qkv,
-    out_proj,
     plain_mlp,
+    plain_model,
     ungroup,
 )
 from octavo.models.registry import Family
@@ -72,14 +72,8 @@ def config_of(checkpoint: Checkpoint) -> FalconConfig:
 
 def build(c: FalconConfig, load: Loader) -> DecoderModel:
     rotary = load.rotary(c.rope, c.max_position)
-    table = load.table("transformer.word_embeddings", (c.vocab_size, c.hidden_size))
-    stack = DecoderStack(
-        table=table,
-        layers=[_layer(c, load, i, rotary) for i in range(c.num_layers)],
-        norm=load.layer_norm("transformer.ln_f", c.hidden_size, c.norm_eps),
-        head=load.head("lm_head", table, c.tie_word_embeddings),
-    )
-    return DecoderModel(stack, c.max_position)
+    layers = [_layer(c, load, i, rotary) for i in range(c.num_layers)]
+    return plain_model(c, load, "transformer.word_embeddings", layers, "transformer.ln_f")
 
 
 def _layer(c: FalconConfig, load: Loader, i: int, rotary: Rotary | None) -> Block:
@@ -101,16 +95,13 @@ def _attention(c: FalconConfig, load: Loader, i: int, rotary: Rotary | None) -> 
     group = c.num_heads // c.num_kv_heads
     # A group is a KV head, its queries before it; GGUF files hold all q, all k, all v already.
     order = ungroup(c.num_kv_heads, (group, 1, 1), c.head_dim) if load.kind == "hf" else None
-    spec = attention_spec(c, i)
-    if c.alibi:  # added before the scores are scaled, unlike BLOOM's
-        spec = replace(spec, alibi_slopes=alibi_slopes(c.num_heads) * spec.scale)
-    return Attention(
-        index=i,
-        qkv=fused_qkv(c, load, f"{name}.query_key_value", c.qkv_bias, order),
-        out=out_proj(c, load, f"{name}.dense"),
-        spec=spec,
-        rotary=rotary,
-    )
+    qkv = fused_qkv(c, load, f"{name}.query_key_value", order)
+    plain = attention_of(c, load, i, qkv, f"{name}.dense", rotary)
+    if not c.alibi:
+        return plain
+    # Added before the scores are scaled, unlike BLOOM's.
+    slopes = alibi_slopes(c.num_heads) * plain.spec.scale
+    return replace(plain, spec=replace(plain.spec, alibi_slopes=slopes))
 
 
 FAMILY = Family(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
 from octavo.models.config import DecoderConfig, Reader
 from octavo.models.families.gemma import gemma_config
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import GGUF_NAMES, DecoderModel, gated_mlp, llama_attention, llama_model
+from octavo.models.parts import GGUF_NAMES, build_llama, gated_mlp, llama_attention
 from octavo.models.registry import Family
 
 NAMES = GGUF_NAMES | {
@@ -52,11 +54,6 @@ def gguf_scale(read: Reader, largest: bool) -> float:
     return scale
 
 
-def build(c: DecoderConfig, load: Loader) -> DecoderModel:
-    rotary = load.rotary(c.rope, c.max_position)
-    return llama_model(c, load, [gemma_layer(c, load, i, rotary) for i in range(c.num_layers)])
-
-
 def gemma_layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> DecoderLayer:
     name = f"model.layers.{i}"
     before, after, before_mlp, after_mlp = (
@@ -73,4 +70,5 @@ def gemma_layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -
     )
 
 
+build = partial(build_llama, layer=gemma_layer)
 FAMILY = Family(name="gemma2", hf=("gemma2",), gguf=("gemma2",), names=NAMES, config=config_of, build=build)

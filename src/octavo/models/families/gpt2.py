@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
 from octavo.models.config import DecoderConfig, Reader, read_gguf
-from octavo.models.layers import Attention, DecoderLayer, DecoderStack, heads_in, heads_out
+from octavo.models.layers import Attention, DecoderLayer, heads_in, heads_out
 from octavo.models.loader import Loader, Order
-from octavo.models.parts import DecoderModel, attention_spec, plain_mlp
+from octavo.models.parts import DecoderModel, attention_spec, plain_mlp, plain_model
 from octavo.models.registry import Family
 
 NAMES = {
@@ -35,7 +35,7 @@ class GPT2Config(DecoderConfig):
 
 def config_of(checkpoint: Checkpoint) -> GPT2Config:
     if checkpoint.kind == "gguf":
-        return GPT2Config.of(read_gguf(checkpoint, rope=None, activation=Activation.GELU_TANH))
+        return GPT2Config.of(read_gguf(checkpoint, rope=None, activation=Activation.GELU_TANH, mlp_bias=True))
     read = Reader.of(checkpoint)
     by_layer = read.flag("scale_attn_by_inverse_layer_idx")
     return GPT2Config.of(gpt_config(checkpoint), scale_by_layer=by_layer)
@@ -58,6 +58,7 @@ def gpt_config(checkpoint: Checkpoint, kv_heads: int | None = None) -> DecoderCo
         norm_eps=read.number("layer_norm_epsilon", 1e-5),
         activation=read.activation("activation_function", "gelu_new"),
         tie_word_embeddings=read.flag("tie_word_embeddings", True),
+        mlp_bias=True,
         attention_scale=None if read.flag("scale_attn_weights", True) else 1.0,
     )
 
@@ -69,15 +70,8 @@ def build(c: GPT2Config, load: Loader) -> DecoderModel:
 
 
 def gpt_model(c: DecoderConfig, load: Loader, layers: list[DecoderLayer]) -> DecoderModel:
-    table = load.table("transformer.wte", (c.vocab_size, c.hidden_size))
-    stack = DecoderStack(
-        table=table,
-        layers=layers,
-        norm=load.layer_norm("transformer.ln_f", c.hidden_size, c.norm_eps),
-        head=load.head("lm_head", table, c.tie_word_embeddings),
-        positions=load.table("transformer.wpe", (c.max_position, c.hidden_size)),
-    )
-    return DecoderModel(stack, c.max_position)
+    positions = load.table("transformer.wpe", (c.max_position, c.hidden_size))
+    return plain_model(c, load, "transformer.wte", layers, "transformer.ln_f", positions=positions)
 
 
 def gpt_layer(
@@ -93,15 +87,9 @@ def gpt_layer(
     out = load.linear(f"{name}.attn.c_proj", (hidden, rows[0]), out_role, True, transposed=transposed)
     return DecoderLayer(
         attention_norm=load.layer_norm(f"{name}.ln_1", hidden, c.norm_eps),
-        attention=Attention(
-            index=i,
-            qkv=qkv,
-            out=out,
-            spec=spec,
-            rotary=None,
-        ),
+        attention=Attention(i, qkv, out, spec, rotary=None),
         mlp_norm=load.layer_norm(f"{name}.ln_2", hidden, c.norm_eps),
-        mlp=plain_mlp(c, load, f"{name}.mlp.c_fc", f"{name}.mlp.c_proj", transposed, bias=True),
+        mlp=plain_mlp(c, load, f"{name}.mlp.c_fc", f"{name}.mlp.c_proj", transposed),
     )
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
 from octavo.models.config import DecoderConfig, Reader, RopeConfig, read_hf
-from octavo.models.layers import Attention, Block, DecoderLayer, DecoderStack, ParallelLayer
+from octavo.models.layers import Block, DecoderLayer, ParallelLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, attention_spec, fused_qkv, out_proj, plain_mlp, ungroup
+from octavo.models.parts import DecoderModel, attention_of, fused_qkv, plain_mlp, plain_model, ungroup
 from octavo.models.registry import Family
 
 
@@ -37,38 +37,27 @@ def config_of(checkpoint: Checkpoint) -> NeoXConfig:
         rope=rope,
         qkv_bias=bias,
         out_bias=bias,
+        mlp_bias=True,
     )
     return NeoXConfig.of(config, parallel=read.flag("use_parallel_residual", True))
 
 
 def build(c: NeoXConfig, load: Loader) -> DecoderModel:
     rotary = load.rotary(c.rope, c.max_position)
-    table = load.table("gpt_neox.embed_in", (c.vocab_size, c.hidden_size))
-    stack = DecoderStack(
-        table=table,
-        layers=[_layer(c, load, i, rotary) for i in range(c.num_layers)],
-        norm=load.layer_norm("gpt_neox.final_layer_norm", c.hidden_size, c.norm_eps),
-        head=load.head("embed_out", table, c.tie_word_embeddings),
-    )
-    return DecoderModel(stack, c.max_position)
+    layers = [_layer(c, load, i, rotary) for i in range(c.num_layers)]
+    return plain_model(c, load, "gpt_neox.embed_in", layers, "gpt_neox.final_layer_norm", "embed_out")
 
 
 def _layer(c: NeoXConfig, load: Loader, i: int, rotary: Rotary | None) -> Block:
     name, hidden = f"gpt_neox.layers.{i}", c.hidden_size
     order = ungroup(c.num_heads, (1, 1, 1), c.head_dim)
-    qkv = fused_qkv(c, load, f"{name}.attention.query_key_value", c.qkv_bias, order)
+    qkv = fused_qkv(c, load, f"{name}.attention.query_key_value", order)
     block = ParallelLayer if c.parallel else DecoderLayer
     return block(
         attention_norm=load.layer_norm(f"{name}.input_layernorm", hidden, c.norm_eps),
-        attention=Attention(
-            index=i,
-            qkv=qkv,
-            out=out_proj(c, load, f"{name}.attention.dense"),
-            spec=attention_spec(c, i),
-            rotary=rotary,
-        ),
+        attention=attention_of(c, load, i, qkv, f"{name}.attention.dense", rotary),
         mlp_norm=load.layer_norm(f"{name}.post_attention_layernorm", hidden, c.norm_eps),
-        mlp=plain_mlp(c, load, f"{name}.mlp.dense_h_to_4h", f"{name}.mlp.dense_4h_to_h", bias=True),
+        mlp=plain_mlp(c, load, f"{name}.mlp.dense_h_to_4h", f"{name}.mlp.dense_4h_to_h"),
     )
 
 

@@ -5,10 +5,14 @@ GGUF files of it call themselves llama, and have an expert count.
 
 from __future__ import annotations
 
+from functools import partial
+
 from octavo.checkpoints.base import Checkpoint
+from octavo.kernels.ops import Rotary
 from octavo.models.config import Reader, read_gguf, read_hf
+from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_layer, llama_model
+from octavo.models.parts import GGUF_NAMES, build_llama, llama_layer
 from octavo.models.parts_moe import MoEConfig, moe
 from octavo.models.registry import Family
 
@@ -34,13 +38,8 @@ def config_of(checkpoint: Checkpoint) -> MoEConfig:
     )
 
 
-def build(c: MoEConfig, load: Loader) -> DecoderModel:
-    rotary = load.rotary(c.rope, c.max_position)
-    layers = [
-        llama_layer(c, load, i, rotary, moe(c, load, _MLP.format(i=i), ("w1", "w3", "w2")))
-        for i in range(c.num_layers)
-    ]
-    return llama_model(c, load, layers)
+def _layer(c: MoEConfig, load: Loader, i: int, rotary: Rotary | None) -> DecoderLayer:
+    return llama_layer(c, load, i, rotary, moe(c, load, _MLP.format(i=i), ("w1", "w3", "w2")))
 
 
 FAMILY = Family(
@@ -49,6 +48,6 @@ FAMILY = Family(
     gguf=("llama",),
     names=NAMES,
     config=config_of,
-    build=build,
+    build=partial(build_llama, layer=_layer),
     matches=lambda checkpoint: checkpoint.kind == "hf" or bool(checkpoint.config.get("llama.expert_count")),
 )

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
 from octavo.models.config import DecoderConfig, Reader, read_hf
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, gated_mlp, llama_attention, llama_model
+from octavo.models.parts import build_llama, gated_mlp, llama_attention
 from octavo.models.registry import Family
 
 
 def config_of(checkpoint: Checkpoint) -> DecoderConfig:
     bias = Reader.of(checkpoint).flag("attention_bias")
     return read_hf(checkpoint, qkv_bias=bias, out_bias=bias)
-
-
-def build(c: DecoderConfig, load: Loader) -> DecoderModel:
-    rotary = load.rotary(c.rope, c.max_position)
-    return llama_model(c, load, [_layer(c, load, i, rotary) for i in range(c.num_layers)])
 
 
 def _layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> DecoderLayer:
@@ -40,4 +36,4 @@ def _layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> Dec
     )
 
 
-FAMILY = Family(name="olmo2", hf=("olmo2",), config=config_of, build=build)
+FAMILY = Family(name="olmo2", hf=("olmo2",), config=config_of, build=partial(build_llama, layer=_layer))

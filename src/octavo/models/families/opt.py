@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import DecoderConfig, Reader, read_hf
-from octavo.models.layers import WHOLE, Attention, Block, DecoderLayer, DecoderStack, LayerNorm, PostNormLayer
+from octavo.models.layers import WHOLE, Block, DecoderLayer, DecoderStack, Embedding, LayerNorm, PostNormLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, attention_spec, out_proj, plain_mlp, separate_qkv
+from octavo.models.parts import DecoderModel, attention_of, plain_mlp, separate_qkv
 from octavo.models.registry import Family
 
 POSITION_OFFSET = 2
@@ -52,14 +52,17 @@ def build(c: OPTConfig, load: Loader) -> DecoderModel:
     name, hidden = "model.decoder", c.hidden_size
     table = load.table(f"{name}.embed_tokens", (c.vocab_size, c.word_size))
     narrow = c.word_size != hidden
+    words = Embedding(
+        table,
+        positions=load.table(f"{name}.embed_positions", (c.max_position + POSITION_OFFSET, hidden)),
+        position_offset=POSITION_OFFSET,
+        project=load.linear(f"{name}.project_in", (hidden, c.word_size), WHOLE) if narrow else None,
+    )
     stack = DecoderStack(
-        table=table,
+        embedding=words,
         layers=[_layer(c, load, i) for i in range(c.num_layers)],
         norm=load.layer_norm(f"{name}.final_layer_norm", hidden, c.norm_eps) if c.final_norm else None,
         head=load.head("lm_head", table, c.tie_word_embeddings),
-        positions=load.table(f"{name}.embed_positions", (c.max_position + POSITION_OFFSET, hidden)),
-        position_offset=POSITION_OFFSET,
-        project_in=load.linear(f"{name}.project_in", (hidden, c.word_size), WHOLE) if narrow else None,
         project_out=load.linear(f"{name}.project_out", (c.word_size, hidden), WHOLE) if narrow else None,
     )
     return DecoderModel(stack, c.max_position)
@@ -71,16 +74,11 @@ def _layer(c: OPTConfig, load: Loader, i: int) -> Block:
     def norm(which: str) -> LayerNorm:
         return load.layer_norm(f"{name}.{which}", hidden, c.norm_eps)
 
+    qkv = separate_qkv(c, load, f"{name}.self_attn")
     block = DecoderLayer if c.norm_first else PostNormLayer
     return block(
         attention_norm=norm("self_attn_layer_norm"),
-        attention=Attention(
-            index=i,
-            qkv=separate_qkv(c, load, f"{name}.self_attn"),
-            out=out_proj(c, load, f"{name}.self_attn.out_proj"),
-            spec=attention_spec(c, i),
-            rotary=None,
-        ),
+        attention=attention_of(c, load, i, qkv, f"{name}.self_attn.out_proj"),
         mlp_norm=norm("final_layer_norm"),
         mlp=plain_mlp(c, load, f"{name}.fc1", f"{name}.fc2"),
     )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from octavo.checkpoints.base import Checkpoint
+from octavo.kernels.ops import Rotary
 from octavo.models.config import Reader, read_gguf, read_hf
+from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_layer, llama_model
+from octavo.models.parts import GGUF_NAMES, build_llama, llama_layer
 from octavo.models.parts_moe import MOE_NAMES, MoEConfig, moe
 from octavo.models.registry import Family
 
@@ -42,13 +46,9 @@ def dense_layers(read: Reader, layers: int) -> frozenset[int]:
     return frozenset(i for i in range(layers) if i in listed or (i + 1) % step)
 
 
-def build(c: MoEConfig, load: Loader) -> DecoderModel:
-    rotary = load.rotary(c.rope, c.max_position)
-    layers = []
-    for i in range(c.num_layers):
-        mlp = None if i in c.dense_layers else moe(c, load, f"model.layers.{i}.mlp")
-        layers.append(llama_layer(c, load, i, rotary, mlp))
-    return llama_model(c, load, layers)
+def moe_layer(c: MoEConfig, load: Loader, i: int, rotary: Rotary | None) -> DecoderLayer:
+    mlp = None if i in c.dense_layers else moe(c, load, f"model.layers.{i}.mlp")
+    return llama_layer(c, load, i, rotary, mlp)
 
 
 FAMILY = Family(
@@ -57,5 +57,5 @@ FAMILY = Family(
     gguf=("qwen2moe",),
     names=GGUF_NAMES | MOE_NAMES,
     config=config_of,
-    build=build,
+    build=partial(build_llama, layer=moe_layer),
 )

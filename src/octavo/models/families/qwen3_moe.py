@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import Reader, read_gguf, read_hf
-from octavo.models.families.qwen2_moe import build, dense_layers
-from octavo.models.parts import GGUF_NAMES
+from octavo.models.families.qwen2_moe import dense_layers, moe_layer
+from octavo.models.parts import GGUF_NAMES, build_llama
 from octavo.models.parts_moe import MOE_NAMES, MoEConfig
 from octavo.models.registry import Family
 
@@ -38,5 +40,5 @@ FAMILY = Family(
     gguf=("qwen3moe",),
     names=GGUF_NAMES | MOE_NAMES,
     config=config_of,
-    build=build,
+    build=partial(build_llama, layer=moe_layer),
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, Rotary
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
-from octavo.models.layers import DecoderLayer, DecoderStack
+from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_attention, plain_mlp
+from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_attention, plain_mlp, plain_model
 from octavo.models.registry import Family
 
 NAMES = GGUF_NAMES | {
@@ -33,14 +33,8 @@ def config_of(checkpoint: Checkpoint) -> DecoderConfig:
 
 def build(c: DecoderConfig, load: Loader) -> DecoderModel:
     rotary = load.rotary(c.rope, c.max_position)
-    table = load.table("model.embed_tokens", (c.vocab_size, c.hidden_size))
-    stack = DecoderStack(
-        table=table,
-        layers=[_layer(c, load, i, rotary) for i in range(c.num_layers)],
-        norm=load.layer_norm("model.norm", c.hidden_size, c.norm_eps),
-        head=load.head("lm_head", table, c.tie_word_embeddings),
-    )
-    return DecoderModel(stack, c.max_position)
+    layers = [_layer(c, load, i, rotary) for i in range(c.num_layers)]
+    return plain_model(c, load, "model.embed_tokens", layers, "model.norm")
 
 
 def _layer(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | None) -> DecoderLayer:

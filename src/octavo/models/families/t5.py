@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.kernels.ops import F32, Activation, Sight
+from octavo.kernels.ops import F32, Activation, Scaling, Sight
 from octavo.models.config import ACTIVATIONS, Reader
-from octavo.models.layers import COLUMNS, MLP, ROWS, DecoderLayer, GatedMLP, PlainMLP, RMSNorm
+from octavo.models.layers import COLUMNS, MLP, ROWS, DecoderLayer, Embedding, GatedMLP, PlainMLP, RMSNorm
 from octavo.models.loader import Loader, Order
 from octavo.models.parts_cross import (
     AttentionLoader,
     CrossLayer,
-    Embedding,
     EncoderDecoderModel,
     EncoderDecoderStack,
 )
@@ -109,12 +108,12 @@ def build(c: T5Config, load: Loader) -> EncoderDecoderModel:
         source=embedding,
         encoder=[_encoder_layer(c, load, i, around) for i in range(c.num_layers)],
         encoder_norm=_norm(c, load, "encoder.final_layer_norm"),
-        target=embedding,
-        decoder=[_decoder_layer(c, load, i, behind) for i in range(c.num_decoder_layers)],
-        decoder_norm=_norm(c, load, "decoder.final_layer_norm"),
+        embedding=embedding,
+        layers=[_decoder_layer(c, load, i, behind) for i in range(c.num_decoder_layers)],
+        norm=_norm(c, load, "decoder.final_layer_norm"),
         # Files say that the head is tied also where it is not: it is if they hold none.
         head=load.head("lm_head", table, not load.has("lm_head.weight")),
-        head_scale=c.d_model**-0.5 if c.scaled else 1.0,
+        scaling=Scaling(c.d_model**-0.5 if c.scaled else 1.0),
     )
     length = max(c.length, load.context or 0)
     return EncoderDecoderModel(stack, length, length)
