@@ -14,6 +14,9 @@ import numpy.typing as npt
 
 from octavo.errors import CheckpointError
 
+Progress = Callable[[int, int], None]
+"""Called with (bytes so far, bytes in all)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredTensor:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from octavo.checkpoints.safetensors import read_json
 from octavo.errors import CheckpointError
-
-MAX_BYTES = 16 << 20
 
 
 def read_generation(path: Path) -> dict[str, Any]:
@@ -22,7 +20,7 @@ def read_generation(path: Path) -> dict[str, Any]:
     for name in ("config.json", "generation_config.json"):
         file = path / name
         if file.exists():
-            found |= {key: value for key, value in _object(file).items() if value is not None}
+            found |= {key: value for key, value in read_json(file).items() if value is not None}
     return found
 
 
@@ -43,17 +41,3 @@ def decoder_prompt(generation: Mapping[str, Any]) -> tuple[int, ...]:
         if value is not None and (type(value) is not int or value < 0):
             raise CheckpointError(f"generation_config.json: {name} must be a token id, not {value!r}")
     return tuple([value for value in ids if value is not None])
-
-
-def _object(file: Path) -> dict[str, Any]:
-    try:
-        if file.stat().st_size > MAX_BYTES:
-            raise CheckpointError(f"{file} is larger than {MAX_BYTES >> 20} MB")
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"cannot open {file}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise CheckpointError(f"{file} is not valid JSON") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{file} does not hold a JSON object")
-    return value

@@ -11,20 +11,17 @@ No code of a repository is downloaded, and no pickle.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.checkpoints.base import PICKLES, why_no_pickle
-from octavo.checkpoints.safetensors import read_json
+from octavo.checkpoints.base import PICKLES, Progress, why_no_pickle
+from octavo.checkpoints.safetensors import INDEX, indexed
 from octavo.errors import CapacityError, CheckpointError
-
-Progress = Callable[[int, int], None]
 
 _ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(/[\w./ -]+\.gguf)?(?:@([\w./-]+))?")
 MAIN = "main"
-INDEX = "model.safetensors.index.json"
 _SMALL = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model",
@@ -74,7 +71,7 @@ def pull(
     fetch = _Fetch(repo, commit, sizes, force)
     files = _wanted(repo, commit, sizes, weights)
     if INDEX in files:  # which says how the weights are called
-        files += _shards(fetch(INDEX))
+        files += sorted(indexed(fetch(INDEX)))
     fetch.announce(files, progress)
     for name in files:
         path = fetch(name)
@@ -239,16 +236,9 @@ class _Fetch:
         return Counter
 
 
-def _shards(index: Path) -> list[str]:
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise CheckpointError(f"{index} has no weight_map")
-    return sorted(set(weight_map.values()))
-
-
 def _whole(folder: Path) -> bool:
     if (folder / INDEX).is_file():
-        return all((folder / name).is_file() for name in _shards(folder / INDEX))
+        return all((folder / name).is_file() for name in indexed(folder / INDEX))
     return any(folder.glob("*.safetensors"))
 
 

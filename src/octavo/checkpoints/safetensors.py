@@ -28,7 +28,7 @@ DTYPE_BYTES = {
 _MAX_HEADER = 100 << 20
 _MAX_JSON = 64 << 20
 _SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 
 _Maker = Callable[[], StoredTensor]
 
@@ -83,7 +83,7 @@ def open_folder(path: Path, headers: bool = False) -> FolderCheckpoint:
         found = _read_header(file)
         for tensor in wanted if wanted is not None else found:
             if tensor not in found:
-                raise CheckpointError(f"{_INDEX} puts tensor {shorten(tensor)} in {name}, which lacks it")
+                raise CheckpointError(f"{INDEX} puts tensor {shorten(tensor)} in {name}, which lacks it")
             makers[tensor] = found[tensor]
     return FolderCheckpoint(path, config, makers, files)
 
@@ -104,39 +104,40 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _has_weights(path: Path) -> bool:
-    return (path / _INDEX).exists() or any(p.suffix in (".safetensors", *PICKLES) for p in path.iterdir())
+    return (path / INDEX).exists() or any(p.suffix in (".safetensors", *PICKLES) for p in path.iterdir())
 
 
 def _shards(path: Path) -> dict[str, list[str] | None]:
     """File name -> the tensors that the index expects in it (None: all that it holds)."""
-    if (path / _INDEX).exists():
-        return _indexed(path)
+    if (path / INDEX).exists():
+        return dict(indexed(path / INDEX))
     if (path / _SINGLE).exists():
         return {_SINGLE: None}
     found = sorted(p.name for p in path.glob("*.safetensors"))
     if len(found) == 1:
         return {found[0]: None}
     if found:
-        raise CheckpointError(f"{path} holds {len(found)} safetensors files but no {_INDEX}")
+        raise CheckpointError(f"{path} holds {len(found)} safetensors files but no {INDEX}")
     pickles = sorted(p.name for p in path.iterdir() if p.suffix in PICKLES)
     if pickles:
         raise CheckpointError(f"{path / pickles[0]} is {why_no_pickle(str(path))}")
     raise CheckpointError(f"{path} holds no safetensors file")
 
 
-def _indexed(path: Path) -> dict[str, list[str] | None]:
-    weight_map = read_json(path / _INDEX).get("weight_map")
+def indexed(index: Path) -> dict[str, list[str]]:
+    """File name -> the tensors that an index puts in it.
+
+    Raises:
+        CheckpointError: it is no index, or names something else than safetensors files beside it.
+    """
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{path / _INDEX} has no weight_map")
-    shards: dict[str, list[str] | None] = {}
+        raise CheckpointError(f"{index} has no weight_map")
+    shards: dict[str, list[str]] = {}
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise CheckpointError(
-                f"{path / _INDEX} names {shorten(str(name))}, not a safetensors file beside it"
-            )
-        wanted = shards.setdefault(name, [])
-        assert wanted is not None  # only lists are put in here
-        wanted.append(tensor)
+            raise CheckpointError(f"{index} names {shorten(str(name))}, not a safetensors file beside it")
+        shards.setdefault(name, []).append(tensor)
     return shards
 
 
