@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from octavo.cli._flags import EngineChoice
@@ -42,6 +43,24 @@ def load(engine: EngineChoice, progress: Callable[[str, float], None] | None = N
     if progress is None:
         name_device(llm.facts)
     return llm
+
+
+@contextmanager
+def loaded(engine: EngineChoice, quiet: bool) -> Generator[AsyncLLM, None, None]:
+    """The engine that the flags ask for, its model pulled if need be. It is shut down at the end.
+
+    Args:
+        quiet: without a progress bar.
+
+    Raises:
+        OctavoError: see fetch() and load().
+    """
+    fetch(engine.model, quiet)
+    llm = load(engine)
+    try:
+        yield llm
+    finally:
+        llm.shutdown()
 
 
 def name_device(facts: Mapping[str, str]) -> None:

@@ -31,25 +31,19 @@ def chat(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object a turn."),
 ) -> int:
     """Talk with a model; it remembers the conversation. Reads a turn a line, also from a pipe."""
-    from octavo.cli._load import fetch, load
+    from octavo.cli._load import loaded
     from octavo.prompts import refuse_chat
     from octavo.tokenizer.chat import NO_TEMPLATE
 
     params = SamplingParams(**{"max_tokens": None, **sampling}, output_kind=RequestOutputKind.DELTA)
-    fetch(engine.model, quiet=as_json)
-    llm = load(engine)
-    try:
+    with loaded(engine, quiet=as_json) as llm:
         refuse_chat(llm.max_encoder_len)
         if llm.template is None:
             raise InvalidRequestError(NO_TEMPLATE)
-    except InvalidRequestError:
-        llm.shutdown()
-        raise
-    conversation = Conversation(llm, params, system)
-    interactive = sys.stdin.isatty() and not as_json
-    if interactive:
-        print(f"{engine.model}: {HELP}", file=sys.stderr)
-    try:
+        conversation = Conversation(llm, params, system)
+        interactive = sys.stdin.isatty() and not as_json
+        if interactive:
+            print(f"{engine.model}: {HELP}", file=sys.stderr)
         with asyncio.Runner() as runner:
             for line in _lines(interactive):
                 if line.strip() in ("/exit", "/quit"):
@@ -58,8 +52,6 @@ def chat(
                     conversation.reset()
                 elif line.strip():
                     _turn(runner, conversation, line, interactive, as_json)
-    finally:
-        llm.shutdown()
     return 0
 
 

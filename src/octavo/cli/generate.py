@@ -30,18 +30,14 @@ def generate(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object at the end."),
 ) -> int:
     """Continue a prompt as it stands (no chat template), streaming to stdout."""
-    from octavo.cli._load import fetch, load
+    from octavo.cli._load import loaded
 
     params = SamplingParams(**{"max_tokens": DEFAULT_TOKENS, **sampling}, output_kind=RequestOutputKind.DELTA)
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise InvalidRequestError("the prompt is empty", "prompt")
-    fetch(engine.model, quiet=as_json)
-    llm = load(engine)
-    try:
+    with loaded(engine, quiet=as_json) as llm:
         result = asyncio.run(_generate(llm, text, params, echo=not as_json))
-    finally:
-        llm.shutdown()
     if as_json:
         print(json.dumps({"model": engine.model, "prompt": text, **result}))
     elif not result["text"].endswith("\n"):

@@ -35,20 +35,15 @@ def run_batch(
     as_json: bool = typer.Option(False, "--json", help="Print the totals as JSON."),
 ) -> int:
     """Answer the requests of a batch file. What the output has answers for is not done again."""
-    from octavo.cli._load import fetch, load
+    from octavo.cli._load import loaded
     from octavo.server import batch_files
 
     forms = parsers(tool_call_parser, reasoning_parser)
     if source.resolve() == target.resolve():
         raise InvalidRequestError("the requests and the answers are the same file")
     batch_files.answered(target, batch_files.check(source))
-    fetch(engine.model, quiet=as_json)
-    llm = load(engine)
-    try:
-        with count_progress("answering", quiet=as_json) as progress:
-            totals = asyncio.run(_run(llm, source, target, max_concurrent, progress, forms))
-    finally:
-        llm.shutdown()
+    with loaded(engine, as_json) as llm, count_progress("answering", quiet=as_json) as progress:
+        totals = asyncio.run(_run(llm, source, target, max_concurrent, progress, forms))
     if as_json:
         print(json.dumps({"done": totals.done, "failed": totals.failed, "skipped": totals.skipped}))
     else:
