@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -144,7 +144,7 @@ def tile_rate(backend: Backend, layout: Layout, seconds: float = 0.5, rows: int 
         return y
 
     program = backend.capture(forward, Limits(rows, 1, 1, rows))
-    batch = _tokens(rows)
+    batch = one_sequence([i % BLOCK for i in range(rows)], 1, rows - 1)
     return repeats * n * TILE_K * rows / best_time(lambda: program.replay(batch), seconds)
 
 
@@ -159,17 +159,17 @@ def random_weight(rng: np.random.Generator, layout: Layout, n: int, k: int) -> W
     return Weight(layout, (n, k), values, scale, (-8 * scale).astype(np.float16))
 
 
-def _tokens(count: int) -> ForwardBatch:
-    """One sequence of count tokens, its last sampled."""
-    line = np.arange(count, dtype=np.int32)
+def one_sequence(ids: Sequence[int], page_size: int, first: int) -> ForwardBatch:
+    """A sequence from its beginning, in pages 0, 1, ..., sampled from position first on."""
+    line = np.arange(len(ids), dtype=np.int32)
     return ForwardBatch(
-        token_ids=line % BLOCK,
+        token_ids=np.array(ids, np.int32),
         positions=line,
         slots=line,
-        query_start=np.array([0, count], np.int32),
-        context_lens=np.array([count], np.int32),
-        page_tables=np.zeros((1, count), np.int32),
-        sampled=np.array([count - 1], np.int32),
+        query_start=np.array([0, len(ids)], np.int32),
+        context_lens=np.array([len(ids)], np.int32),
+        page_tables=np.arange(-(-len(ids) // page_size), dtype=np.int32)[None],
+        sampled=line[first:],
     )
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from octavo.bench.calibrate import one_sequence
 from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError
-from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Limits
 
 F64 = npt.NDArray[np.float64]
@@ -65,18 +65,7 @@ class WindowScorer:
             raise InvalidRequestError(
                 f"positions from {first} on of {len(ids)} ids do not fit a window of {self._window}"
             )
-        count = len(ids)
-        line = np.arange(count, dtype=np.int32)
-        batch = ForwardBatch(
-            token_ids=np.array(ids, np.int32),
-            positions=line,
-            slots=line,
-            query_start=np.array([0, count], np.int32),
-            context_lens=np.array([count], np.int32),
-            page_tables=np.arange(-(-count // self._page_size), dtype=np.int32)[None],
-            sampled=line[first:],
-        )
-        return self._program.replay(batch).copy()
+        return self._program.replay(one_sequence(ids, self._page_size, first)).copy()
 
 
 def log_softmax(logits: F32) -> F64:
