@@ -6,7 +6,7 @@ import csv
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -84,10 +84,7 @@ def read_trace(path: Path) -> list[TraceRequest]:
         raise InvalidRequestError(f"{path} holds no requests", "trace")
     found.sort(key=lambda request: request.arrival_s)
     begin = found[0].arrival_s
-    return [
-        TraceRequest(r.arrival_s - begin, r.prompt_tokens, r.output_tokens, r.priority, r.blocks)
-        for r in found
-    ]
+    return [replace(request, arrival_s=request.arrival_s - begin) for request in found]
 
 
 def _from_json(line: str) -> TraceRequest:
