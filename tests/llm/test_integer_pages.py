@@ -49,13 +49,13 @@ class _Model:
         ("auto", True, "int16", "int16"),
         ("float32", False, None, "f32"),
         ("float16", False, None, "f16"),
-        ("auto", False, "f16", "f16"),
+        ("auto", False, "float16", "f16"),
     ],
 )
 def test_what_auto_means(dtype: str, latent: bool, asked: str | None, stored: str) -> None:
     backend = make_backend("reference", Wanted(dtype=dtype))
-    otherwise = EngineConfig("m", dtype=dtype).kv_dtype
-    (spec,) = page_specs(_Model(latent), backend, asked or otherwise, asked is not None)  # type: ignore[arg-type]
+    user = EngineConfig("m", dtype=dtype, kv_cache_dtype=asked or "auto")
+    (spec,) = page_specs(_Model(latent), backend, user)  # type: ignore[arg-type]
     assert spec.dtype == stored
 
 

@@ -119,12 +119,12 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     check_vocabulary(tokenizer, model)
     generation = read_generation(path)
     begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
-    specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
+    specs = page_specs(model, backend, user)
     free_memory = free_memory_of(user, model, backend)
     memory, config = budget_of(user, Shape.of(model, backend, specs), weight_bytes, free_memory)
     first_block = memory.num_pages + (config.window is not None)
     kv, spare = kv_cache_of(memory, backend, specs, first_block)
-    if swap := memory.num_swap_pages:
+    if swap := memory.num_swap_pages:  # the scheduler weighs a copy against computing the pages again
         config = replace(config, num_swap_pages=swap, swap_page_s=seconds_to_copy(kv, first_block))
     pages = page_file_of(user, backend, kv, specs, content)
     phases.done("memory")
@@ -132,7 +132,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     runner = make_runner(model, backend, PageMoves(kv, first_block, pages), limits, states, ends)
     return_freed()
     phases.done("program")
-    if runner.prepare():
+    if runner.prepare():  # (a CPU has nothing to compile, and its start should not tell of it)
         phases.done("compile")
     return Loaded(
         user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,

@@ -54,6 +54,38 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens to plan for.
+
+    Attributes:
+        sequence: of the longest sequence.
+        encoder: of an encoder's longest input; 0: there is none. It is computed in one step, so
+            max_num_batched_tokens bounds it, as max_model_len does.
+        step: of all sequences in a step; an encoder's input fits into it.
+    """
+
+    sequence: int
+    encoder: int
+    step: int
+
+    @staticmethod
+    def of(user: EngineConfig, shape: Shape) -> Lengths:
+        """
+        Raises:
+            InvalidRequestError: max_model_len is above what the model was made for.
+        """
+        longest, batched = user.max_model_len, user.max_num_batched_tokens
+        if longest is not None and longest > shape.max_position:
+            raise InvalidRequestError(
+                f"max_model_len {longest} is above the model's {shape.max_position}", "max_model_len"
+            )
+        source = shape.max_source
+        encoder = min(source, longest or source, batched or source)
+        step = batched or max(shape.step_tokens or CPU_BATCHED_TOKENS, encoder)
+        return Lengths(longest or shape.max_position, encoder, step)
+
+
+@dataclass(frozen=True, slots=True)
 class SlidingNeed:
     """Pages that the sliding-window layers of a model need (engine.groups.sliding_pages).
 
@@ -157,15 +189,13 @@ def budget_of(
         CapacityError: not even one page fits, or not one sequence as long as was asked for.
         InvalidRequestError: a number contradicts the model.
     """
-    encoder = encoder_length(user, shape.max_source)
-    of_encoder = -(-encoder // user.page_size) * user.page_size
-    length = context_length(user, shape.max_position) + of_encoder
-    tokens = tokens_of_a_step(user, encoder, shape.step_tokens)
-    sliding = sliding_need(shape.specs, length, user.max_num_seqs, user.page_size, tokens)
+    lengths = Lengths.of(user, shape)
+    length = lengths.sequence + -(-lengths.encoder // user.page_size) * user.page_size
+    sliding = sliding_need(shape.specs, length, user.max_num_seqs, user.page_size, lengths.step)
     if sliding is None and user.num_sliding_pages is not None:
         raise InvalidRequestError(
             f"num_sliding_pages has no use here: all layers share one pool of pages, since "
-            f"{_why_shared(shape.specs, length, tokens)}",
+            f"{_why_shared(shape.specs, length, lengths.step)}",
             "num_sliding_pages",
         )
     wanted = Pages(
@@ -202,11 +232,12 @@ def plan_pages(wanted: Pages, free_memory: FreeMemory, weights: int = 0) -> Budg
         free -= swap * page
     sliding, sliding_page, sliding_pages = wanted.sliding, 0, 0
     share = CPU_SHARE if free_memory.share is None else free_memory.share
+    # A number that the user names may take all that is free: the share bounds what is chosen here.
     budget = free if wanted.num_pages is not None else int(free * share)
     if sliding is None:  # all layers share pages
         most = wanted.max_num_seqs * wanted.longest
         pages = min(most, budget // page) if wanted.num_pages is None else wanted.num_pages
-    else:
+    else:  # a page then holds what the other layers store, and a sliding page the rest
         sliding_page = wanted.page_size * sliding.bytes_per_token
         pages, sliding_pages = divide(budget, page - sliding_page, sliding_page, wanted)
     size = pages * (page - sliding_page) + sliding_pages * sliding_page
@@ -242,13 +273,14 @@ def divide(room: int, page: int, sliding_page: int, wanted: Pages) -> tuple[int,
     need, longest = wanted.sliding.exactly(wanted.num_sliding_pages), wanted.longest
     first = longest if wanted.num_pages is None else wanted.num_pages
     sliding = max(min((room - page * first) // sliding_page, need.enough), need.most)
-    if wanted.num_pages is not None:
+    if wanted.num_pages is not None:  # a sliding page belongs to a page: more of them are of no use
         return wanted.num_pages, min(sliding, wanted.num_pages)
     most = wanted.max_num_seqs * longest
     pages = min((room - sliding_page * sliding) // page, most)
     if pages >= sliding:
         return pages, sliding
-    both = min(room // (page + sliding_page), most)  # each page has a sliding one
+    # So little room that sliding pages are as many as pages: each page has one.
+    both = min(room // (page + sliding_page), most)
     return both, both
 
 
@@ -262,14 +294,14 @@ def _swapped_pages(swap_gib: float, page: int, free: int) -> int:
     return pages
 
 
-def page_specs(model: Model, backend: Backend, dtype: str, asked: bool) -> list[KVSpec]:
-    """What a model's layers store: dtype, or what the backend chooses where nobody asked for it.
+def page_specs(model: Model, backend: Backend, user: EngineConfig) -> list[KVSpec]:
+    """What a model's layers store: of the user's kv_cache_dtype, or where that is auto of the backend's type.
 
     A latent that nobody chose a type for keeps float16 where others keep int16: its one scale is that of a
     key of several hundred dimensions, by which its values would lose more than float16 does.
     """
-    if asked or backend.kv_dtype is None:
-        return list(model.kv_specs(dtype))
+    if user.kv_cache_dtype != "auto" or backend.kv_dtype is None:
+        return list(model.kv_specs(user.kv_dtype))
     specs = model.kv_specs(backend.kv_dtype)
     return [replace(s, dtype="f16") if s.latent and s.dtype == "int16" else s for s in specs]
 
@@ -336,32 +368,6 @@ def _why_shared(specs: Sequence[KVSpec], length: int, step_tokens: int) -> str:
     )
 
 
-def context_length(user: EngineConfig, max_position: int) -> int:
-    """The longest sequence to plan for.
-
-    Raises:
-        InvalidRequestError: max_model_len is above what the model was made for.
-    """
-    if user.max_model_len is not None and user.max_model_len > max_position:
-        raise InvalidRequestError(
-            f"max_model_len {user.max_model_len} is above the model's {max_position}", "max_model_len"
-        )
-    return user.max_model_len or max_position
-
-
-def encoder_length(user: EngineConfig, max_source: int) -> int:
-    """The longest input of an encoder to plan for; 0 where max_source says that there is none.
-
-    It is computed in one step, so max_num_batched_tokens bounds it, as max_model_len does.
-    """
-    return min(max_source, user.max_model_len or max_source, user.max_num_batched_tokens or max_source)
-
-
-def tokens_of_a_step(user: EngineConfig, encoder: int, step_tokens: int | None) -> int:
-    """max_num_batched_tokens, where an encoder reads up to so many and a backend wants step_tokens."""
-    return user.max_num_batched_tokens or max(step_tokens or CPU_BATCHED_TOKENS, encoder)
-
-
 def resolve(user: EngineConfig, shape: Shape, budget: Budget) -> SchedulerConfig:
     """The engine's numbers from the user's wishes, the model and the pages that fit.
 
@@ -370,17 +376,17 @@ def resolve(user: EngineConfig, shape: Shape, budget: Budget) -> SchedulerConfig
     Raises:
         CapacityError: the pool cannot hold one sequence of the max_model_len that was asked for.
     """
-    length, size = context_length(user, shape.max_position), user.page_size
-    encoder = encoder_length(user, shape.max_source)
-    tokens = tokens_of_a_step(user, encoder, shape.step_tokens)
-    needed = pages_at_a_time(length, size, shape.window, tokens) + -(-encoder // size)
-    if needed > budget.num_pages:
+    lengths, size = Lengths.of(user, shape), user.page_size
+    length, encoder = lengths.sequence, lengths.encoder
+    needed = pages_at_a_time(length, size, shape.window, lengths.step) + -(-encoder // size)
+    if needed > budget.num_pages:  # such a request would wait for pages for ever
         if user.max_model_len is not None or (encoder and budget.num_pages < 2):  # asked for: not shortened
             both = " and an encoder's input of as many tokens" if encoder else ""
             raise CapacityError(
                 f"max_model_len {length}{both} needs {needed} pages of {size} "
                 f"tokens, {budget.num_pages} fit: lower it or raise gpu_memory_utilization"
             )
+        # The decoder needs pages too: an encoder gets half of them at most.
         encoder = min(encoder, budget.num_pages // 2 * size)
         length = min(length, (budget.num_pages - -(-encoder // size)) * size)
     return SchedulerConfig(
@@ -388,7 +394,7 @@ def resolve(user: EngineConfig, shape: Shape, budget: Budget) -> SchedulerConfig
         page_size=user.page_size,
         max_model_len=length,
         max_num_seqs=user.max_num_seqs,
-        max_num_batched_tokens=tokens,
+        max_num_batched_tokens=lengths.step,
         step_target_s=user.step_target_ms / 1000 or None,
         enable_prefix_caching=user.enable_prefix_caching,
         max_waiting=user.max_waiting,

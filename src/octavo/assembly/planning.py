@@ -66,7 +66,7 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     model, weights, backend = _outline(user, checkpoint)
     if tokenizer is not None:
         check_vocabulary(tokenizer, model)
-    specs = page_specs(model, backend, user.kv_dtype, user.kv_cache_dtype != "auto")
+    specs = page_specs(model, backend, user)
     free_memory = free_memory_of(user, model, backend, free_after(weights, free))
     budget, config = budget_of(user, Shape.of(model, backend, specs), weights, free_memory)
     config = replace(config, num_swap_pages=budget.num_swap_pages)

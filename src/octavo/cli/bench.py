@@ -113,8 +113,7 @@ def roofline(
     driver = load(engine, max(sizes), as_json)
     loaded = driver.loaded
     checkpoint = open_checkpoint(loaded.path)
-    user = loaded.user
-    pages = page_specs(loaded.model, loaded.backend, user.kv_dtype, user.kv_cache_dtype != "auto")
+    pages = page_specs(loaded.model, loaded.backend, loaded.user)
     work = cost_of(loaded.model, loaded.backend, checkpoint, pages[0].dtype)
     machine = calibrate(loaded.backend, work.bits)
     room = loaded.config.max_model_len - ROOFLINE_TOKENS

@@ -50,7 +50,7 @@ class WindowScorer:
         model, _ = load_model(checkpoint, self.backend, config.dtype, context=window)
         self._window, self._page_size = window, config.page_size
         pages = -(-window // config.page_size)
-        specs = page_specs(model, self.backend, config.kv_dtype, config.kv_cache_dtype != "auto")
+        specs = page_specs(model, self.backend, config)
         kv = self.backend.kv_cache(specs, pages, config.page_size)
         limits = Limits(window, 1, window, pages)
         self._program = self.backend.capture(lambda ops, inputs: model.forward(ops, inputs, kv), limits)
