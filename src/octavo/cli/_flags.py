@@ -73,6 +73,8 @@ MORE_NAMES = {
 """Other names of the same flags: vLLM's, TGI's, llama.cpp's, and an older one of Octavo's own."""
 SEVERAL = ("stop", "served_model_name")
 """Flags that may be given several times."""
+NO_MATTER = ("seed", "served_model_name", "chat_template", "prefix_cache_dir", "prefix_cache_disk_space")
+"""Engine flags that change neither what a model takes nor how fast it is."""
 
 
 def flag_of(name: str) -> str | None:
@@ -98,34 +100,17 @@ def engine_flags(
         model_argument: False: the command has arguments of its own, and --model alone names the model.
     """
     names = [name for name in ENGINE_HELP if name not in set(leave_out)]
-    flags = [_parameter(name, EngineConfig, ENGINE_HELP[name]) for name in names]
-    flags.insert(
-        0,
-        inspect.Parameter(
-            "model",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=typer.Argument(
-                None,
-                help="An alias, a .gguf file, a folder with config.json, or a hub id.  "
-                f"[default: {DEFAULT_MODEL}]",
-                show_default=False,
-            ),
-            annotation=str | None,
-        ),
+    argument = typer.Argument(
+        None,
+        help=f"An alias, a .gguf file, a folder with config.json, or a hub id.  [default: {DEFAULT_MODEL}]",
+        show_default=False,
     )
-    flags.append(
-        inspect.Parameter(
-            "model_flag",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=typer.Option(
-                None, "--model", "--model-id", help="The same as MODEL.", show_default=False
-            ),
-            annotation=str | None,
-        )
-    )
-
-    if not model_argument:
-        del flags[0]
+    option = typer.Option(None, "--model", "--model-id", help="The same as MODEL.", show_default=False)
+    flags = [
+        *([_keyword("model", argument, str | None)] if model_argument else []),
+        *(_parameter(name, EngineConfig, ENGINE_HELP[name]) for name in names),
+        _keyword("model_flag", option, str | None),
+    ]
 
     def gather(given: dict[str, Any]) -> EngineChoice:
         model, flag = given.pop("model", None), given.pop("model_flag", None)
@@ -188,12 +173,8 @@ def sampling_flags(
 def option_group(name: str, owner: type) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command the options that the fields of a dataclass declare; it gets them as `name: owner`."""
     hints = typing.get_type_hints(owner, include_extras=True)
-    flags = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
-        for field in dataclasses.fields(owner)
-    ]
+    fields = dataclasses.fields(owner)
+    flags = [_keyword(field.name, field.default, hints[field.name]) for field in fields]
     return _with_flags(name, flags, lambda given: owner(**given))
 
 
@@ -246,6 +227,11 @@ def _parameter(name: str, owner: type, text: str, default: str | None = None) ->
         metavar="JSON" if name == "speculative_config" else None,
     )
     annotation = list[str] | None if name in SEVERAL else kind | None
+    return _keyword(name, option, annotation)
+
+
+def _keyword(name: str, option: Any, annotation: Any) -> inspect.Parameter:
+    """A parameter of a command, as typer reads it."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
 
 

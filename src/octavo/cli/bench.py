@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from octavo.cli._flags import EngineChoice, engine_flags, option_group
+from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ if TYPE_CHECKING:
     from octavo.lab.ablate import Ablation
 
 DEFAULT = "inference"
-NOT_MEASURED = (
-    "seed",
-    "served_model_name",
-    "enable_prefix_caching",
-    "prefix_cache_dir",
-    "prefix_cache_disk_space",
-    "chat_template",
-)
+NOT_MEASURED = (*NO_MATTER, "enable_prefix_caching")
 """Engine flags that benchmarks decide for themselves, or that change nothing in them."""
 JSON_FLAG = typer.Option(False, "--json", help="Print one JSON object.")
 ROOFLINE_TOKENS = 32
@@ -204,9 +197,7 @@ def load_server(
 
 
 @bench.command()
-@engine_flags(
-    leave_out=("seed", "served_model_name", "chat_template", "prefix_cache_dir", "prefix_cache_disk_space")
-)
+@engine_flags(leave_out=NO_MATTER)
 def ablate(
     engine: EngineChoice,
     rounds: int = typer.Option(

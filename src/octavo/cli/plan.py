@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from octavo.cli._flags import EngineChoice, engine_flags
+from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ TRACE = typer.Option(
 )
 
 
-@engine_flags(
-    leave_out=("seed", "served_model_name", "chat_template", "prefix_cache_dir", "prefix_cache_disk_space")
-)
+@engine_flags(leave_out=NO_MATTER)
 def plan(
     engine: EngineChoice,
     trace: Path | None = TRACE,
@@ -52,7 +50,7 @@ def plan(
     if trace is None and (cost_model or speed != 1.0):
         raise InvalidRequestError("--cost-model and --speed need --trace")
     requests = None
-    if trace is not None:
+    if trace is not None:  # read first: a mistake in it should not show only after the model is planned
         from octavo.lab.trace import read_trace
 
         requests = read_trace(trace)
@@ -60,7 +58,7 @@ def plan(
     free = int(memory * 2**30) or None
     planned = plan_model(EngineArgs(engine.model, **engine.options).config, free)
     found: dict[str, object] = {"memory": planned.summary()}
-    if not as_json:
+    if not as_json:  # now: a simulation may first load the model and measure it
         print_memory(planned)
     if requests is not None:
         from octavo.lab.simulate import simulate
