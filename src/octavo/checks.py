@@ -36,6 +36,12 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def need(holds: bool, rule: str, name: str) -> None:
+    """Refuse the parameter of that name with "name rule", unless its rule holds."""
+    if not holds:
+        raise InvalidRequestError(f"{name} {rule}", name)
+
+
 def integer(params: object, name: str, low: int, high: int) -> None:
     value = getattr(params, name)
     if not is_int(value) or not low <= value <= high:

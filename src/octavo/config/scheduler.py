@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from octavo.checks import one_of
+from octavo.checks import need, one_of
 from octavo.errors import InvalidRequestError
 
 MAX_IN_FLIGHT = 2
@@ -80,15 +80,11 @@ class SchedulerConfig:
             "max_num_batched_tokens",
             "fair_share",
         ):
-            if getattr(self, name) < 1:
-                raise InvalidRequestError(f"{name} must be at least 1, not {getattr(self, name)}", name)
-        if 0 != self.max_sampled_rows < self.max_num_seqs:
-            raise InvalidRequestError(
-                f"max_sampled_rows {self.max_sampled_rows} is below max_num_seqs {self.max_num_seqs}",
-                "max_sampled_rows",
-            )
-        if self.window is not None and self.window < 1:
-            raise InvalidRequestError(f"window must be at least 1, not {self.window}", "window")
+            need(getattr(self, name) >= 1, f"must be at least 1, not {getattr(self, name)}", name)
+        rows = self.max_sampled_rows
+        drawn = rows == 0 or rows >= self.max_num_seqs
+        need(drawn, f"{rows} is below max_num_seqs {self.max_num_seqs}", "max_sampled_rows")
+        need(self.window is None or self.window >= 1, f"must be at least 1, not {self.window}", "window")
         if (needed := self.pages_at_a_time) > self.num_pages:
             encoder = f" and max_encoder_len {self.max_encoder_len}" if self.max_encoder_len else ""
             window = f" with a window of {self.window}" if self.window else ""

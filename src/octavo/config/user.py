@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from octavo.checks import one_of, positive
+from octavo.checks import need, one_of, positive
 from octavo.config.parallel import check_parallel
 from octavo.config.quantization import check_quantization
 from octavo.config.scheduler import POLICIES
 from octavo.config.speculation import check_speculation
-from octavo.errors import InvalidRequestError
 from octavo.kernels.select import registered
 
 KV_DTYPES = {
@@ -109,42 +108,31 @@ class EngineConfig:
         one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         one_of("backend", self.backend, ("auto", *registered()))
         self._check_names()
-        if not 0.0 <= self.swap_space < float("inf"):
-            raise InvalidRequestError("swap_space must be 0 or a positive number of GiB", "swap_space")
+        need(0.0 <= self.swap_space < float("inf"), "must be 0 or a positive number of GiB", "swap_space")
         self._check_disk()
-        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
-            raise InvalidRequestError(
-                f"device must be auto, cpu, cuda or cuda:N, not {self.device!r}", "device"
-            )
-        if self.round_activations and self.dtype == "float32":
-            raise InvalidRequestError(
-                "round_activations and dtype float32 contradict each other: float32 rounds nothing",
-                "round_activations",
-            )
+        known = re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device) is not None
+        need(known, f"must be auto, cpu, cuda or cuda:N, not {self.device!r}", "device")
+        need(
+            not self.round_activations or self.dtype != "float32",
+            "and dtype float32 contradict each other: float32 rounds nothing",
+            "round_activations",
+        )
         check_quantization(self.quantization)
         check_parallel(self.tensor_parallel_size)
         check_speculation(self.speculative_config)
         share = self.gpu_memory_utilization
-        if share is not None and not 0.0 < share <= 1.0:
-            raise InvalidRequestError(
-                f"gpu_memory_utilization must be above 0 and at most 1, not {share!r}",
-                "gpu_memory_utilization",
-            )
-        if not self.model:
-            raise InvalidRequestError("model is empty: name an alias, file, folder or hub id", "model")
-        if (self.threads or 0) > MAX_THREADS:
-            raise InvalidRequestError(f"threads must be at most {MAX_THREADS}, not {self.threads}", "threads")
+        fits = share is None or 0.0 < share <= 1.0
+        need(fits, f"must be above 0 and at most 1, not {share!r}", "gpu_memory_utilization")
+        need(bool(self.model), "is empty: name an alias, file, folder or hub id", "model")
         for name in ("max_num_seqs", "page_size", "max_waiting"):
             positive(name, getattr(self, name))
-        if self.max_num_seqs > MAX_NUM_SEQS:
-            raise InvalidRequestError(
-                f"max_num_seqs must be at most {MAX_NUM_SEQS}, not {self.max_num_seqs}", "max_num_seqs"
-            )
+        for name, most in (("threads", MAX_THREADS), ("max_num_seqs", MAX_NUM_SEQS)):
+            value = getattr(self, name)
+            need((value or 0) <= most, f"must be at most {most}, not {value}", name)
         for name in ("max_model_len", "max_num_batched_tokens", "num_pages", "num_sliding_pages", "threads"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
-        if not 0.0 <= self.step_target_ms < float("inf"):
-            raise InvalidRequestError("step_target_ms must be 0 or a positive number", "step_target_ms")
+        need(0.0 <= self.step_target_ms < float("inf"), "must be 0 or a positive number", "step_target_ms")
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -154,36 +142,24 @@ class EngineConfig:
         return () if names == ("",) else names
 
     def _check_names(self) -> None:
-        given = self.served_model_name
-        if given is not None and not isinstance(given, Sequence):
-            raise InvalidRequestError(
-                f"served_model_name must be a name or a list of names, not {type(given).__name__}",
-                "served_model_name",
-            )
-        if not all(isinstance(name, str) and name for name in self.served_names):
-            raise InvalidRequestError("served_model_name must hold non-empty names", "served_model_name")
+        given, kind = self.served_model_name, type(self.served_model_name).__name__
+        listed = given is None or isinstance(given, Sequence)
+        need(listed, f"must be a name or a list of names, not {kind}", "served_model_name")
+        names = all(isinstance(name, str) and name for name in self.served_names)
+        need(names, "must hold non-empty names", "served_model_name")
 
     def _check_disk(self) -> None:
-        space = self.prefix_cache_disk_space
-        number = isinstance(space, (int, float)) and not isinstance(space, bool)
-        if space is not None and not (number and 0.0 < space < float("inf")):
-            raise InvalidRequestError(
-                f"prefix_cache_disk_space must be a positive number of GiB, not {space!r}",
-                "prefix_cache_disk_space",
-            )
-        if space is not None and self.prefix_cache_dir is None:
-            raise InvalidRequestError(
-                "prefix_cache_disk_space needs prefix_cache_dir", "prefix_cache_disk_space"
-            )
-        if self.prefix_cache_dir is not None and not self.enable_prefix_caching:
-            raise InvalidRequestError("prefix_cache_dir needs enable_prefix_caching", "prefix_cache_dir")
-        if not isinstance(self.prefix_cache_dir, (str, PathLike, type(None))):
-            kind = type(self.prefix_cache_dir).__name__
-            raise InvalidRequestError(
-                f"prefix_cache_dir must be a folder's path, not {kind}", "prefix_cache_dir"
-            )
-        if self.prefix_cache_dir == "":
-            raise InvalidRequestError("prefix_cache_dir is empty: it must name a folder", "prefix_cache_dir")
+        space, folder = self.prefix_cache_disk_space, self.prefix_cache_dir
+        if space is not None:
+            number = isinstance(space, (int, float)) and not isinstance(space, bool)
+            wanted = f"must be a positive number of GiB, not {space!r}"
+            need(number and 0.0 < space < float("inf"), wanted, "prefix_cache_disk_space")
+            need(folder is not None, "needs prefix_cache_dir", "prefix_cache_disk_space")
+        if folder is not None:
+            need(self.enable_prefix_caching, "needs enable_prefix_caching", "prefix_cache_dir")
+            path = isinstance(folder, (str, PathLike))
+            need(path, f"must be a folder's path, not {type(folder).__name__}", "prefix_cache_dir")
+            need(folder != "", "is empty: it must name a folder", "prefix_cache_dir")
 
     @property
     def kv_dtype(self) -> str:

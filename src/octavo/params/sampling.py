@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from octavo.checks import booleans, is_int, items, plain_number, token_ids
+from octavo.checks import booleans, is_int, items, need, plain_number, token_ids
 from octavo.errors import InvalidRequestError
 from octavo.params.beams import MAX_LOGPROBS, BeamSearchParams
 from octavo.params.bias import logit_bias
@@ -126,10 +126,8 @@ class SamplingParams:
             set_(self, "top_k", 0)
         self._check_numbers()
         booleans(self, *_FLAGS)
-        if not isinstance(self.output_kind, RequestOutputKind):
-            raise InvalidRequestError(
-                f"output_kind must be a RequestOutputKind, not {self.output_kind!r}", "output_kind"
-            )
+        known = isinstance(self.output_kind, RequestOutputKind)
+        need(known, f"must be a RequestOutputKind, not {self.output_kind!r}", "output_kind")
         self._check_lists()
         self._check_structured()
         self._check_beams()
@@ -138,57 +136,49 @@ class SamplingParams:
         for name, number in NUMBERS.items():
             if getattr(self, name) is not None or not number.optional:
                 number.check(self, name)
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidRequestError(
-                f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}", "min_tokens"
-            )
+        least, most = self.min_tokens, self.max_tokens
+        need(most is None or least <= most, f"{least} is above max_tokens {most}", "min_tokens")
 
     def _check_lists(self) -> None:
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequestError(f"stop takes at most {MAX_STOP_STRINGS} strings", "stop")
-        if not all(isinstance(s, str) and s for s in self.stop):
-            raise InvalidRequestError("stop must hold non-empty strings", "stop")
-        if sum(map(len, self.stop)) > MAX_STOP_CHARS:
-            raise InvalidRequestError(f"stop takes at most {MAX_STOP_CHARS} characters in all", "stop")
+        stop, name, most = self.stop, "stop", MAX_STOP_CHARS
+        need(len(stop) <= MAX_STOP_STRINGS, f"takes at most {MAX_STOP_STRINGS} strings", name)
+        need(all(isinstance(s, str) and s for s in stop), "must hold non-empty strings", name)
+        need(sum(map(len, stop)) <= most, f"takes at most {most} characters in all", name)
         ends, name = self.stop_token_ids, "stop_token_ids"
-        _need(len(ends) <= MAX_STOP_IDS, f"takes at most {MAX_STOP_IDS} ids", name)
-        _need(all(is_int(i) and i >= 0 for i in ends), "must hold token ids", name)
+        need(len(ends) <= MAX_STOP_IDS, f"takes at most {MAX_STOP_IDS} ids", name)
+        need(all(is_int(i) and i >= 0 for i in ends), "must hold token ids", name)
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=True", "stop")
 
         allowed = self.allowed_token_ids
         if allowed is not None:
             name = "allowed_token_ids"
-            _need(len(allowed) <= MAX_ALLOWED_IDS, f"takes at most {MAX_ALLOWED_IDS} ids", name)
+            need(len(allowed) <= MAX_ALLOWED_IDS, f"takes at most {MAX_ALLOWED_IDS} ids", name)
             ids = bool(allowed) and all(is_int(i) and i >= 0 for i in allowed)
-            _need(ids, "must hold token ids, at least one", name)
+            need(ids, "must hold token ids, at least one", name)
         words, name, most = self.bad_words, "bad_words", MAX_BAD_WORDS_CHARS
-        _need(len(words) <= MAX_BAD_WORDS, f"takes at most {MAX_BAD_WORDS} words", name)
+        need(len(words) <= MAX_BAD_WORDS, f"takes at most {MAX_BAD_WORDS} words", name)
         fit = all(isinstance(w, str) and 0 < len(w) <= MAX_BAD_WORD_CHARS for w in words)
-        _need(fit, f"must hold strings of 1 to {MAX_BAD_WORD_CHARS} characters", name)
-        _need(sum(map(len, words)) <= most, f"takes at most {most} characters in all", name)
+        need(fit, f"must hold strings of 1 to {MAX_BAD_WORD_CHARS} characters", name)
+        need(sum(map(len, words)) <= most, f"takes at most {most} characters in all", name)
 
     def _check_structured(self) -> None:
         wanted = self.structured_outputs
         if wanted is None:
             return
         shaped = isinstance(wanted, StructuredOutputsParams)
-        _need(shaped, "must be a StructuredOutputsParams", "structured_outputs")
-        if self.ignore_eos:
-            raise InvalidRequestError("ignore_eos contradicts structured_outputs: leave it out", "ignore_eos")
-        if self.min_tokens:
-            raise InvalidRequestError("min_tokens contradicts structured_outputs: leave it out", "min_tokens")
+        need(shaped, "must be a StructuredOutputsParams", "structured_outputs")
+        need(not self.ignore_eos, "contradicts structured_outputs: leave it out", "ignore_eos")
+        need(not self.min_tokens, "contradicts structured_outputs: leave it out", "min_tokens")
 
     def _check_beams(self) -> None:
         wanted = self.beam_search
         if wanted is None:
             return
-        if self.n > wanted.beam_width:
-            raise InvalidRequestError(f"n {self.n} is above beam_width {wanted.beam_width}", "n")
+        need(self.n <= wanted.beam_width, f"{self.n} is above beam_width {wanted.beam_width}", "n")
         for name, neutral in _BEAM_NEUTRAL.items():
             value = getattr(self, name)
-            if value not in neutral:
-                raise InvalidRequestError(f"{name} {value!r} cannot be had with a beam search", name)
+            need(value in neutral, f"{value!r} cannot be had with a beam search", name)
 
     @property
     def greedy(self) -> bool:
@@ -227,8 +217,3 @@ _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
     "pooling": (None,),
 }
 """What does not go with beams, and the values that ask for nothing."""
-
-
-def _need(holds: bool, rule: str, name: str) -> None:
-    if not holds:
-        raise InvalidRequestError(f"{name} {rule}", name)
