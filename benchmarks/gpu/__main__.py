@@ -33,12 +33,12 @@ def main(arguments: list[str] | None = None) -> int:
     if given.dry:
         given.device, given.dtype = "cpu", "float32"
     from octavo.errors import OctavoError
-    from octavo.kernels.cuda.device import choose_device
+    from octavo.kernels.cuda.device import choose
     from octavo.kernels.cuda.launch import prepare
 
     small = given.device == "cpu"
     try:
-        device = choose_device(given.device, "auto")
+        device = choose(given.device, "auto").device
         prepare(interpret=small)
     except OctavoError as error:
         print(f"gpu-check: {error}", file=sys.stderr)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,21 +31,12 @@ def test_on_smollm2(ids: list[int], skip: bool, smollm2_tokenizer: Tokenizer) ->
     assert "".join(stream(smollm2_tokenizer, ids, skip)) == smollm2_tokenizer.decode(ids, skip)
 
 
-@settings(max_examples=300)
-@given(ids=TOY_IDS, cuts=st.lists(st.integers(0, 40)))
-def test_chunks_do_not_matter(ids: list[int], cuts: list[int], toy: Tokenizer) -> None:
-    deltas = IncrementalDetokenizer(toy)
-    bounds = [0, *sorted(c for c in cuts if c < len(ids)), len(ids)]
-    text = "".join(deltas.extend(ids[a:b]) for a, b in itertools.pairwise(bounds))
-    assert text + deltas.flush() == toy.decode(ids)
-
-
 @settings(max_examples=500)
 @given(ids=TOY_IDS, cut=st.integers(0, 40), skip=st.booleans())
 def test_a_prompt_is_not_repeated(ids: list[int], cut: int, skip: bool, toy: Tokenizer) -> None:
     """The prompt's whole characters are not in the deltas; one that it left unfinished is."""
     prompt, rest = ids[:cut], ids[cut:]
-    before = IncrementalDetokenizer(toy, (), skip).extend(prompt)
+    before = "".join(map(IncrementalDetokenizer(toy, (), skip).push, prompt))
     assert before + "".join(stream(toy, rest, skip, prompt)) == toy.decode(ids, skip)
 
 
@@ -62,7 +51,7 @@ def test_what_stays_open_is_a_replacement_character(smollm2_tokenizer: Tokenizer
     ids = smollm2_tokenizer.encode("漢")
     assert len(ids) > 1
     deltas = IncrementalDetokenizer(smollm2_tokenizer)
-    assert deltas.extend(ids[:-1]) == ""
+    assert "".join(map(deltas.push, ids[:-1])) == ""
     assert deltas.flush() == "�"
     assert deltas.flush() == ""
 

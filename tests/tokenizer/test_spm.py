@@ -98,9 +98,9 @@ def test_a_stream_keeps_the_space_after_a_prompt() -> None:
     ids = ours.encode("import re", add_special_tokens=False)
     begin, rest = ids[:1], ids[1:]
     fresh, continued = IncrementalDetokenizer(ours), IncrementalDetokenizer(ours, begin)
-    text = fresh.extend(ids)
+    text = "".join(map(fresh.push, ids))
     assert text == "import re"
-    assert ours.decode(begin) + continued.extend(rest) == text
+    assert ours.decode(begin) + "".join(map(continued.push, rest)) == text
     assert next(d for d in map(IncrementalDetokenizer(ours).push, ids) if d)[0] != " "
 
 

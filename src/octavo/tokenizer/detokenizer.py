@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from octavo.tokenizer.tokenizer import Tokenizer
 
@@ -47,10 +47,6 @@ class IncrementalDetokenizer:
     def push(self, token_id: int) -> str:
         """The text that this token adds; "" while a character is unfinished."""
         return self._begin(self._utf8.decode(self._bytes(token_id)))
-
-    def extend(self, token_ids: Iterable[int]) -> str:
-        """push() for several tokens at once."""
-        return self._begin(self._utf8.decode(b"".join([self._bytes(i) for i in token_ids])))
 
     def flush(self) -> str:
         """End of the sequence: an unfinished character becomes U+FFFD."""

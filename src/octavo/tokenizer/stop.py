@@ -58,11 +58,6 @@ class StopStrings:
             state = self._fail[state]
         return self._next[state].get(char, 0)
 
-    @property
-    def matched(self) -> str | None:
-        """The stop string that was found, or None."""
-        return self._found
-
     def feed(self, delta: str) -> tuple[str, str | None]:
         """(text that is safe to emit, the stop string found or None). After a match: ("", match)."""
         if self._found is not None:

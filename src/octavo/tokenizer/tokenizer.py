@@ -7,10 +7,9 @@ by construction: both are the UTF-8 reading of the same bytes.
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from octavo.errors import InvalidRequestError
 from octavo.tokenizer.token_bytes import TokenDecoder
@@ -146,12 +145,3 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     """The message of an error, on one line and cut."""
     text = " ".join(str(error).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def state_of(part: Any) -> dict[str, Any]:
-    """The JSON state of a part of a tokenizers.Tokenizer; {} for None."""
-    if part is None:
-        return {}
-    state = json.loads(part.__getstate__())
-    assert isinstance(state, dict)  # the library writes nothing else
-    return state

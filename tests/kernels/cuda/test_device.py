@@ -16,7 +16,7 @@ from octavo.assembly.memory import Budget, Shape, resolve
 from octavo.checkpoints.sources import default_cache_dir
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, InvalidRequestError
-from octavo.kernels.cuda.device import Choice, Gpu, choose, choose_device, find_gpu, torch_refuses, why_not
+from octavo.kernels.cuda.device import Choice, Gpu, choose, find_gpu, torch_refuses, why_not
 from octavo.kernels.cuda.launch import prepare
 from support.cuda import interpreted
 
@@ -27,16 +27,16 @@ VOLTA = Gpu("Tesla V100", (7, 0), 16 * 10**9, (12, 4))
 def test_a_gpu_that_is_too_old() -> None:
     assert why_not(HOPPER) is None
     assert "compute capability 7.0" in str(why_not(VOLTA))
-    assert choose_device("auto", "auto", VOLTA) == "cpu"
+    assert choose("auto", "auto", VOLTA).device == "cpu"
     with pytest.raises(InvalidRequestError, match=r"no GPU can be used: Tesla V100 .* 8.0"):
-        choose_device("cuda", "auto", VOLTA)
+        choose("cuda", "auto", VOLTA)
 
 
 def test_no_gpu_at_all() -> None:
     for reason in ("no NVIDIA driver is installed", "GPU 3 was asked for, the driver sees 1"):
-        assert choose_device("auto", "auto", reason) == "cpu"
+        assert choose("auto", "auto", reason).device == "cpu"
         with pytest.raises(InvalidRequestError, match=reason):
-            choose_device("cuda:3", "auto", reason)
+            choose("cuda:3", "auto", reason)
     found = find_gpu(999)
     assert isinstance(found, str)
     assert "driver" in found
@@ -48,9 +48,9 @@ def test_no_gpu_at_all() -> None:
 def test_a_driver_that_cannot_start(monkeypatch: pytest.MonkeyPatch, status: int, says: str) -> None:
     """As after a GPU has failed: auto goes on with the CPU, cuda says why not."""
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuInit=lambda flags: status))
-    assert choose_device("auto", "auto") == "cpu"
+    assert choose("auto", "auto").device == "cpu"
     with pytest.raises(InvalidRequestError, match=rf"no GPU can be used: .*error {status}\): .*{says}"):
-        choose_device("cuda", "auto")
+        choose("cuda", "auto")
 
 
 def test_compiled_kernels_are_kept_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +61,9 @@ def test_compiled_kernels_are_kept_in_the_cache(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_cpu_is_a_cpu_whatever_is_there() -> None:
     for device, backend in (("cpu", "auto"), ("cpu", "reference"), ("auto", "cpu"), ("auto", "reference")):
-        assert choose_device(device, backend, HOPPER) == "cpu"
+        assert choose(device, backend, HOPPER).device == "cpu"
     with pytest.raises(InvalidRequestError, match="does not run on device"):
-        choose_device("cuda", "reference", HOPPER)
+        choose("cuda", "reference", HOPPER)
 
 
 def test_what_torch_is_told_of() -> None:
@@ -80,7 +80,7 @@ def test_what_torch_is_told_of() -> None:
         torch_refuses(HOPPER, torch("13.2", False))
     )
     with pytest.raises(InvalidRequestError, match="built without CUDA"):
-        choose_device("cuda", "auto", HOPPER)  # the torch that tests run with
+        choose("cuda", "auto", HOPPER)  # the torch that tests run with
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "", "cuda0"])
@@ -88,7 +88,7 @@ def test_devices_nobody_has(device: str) -> None:
     with pytest.raises(InvalidRequestError, match="device must be"):
         EngineConfig("m", device=device)
     with pytest.raises(InvalidRequestError, match="device must be"):
-        choose_device(device, "auto", HOPPER)
+        choose(device, "auto", HOPPER)
 
 
 def test_pages_get_what_is_left() -> None:

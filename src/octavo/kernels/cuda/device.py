@@ -169,8 +169,3 @@ def too_small(gpu: Gpu, memory: tuple[int, int], weights: int, share: float) -> 
         f"the weights need {weights / 1e9:.1f} GB or more, {gpu.name} has {free / 1e9:.1f} of "
         f"{total / 1e9:.1f} GB free, of which {max(left, 0) / 1e9:.1f} may be used"
     )
-
-
-def choose_device(wanted: str, backend: str, gpu: Gpu | str | None = None) -> str:
-    """choose, where nobody asks why."""
-    return choose(wanted, backend, gpu).device
