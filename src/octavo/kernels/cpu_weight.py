@@ -10,7 +10,7 @@ import numpy as np
 from octavo.errors import CheckpointError
 from octavo.kernels import _native
 from octavo.kernels.outline import Outline, outline_of
-from octavo.kernels.weight import Array, Layout, Weight
+from octavo.kernels.weight import Array, Layout, Weight, check_stack, release
 
 _LAYOUTS = {Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4, Layout.U5: 6}
 _S8_BY_16 = 5
@@ -75,17 +75,14 @@ def pack(
         ValueError: gated, and not two weights of one shape.
         CheckpointError: the weights differ in width.
     """
-    if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
-        raise ValueError("a gated weight is made of two weights of one shape, gate and up")
-    if len({w.shape[1] for w in weights}) != 1:
-        raise CheckpointError("only weights of one width can be stacked")
+    check_stack(weights, gated)
     sources = [w.expanded() for w in _outlined(weights, planned)]
     if gated and _form(sources[0]) != _form(sources[1]):
         sources = [w.dense_f32() for w in weights]  # must be interleaved: one form
     parts = []
     for _, group in groupby(sources, key=_form):
         parts.append(_pack_part(pool, arena, list(group), gated, head))
-    _release(weights)
+    release(weights)
     return CpuWeight(parts, gated)
 
 
@@ -117,14 +114,8 @@ def _pack_part(
         gated=gated,
         wide=wide,
         minima=minima,
-        after_slice=lambda: _release(weights),
+        after_slice=lambda: release(weights),
     )
-
-
-def _release(weights: Sequence[Weight]) -> None:
-    for w in weights:
-        if w.release is not None:
-            w.release()
 
 
 def _source(w: Weight, held: list[Array]) -> _native.Source:

@@ -51,7 +51,7 @@ from octavo.kernels.reference_math import (
     route,
     sigmoid,
 )
-from octavo.kernels.weight import Weight
+from octavo.kernels.weight import Weight, check_stack, release
 
 I64 = npt.NDArray[np.int64]
 
@@ -73,9 +73,7 @@ class ReferenceWeight:
             end = start + sum(w.shape[0] for w in group)
             self.parts.append((start, end, rounds))
             start = end
-        for w in weights:
-            if w.release is not None:
-                w.release()
+        release(weights)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -305,8 +303,7 @@ class ReferenceBackend(Backend):
         self.ops = ReferenceOps()
 
     def pack(self, weights: Sequence[Weight], gated: bool = False, head: bool = False) -> ReferenceWeight:
-        if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
-            raise ValueError("a gated weight is made of two weights of one shape, gate and up")
+        check_stack(weights, gated)
         return ReferenceWeight(weights, gated)
 
     def kv_cache(

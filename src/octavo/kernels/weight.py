@@ -22,7 +22,7 @@ of a row being what is left, or K where a row has one scale.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -226,3 +226,23 @@ class Weight:
                 )
             dense[part] = numbers
         return Weight.dense(dense, self.release)
+
+
+def check_stack(weights: Sequence[Weight], gated: bool) -> None:
+    """What any backend asks of weights that it packs as one.
+
+    Raises:
+        ValueError: gated, and not two weights of one shape.
+        CheckpointError: the weights differ in width.
+    """
+    if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
+        raise ValueError("a gated weight is made of two weights of one shape, gate and up")
+    if len({w.shape[1] for w in weights}) != 1:
+        raise CheckpointError("only weights of one width can be stacked")
+
+
+def release(weights: Sequence[Weight]) -> None:
+    """Give the mapped pages behind weights back, once their bytes were taken."""
+    for w in weights:
+        if w.release is not None:
+            w.release()

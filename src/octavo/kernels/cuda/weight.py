@@ -22,7 +22,7 @@ import torch
 
 from octavo.errors import CheckpointError
 from octavo.kernels.coded import NF4_CODE
-from octavo.kernels.weight import BLOCK, Array, Layout, Weight
+from octavo.kernels.weight import BLOCK, Array, Layout, Weight, check_stack, release
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,19 +87,14 @@ def pack(weights: Sequence[Weight], gated: bool, dtype: torch.dtype, device: tor
         ValueError: gated, and not two weights of one shape.
         CheckpointError: the weights differ in width, or an F8 weight holds NaN.
     """
-    if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
-        raise ValueError("a gated weight is made of two weights of one shape, gate and up")
-    if len({w.shape[1] for w in weights}) != 1:
-        raise CheckpointError("only weights of one width can be stacked")
+    check_stack(weights, gated)
     sources = [w.widened() for w in weights]
     if gated and _form(sources[0]) != _form(sources[1]):
         sources = [Weight.dense(w.dequantize()) for w in sources]
     parts = []
     for _, group in groupby(sources, key=_form):
         parts.append(_stack_rows([_part(w, dtype, device) for w in group]))
-    for w in weights:
-        if w.release is not None:
-            w.release()
+    release(weights)
     return CudaWeight(parts, gated)
 
 
