@@ -144,37 +144,35 @@ def append(
     gains: Gains | None,
 ) -> torch.Tensor:
     """ops.rotary_append."""
-    tokens = qkv.shape[0]
-    q = torch.empty((tokens, spec.num_heads * spec.head_dim), dtype=qkv.dtype, device=qkv.device)
-    none = Turns(slots, slots, slots, False), Gains(slots, slots, 0.0)
-    turn, gain = none[0] if turns is None else turns, none[1] if gains is None else gains
-    int8 = kv.k.scales is not None
-    if tokens:
-        append_kernel[(tokens, 3)](
-            qkv, q, kv.k.pages, kv.v.pages, kv.k.scales if int8 else slots, kv.v.scales if int8 else slots,
-            slots, turn.positions, turn.cos, turn.sin, gain.q, gain.k,
-            spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.v_head_dim,
-            0 if turns is None else turns.cos.shape[1], kv.page_size, qkv.stride(0), gain.eps,
-            ROTATE=turns is not None, PAIRS=turn.interleaved, NORM=gains is not None,
-            ALL_HEADS=gains is not None and gains.q.shape[0] != spec.head_dim, INT8=int8,
-            FIRST=0, HQ=next_power_of_2(spec.num_heads), HK=next_power_of_2(spec.num_kv_heads),
-            D=next_power_of_2(spec.head_dim), DV=next_power_of_2(spec.v_head_dim), num_warps=4,
-            **chained(qkv),
-        )  # fmt: skip
+    q = torch.empty((qkv.shape[0], spec.num_heads * spec.head_dim), dtype=qkv.dtype, device=qkv.device)
+    launch_append(qkv, q, kv, spec, slots, turns, gains)
     return q
 
 
 def append_kv(x: torch.Tensor, kv: CudaKVLayer, spec: AttentionSpec, slots: torch.Tensor) -> None:
     """ops.append."""
-    int8 = kv.k.scales is not None
+    launch_append(x, None, kv, spec, slots, None, None)
+
+
+def launch_append(
+    x: torch.Tensor, q: torch.Tensor | None, kv: CudaKVLayer, spec: AttentionSpec, slots: torch.Tensor,
+    turns: Turns | None, gains: Gains | None,
+) -> None:  # fmt: skip
+    """Rows x of q, k and v to q and to pages; q None: they are of k and v alone."""
+    none = Turns(slots, slots, slots, False), Gains(slots, slots, 0.0)
+    turn, gain = none[0] if turns is None else turns, none[1] if gains is None else gains
+    q_heads, int8 = 0 if q is None else spec.num_heads, kv.k.scales is not None
     if x.shape[0]:
-        append_kernel[(x.shape[0], 2)](
-            x, x, kv.k.pages, kv.v.pages, kv.k.scales if int8 else slots, kv.v.scales if int8 else slots,
-            slots, slots, slots, slots, slots, slots, 0, spec.num_kv_heads, spec.head_dim, spec.v_head_dim,
-            0, kv.page_size, x.stride(0), 0.0,
-            ROTATE=False, PAIRS=False, NORM=False, ALL_HEADS=False, FIRST=1, INT8=int8,
-            HQ=1, HK=next_power_of_2(spec.num_kv_heads), D=next_power_of_2(spec.head_dim),
-            DV=next_power_of_2(spec.v_head_dim), num_warps=4, **chained(x),
+        append_kernel[(x.shape[0], 2 if q is None else 3)](
+            x, x if q is None else q, kv.k.pages, kv.v.pages, kv.k.scales if int8 else slots,
+            kv.v.scales if int8 else slots, slots, turn.positions, turn.cos, turn.sin, gain.q, gain.k,
+            q_heads, spec.num_kv_heads, spec.head_dim, spec.v_head_dim,
+            0 if turns is None else turns.cos.shape[1], kv.page_size, x.stride(0), gain.eps,
+            ROTATE=turns is not None, PAIRS=turn.interleaved, NORM=gains is not None,
+            ALL_HEADS=gains is not None and gains.q.shape[0] != spec.head_dim, INT8=int8,
+            FIRST=int(q is None), HQ=next_power_of_2(q_heads), HK=next_power_of_2(spec.num_kv_heads),
+            D=next_power_of_2(spec.head_dim), DV=next_power_of_2(spec.v_head_dim), num_warps=4,
+            **chained(x),
         )  # fmt: skip
 
 
