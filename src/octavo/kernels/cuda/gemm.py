@@ -20,7 +20,7 @@ from octavo.kernels.cuda.coded import f8_steps, nf4_steps, widen_coded
 from octavo.kernels.cuda.gemv import row_product, serves
 from octavo.kernels.cuda.integer import Rounded, integer_steps, round_nearest, round_rows
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
-from octavo.kernels.cuda.norms import ACTIVATIONS, Epilogue, activate, epilogue, finish
+from octavo.kernels.cuda.norms import Epilogue, activate, epilogue, finish
 from octavo.kernels.cuda.weight import PackedRows
 from octavo.kernels.weight import BLOCK, Layout
 
@@ -332,10 +332,8 @@ def launch(
         part.values.stride(0), table,
         FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BY16=by_16,
         ROUND=work.rounding, EXPERTS=experts is not None, SHARED=1 if experts is None else experts.shared,
-        SPLITS=splits,
-        GATED=end.gated, BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation],
-        RESIDUAL=end.residual is not None, SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None,
-        BM=bm, BN=tiles.bn, BK=tiles.bk, num_warps=tiles.warps, num_stages=tiles.stages,
+        SPLITS=splits, BM=bm, BN=tiles.bn, BK=tiles.bk, num_warps=tiles.warps, num_stages=tiles.stages,
+        **end.flags,
     )  # fmt: skip
 
 

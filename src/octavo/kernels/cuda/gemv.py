@@ -20,7 +20,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from octavo.kernels.cuda.integer import round_nearest
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
-from octavo.kernels.cuda.norms import ACTIVATIONS, activate, finish
+from octavo.kernels.cuda.norms import activate, finish
 from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.cuda.weight import PackedRows
 from octavo.kernels.weight import BLOCK, Layout
@@ -263,10 +263,8 @@ def row_product(x: torch.Tensor, part: PackedRows, y: torch.Tensor, end: Epilogu
         x, values, x if part.scale is None else part.scale, x if part.minimum is None else part.minimum, y,
         x if end.bias is None else end.bias, x if end.residual is None else end.residual,
         end.scale, end.softcap or 1.0, part.rows, part.columns, width,
-        FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, GATED=end.gated,
-        BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation], RESIDUAL=end.residual is not None,
-        SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None, BN=strip.bn, BK=strip.bk,
-        AHEAD=strip.ahead, ASM=not INTERPRETED, num_warps=strip.warps, **chained(x),
+        FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BN=strip.bn, BK=strip.bk,
+        AHEAD=strip.ahead, ASM=not INTERPRETED, num_warps=strip.warps, **end.flags, **chained(x),
     )  # fmt: skip
     return y
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -165,6 +166,15 @@ class Epilogue:
     softcap: float | None = None
     residual: torch.Tensor | None = None
 
+    @property
+    def flags(self) -> dict[str, Any]:
+        """What kernels that end with finish() are compiled for."""
+        return {
+            "BIAS": self.bias is not None, "KIND": ACTIVATIONS[self.activation], "GATED": self.gated,
+            "RESIDUAL": self.residual is not None, "SCALE": self.scale != 1.0,
+            "SOFTCAP": self.softcap is not None,
+        }  # fmt: skip
+
 
 def epilogue(z: torch.Tensor, y: torch.Tensor, end: Epilogue) -> torch.Tensor:
     """Fill y [rows, width] from z [splits, rows, width or 2 width]. Returns y."""
@@ -177,9 +187,7 @@ def epilogue(z: torch.Tensor, y: torch.Tensor, end: Epilogue) -> torch.Tensor:
             z, y, z if end.bias is None else end.bias, z if end.residual is None else end.residual,
             end.scale, end.softcap or 1.0, width, z.stride(1), z.stride(0), y.stride(0),
             0 if end.residual is None else end.residual.stride(0), rows,
-            SPLITS=splits, BIAS=end.bias is not None, KIND=ACTIVATIONS[end.activation], GATED=end.gated,
-            RESIDUAL=end.residual is not None, SCALE=end.scale != 1.0, SOFTCAP=end.softcap is not None,
-            BR=br, BLOCK=block, **chained(y),
+            SPLITS=splits, BR=br, BLOCK=block, **end.flags, **chained(y),
         )  # fmt: skip
     return y
 
