@@ -114,9 +114,9 @@ def attend_block(
     at = n0 + tl.arange(0, BN)
     ok = (at < stop) & (at >= lowest)
     stored = at
-    if TREE == 2:
+    if TREE == 2:  # bit-exact: keys are read in the order in which a plain sequence would have stored them
         stored = gathered(trees, words, positions, first_token, start, first, plain, at, BN)
-    if MASKED:
+    if MASKED:  # beyond the split's end the table may have no page
         place = page_pointers(table, stored, ok, kv_head, kv_heads, PAGE)
     else:
         place = page_pointers(table, stored, at >= 0, kv_head, kv_heads, PAGE)
@@ -133,12 +133,12 @@ def attend_block(
             seen = seen & (at[None, :] <= pos[:, None])
         if WINDOW:
             seen = seen & (at[None, :] > pos[:, None] - window)
-        if TREE == 1:
+        if TREE == 1:  # positions alone do not say it: siblings share theirs
             seen = seen & on_path(trees, words, token, stored - first, seen, plain)
         s = tl.where(seen, s, -float("inf"))
     top = tl.maximum(m, tl.max(s, axis=1))
     safe = top
-    if MASKED:
+    if MASKED:  # a row that has seen nothing yet: -inf less -inf would be NaN
         safe = tl.where(top == -float("inf"), 0.0, top)
     p = tl.exp2(s - safe[:, None])
     shrink = tl.exp2(m - safe)
@@ -194,7 +194,7 @@ def attention_kernel(
     first_token = start
     if not SINGLE:
         first_token = start + (block - start // BQ - seq) * BQ
-    if first_token < end:
+    if first_token < end:  # (else the block is nobody's)
         m_row = tl.arange(0, BM)
         token = first_token + m_row // SUB
         head = heads_block * SUB + m_row % SUB
@@ -202,13 +202,13 @@ def attention_kernel(
         context = tl.load(context_lens + seq)
         pos = tl.load(positions + token, mask=row_ok, other=-1)
         highest = context
-        if CAUSAL:
+        if CAUSAL:  # nobody in the block sees beyond its last token
             highest = tl.minimum(tl.max(pos, axis=0) + 1, context)
         first = context - (end - start)  # this step's tokens are stored from here on
         plain = True
         if TREE > 0:  # a tree's first token sees itself
             plain = tl.load(trees + start * words) == 0
-        if TREE == 1:
+        if TREE == 1:  # keys are stored in the step's order, where ancestors come before their tokens
             highest = tl.minimum(first + first_token + BQ - start, context)
         lowest = 0
         if WINDOW:
@@ -218,7 +218,7 @@ def attention_kernel(
         q_ok = row_ok[:, None] & (d0 < dim)[None, :] if NARROW else row_ok[:, None]
         q0 = tl.load(q + row[:, None] * dim + d0[None, :], mask=q_ok, other=0.0)
         q1 = q0
-        if D1 > 0:
+        if D1 > 0:  # a width between powers of two, in two parts: one part would be nearly twice as wide
             d1 = D0 + tl.arange(0, D1)
             q1 = tl.load(
                 q + row[:, None] * dim + d1[None, :], mask=row_ok[:, None] & (d1 < dim)[None, :], other=0.0
@@ -232,7 +232,7 @@ def attention_kernel(
         table = tables + seq * table_width
         tokens = tl.load(query_start + sequences).to(tl.int64)
 
-        if FIXED > 0:
+        if FIXED > 0:  # cut where positions say, whatever else is in the batch
             length = FIXED
             splits = (highest + FIXED - 1) // FIXED
             step = 1 if DIRECT else SPLITS
@@ -247,10 +247,10 @@ def attention_kernel(
         l_total = tl.zeros([BM], tl.float32)
         for split in range(first_split, splits, step):
             begin = split * length
-            if FIXED == 0:
+            if FIXED == 0:  # what is seen is divided evenly; fixed splits count from position 0
                 begin += lowest
             stop = tl.minimum(begin + length, highest)
-            if FIXED > 0:
+            if FIXED > 0:  # whole blocks before the window are skipped: the others stay where they are
                 begin = begin + tl.maximum(lowest - begin, 0) // BN * BN
             acc = tl.zeros([BM, DV], tl.float32)
             m = tl.full([BM], -float("inf"), tl.float32)
@@ -277,7 +277,7 @@ def attention_kernel(
                     CAUSAL, WINDOW, SOFTCAP, ALIBI, BIAS, BN, D0, D1, DV, NARROW, TREE, PAGE, True,
                 )  # fmt: skip
             if DIRECT:
-                if FIXED > 0:
+                if FIXED > 0:  # as merge_kernel folds them: one program or many give the same bits
                     total, m_total, l_total = fold(total, m_total, l_total, acc, m, l)
                 else:
                     total, m_total, l_total = acc, m, l
@@ -334,7 +334,7 @@ def attend(
     trees = queries.trees
     tree = 0 if trees is None else 2 if policy.exact else 1
     out, part_m, part_l = y, y, y
-    if not direct:
+    if not direct:  # splits leave their parts in f32, for merge_kernel
         out = torch.empty((shape.splits, tokens, heads, spec.v_head_dim), device=q.device)
         part_m, part_l = (torch.empty((shape.splits, tokens, heads), device=q.device) for _ in range(2))
     lanes = 1 if direct else min(shape.splits, max(2 * policy.sms, 1))

@@ -43,7 +43,7 @@ def merge_kernel(
     row = token * q_heads + head
     one = tl.arange(0, 1)
     splits = SPLITS
-    if FIXED > 0:
+    if FIXED > 0:  # a token's splits end where its position does; padding (slot < 0) has none
         splits = tl.where(tl.load(slots + token) < 0, 0, tl.load(positions + token) // FIXED + 1)
     total = tl.zeros([1, DV], tl.float32)
     m_total = tl.full([1], -float("inf"), tl.float32)
@@ -56,7 +56,7 @@ def merge_kernel(
         acc = tl.load(part + at[:, None] * v_dim + dv[None, :], mask=inside, other=0.0)
         m = tl.load(part_m + at, mask=ok, other=-float("inf"))
         l = tl.load(part_l + at, mask=ok, other=0.0)
-        if BS > 1:
+        if BS > 1:  # a block's splits are first added up among themselves
             top = tl.max(m, axis=0)
             share = tl.exp2(m - tl.where(top == -float("inf"), 0.0, top))
             acc = tl.sum(acc * share[:, None], axis=0)[None, :]

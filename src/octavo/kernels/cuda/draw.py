@@ -170,7 +170,7 @@ def top_k_kernel(
                 above = middle
         bound = tl.maximum(below.to(tl.float32, bitcast=True), low)
         count = gather(z, scratch, vocab, highest, inv, low, vocab, bound, BLOCK)
-        if count >= k:
+        if count >= k:  # else min_p has left fewer than k already
             below = bound.to(tl.int32, bitcast=True)
             above = tl.full((), 0x3F800001, tl.int32)
             while above - below > 1:
@@ -182,7 +182,7 @@ def top_k_kernel(
             larger = count_from(scratch, count, below + 1, BLOCK)
             value = below.to(tl.float32, bitcast=True)
             tl.store(threshold + row, value)
-            if count_from(scratch, count, below, BLOCK) > k:
+            if count_from(scratch, count, below, BLOCK) > k:  # of equal weights the lower ids are kept
                 tl.store(last + row, id_of_tie(z, vocab, highest, inv, value, vocab, k - larger, BLOCK))
 
 
@@ -237,7 +237,7 @@ def top_p_kernel(
         ties = count_from(scratch, count, below, BLOCK) - larger
         needed = tl.maximum(tl.ceil(missing / tl.maximum(value, 1e-38).to(tl.float64)), 1.0).to(tl.int32)
         end = tl.where(value > low, vocab, end)  # it was an end among weights that are dropped now
-        if needed < ties:
+        if needed < ties:  # of equal weights the lower ids are kept
             end = id_of_tie(z, vocab, highest, inv, value, end, needed, BLOCK)
         tl.store(threshold + row, value)
         tl.store(last + row, end)

@@ -124,14 +124,14 @@ def quantized_steps(
             whole = tl.where(d == 0.0, 1.0, d)[:, None] + tl.zeros_like(low_f)
             low = round_nearest(tl.div_rn(low_f, whole)).to(low.dtype)
             high = round_nearest(tl.div_rn(high_f, whole)).to(high.dtype)
-        if FORM == 2:
+        if FORM == 2:  # a byte holds columns j and j + 16
             bytes_ = tl.load(w + (block * n_len + n[None, :]) * 16 + j[:, None], mask=n_ok[None, :], other=0)
             w_low, w_high = (bytes_ & 15).to(low.dtype), (bytes_ >> 4).to(low.dtype)
         else:
             here = w + (block * n_len + n[None, :]) * 32 + j[:, None]
             w_low = tl.load(here, mask=n_ok[None, :], other=0).to(low.dtype)
             w_high = tl.load(here + 16, mask=n_ok[None, :], other=0).to(low.dtype)
-        if BY16:
+        if BY16:  # each half of the block has a scale of its own
             s_at = scale + block * 2 * n_len + n
             part = tl.dot(low, w_low, input_precision="ieee")
             part = part * tl.load(s_at, mask=n_ok, other=0.0).to(tl.float32)[None, :]
@@ -141,7 +141,7 @@ def quantized_steps(
             part = tl.dot(low, w_low, input_precision="ieee")
             part = tl.dot(high, w_high, part, input_precision="ieee")
             part = part * tl.load(scale + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)[None, :]
-        if MINIMUM:
+        if MINIMUM:  # the same for all columns of the block, so it meets the sum of x
             m = tl.load(minimum + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)
             sums = tl.sum(low.to(tl.float32), axis=1) + tl.sum(high.to(tl.float32), axis=1)
             part += sums[:, None] * m[None, :]
@@ -200,7 +200,7 @@ def product_kernel(
         out_row = m_tile * BM + tl.arange(0, BM)
         base_w, base_s, base_m = w, scale, minimum
         used = True
-        if EXPERTS:
+        if EXPERTS:  # the number of tiles is known by shapes alone: some are nobody's
             expert = tl.load(expert_of + m_tile)
             used = expert >= 0
             out_row = tl.load(rows_of + out_row)
@@ -221,7 +221,7 @@ def product_kernel(
             )  # fmt: skip
             if BIAS:
                 acc += tl.load(bias + n, mask=n_ok, other=0.0)[None, :]
-            if GATED:
+            if GATED:  # the first half of W's rows are gates: they meet the others here, unstored
                 up = tl.zeros([BM, BN], tl.float32)
                 up = steps(
                     up, x, xp, dp, x_rows, row_ok, base_w, base_s, base_m, code, n + width, n_ok, n_len,
@@ -235,7 +235,7 @@ def product_kernel(
                 acc = finish(acc, KIND, factor, softcap, SCALE, SOFTCAP)
             inside = row_ok[:, None] & n_ok[None, :]
             row = out_row[:, None].to(tl.int64)
-            if RESIDUAL:
+            if RESIDUAL:  # last, as ops.linear says: it is neither scaled nor capped
                 acc += tl.load(residual + row * stride_residual + n[None, :], mask=inside, other=0.0).to(
                     tl.float32
                 )

@@ -167,9 +167,9 @@ def quantized_row(
     words, size, low = read_blocks(w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM)
     for first in range(0, blocks, KB):
         block = first + tl.arange(0, KB)
-        if AHEAD:
+        if AHEAD:  # they were asked for a round ago, so that the wait for memory falls on arithmetic
             here, here_size, here_low = words, size, low
-        else:
+        else:  # strip_of says where asking ahead pays
             here, here_size, here_low = read_blocks(
                 w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM
             )

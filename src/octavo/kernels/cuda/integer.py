@@ -87,7 +87,7 @@ def integer_steps(
             b = tl.where((j < 16)[:, None], packed & 15, packed >> 4).to(tl.int8)
         else:
             b = tl.load(w + (block * n_len + n[None, :]) * 32 + j[:, None], mask=n_ok[None, :], other=0)
-        if BY16:
+        if BY16:  # two scales a block: each product has the other half's columns as zeros
             s_at = scale + block * 2 * n_len + n
             none = tl.zeros_like(b)
             part = tl.dot(q, tl.where((j < 16)[:, None], b, none)).to(tl.float32)
@@ -97,7 +97,7 @@ def integer_steps(
         else:
             part = tl.dot(q, b).to(tl.float32)
             part = part * tl.load(scale + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)[None, :]
-        if MINIMUM:
+        if MINIMUM:  # the same for all columns of the block, so it meets the sum of x
             m = tl.load(minimum + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)
             part += tl.sum(q.to(tl.int32), axis=1).to(tl.float32)[:, None] * m[None, :]
         d = tl.load(dp + block * x_rows, mask=row_ok, other=0.0)

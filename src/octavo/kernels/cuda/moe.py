@@ -41,7 +41,7 @@ def route_kernel(
     if BIAS:
         score = p + tl.load(bias + e, mask=inside, other=0.0)
     score = tl.where(inside, score, -float("inf"))
-    if TOP_GROUPS < GROUPS:
+    if TOP_GROUPS < GROUPS:  # (else no group is left out)
         g = tl.arange(0, BLOCK)  # lane g keeps group g's worth
         worth = tl.full([BLOCK], -float("inf"), tl.float32)
         of = e // (experts // GROUPS)
@@ -68,7 +68,7 @@ def route_kernel(
         first = tl.min(tl.where((free == top) & (taken == 0) & inside, e, BLOCK - 1), axis=0)
         taken = tl.where(e == first, 1, taken)
     share = tl.where(taken == 1, p, 0.0)
-    if RENORMALIZE:
+    if RENORMALIZE:  # only over the chosen ones: the others' p are no part of the mixture
         share = share / tl.sum(share, axis=0)
     place = token * TOP_K + tl.cumsum(taken, axis=0) - 1
     tl.store(chosen + place, e, mask=taken == 1)
