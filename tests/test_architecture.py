@@ -13,9 +13,8 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "octavo"
 
-# From the roof down. Rooms of one line stand side by side and do not know each other. Two are not built yet,
-# and stand here so that nothing grows into their place: cluster (several engines behind one server) and spec
-# (drafters: built on models, sampling and kernels, and asked for drafts by the runtime).
+# From the roof down. Rooms of one line stand side by side and do not know each other. One is not built yet,
+# and stands here so that nothing grows into its place: cluster (several engines behind one server).
 FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in (

@@ -27,6 +27,16 @@ def test_paths_are_the_tokens_from_the_root() -> None:
     assert Draft.chain([]).paths() == [()]
 
 
+def test_the_first_tokens_of_a_draft_are_a_draft() -> None:
+    tree = Draft((7, 8, 9, 7), (-1, -1, 0, 1), support=3)
+    assert tree.first(3) == Draft((7, 8, 9), (-1, -1, 0))
+    assert tree.first(3).support == 3
+    assert tree.first(4) is tree.first(9) is tree
+    assert tree.first(1).is_chain
+    assert Draft.chain([1, 2, 3]).is_chain
+    assert not tree.is_chain
+
+
 @pytest.mark.parametrize(
     ("tokens", "parents"),
     [((1, 1), (-1, -1)), ((1, 2, 2), (-1, 0, 0)), ((1, 2), (0, -1)), ((1, 2), (-1,)), ((1,), (-2,))],

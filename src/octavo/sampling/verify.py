@@ -20,47 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.params import SampledToken
+from octavo.params.drafts import Draft as Draft  # proposers and step plans speak of them, too
 from octavo.sampling.elementary import F64
 from octavo.sampling.noise import Stream, uniform
 from octavo.sampling.sampler import RowError
 
 I64 = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """Drafted tokens of one row. Draft i is node i + 1; node 0 is the row's last known token.
-
-    Attributes:
-        tokens [N]: drafted token ids.
-        parents [N]: the parent's draft index, below the child's own; -1 hangs on node 0.
-
-    Raises:
-        ValueError: a parent comes after its child, or two siblings are the same token: the second
-            could never be reached, and would bias the rejection test.
-    """
-
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.tokens) != len(self.parents):
-            raise ValueError("a draft needs one parent per token")
-        if any(not -1 <= parent < child for child, parent in enumerate(self.parents)):
-            raise ValueError("a draft's parent must come before it")
-        if len({*zip(self.parents, self.tokens, strict=True)}) != len(self.tokens):
-            raise ValueError("siblings of a draft must be different tokens")
-
-    @classmethod
-    def chain(cls, tokens: Sequence[int]) -> Draft:
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
-
-    def paths(self) -> list[tuple[int, ...]]:
-        """Drafted tokens from node 0 to each node [N + 1], the node's own included."""
-        paths: list[tuple[int, ...]] = [()]
-        for token, parent in zip(self.tokens, self.parents, strict=True):
-            paths.append((*paths[parent + 1], token))
-        return paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,126 @@
+"""Acceptance: how many tokens of a draft are right, learned from what the rows went on with.
+
+Whether a draft was verified or not, the tokens that follow say whether it was right. So a policy that
+verifies nothing for a while still learns, at no cost, when it should begin again.
+
+    draft      8 4 4 7        support 3
+    tokens     8 4 5          node 0 and 1 were right, 2 and 3 were not
+
+A token's chance is kept by its place in the draft (a tree's nodes come best first, so the place stands for
+the node) and by the draft's support, for each row and for all rows together: a row that is new is as all are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.params.drafts import Draft
+
+PLACES = 64
+SUPPORTS = 8
+"""Drafts with more support count as these."""
+ROW_MEMORY = 0.95
+ALL_MEMORY = 0.995
+"""What an earlier draft still counts after one more."""
+PRIOR = 2.0
+"""Drafts that the first guess counts as: that each further token is right in half of all cases."""
+ROW_PRIOR = 3.0
+"""Drafts that what all rows say counts as, for one of them."""
+
+
+class Chances:
+    """Of drafts with one support: how many there were, and how often each place was right. Both decay."""
+
+    __slots__ = ("_memory", "right", "seen")
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self.seen: list[float] = []
+        self.right: list[float] = []
+
+    def add(self, hits: Sequence[bool]) -> None:
+        """One draft, and which of its tokens were right."""
+        missing = len(hits) - len(self.seen)
+        if missing > 0:
+            self.seen += [0.0] * missing
+            self.right += [0.0] * missing
+        for place, hit in enumerate(hits):
+            self.seen[place] = self.seen[place] * self._memory + 1
+            self.right[place] = self.right[place] * self._memory + hit
+
+
+class Followed:
+    """A draft that was offered to a row, and how far the row's tokens have gone along it."""
+
+    __slots__ = ("_children", "_node", "draft", "hits")
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.hits = [False] * len(draft.tokens)
+        self._node = -1
+        self._children = {
+            key: index for index, key in enumerate(zip(draft.parents, draft.tokens, strict=True))
+        }
+
+    def follow(self, tokens: Sequence[int]) -> bool:
+        """Go on along these tokens. Returns whether it is known now which of the draft's are right."""
+        for token in tokens:
+            child = self._children.get((self._node, token))
+            if child is None:
+                return True
+            self.hits[child] = True
+            self._node = child
+        return all(parent != self._node for parent in self.draft.parents)
+
+
+class Acceptance:
+    """What drafts were worth, by row, support and place."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, Chances] = {}
+        self._rows: dict[int, dict[int, Chances]] = {}
+        self._followed: dict[int, Followed] = {}
+
+    def start(self, row: int) -> None:
+        self._rows[row] = {}
+
+    def remove(self, row: int) -> None:
+        self._rows.pop(row, None)
+        self._followed.pop(row, None)
+
+    def offered(self, row: int, draft: Draft) -> None:
+        """A draft for what follows all that is known of the row. While one is followed it is passed over."""
+        if row not in self._followed:
+            self._followed[row] = Followed(draft)
+
+    def observe(self, row: int, tokens: Sequence[int]) -> Sequence[bool] | None:
+        """The row went on with these tokens. Returns which tokens of its draft were right, once known."""
+        followed = self._followed.get(row)
+        if followed is None or not followed.follow(tokens):
+            return None
+        del self._followed[row]
+        support = min(followed.draft.support, SUPPORTS)
+        self._all.setdefault(support, Chances(ALL_MEMORY)).add(followed.hits)
+        self._rows[row].setdefault(support, Chances(ROW_MEMORY)).add(followed.hits)
+        return followed.hits
+
+    def chances(self, row: int, support: int, count: int) -> tuple[list[float], list[float]]:
+        """(chance that each of a draft's first `count` tokens is right, its standard error), none rising."""
+        support = min(support, SUPPORTS)
+        everyone, own = self._all.get(support), self._rows[row].get(support)
+        chances: list[float] = []
+        errors: list[float] = []
+        guess, most = 0.5, 1.0
+        for place in range(count):
+            right, seen = guess * PRIOR, PRIOR
+            if everyone is not None and place < len(everyone.seen):
+                right, seen = right + everyone.right[place], seen + everyone.seen[place]
+            mean = right / seen
+            if own is not None and place < len(own.seen):
+                mean = (mean * ROW_PRIOR + own.right[place]) / (ROW_PRIOR + own.seen[place])
+                seen = min(seen, ROW_PRIOR) + own.seen[place]
+            most = min(mean, most)
+            chances.append(most)
+            errors.append((most * (1 - most) / (seen + 1)) ** 0.5)
+            guess = most / 2
+        return chances, errors

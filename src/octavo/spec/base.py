@@ -1,0 +1,154 @@
+"""Proposer: who drafts tokens that may follow; and what a file of this folder says of its proposer.
+
+A proposer never decides what is generated. The model computes every drafted token, draws where plain
+decoding would draw, and keeps a draft only as far as it was drawn anyway. So a proposer may forget, guess
+wrongly or hold tables that are out of date: that costs time, and never changes an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from octavo.errors import InvalidRequestError
+from octavo.params.drafts import Draft
+
+Number = int | float
+MOST_TOKENS = 64
+"""Drafted tokens of one row in one step: a tree mask has a bit for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A request enters a row, for the first time or again after a preemption.
+
+    Attributes:
+        tokens: all that are known, the prompt and what was generated.
+        num_prompt_tokens: how many of them are the prompt.
+        prediction: what the caller expects to be generated (OpenAI's `prediction`); empty: nothing.
+        salt: of the namespace in which the request shares what is computed; equal ones share tables, None
+            is shared by all that name none.
+    """
+
+    tokens: Sequence[int]
+    num_prompt_tokens: int
+    prediction: Sequence[int] = ()
+    salt: str | None = None
+
+
+class Proposer(Protocol):
+    """Drafts for rows. One thread calls it, in the order of the steps."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tables now, what they have reserved included."""
+        ...
+
+    def start(self, row: int, begin: Begin) -> None:
+        """A request enters the row, which was free."""
+        ...
+
+    def remove(self, row: int) -> None:
+        """The row's request has ended or was preempted; a row that is unknown stays so."""
+        ...
+
+    def observe(self, row: int, tokens: Sequence[int]) -> None:
+        """The row has got these tokens, whether they had been drafted or not."""
+        ...
+
+    def propose(self, most: Mapping[int, int]) -> dict[int, Draft]:
+        """Drafts that may follow all that is known of these rows.
+
+        Args:
+            most: row -> tokens that its draft may have.
+
+        Returns:
+            row -> a draft with at least one token; rows for which it has none are not in it.
+        """
+        ...
+
+    def reset(self) -> None:
+        """Forget what outlives a request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A number of speculative_config that one proposer takes.
+
+    Attributes:
+        least, most: its bounds, both allowed. default: an int where it must be whole, a bool where it says
+            whether.
+    """
+
+    default: Number
+    least: Number
+    most: Number
+    about: str
+
+    def checked(self, name: str, value: object) -> Number:
+        """
+        Raises:
+            InvalidRequestError: the value is no such number.
+        """
+        if isinstance(self.default, bool) and isinstance(value, (bool, int)) and value in (0, 1):
+            return bool(value)
+        kinds = (int,) if isinstance(self.default, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not self.least <= value <= self.most:
+            kind = "a whole number" if kinds == (int,) else "a number"
+            raise InvalidRequestError(
+                f"{name} must be {kind} from {self.least} to {self.most}, not {value!r}", "speculative_config"
+            )
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a proposer is asked to be.
+
+    Attributes:
+        max_num_seqs, max_model_len: rows, and tokens of the longest.
+        trees: the runtime verifies trees; otherwise every draft is a chain.
+        options: of speculative_config, each that Registration.options names.
+    """
+
+    max_num_seqs: int
+    max_model_len: int
+    trees: bool = False
+    options: Mapping[str, Number] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a file of spec/ says of its proposer; the file's name is the method's.
+
+    Attributes:
+        about: what it does in a few words, for --help and the docs.
+        make: builds it.
+        bound: bytes that its tables never exceed, for the memory plan.
+        options: names of speculative_config that it takes.
+    """
+
+    about: str
+    make: Callable[[Wanted], Proposer]
+    bound: Callable[[Wanted], int]
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    def settings(self, given: Mapping[str, object]) -> dict[str, Number]:
+        """Each option's number, the default where none is given.
+
+        Raises:
+            InvalidRequestError: a name that it does not take, or a number out of bounds.
+        """
+        for name in given:
+            if name not in self.options:
+                known = ", ".join(sorted(self.options)) or "none"
+                raise InvalidRequestError(
+                    f"speculative_config has no {name!r} with this method; it takes: {known}",
+                    "speculative_config",
+                )
+        return {
+            name: option.checked(name, given[name]) if name in given else option.default
+            for name, option in self.options.items()
+        }

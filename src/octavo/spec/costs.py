@@ -1,0 +1,145 @@
+"""CostTable: how long a step takes, from what it computes, as measured.
+
+A step's time is no line. The head of a vocabulary may screen its rows up to some number of them and compute
+the whole from there on; matrices are multiplied in tiles of rows. So the table holds what was measured for
+numbers of tokens and for numbers of sampled rows, and a slope only for attention, which is one:
+
+    seconds = at(tokens) + at(sampled rows) + pair_s * pairs
+
+Steps that run later keep it up to date. A machine that is slower for a while is slower for all steps alike,
+which changes no choice; so what a step says beyond the table is taken apart:
+
+    log(seconds / table) = drift, of all steps, followed fast
+                         + what steps of this size differ by, followed slowly, forgotten where none runs
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 192, 256)
+"""Numbers of tokens and of sampled rows worth measuring at start: both sides of steps of tiles and heads."""
+FAST = 8
+"""Steps in which the drift follows."""
+SLOW = 64
+"""Steps of one size in which its difference follows."""
+FORGOTTEN = 4096
+"""Steps of other sizes after which half of a difference is forgotten: it may have been a bad moment."""
+OUTLIER, FIRST_OUTLIER = 0.3, 0.7
+"""Logarithms: what a single step says beyond it is noise. The FAST first ones of a size may say more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a step computes.
+
+    Attributes:
+        tokens: that it computes, of prompts too.
+        sampled: rows of logits that are drawn from.
+        pairs: a computed token and one that it attends to, itself included.
+    """
+
+    tokens: int
+    sampled: int
+    pairs: float = 0.0
+
+
+class _Size:
+    """How steps of one size differ from the table and the drift, and how much they vary."""
+
+    __slots__ = ("count", "last", "mean", "spread")
+
+    def __init__(self) -> None:
+        self.count, self.last, self.mean, self.spread = 0.0, 0, 0.0, 0.0
+
+    def left(self, step: int) -> float:
+        """The share of it that is not forgotten."""
+        return float(0.5 ** ((step - self.last) / FORGOTTEN))
+
+
+class CostTable:
+    """Seconds of steps.
+
+    Args:
+        tokens: number of tokens -> seconds of a step of so many, without context and without drawing.
+        sampled: number of rows that draw -> seconds that this adds.
+        pair_s: seconds for each pair attended.
+    """
+
+    def __init__(
+        self, tokens: Mapping[int, float], sampled: Mapping[int, float] | None = None, pair_s: float = 0.0
+    ) -> None:
+        self._tokens, self._sampled = _Curve(tokens), _Curve(sampled or {1: 0.0})
+        self.pair_s = pair_s
+        self._sizes: dict[tuple[int, int], _Size] = {}
+        self._drift, self._step = 0.0, 0
+
+    def measured_at_start(self, load: Load) -> float:
+        """Seconds as they were measured at start."""
+        return self._tokens(load.tokens) + self._sampled(load.sampled) + self.pair_s * load.pairs
+
+    def seconds(self, load: Load) -> float:
+        """Seconds as they are now."""
+        size = self._sizes.get(_size(load))
+        differs = 0.0 if size is None else size.mean * size.left(self._step)
+        return self.measured_at_start(load) * math.exp(self._drift + differs)
+
+    def error(self, load: Load) -> float:
+        """How far, relatively, seconds() may be off for steps of this size: their mean's standard error.
+
+        What was measured at start counts as FAST steps.
+        """
+        size = self._sizes.get(_size(load))
+        return 0.0 if size is None else size.spread / math.sqrt(min(size.count, SLOW) + FAST)
+
+    def observe(self, load: Load, seconds: float) -> None:
+        """A step has taken so long; a time of 0 is unknown."""
+        table = self.measured_at_start(load)
+        if seconds <= 0 or table <= 0:
+            return
+        self._step += 1
+        size = self._sizes.setdefault(_size(load), _Size())
+        left = size.left(self._step)
+        differs = size.mean * left
+        size.count = size.count * left + 1
+        most = OUTLIER if size.count > FAST else FIRST_OUTLIER
+        beyond = max(min(math.log(seconds / table) - self._drift - differs, most), -most)
+        # Of the first steps of a size their difference learns most, of later ones the drift.
+        size.mean = differs + beyond / min(size.count + 1, SLOW)
+        size.last = self._step
+        size.spread += (abs(beyond) - size.spread) / min(size.count, SLOW)
+        if size.count > FAST:
+            self._drift += beyond / FAST
+
+
+class _Curve:
+    """A measured function of a count: straight between two points, and on from the last two."""
+
+    def __init__(self, points: Mapping[int, float]) -> None:
+        self._counts = sorted(points)
+        self._values = [points[count] for count in self._counts]
+
+    def __call__(self, count: int) -> float:
+        counts, values = self._counts, self._values
+        at = bisect_left(counts, count)
+        if at < len(counts) and counts[at] == count:
+            return values[at]
+        if len(counts) == 1:
+            return values[0]
+        at = min(max(at, 1), len(counts) - 1)
+        slope = (values[at] - values[at - 1]) / (counts[at] - counts[at - 1])
+        return max(values[at - 1] + slope * (count - counts[at - 1]), 0.0)
+
+
+def _size(load: Load) -> tuple[int, int]:
+    """Steps that are remembered together. The table knows its steps; what is learned is how it is off there,
+    and the fewer sizes there are, the less a single bad moment says, or a good one."""
+    return _bucket(load.tokens), _bucket(load.sampled)
+
+
+def _bucket(count: int) -> int:
+    """1, 2, 3 and 4 alone, then by half octaves: 5 and 6, 7 and 8, 9 to 12, 13 to 16, ..."""
+    return count if count <= 4 else 4 + math.ceil(2 * math.log2(count / 4) - 1e-9)

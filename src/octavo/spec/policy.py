@@ -1,0 +1,197 @@
+"""Policy: how many tokens of each row's draft a step verifies, none included.
+
+    tokens a step is expected to give     rows + the chances of the drafted tokens that it verifies
+    -------------------------------------------------------------------------------------------------  = rate
+    seconds it takes                      CostTable: tokens, rows sampled, pairs attended
+
+The chances of all rows' drafted tokens are sorted; for every number of them the likeliest are taken, and the
+number with the best rate wins. All numbers are looked at because seconds have steps: one row more may cost
+nothing, and the next one the whole head. Where the best rate is not above that of plain decoding by more than
+may be chance, nothing is verified.
+
+Times decide, so two runs may choose differently. What is generated does not depend on it: a draft is kept
+only as far as plain decoding would have drawn it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.params.drafts import Draft
+from octavo.spec.acceptance import Acceptance
+from octavo.spec.costs import CostTable, Load
+
+GAIN = 0.02
+"""A gain below this share is not worth the risk of being wrong."""
+FAILED = 8
+"""Drafts in a row of which none was worth verifying, after which a row is asked less often."""
+SELDOM = 8
+"""Steps between two drafts of such a row at most."""
+
+
+class Policy(Protocol):
+    """Who chooses. Called by one thread, in the order of the steps."""
+
+    def start(self, row: int, most: int) -> None:
+        """A request enters the row; a draft of it has at most `most` tokens, 0 is never drafted for."""
+        ...
+
+    def remove(self, row: int) -> None: ...
+
+    def wanted(self, rows: Iterable[int]) -> dict[int, int]:
+        """Rows whose proposer is to be asked now -> tokens that a draft may have."""
+        ...
+
+    def choose(
+        self, drafts: Mapping[int, Draft], positions: Mapping[int, int], load: Load
+    ) -> dict[int, Draft]:
+        """What of these drafts the next step verifies; rows of which nothing is verified are not in it.
+
+        Args:
+            positions: tokens known of each row, which each of its drafted ones attends to.
+            load: of that step if it verifies nothing, as if no prompt were computed in it: what a drafted
+                token costs must be weighed against the rate of decoding, not of a step that is slow anyway.
+        """
+        ...
+
+    def observe(self, row: int, tokens: Sequence[int]) -> None:
+        """The row has got these tokens."""
+        ...
+
+    def took(self, load: Load, seconds: float) -> None:
+        """A step that computed so much has taken so long."""
+        ...
+
+
+class Fixed:
+    """As many as were asked for, always: for comparison, and for tests that need every step to verify."""
+
+    def __init__(self) -> None:
+        self._most: dict[int, int] = {}
+
+    def start(self, row: int, most: int) -> None:
+        self._most[row] = most
+
+    def remove(self, row: int) -> None:
+        self._most.pop(row, None)
+
+    def wanted(self, rows: Iterable[int]) -> dict[int, int]:
+        return {row: self._most[row] for row in rows if self._most[row] > 0}
+
+    def choose(
+        self, drafts: Mapping[int, Draft], positions: Mapping[int, int], load: Load
+    ) -> dict[int, Draft]:
+        return {row: draft.first(self._most[row]) for row, draft in drafts.items()}
+
+    def observe(self, row: int, tokens: Sequence[int]) -> None:
+        pass
+
+    def took(self, load: Load, seconds: float) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class _Asked:
+    """failed: drafts since one was worth verifying. skip: steps until the next one is asked for."""
+
+    most: int
+    failed: int = 0
+    skip: int = 0
+
+
+class Auto:
+    """As many as are expected to give the most tokens a second.
+
+    Args:
+        costs: measured at start; steps keep it up to date.
+        draft_s: seconds that a proposer takes for one token of the longest draft; 0 where it has drafted
+            before it is asked what that was worth.
+    """
+
+    def __init__(self, costs: CostTable, draft_s: float = 0.0) -> None:
+        self.costs, self.draft_s = costs, draft_s
+        self.acceptance = Acceptance()
+        self._rows: dict[int, _Asked] = {}
+
+    def start(self, row: int, most: int) -> None:
+        self._rows[row] = _Asked(most)
+        self.acceptance.start(row)
+
+    def remove(self, row: int) -> None:
+        self._rows.pop(row, None)
+        self.acceptance.remove(row)
+
+    def wanted(self, rows: Iterable[int]) -> dict[int, int]:
+        asked: dict[int, int] = {}
+        for row in rows:
+            state = self._rows[row]
+            if state.most <= 0:
+                continue
+            if state.skip > 0:
+                state.skip -= 1
+                continue
+            asked[row] = state.most
+        return asked
+
+    def choose(
+        self, drafts: Mapping[int, Draft], positions: Mapping[int, int], load: Load
+    ) -> dict[int, Draft]:
+        chances: list[tuple[float, float, int]] = []  # (chance, less its standard error, row)
+        for row, draft in drafts.items():
+            self.acceptance.offered(row, draft)
+            means, errors = self.acceptance.chances(row, draft.support, len(draft.tokens))
+            chances += [(mean, -error, row) for mean, error in zip(means, errors, strict=True)]
+        counts = self._best(sorted(chances, reverse=True), positions, load)
+        for row in drafts:
+            self._note(self._rows[row], row in counts)
+        return {row: drafts[row].first(count) for row, count in counts.items()}
+
+    def _best(
+        self, chances: Sequence[tuple[float, float, int]], positions: Mapping[int, int], load: Load
+    ) -> dict[int, int]:
+        """row -> how many of its draft's tokens make the best rate. Chances are the best first.
+
+        A row's own do not rise along its draft, so the best ones of all are the first ones of each. What is
+        expected of them is taken less its standard error. The errors of one row's tokens are of one kind, and
+        add up; those of several rows are independent.
+        """
+        rate = load.sampled / self.costs.seconds(load)
+        best, best_rate, pairs, tokens, variance = 0, rate, load.pairs, float(load.sampled), 0.0
+        lengths: dict[int, int] = {}
+        errors: dict[int, float] = {}
+        for count, (chance, error, row) in enumerate(chances, start=1):
+            lengths[row] = length = lengths.get(row, 0) + 1
+            before = errors.get(row, 0.0)
+            errors[row] = after = before - error
+            variance += after * after - before * before
+            pairs += positions[row] + length
+            tokens += chance
+            step = Load(load.tokens + count, load.sampled + count, pairs)
+            seconds = self.costs.seconds(step) + self.draft_s * max(lengths.values())
+            doubt = GAIN + self.costs.error(step) + self.costs.error(load)
+            sure = (tokens - math.sqrt(variance)) / seconds
+            if sure > max(best_rate, rate * (1 + doubt)):
+                best, best_rate = count, sure
+        counts: dict[int, int] = {}
+        for _, _, row in chances[:best]:
+            counts[row] = counts.get(row, 0) + 1
+        return counts
+
+    def _note(self, state: _Asked, verified: bool) -> None:
+        """A row whose drafts are worth nothing is asked less and less often."""
+        if verified:
+            state.failed = 0
+            return
+        state.failed += 1
+        state.skip = min(state.failed // FAILED, SELDOM - 1)
+
+    def observe(self, row: int, tokens: Sequence[int]) -> None:
+        hits = self.acceptance.observe(row, tokens)
+        if hits is not None and sum(hits) > 1:  # better than by chance: a copy may have begun
+            self._rows[row].failed = self._rows[row].skip = 0
+
+    def took(self, load: Load, seconds: float) -> None:
+        self.costs.observe(load, seconds)

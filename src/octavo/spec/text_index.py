@@ -1,0 +1,246 @@
+"""TextIndex: where in a text its last tokens stood before. A few steps a token, however long the text is.
+
+    text      a b c a b d a b          places of the pair (a, b): 8, 5, 2, the latest first
+    places          2     5     8      a place is the index of the token that follows: text[5] is d
+
+Runs of tokens of a few lengths (levels) are hashed. For each level a table of chains leads from a hash to the
+latest place of such a run, and from each place to the one before it. Different runs may share a chain, so who
+follows it compares the tokens. Nothing is ever moved or searched as a whole:
+
+- a token that is appended writes one number for each level and two hashes' worth of arithmetic;
+- a lookup follows at most STEPS places of a chain and compares at most `longest` tokens at each;
+- the tables double while they grow, and each doubling chains all tokens anew in a few array operations; at
+  `capacity` they stop, and each further token takes the place of the oldest one.
+
+A suffix automaton or a suffix tree would find the longest match among all places rather than among the
+latest ones. In Python it costs 500 bytes and more for each token of a prompt, and is built state by state;
+this costs 4 bytes and 8 for each level, and a prompt is entered in array operations.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+
+SEPARATOR = -1
+"""Stands between texts. It is no token, so no match reaches across it."""
+STEPS = 24
+"""Places of a chain that a lookup follows."""
+SMALLEST = 256
+"""Tokens that a table holds at first."""
+_FEW = 32
+_BITS = 0xFFFFFFFF
+_PRIME = 0x01000193
+_SPREAD = 0x9E3779B1
+
+Match = tuple[int, int]
+"""(place, how many tokens before it are equal)."""
+
+
+class TextIndex:
+    """A text of token ids that grows at its end, and its runs.
+
+    Attributes:
+        levels: lengths of runs that are looked up, ascending; a match has at least the first.
+        count: tokens so far, those that are gone included.
+        first: the first token that is still held; earlier places are gone. Numbers of places are never used
+            again, so a text may have 2**31 tokens at most.
+        keys: hash of the last run of each level; 0 where the text is shorter.
+    """
+
+    def __init__(self, levels: Sequence[int], capacity: int) -> None:
+        self.levels = tuple(levels)
+        self.count = self.first = 0
+        self.keys = [0] * len(self.levels)
+        self._capacity = _power_of_two(capacity)
+        self._allocate(min(SMALLEST, self._capacity))
+
+    def _allocate(self, size: int) -> None:
+        self._size, self._mask = size, size - 1
+        self._shift = 33 - size.bit_length()  # of a hash as many bits remain as number the chains
+        self._tokens = array("i", bytes(4 * size))
+        self._latest = [array("i", bytes(4 * size)) for _ in self.levels]
+        self._earlier = [array("i", bytes(4 * size)) for _ in self.levels]
+
+    @property
+    def nbytes(self) -> int:
+        return bytes_of(self._size, len(self.levels))
+
+    def __len__(self) -> int:
+        """Tokens that are held."""
+        return self.count - self.first
+
+    def clear(self) -> None:
+        self.count = self.first = 0
+        self.keys = [0] * len(self.levels)
+        self._allocate(min(SMALLEST, self._capacity))
+
+    # --- growing ----------------------------------------------------------------------------------
+
+    def append(self, token: int) -> None:
+        if len(self) >= self._size < self._capacity:
+            self._rebuild(self.tail(len(self)))
+        count, mask, tokens = self.count, self._mask, self._tokens
+        tokens[count & mask] = token
+        self.count = place = count + 1
+        self.first = max(self.first, place - self._size)
+        known = place - self.first
+        run, length = 0, 0
+        for level, wanted in enumerate(self.levels):
+            if known < wanted:
+                break
+            while length < wanted:  # the hash of a longer run goes on from the shorter one's
+                run = ((run ^ (tokens[(count - length) & mask] & _BITS)) * _PRIME) & _BITS
+                length += 1
+            self.keys[level] = run
+            chain = self._chain(run)
+            latest = self._latest[level]
+            self._earlier[level][count & mask] = latest[chain]
+            latest[chain] = place
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append many: in array operations where they are many beside those that are held."""
+        if 8 * len(tokens) > len(self) and len(tokens) > _FEW:
+            self._rebuild([*self.tail(len(self)), *tokens], len(tokens))
+            return
+        for token in tokens:
+            self.append(token)
+
+    def forget_before(self, place: int) -> None:
+        """What stands before this place is matched no more."""
+        self.first = max(self.first, min(place, self.count))
+
+    def _rebuild(self, tokens: Sequence[int], new: int = 0) -> None:
+        """Hold these tokens, the last `new` of which were not held before, or the last of them that fit.
+
+        Places keep their numbers.
+        """
+        held = np.array(tokens[-self._capacity :], np.int32)
+        size = len(held)
+        self._allocate(min(max(_power_of_two(size + 1), SMALLEST), self._capacity))
+        self.count += new
+        self.first = first = self.count - size
+        np.frombuffer(self._tokens, np.int32)[np.arange(first, self.count) & self._mask] = held
+        run, length = np.zeros(size, np.uint64), 0
+        bits = held.astype(np.int64).astype(np.uint64) & np.uint64(_BITS)
+        for level, wanted in enumerate(self.levels):
+            if size < wanted:
+                break
+            while length < wanted:  # run[i]: of the tokens that end at i; the first ones have no whole run
+                run[length:] = (run[length:] ^ bits[: size - length]) * np.uint64(_PRIME) & np.uint64(_BITS)
+                length += 1
+            self.keys[level] = int(run[-1])
+            self._chain_all(level, run[wanted - 1 :], first + wanted)
+
+    def _chain_all(self, level: int, runs: U64, place: int) -> None:
+        """Chain the runs with these hashes, whose places are this one and those that follow."""
+        chains = ((runs * np.uint64(_SPREAD) & np.uint64(_BITS)) >> np.uint64(self._shift)).astype(np.int64)
+        order = np.argsort(chains, kind="stable")  # a chain's places together, in their order
+        ordered = chains[order]
+        same = ordered[1:] == ordered[:-1]
+        places = (order + place).astype(np.int32)
+        earlier = np.frombuffer(self._earlier[level], np.int32)
+        earlier[(places[1:] - 1) & self._mask] = np.where(same, places[:-1], 0)
+        earlier[(places[0] - 1) & self._mask] = 0
+        last = np.append(~same, True)
+        np.frombuffer(self._latest[level], np.int32)[ordered[last]] = places[last]
+
+    def _chain(self, run: int) -> int:
+        return (run * _SPREAD & _BITS) >> self._shift
+
+    # --- looking up -------------------------------------------------------------------------------
+
+    def tail(self, count: int) -> list[int]:
+        """The last tokens, as many as there are, in their order."""
+        count = min(count, len(self))
+        begin, mask = self.count - count, self._mask
+        first, last = begin & mask, (self.count - 1) & mask
+        if count == 0:
+            return []
+        if first <= last:
+            return self._tokens[first : last + 1].tolist()
+        return self._tokens[first:].tolist() + self._tokens[: last + 1].tolist()
+
+    def matches(self, keys: Sequence[int], tail: Sequence[int]) -> Iterator[Match]:
+        """Places before which the end of `tail` stands, the latest first.
+
+        They are those of the longest level of which there is any, and a token follows each of them.
+
+        Args:
+            keys: TextIndex.keys of the text that ends with `tail`, which has the same levels.
+            tail: its last tokens; a match is at most as long.
+        """
+        for level in range(len(self.levels) - 1, -1, -1):
+            if len(tail) < self.levels[level]:
+                continue
+            found = False
+            for match in self._matches(level, keys[level], tail):
+                found = True
+                yield match
+            if found:
+                return
+
+    def _matches(self, level: int, key: int, tail: Sequence[int]) -> Iterator[Match]:
+        tokens, mask, least = self._tokens, self._mask, self.levels[level]
+        earlier, first = self._earlier[level], self.first
+        place = self._latest[level][self._chain(key)]
+        for _ in range(STEPS):
+            if place <= first:
+                return
+            length, most = 0, min(len(tail), place - first)
+            while length < most and tokens[(place - 1 - length) & mask] == tail[-1 - length] != SEPARATOR:
+                length += 1
+            if length >= least and self.token(place) != SEPARATOR:
+                yield place, length
+            place = earlier[(place - 1) & mask]
+
+    def token(self, place: int) -> int:
+        """What stands at a place of matches(), or after it; SEPARATOR behind the end."""
+        return self._tokens[place & self._mask] if place < self.count else SEPARATOR
+
+    def following(self, place: int, count: int) -> list[int]:
+        """The tokens from a place on, up to a separator.
+
+        Where the text ends before, they go on as they would if it repeated itself from the place on.
+        """
+        found: list[int] = []
+        period = self.count - place
+        for index in range(count):
+            token = self.token(place + index) if index < period else found[index - period]
+            if token == SEPARATOR:
+                break
+            found.append(token)
+        return found
+
+
+def bytes_of(tokens: int, levels: int) -> int:
+    """Bytes of a TextIndex that holds so many tokens, a power of two."""
+    return tokens * 4 * (1 + 2 * levels)
+
+
+def most_bytes(tokens: int, levels: int) -> int:
+    """Bytes that a TextIndex of this capacity never exceeds."""
+    return bytes_of(max(_power_of_two(tokens), SMALLEST), levels)
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def with_prediction(tokens: Sequence[int], num_prompt_tokens: int, prediction: Sequence[int]) -> list[int]:
+    """A row's text in which the predicted answer has followed this prompt once before.
+
+        prompt | end of the prompt, prediction | end of the prompt, what was generated
+
+    So the first lookup finds the prediction's beginning, and a later one prefers it to the prompt.
+    """
+    if not prediction:
+        return list(tokens)
+    prompt, generated = list(tokens[:num_prompt_tokens]), list(tokens[num_prompt_tokens:])
+    end = prompt[-16:]
+    return [*prompt, SEPARATOR, *end, *prediction, SEPARATOR, *end, *generated]
