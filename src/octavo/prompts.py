@@ -205,11 +205,15 @@ def chat_ids(
         _check_chat(messages, tokenizer, max_tokens)
     if "tools" not in (template.source or ""):
         messages, tools = _tools_as_text(messages, tools), None
-    messages = plain_messages(messages, template.source or "")  # no escapes of JSON are left in there
-    marker = Marker(tokenizer, messages, tools, kwargs)
-    given = dict(marker.marked(kwargs))
+    try:
+        messages = plain_messages(messages, template.source or "")  # no escapes of JSON are left in there
+        marker = Marker(tokenizer, messages, tools, kwargs)
+        given = dict(marker.marked(kwargs))
+        messages, tools = marker.marked(messages), marker.marked(tools)
+    except RecursionError:  # JSON in the text of a call's arguments: nobody has parsed that before
+        raise InvalidRequestError("messages hold values that are nested too deeply", "messages") from None
     add, go_on = given.pop("add_generation_prompt", True), given.pop("continue_final_message", False)
-    text = template.render_plain(marker.marked(messages), marker.marked(tools), add, go_on, given)
+    text = template.render_plain(messages, tools, add, go_on, given)
     if max_tokens is not None:
         check_length(text, tokenizer, max_tokens)
     return marker.encode(text)
@@ -225,9 +229,11 @@ def _check_chat(messages: Any, tokenizer: Tokenizer, max_tokens: int) -> None:
     for message in messages if isinstance(messages, Sequence) else ():
         content = message.get("content") if isinstance(message, Mapping) else None
         pieces += len(content) if isinstance(content, list) else 1
+        calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+        pieces += len(calls) if isinstance(calls, list) else 0
         if pieces > max_tokens:
             raise InvalidRequestError(
-                f"messages hold more than {max_tokens} texts, more than max_model_len tokens can hold",
+                f"messages hold more than {max_tokens} texts and calls, which no max_model_len tokens hold",
                 "messages",
             )
         if isinstance(content, str):

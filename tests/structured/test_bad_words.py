@@ -12,6 +12,7 @@ from octavo.sampling.logits import allowed
 from octavo.structured import ConstraintCompiler
 from octavo.structured.bad_words import BadWords, Vocabulary
 from support.grammars import ByteTokenizer
+from support.growth import LINEAR, growth
 
 TOKENS = [b"a", b"b", b"ab", b"ba", b"aab", b"bb", b"c", b"", "é".encode(), b"\xc3", b"\xa9"]
 WORDS = st.lists(st.text("abcé", min_size=1, max_size=5), min_size=1, max_size=3)
@@ -50,3 +51,59 @@ def test_bad_words_need_a_compiler_and_get_one() -> None:
     banned = set(np.flatnonzero(~allowed(mask, 260)).tolist())
     assert banned == {258, ord("d")}
     assert compiler.compile(params) is params
+
+
+@given(word=st.text("abcé", min_size=1, max_size=4), part=st.text("abcé", min_size=1, max_size=3))
+def test_the_vocabulary_is_looked_up_as_if_by_eye(word: str, part: str) -> None:
+    vocabulary = Vocabulary([*TOKENS, b"\xff", b"", b"a\xff", b"ab"])
+    tokens = vocabulary.tokens
+    holding = vocabulary.holding(word.encode()).tolist()
+    assert holding == [i for i, token in enumerate(tokens) if word.encode() in token]
+    for cut in range(len(part.encode())):
+        end = part.encode()[cut:]
+        low, high = vocabulary.beginning(end)
+        begun = [i for i, token in enumerate(tokens) if token.startswith(end)]
+        assert sorted(vocabulary.ids[low:high].tolist()) == begun
+
+
+def words_of(characters: int) -> list[str]:
+    return [f"{i:06d} " * 4 for i in range(characters // 28)]
+
+
+def test_a_word_is_looked_up_once() -> None:
+    """Whoever sends it: the second request with a word does not look through the vocabulary again."""
+    vocabulary = Vocabulary(TOKENS)
+    looked: list[bytes] = []
+    holding = vocabulary.holding
+    vocabulary.holding = lambda word: (looked.append(word), holding(word))[1]  # type: ignore
+    for words in (["ab", "c"], ["c", "ab"], ["c", "b"]):
+        BadWords(words, vocabulary)
+    assert sorted(looked) == [b"ab", b"b", b"c"]
+
+
+def test_words_cost_in_proportion_to_their_length() -> None:
+    vocabulary = Vocabulary([b"%06d " % i for i in range(2000)])
+    assert growth(lambda size: BadWords(words_of(size), vocabulary), 2800) < LINEAR
+    assert growth(lambda size: BadWords(["ab" * (size // 2)], vocabulary), 4000) < LINEAR
+
+
+def test_a_word_that_ends_in_a_space_keeps_a_range_and_no_list() -> None:
+    """Half of a vocabulary begins with a space."""
+    vocabulary = Vocabulary([b" %d" % i for i in range(50_000)])
+    words = BadWords([f"w{i} " for i in range(256)], vocabulary)
+    kept = [found for ranges in words._after.values() for found in ranges]
+    assert [found.high - found.low for found in kept] == [50_000] * 256
+    assert len(words._always) == 0
+
+
+def test_a_token_costs_its_bytes_however_long_the_words_are() -> None:
+    vocabulary = Vocabulary([b"a", b"b"])
+    words = BadWords(["a" * 8000 + "b"], vocabulary)
+    steps: list[int] = []
+    step = words.automaton.step
+    words.automaton.step = lambda state, code: (steps.append(code), step(state, code))[1]  # type: ignore
+    matcher = words.start([])
+    for _ in range(9000):
+        matcher.append([0])
+    assert len(steps) == 9000
+    assert not matcher.allows(1)

@@ -11,6 +11,8 @@ from transformers import PreTrainedTokenizerFast
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
+from octavo.tokenizer.messages import plain_messages
+from support.growth import LINEAR, growth
 
 USER = {"role": "user", "content": "Hello, who are you?"}
 ASSISTANT = {"role": "assistant", "content": "  I am a model. "}
@@ -263,3 +265,20 @@ def test_members_reach_the_template_that_reads_them(message: dict[str, Any], sou
 def test_a_member_that_the_template_does_not_read_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"unknown field messages\[0\].mood"):
         ChatTemplate("{{ messages[0].moody }}").render([USER | {"mood": "b"}])
+
+
+def test_many_members_that_the_template_might_read_cost_little() -> None:
+    """Names are looked up among those that the template asks for; its keywords are none of them."""
+    source = "{% for m in messages %}{% if m.mood %}{{ m['tone'] }}{{ m.content }}{% endif %}{% endfor %}"
+    with pytest.raises(InvalidRequestError, match=r"unknown field messages\[0\].if"):
+        ChatTemplate(source).render([USER | {"if": "b"}])
+    with pytest.raises(InvalidRequestError, match=r"unknown field messages\[0\].m$"):
+        ChatTemplate(source).render([USER | {"m": "b"}])
+    assert ChatTemplate(source).render([USER | {"mood": "b", "tone": "c"}]) == "c" + str(USER["content"])
+    names = [f"member{i}" for i in range(4000)]
+    long = "".join(f"{{{{ messages[0].{name} }}}}" for name in names)
+
+    def check(count: int) -> None:
+        plain_messages([USER | dict.fromkeys(names[: count // 10], 1)] * 10, long)
+
+    assert growth(check, 20_000) < LINEAR

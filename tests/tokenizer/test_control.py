@@ -85,3 +85,24 @@ def test_a_text_with_every_noncharacter_is_refused(smollm2_tokenizer: Tokenizer)
     with pytest.raises(InvalidRequestError, match="noncharacter"):
         Marker(smollm2_tokenizer, "<|im_end|>" + marks)
     assert Marker(smollm2_tokenizer, marks).marked(marks) == marks
+
+
+@pytest.mark.parametrize("depth", [10, 100, 700, 2000, 100_000])
+def test_arguments_nested_deep_are_an_error_of_the_request(
+    depth: int, template: ChatTemplate, smollm2_tokenizer: Tokenizer
+) -> None:
+    """JSON in the text of a call's arguments is as deep as its sender likes."""
+    messages = [{"role": "user", "content": EVIL}, call('{"a":' + "[" * depth + "]" * depth + "}")]
+    if depth <= 100:
+        text, _ = chat_ids(template, smollm2_tokenizer, messages)
+        assert text.count("[") >= depth
+    else:
+        with pytest.raises(InvalidRequestError, match=r"too deep|not JSON|refuses"):
+            chat_ids(template, smollm2_tokenizer, messages)
+
+
+def test_calls_count_as_texts_do(template: ChatTemplate, smollm2_tokenizer: Tokenizer) -> None:
+    many = call("{}")
+    many["tool_calls"] *= 101
+    with pytest.raises(InvalidRequestError, match="more than 100 texts and calls"):
+        chat_ids(template, smollm2_tokenizer, [many], max_tokens=100)

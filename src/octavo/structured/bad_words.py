@@ -3,42 +3,78 @@
 Let w be a bad word in UTF-8. A token t completes it if the output so far ends with w[:i] and t begins
 with w[i:] (1 <= i < len(w)), or if t holds w itself. Words that begin and end inside one token are
 looked up once; for the others the vocabulary lies sorted, so what begins with w[i:] is one range of it.
+
+An automaton of all words follows the output: its state is the longest end of the output that begins a word,
+and the chain of its shorter ones gives the w[:i] that the output ends with. So a request's words take memory
+in proportion to their length, and a token costs as much as it has bytes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import functools
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.sampling.constraints import mask_of
 from octavo.sampling.sampling_batch import U32
+from octavo.tokenizer.stop import StopAutomaton
+
+KEPT_WORDS = 1024
+"""Of which a vocabulary remembers what it was asked: up to 100 kB each, of most a few hundred bytes."""
+_NO_BYTE = b"\xff"
+"""Stands in no UTF-8, so no word is found across it, and it comes behind all that does."""
+
+
+class Range(NamedTuple):
+    """Tokens at low and on, up to high, where all of them lie sorted by their bytes."""
+
+    low: int
+    high: int
 
 
 class Vocabulary:
-    """Bytes of every token, sorted. Made once per model.
+    """Bytes of every token, sorted. Made once per model. Thread-safe.
 
     Args:
         tokens: by id; b"" for tokens without text (control tokens too: they are not in the answer).
+
+    Attributes:
+        ids: of the tokens, sorted by their bytes; places: of each id among them, -1 of one without text.
     """
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self.tokens = tokens
-        self._ids = sorted((i for i, token in enumerate(tokens) if token), key=tokens.__getitem__)
-        self._sorted = [tokens[i] for i in self._ids]
+        order = sorted((i for i, token in enumerate(tokens) if token), key=tokens.__getitem__)
+        self.ids = np.array(order, np.int64)
+        self.places = np.full(len(tokens), -1, np.int64)
+        self.places[self.ids] = np.arange(len(order))
+        self._sorted = [tokens[i] for i in order]
+        self._joined = _NO_BYTE.join(tokens)  # by id
+        lengths = [len(token) + 1 for token in tokens]
+        self._starts = np.concatenate(([0], np.cumsum(lengths))).tolist()
+        self.ask = functools.lru_cache(KEPT_WORDS)(self._look_up)
 
-    def holding(self, word: bytes) -> list[int]:
-        """Tokens that hold the word."""
-        return [i for i, token in enumerate(self.tokens) if word in token]
+    def _look_up(self, word: bytes) -> tuple[NDArray[np.int64], tuple[Range, ...]]:
+        """(tokens that hold the word, for each i from 1 those that begin with word[i:])."""
+        return self.holding(word), tuple(self.beginning(word[i:]) for i in range(1, len(word)))
 
-    def beginning(self, part: bytes) -> list[int]:
-        """Tokens that begin with the part, which is not empty."""
-        low = bisect_left(self._sorted, part)
-        high = low
-        while high < len(self._sorted) and self._sorted[high].startswith(part):
-            high += 1
-        return self._ids[low:high]
+    def holding(self, word: bytes) -> NDArray[np.int64]:
+        """Tokens that hold the word, which is UTF-8 and not empty."""
+        found: list[int] = []
+        at = self._joined.find(word)
+        while at >= 0:
+            found.append(bisect_right(self._starts, at) - 1)
+            at = self._joined.find(word, self._starts[found[-1] + 1])
+        return np.array(found, np.int64)
+
+    def beginning(self, part: bytes) -> Range:
+        """Tokens that begin with the part, which is UTF-8 or the end of some, and not empty."""
+        after = part[:-1] + bytes([part[-1] + 1])
+        return Range(bisect_left(self._sorted, part), bisect_left(self._sorted, after))
 
 
 class BadWords:
@@ -46,61 +82,73 @@ class BadWords:
 
     def __init__(self, words: Sequence[str], vocabulary: Vocabulary) -> None:
         encoded = sorted({word.encode("utf-8", errors="surrogatepass") for word in words})
-        self._tokens = vocabulary.tokens
-        self._always = sorted({i for word in encoded for i in vocabulary.holding(word)})
-        self._after: list[tuple[bytes, list[int]]] = [
-            (word[:i], ids)
-            for word in encoded
-            for i in range(1, len(word))
-            if (ids := vocabulary.beginning(word[i:]))
-        ]
-        self.longest = max((len(word) for word in encoded), default=1)
+        looked_up = [vocabulary.ask(word) for word in encoded]
+        self._vocabulary = vocabulary
+        self._always = np.unique(np.concatenate([holding for holding, _ in looked_up]))
         self._always_mask = np.zeros(0, np.uint32)
-        self._always_set = frozenset(self._always)
+        # A byte is a character here: of one node the ranges of all words that begin with it.
+        texts = [word.decode("latin-1") for word in encoded]
+        self.automaton = StopAutomaton(texts)
+        self._after: dict[int, list[Range]] = {}
+        for text, (_, ranges) in zip(texts, looked_up, strict=True):
+            node = 0
+            for char, found in zip(text, ranges, strict=False):
+                node = self.automaton.step(node, ord(char))
+                if found.low < found.high:
+                    self._after.setdefault(node, []).append(found)
 
     def start(self, output: Sequence[int]) -> BadWordsMatcher:
         matcher = BadWordsMatcher(self)
         matcher.append(output)
         return matcher
 
-    def clear(self, mask: U32, tail: bytes) -> None:
-        """Clear what would complete a word after the tail."""
+    def clear(self, mask: U32, state: int) -> None:
+        """Clear what would complete a word in this state."""
         if len(self._always_mask) != len(mask):
-            self._always_mask = ~mask_of(self._always, len(mask))
+            self._always_mask = ~mask_of(self._always.tolist(), len(mask))
         mask &= self._always_mask
-        for begun, ids in self._after:
-            if tail.endswith(begun):
-                mask &= ~mask_of(ids, len(mask))
+        for found in self._ranges(state):
+            mask &= ~mask_of(self._vocabulary.ids[found.low : found.high].tolist(), len(mask))
 
-    def allows(self, token_id: int, tail: bytes) -> bool:
-        """Whether the token completes no word after the tail."""
-        if token_id in self._always_set:
+    def allows(self, token_id: int, state: int) -> bool:
+        """Whether the token completes no word in this state."""
+        at = np.searchsorted(self._always, token_id)
+        if at < len(self._always) and self._always[at] == token_id:
             return False
-        return not any(token_id in ids for begun, ids in self._after if tail.endswith(begun))
+        place = self._vocabulary.places[token_id] if token_id < len(self._vocabulary.places) else -1
+        return not any(found.low <= place < found.high for found in self._ranges(state))
 
-    def tail(self, before: bytes, token_ids: Sequence[int]) -> bytes:
-        """The last bytes of the output that could begin a word."""
-        text = before + b"".join(self._tokens[i] if i < len(self._tokens) else b"" for i in token_ids)
-        keep = self.longest - 1
-        return text[-keep:] if keep else b""
+    def _ranges(self, state: int) -> list[Range]:
+        """Of all beginnings of words that the output ends with."""
+        found: list[Range] = []
+        while state:
+            found += self._after.get(state, ())
+            state = self.automaton.fail[state]
+        return found
+
+    def follow(self, state: int, token_ids: Sequence[int]) -> int:
+        """The state after these tokens."""
+        tokens, step = self._vocabulary.tokens, self.automaton.step
+        for token_id in token_ids:
+            for byte in tokens[token_id] if token_id < len(tokens) else b"":
+                state = step(state, byte)
+        return state
 
 
 class BadWordsMatcher:
-    """A row's place: the last bytes of its output."""
+    """A row's place: the longest end of its output that begins a word."""
 
-    def __init__(self, words: BadWords) -> None:
-        self._words, self._tail = words, b""
+    def __init__(self, words: BadWords, state: int = 0) -> None:
+        self._words, self._state = words, state
 
     def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
-        self._words.clear(mask, self._words.tail(self._tail, ahead) if ahead else self._tail)
+        self._words.clear(mask, self._words.follow(self._state, ahead))
 
     def allows(self, token_id: int) -> bool:
-        return self._words.allows(token_id, self._tail)
+        return self._words.allows(token_id, self._state)
 
     def append(self, token_ids: Sequence[int]) -> None:
-        self._tail = self._words.tail(self._tail, token_ids)
+        self._state = self._words.follow(self._state, token_ids)
 
     def fork(self) -> BadWordsMatcher:
-        other = BadWordsMatcher(self._words)
-        other._tail = self._tail
-        return other
+        return BadWordsMatcher(self._words, self._state)

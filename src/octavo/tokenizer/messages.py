@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,8 +72,13 @@ def _only_known(given: Iterable[str], known: frozenset[str], where: str, templat
 
 
 def _reads(template: str, name: str) -> bool:
-    """Whether the name stands in the template, and not as a part of another one."""
-    return name.isidentifier() and re.search(rf"\b{name}\b", template) is not None
+    """Whether the template asks a message for this member: by `message.name`, or by its name in quotes."""
+    return name in _members(template)
+
+
+@functools.lru_cache(8)  # a message may have as many members as it has bytes
+def _members(template: str) -> frozenset[str]:
+    return frozenset(re.findall(r"""(?<=[."'])[^\W\d]\w*""", template))
 
 
 def _content(content: Any, where: str, may_be_empty: bool) -> str:

@@ -2,74 +2,135 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
+
+_BITS = 21
+"""Of a Unicode code point: node << _BITS | code is an edge's name, so one dict has the edges of all nodes."""
+
+
+class StopAutomaton:
+    """The automaton of Aho and Corasick (1975) over some strings. Immutable, so all may share it.
+
+    A state is a node: the longest suffix of the text that begins one of the strings. It takes some 150 bytes
+    for each character of the strings.
+
+    Attributes:
+        depth: of each node: how many characters that suffix has.
+        match: the string that ends there, the longest of several; None: none does.
+        fail: the node of the next shorter suffix that begins one of the strings; 0 is the empty one.
+    """
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._edges: dict[int, int] = {}
+        self.depth = [0]
+        self.match: list[str | None] = [None]
+        for string in strings:
+            self._insert(string)
+        self.fail = [0] * len(self.depth)
+        self._link()
+
+    def __len__(self) -> int:
+        return len(self.depth)
+
+    def _insert(self, string: str) -> None:
+        node = 0
+        for char in string:
+            edge = node << _BITS | ord(char)
+            child = self._edges.get(edge)
+            if child is None:
+                child = self._edges[edge] = len(self.depth)
+                self.depth.append(self.depth[node] + 1)
+                self.match.append(None)
+            node = child
+        if node:
+            self.match[node] = string
+
+    def _link(self) -> None:
+        """Breadth first: where to go on when the next character does not fit."""
+        children: list[list[int]] = [[] for _ in self.depth]
+        for edge in self._edges:
+            children[edge >> _BITS].append(edge)
+        queue = deque([0])
+        while queue:
+            node = queue.popleft()
+            for edge in children[node]:
+                child = self._edges[edge]
+                if node:
+                    self.fail[child] = self.step(self.fail[node], edge & (1 << _BITS) - 1)
+                if self.match[child] is None:
+                    self.match[child] = self.match[self.fail[child]]
+                queue.append(child)
+
+    def step(self, state: int, code: int) -> int:
+        """The state after one more character, given by its code."""
+        edges = self._edges
+        while True:
+            following = edges.get(state << _BITS | code)
+            if following is not None:
+                return following
+            if not state:
+                return 0
+            state = self.fail[state]
+
+
+_making = threading.Lock()
+_in_use: WeakValueDictionary[tuple[str, ...], StopAutomaton] = WeakValueDictionary()
+
+
+def stop_automaton(stops: Sequence[str]) -> StopAutomaton:
+    """The automaton of these strings: one for all that look for them at a time, made where nobody has it.
+
+    Any thread may ask; it is gone when nobody uses it any more.
+    """
+    key = tuple(stops)
+    found = _in_use.get(key)
+    if found is None:
+        found = _in_use.setdefault(key, StopAutomaton(key))
+    return found
+
+
+def prepared(stops: Sequence[str]) -> StopAutomaton:
+    """stop_automaton() for a thread that may wait: where several want the same, one of them makes it."""
+    with _making:
+        return stop_automaton(stops)
 
 
 class StopStrings:
     """Finds the first stop string, and holds back exactly what could still become one.
 
-    An automaton (Aho and Corasick, 1975) whose state is the longest suffix of the text that begins
-    a stop string: the held text. So the answer does not depend on how the text was split into
+    The state of the automaton is the held text. So the answer does not depend on how the text was split into
     deltas. The stop string that ends first wins; of several that end together, the longest.
 
     Args:
         include: leave the stop string in the text.
+        automaton: of these strings, where somebody has one.
     """
 
-    def __init__(self, stops: Sequence[str], include: bool = False) -> None:
+    def __init__(
+        self, stops: Sequence[str], include: bool = False, automaton: StopAutomaton | None = None
+    ) -> None:
         self._include = include
-        self._next: list[dict[str, int]] = [{}]
-        self._depth = [0]
-        self._match: list[str | None] = [None]
-        for stop in stops:
-            self._insert(stop)
-        self._fail = [0] * len(self._next)
-        self._link()
+        self.automaton = automaton or stop_automaton(stops)
         self._state = 0
         self._held = ""
         self._found: str | None = None
-
-    def _insert(self, stop: str) -> None:
-        node = 0
-        for char in stop:
-            if char not in self._next[node]:
-                self._next[node][char] = len(self._next)
-                self._next.append({})
-                self._depth.append(self._depth[node] + 1)
-                self._match.append(None)
-            node = self._next[node][char]
-        if node:
-            self._match[node] = stop
-
-    def _link(self) -> None:
-        """Breadth first: where to go on when the next character does not fit."""
-        queue = deque(self._next[0].values())
-        while queue:
-            node = queue.popleft()
-            for char, child in self._next[node].items():
-                self._fail[child] = self._step(self._fail[node], char)
-                queue.append(child)
-            if self._match[node] is None:
-                self._match[node] = self._match[self._fail[node]]
-
-    def _step(self, state: int, char: str) -> int:
-        while state and char not in self._next[state]:
-            state = self._fail[state]
-        return self._next[state].get(char, 0)
 
     def feed(self, delta: str) -> tuple[str, str | None]:
         """(text that is safe to emit, the stop string found or None). After a match: ("", match)."""
         if self._found is not None:
             return "", self._found
         text = self._held + delta
+        step, match = self.automaton.step, self.automaton.match
         for index, char in enumerate(delta, len(self._held) + 1):
-            self._state = self._step(self._state, char)
-            stop = self._match[self._state]
+            self._state = step(self._state, ord(char))
+            stop = match[self._state]
             if stop is not None:
                 self._found, self._held = stop, ""
                 return text[: index if self._include else index - len(stop)], stop
-        safe = len(text) - self._depth[self._state]
+        safe = len(text) - self.automaton.depth[self._state]
         self._held = text[safe:]
         return text[:safe], None
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from octavo.server.tools import ToolParser, hermes
 from octavo.server.tools.reasoning import ReasoningSplitter
-from octavo.tokenizer.stop import StopStrings
+from octavo.tokenizer.stop import StopAutomaton, StopStrings
 
 TEXT = 'Well. <tool_call>\n{"name": "now", "arguments": {}}\n</tool_call> <tool'
 THOUGHT = "<think>Hm.</think>\nYes."
@@ -64,8 +64,13 @@ def test_the_checks_hold(check: Callable[[], bool]) -> None:
         (ToolParser, "_may_begin", lambda self, at: False, tool_splits_agree),
         (ReasoningSplitter, "_inside", lambda self: self._take(len(self._buffer)), thought_splits_agree),
         (ReasoningSplitter, "finish", lambda self: ("", ""), thought_splits_agree),
-        (StopStrings, "_link", lambda self: None, stops_agree),
-        (StopStrings, "_step", lambda self, state, char: self._next[state].get(char, 0), stops_agree),
+        (StopAutomaton, "_link", lambda self: None, stops_agree),
+        (
+            StopAutomaton,
+            "step",
+            lambda self, at, code: self._edges.get(at << 21 | code, 0),
+            stops_agree,
+        ),
     ],
 )
 def test_mutants_are_caught(
