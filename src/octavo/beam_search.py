@@ -83,7 +83,7 @@ def output_of(output: RequestOutput, params: BeamSearchParams) -> BeamSearchOutp
         total = found.cumulative_logprob or 0.0
         return BeamSearchSequence(
             [*output.prompt_token_ids, *found.token_ids],
-            found.logprobs or [],
+            list(found.logprobs or ()),
             total,
             normalized(total, len(found.token_ids), params.length_penalty),
             found.text,

@@ -132,7 +132,7 @@ class Failing(TextStream):
     """Raises where it is told to, whatever it is told there."""
 
     def __init__(self, request: EngineRequest, where: str) -> None:
-        super().__init__(request, {0: Completion(0, FREE, None)}, lambda token: None)
+        super().__init__(request, {0: Completion(0, FREE, None, lambda token: None)}, lambda token: None)
         self.where = where
         self.heard: list[str] = []
 

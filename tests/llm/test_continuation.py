@@ -16,8 +16,9 @@ import pytest
 
 from octavo import LLM, AsyncEngineArgs, AsyncLLM
 from octavo.engine.async_engine import AsyncEngine
-from octavo.engine.output import OutputProcessor, Outputs, TokenSource
+from octavo.engine.output import OutputProcessor, Outputs
 from octavo.engine.request import EngineRequest
+from octavo.engine.token_source import TokenSource
 from octavo.errors import InvalidRequestError
 from octavo.params import (
     RequestOutput,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from octavo.engine.output import Reader, TokenSource
 from octavo.engine.request import EngineRequest, RequestUpdate
+from octavo.engine.token_source import Reader, TokenSource
 from octavo.params import SampledToken
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from octavo.engine.core import EngineCore
-from octavo.engine.output import Reader
 from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.engine.stats import EngineStats
+from octavo.engine.token_source import Reader
 from octavo.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
 
 T = TypeVar("T")

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from octavo.engine.request import ABSENT, ERROR, STOP, EngineRequest, RequestUpdate
+from octavo.engine.token_logprobs import TokenLogprobs
+from octavo.engine.token_source import (
+    Detokenizer,
+    DetokenizerFactory,
+    StopMatcher,
+    StopMatcherFactory,
+    TokenDecoder,
+    TokenSource,
+)
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.params import (
     CompletionOutput,
-    Logprob,
     RequestMetrics,
     RequestOutput,
     RequestOutputKind,
@@ -20,76 +28,17 @@ from octavo.params import (
 )
 
 
-class Detokenizer(Protocol):
-    """Token ids to text while they arrive."""
-
-    def push(self, token_id: int) -> str:
-        """The text that this token completes."""
-        ...
-
-    def flush(self) -> str:
-        """What is still open at the end."""
-        ...
-
-
-class StopMatcher(Protocol):
-    """Finds stop strings in a stream of text."""
-
-    def feed(self, delta: str, /) -> tuple[str, str | None]:
-        """(text that is safe to emit, the stop string found or None)."""
-        ...
-
-    def flush(self) -> str:
-        """The text ended: what was held back."""
-        ...
-
-
-DetokenizerFactory = Callable[[Sequence[int], SamplingParams], Detokenizer]
-"""(prompt token ids, params) -> a detokenizer for one completion."""
-StopMatcherFactory = Callable[[SamplingParams], StopMatcher]
-TokenDecoder = Callable[[int], str | None]
-
-
-class Reader(Protocol):
-    """Who reads what a request brings. A TokenSource calls it, on the event loop, in the order of events."""
-
-    def begin(self, seed: int) -> None:
-        """The request is queued; this is the seed that it uses."""
-        ...
-
-    def take(self, update: RequestUpdate) -> bool:
-        """News of one completion. True: the reader ends it here, and the source must abort it."""
-        ...
-
-    def fail(self, error: Exception) -> None:
-        """There will be no more news, for this reason."""
-        ...
-
-
-class TokenSource(Protocol):
-    """Requests in, tokens out: AsyncEngine, or whoever stands before several of them.
-
-    Tokens cross this seam and text does not. What a source has said of a request is enough to go on
-    with it elsewhere: EngineRequest.generated, with the seed that was told.
-    """
-
-    def submit(self, request: EngineRequest, reader: Reader) -> None:
-        """Serve a request. Raises at once what AsyncEngine.submit does."""
-        ...
-
-    def leave(self, request_id: str, reader: Reader) -> None:
-        """The reader is told nothing more; what still runs of the request ends within a step."""
-        ...
-
-
 class Completion:
-    """One of n completions while it grows."""
+    """One of n completions while it grows. What a DELTA output has carried away is here no more."""
 
-    def __init__(self, index: int, params: SamplingParams, detokenizer: Detokenizer | None) -> None:
+    def __init__(
+        self, index: int, params: SamplingParams, detokenizer: Detokenizer | None, decode: TokenDecoder
+    ) -> None:
         self.index = index
         self.text = ""
         self.token_ids: list[int] = []
-        self.logprobs: list[dict[int, Logprob]] | None = None if params.logprobs is None else []
+        self.logprobs = None if params.logprobs is None else TokenLogprobs(decode)
+        self.num_tokens = 0
         self.cumulative_logprob = 0.0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -97,16 +46,17 @@ class Completion:
         self.matcher: StopMatcher | None = None
         self._params = params
         self._detokenizer = detokenizer
-        self._taken = 0, 0, 0  # characters, tokens and logprobs that a DELTA output has carried away
+        self._decode = decode
+        self._taken = 0, 0, 0  # characters, tokens and logprobs that no DELTA output is to carry
         self._news = False
 
-    def add(self, update: RequestUpdate, decode: TokenDecoder) -> bool:
+    def add(self, update: RequestUpdate) -> bool:
         """Take an update. True: its text ended the completion, though the engine goes on."""
         self._news = True
         self.metrics = update.metrics
         last = len(update.tokens) - 1
         for position, token in enumerate(update.tokens):
-            self._add_token(token, decode)
+            self._add_token(token)
             # The token that stopped it is part of the ids, but not of the text.
             hidden = position == last and update.finish_reason == STOP
             if hidden and not self._params.include_stop_str_in_output:
@@ -117,14 +67,14 @@ class Completion:
             self.finish(update.finish_reason, update.stop_reason)
         return False
 
-    def resume(self, tokens: Sequence[SampledToken], decode: TokenDecoder) -> None:
+    def resume(self, tokens: Sequence[SampledToken]) -> None:
         """Begin after tokens that have been generated (and, as deltas, been given) before.
 
         Raises:
             InvalidRequestError: a stop string ends the completion among them.
         """
         for token in tokens:
-            self._add_token(token, decode)
+            self._add_token(token)
             if self._detokenizer is not None and self._add_text(self._detokenizer.push(token.token_id)):
                 raise InvalidRequestError(
                     f"generated_token_ids hold the stop string {self.stop_reason!r}: the answer has ended",
@@ -143,16 +93,17 @@ class Completion:
             self.text += self.matcher.flush()
         self.finish_reason, self.stop_reason = reason, stop_reason
 
-    def _add_token(self, token: SampledToken, decode: TokenDecoder) -> None:
+    def _add_token(self, token: SampledToken) -> None:
         self.token_ids.append(token.token_id)
+        self.num_tokens += 1
         if self.logprobs is None or token.logprob is None:
             return
         self.cumulative_logprob += token.logprob
-        self.logprobs.append(logprobs_of(token, decode))
+        self.logprobs.add(token)
 
     def _add_text(self, delta: str) -> bool:
         """True: a stop string ended the completion."""
-        if self.matcher is None or len(self.token_ids) <= self._params.min_tokens:
+        if self.matcher is None or self.num_tokens <= self._params.min_tokens:
             self.text += delta
             return False
         safe, matched = self.matcher.feed(delta)
@@ -172,8 +123,7 @@ class Completion:
     def take(self, delta: bool) -> CompletionOutput:
         """A snapshot, or with delta what is new since the last one."""
         chars, tokens, scored = self._taken if delta else (0, 0, 0)
-        self._taken, self._news = self._size(), False
-        return CompletionOutput(
+        output = CompletionOutput(
             index=self.index,
             text=self.text[chars:],
             token_ids=self.token_ids[tokens:],
@@ -182,19 +132,11 @@ class Completion:
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
-
-
-def logprobs_of(token: SampledToken, decode: TokenDecoder) -> dict[int, Logprob]:
-    """A token's logprob and the likeliest ones', by id; the token itself comes first."""
-
-    def logprob_of(token_id: int, logprob: float, rank: int) -> Logprob:
-        return Logprob(logprob, rank, decode(token_id))
-
-    logprobs = {token.token_id: logprob_of(token.token_id, token.logprob or 0.0, token.rank)}
-    for rank, (token_id, logprob) in enumerate(token.top, 1):
-        if token_id != token.token_id:
-            logprobs[token_id] = logprob_of(token_id, logprob, rank)
-    return logprobs
+        self._news = False
+        if delta:
+            self.text, self.token_ids, self._taken = "", [], (0, 0, 0)
+            self.logprobs = None if self.logprobs is None else TokenLogprobs(self._decode)
+        return output
 
 
 class TextStream:
@@ -227,13 +169,10 @@ class TextStream:
         )
         self._completions = completions
         self._first = request.indexes[0]
-        self._decode = decode
         self._seed = 0
         self._num_cached_tokens = 0
-        self._prompt_logprobs: list[dict[int, Logprob] | None] = []
+        self._decode = decode
         self._embedding: list[float] | None = None
-        if request.params.prompt_logprobs is not None:
-            self._prompt_logprobs = [None] * len(request.prompt_token_ids)
 
     def begin(self, seed: int) -> None:
         """The seed that the request uses."""
@@ -243,9 +182,7 @@ class TextStream:
         """News of one completion. True: its text ended it, which the engine does not know yet."""
         self.news.set()
         if update.prompt_logprobs is not None:
-            start, tokens = update.prompt_logprobs
-            logprobs = [logprobs_of(token, self._decode) for token in tokens]
-            self._prompt_logprobs[start : start + len(logprobs)] = logprobs
+            self._prompt_logprobs.put(*update.prompt_logprobs)
             return False
         if update.vector is not None:
             self._embedding = list(update.vector)
@@ -255,12 +192,16 @@ class TextStream:
         # Siblings share the first one's prompt pages; what counts is what was cached before.
         if update.index == self._first:
             self._num_cached_tokens = update.num_cached_tokens
-        return completion.add(update, self._decode)
+        return completion.add(update)
 
     def fail(self, error: Exception) -> None:
         """There will be no more news."""
         self.error = error
         self.news.set()
+
+    @functools.cached_property
+    def _prompt_logprobs(self) -> TokenLogprobs:
+        return TokenLogprobs(self._decode, len(self.request.prompt_token_ids))
 
     @property
     def finished(self) -> bool:
@@ -286,7 +227,7 @@ class TextStream:
             metrics=self._metrics(finished),
             num_cached_tokens=self._num_cached_tokens,
             seed=self._seed,
-            prompt_logprobs=self._prompt_logprobs or None,
+            prompt_logprobs=None if request.params.prompt_logprobs is None else self._prompt_logprobs,
             embedding=self._embedding,
             encoder_prompt=request.encoder_prompt,
             encoder_prompt_token_ids=list(request.encoder_token_ids) or None,
@@ -351,6 +292,10 @@ class Outputs:
             text.news.clear()
         raise StopAsyncIteration
 
+    async def begun(self) -> None:
+        """Wait until something of the request has been computed, or it has failed."""
+        await self._text.news.wait()
+
     async def aclose(self) -> None:
         """Read no more of it."""
         self._source.leave(self._text.request.request_id, self._text)
@@ -383,11 +328,11 @@ class OutputProcessor:
         detokenizer, params = None, request.params
         if params.detokenize:
             detokenizer = self.make_detokenizer(request.prompt_token_ids, params)
-        completion = Completion(index, params, detokenizer)
+        completion = Completion(index, params, detokenizer, self.decode_token)
         if params.stop and params.detokenize:
             completion.matcher = self.make_stop_matcher(params)
         if request.generated:
-            completion.resume(request.generated, self.decode_token)
+            completion.resume(request.generated)
         return completion
 
 
