@@ -56,8 +56,8 @@ TORCH_ROOMS = ("kernels/cuda",)
 _READ_FIRST = """
     errors checks params params.declare params.sampling params.outputs params.structured params.beams
     params.bias config.scheduler engine.request engine.step_plan engine.scheduler engine.budget
-    engine.step_builder engine.admission engine.continuation engine.core engine.stats engine.page_pool
-    engine.page_keys engine.prefix_cache engine.page_group engine.sources engine.kv_manager
+    engine.step_builder engine.admission engine.turns engine.continuation engine.core engine.stats
+    engine.page_pool engine.page_keys engine.prefix_cache engine.page_group engine.sources engine.kv_manager
     engine.integrity runtime.runner runtime.states kernels.ops kernels.types kernels.operations
     kernels.forward_batch kernels.backend kernels.reference kernels.reference_math kernels.reference_kv
     kernels.trees models.families.llama models.parts models.registry models.layers

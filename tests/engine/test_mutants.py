@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -444,7 +445,11 @@ def no_share_for_the_oldest(patch: pytest.MonkeyPatch) -> None:
 
 def a_share_one_too_late(patch: pytest.MonkeyPatch) -> None:
     init = QueueOrder.__init__
-    patch.setattr(QueueOrder, "__init__", lambda self, policy, share, kv: init(self, policy, share + 1, kv))
+    patch.setattr(
+        QueueOrder,
+        "__init__",
+        lambda self, config, kv: init(self, replace(config, fair_share=config.fair_share + 1), kv),
+    )
 
 
 def share_without_precedence(patch: pytest.MonkeyPatch) -> None:

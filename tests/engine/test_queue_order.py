@@ -148,3 +148,70 @@ def test_the_oldest_is_passed_over_while_its_prefix_is_read(monkeypatch: pytest.
 def test_what_is_no_policy_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
         SchedulerConfig(num_pages=600, **wrong)  # type: ignore[arg-type]
+
+
+def test_owners_take_turns() -> None:
+    """One owner's flood, and another's few: who has the fewest rows is next, of one owner the oldest."""
+    long = ONE.replace(max_tokens=12)
+    h = harness(max_num_seqs=4, max_num_batched_tokens=256, num_pages=200)
+    flood = [h.add(book(number, 4), long, owner="a") for number in range(12)]
+    others = [h.add(book(50 + number, 4), long, owner="b") for number in range(3)]
+    h.drain_and_check()
+    order = entered(h)
+    assert sorted(order[:4]) == sorted([flood[0], others[0], flood[1], others[1]])
+    assert [name for name in order if name in flood] == flood
+    assert [name for name in order if name in others] == others
+
+
+def test_without_owners_the_oldest_goes_first() -> None:
+    h = harness(max_num_seqs=2, num_pages=200)
+    names = [h.add(book(number, 4), ONE) for number in range(6)]
+    h.drain_and_check()
+    assert entered(h) == names
+
+
+def test_a_newcomer_finds_a_row_beside_long_answers() -> None:
+    """Once two owners were seen, none takes the last eighth of the rows."""
+    long = ONE.replace(max_tokens=30)
+    h = harness(max_num_seqs=8, max_num_batched_tokens=256, num_pages=400, max_model_len=40)
+    h.add(book(90, 4), ONE, owner="b")
+    h.run()
+    for number in range(20):
+        h.add(book(number, 4), long, owner="a")
+    h.step()
+    h.step()
+    assert len(h.scheduler.running) == 7
+    late = h.add(book(91, 4), ONE, owner="b")
+    h.step()
+    h.step()
+    assert late in entered(h)
+    h.drain_and_check()
+
+
+def test_one_owner_alone_takes_all_rows() -> None:
+    h = harness(max_num_seqs=8, max_num_batched_tokens=256, num_pages=400, max_model_len=40)
+    for number in range(20):
+        h.add(book(number, 4), ONE.replace(max_tokens=30), owner="a")
+    h.step()
+    h.step()
+    assert len(h.scheduler.running) == 8
+    h.drain_and_check()
+
+
+def test_urgent_ones_come_before_turns() -> None:
+    h = harness(num_pages=200)
+    patient, urgent = h.add(book(1), ONE, owner="a", priority=1), h.add(book(2), ONE, owner="b")
+    again = h.add(book(3), ONE, owner="b")
+    h.drain_and_check()
+    assert entered(h) == [urgent, again, patient]
+
+
+def test_turns_starve_nobody() -> None:
+    """Rule 3 holds for owners, too: of 16 that enter one is the oldest, whoever has rows."""
+    h = harness(max_num_seqs=8, num_pages=400, fair_share=3, max_num_batched_tokens=256)
+    old = [h.add(book(number, 4), ONE.replace(max_tokens=20), owner="a") for number in range(9)]
+    for number in range(30):
+        h.add(book(20 + number, 4), ONE, owner=f"o{number}")
+    h.drain_and_check()
+    places = [entered(h).index(name) for name in old]
+    assert max(places) <= 3 * len(old)

@@ -122,12 +122,14 @@ class Harness:
         priority: int = 0,
         salt: str | None = None,
         encoder: Sequence[int] = (),
+        owner: str = "",
     ) -> str:
         params = params or SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0)
         name = f"r{self._count}"
         self._count += 1
+        space, ids = Namespace(salt), list(prompt)
         request = EngineRequest(
-            name, list(prompt), params, priority, encoder_token_ids=tuple(encoder), namespace=Namespace(salt)
+            name, ids, params, priority, encoder_token_ids=tuple(encoder), namespace=space, owner=owner
         )
         self.core.check(request)
         seed = self.core.add(request, self._clock())

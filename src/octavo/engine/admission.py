@@ -10,6 +10,7 @@ from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.continuation import check_continuation
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.request import EngineRequest, Request, RequestState, Wait
+from octavo.engine.turns import Turns
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import BeamSearchParams, SamplingParams
 
@@ -165,14 +166,16 @@ class QueueOrder:
         has waited for. So a request with p older ones before it waits for at most
         fair_share * (p + 1) entries, and under a flood of urgent requests the others keep
         1 / fair_share of the entries.
+    4.  *Owners take turns* among those of one priority, where requests name any (Turns).
 
     Args:
-        fair_share: 1: the oldest always, whatever the priorities.
+        config: fair_share 1: the oldest always, whatever the priorities.
     """
 
-    def __init__(self, policy: str, fair_share: int, kv: KVManager) -> None:
-        self._longest_prefix = policy == "lpm" and kv.caching
-        self._limit = fair_share - 1
+    def __init__(self, config: SchedulerConfig, kv: KVManager) -> None:
+        self._longest_prefix = config.scheduling_policy == "lpm" and kv.caching
+        self._limit = config.fair_share - 1
+        self._turns = Turns(config.max_num_seqs)
         self._kv = kv
         self._overtaken = 0  # admissions in a row that were not the oldest's
 
@@ -183,11 +186,13 @@ class QueueOrder:
             waiting, running: both in order (priority, arrival); waiting is not changed meanwhile.
         """
         mixed = waiting[0].order[0] != waiting[-1].order[0]
-        if not mixed and not self._longest_prefix:
+        owned = bool(waiting[0].source.owner)
+        if not mixed and not self._longest_prefix and not owned:
             self._overtaken = 0
             yield from waiting
             return
-        for request in self._by_prefix(waiting) if self._longest_prefix else waiting:
+        order: Iterable[Request] = self._by_prefix(waiting) if self._longest_prefix else waiting
+        for request in self._turns.offer(order, running) if owned else order:
             if self._overtaken >= self._limit:
                 yield from self._oldest(waiting, running)
             if _entered(request):

@@ -145,6 +145,7 @@ class EngineRequest:
         generated: the answer's first tokens, drawn elsewhere or before; the request goes on after them,
             as if it had never been cut. Their log-probabilities, if known, are repeated in outputs.
         index: only this one of params.n completions; None: all of them.
+        owner: for whom it is, where several share the engine fairly ("": nobody asks).
     """
 
     request_id: str
@@ -157,6 +158,7 @@ class EngineRequest:
     namespace: Namespace = Namespace()
     generated: tuple[SampledToken, ...] = ()
     index: int | None = None
+    owner: str = ""
 
     def __post_init__(self) -> None:
         if self.namespace.encoder != self.encoder_token_ids:

@@ -96,7 +96,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.kv = kv or KVManager(config)
-        self.queue_order = QueueOrder(config.scheduling_policy, config.fair_share, self.kv)
+        self.queue_order = QueueOrder(config, self.kv)
         self.budget = TokenBudget(config.max_num_batched_tokens, config.step_target_s)
         self.running: list[Request] = []  # both in order (priority, arrival)
         self.waiting: list[Request] = []
