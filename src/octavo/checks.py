@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -20,7 +20,8 @@ def plain_number(value: Any) -> Any:
 
 
 def token_ids(name: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
-    return tuple(map(plain_number, items(name, "token ids", values)))
+    given = items(name, "token ids", values)
+    return given if set(map(type, given)) <= {int} else tuple(map(plain_number, given))
 
 
 def items(name: str, kind: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
@@ -30,6 +31,11 @@ def items(name: str, kind: str, values: Iterable[Any] | None) -> tuple[Any, ...]
     if not isinstance(values, Iterable) or isinstance(values, (bytes, Mapping)):
         raise InvalidRequestError(f"{name} must be a list of {kind}, not {values!r}", name)
     return tuple(values)
+
+
+def are_ids(values: Sequence[object]) -> bool:
+    """All are integers from 0 on. (Of hundreds of thousands this is asked several times.)"""
+    return set(map(type, values)) <= {int} and min(values, default=0) >= 0  # type: ignore[type-var,operator]
 
 
 def is_int(value: object) -> bool:

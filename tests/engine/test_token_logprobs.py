@@ -34,8 +34,7 @@ def text(token_id: int) -> str:
 
 def as_dict(token: SampledToken) -> dict[int, Logprob]:
     """The token's own first; the likeliest ones by their place among them."""
-    assert token.logprob is not None
-    found = {token.token_id: Logprob(token.logprob, token.rank, text(token.token_id))}
+    found = {token.token_id: Logprob(token.logprob or 0.0, token.rank, text(token.token_id))}
     for rank, (token_id, logprob) in enumerate(token.top, 1):
         found.setdefault(token_id, Logprob(logprob, rank, text(token_id)))
     return found

@@ -37,7 +37,7 @@ BAD_SHARED: list[tuple[dict[str, Any], str, str]] = [
     ({"min_p": 2}, "min_p", "at most 1"),
     ({"presence_penalty": 3}, "presence_penalty", "at most 2"),
     ({"frequency_penalty": -3}, "frequency_penalty", "at least -2"),
-    ({"repetition_penalty": 0}, "repetition_penalty", "above 0"),
+    ({"repetition_penalty": 1e-320}, "repetition_penalty", "at least 0.01"),
     ({"seed": 1 << 64}, "seed", "integer from"),
     ({"min_tokens": 5, "max_tokens": 2}, "min_tokens", "above max_tokens"),
     ({"stop": 3}, "stop", "a string or a list of strings"),

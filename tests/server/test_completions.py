@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from octavo.params import BeamSearchParams, Logprob
-from octavo.server.openai.logprobs import CompletionLogprobs
+from octavo.server.openai.completion_logprobs import CompletionLogprobs
 from support.asgi import post
 from support.fake_engine import FakeEngine
 

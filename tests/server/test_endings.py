@@ -18,7 +18,7 @@ from octavo.errors import (
     RequestFailedError,
 )
 from octavo.server.app import create_app
-from octavo.server.generation import merge
+from octavo.server.many_prompts import merge
 from support.asgi import Reply, call, post
 from support.fake_engine import FakeEngine
 

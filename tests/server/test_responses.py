@@ -126,12 +126,12 @@ def test_one_key_does_not_see_anothers(engine: FakeEngine) -> None:
 def test_the_store_is_bounded() -> None:
     store = ResponseStore(most=3, most_bytes=100)
     for i in range(5):
-        store.put("", str(i), Stored([], {}, 10))
+        store.put("", str(i), Stored(b"[]", b"{}" * 4))
     assert len(store) == 3
-    store.put("", "large", Stored([], {}, 90))
+    store.put("", "large", Stored(b"[]", b"." * 88))
     assert store.nbytes <= 100
     assert store.get("", "large") is not None
-    store.put("", "huge", Stored([], {}, 1000))
+    store.put("", "huge", Stored(b"[]", b"." * 998))
     assert (len(store), store.nbytes) == (0, 0)
 
 

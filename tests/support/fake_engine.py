@@ -71,6 +71,23 @@ class Call:
     cache_salt: str | None
 
 
+class FakeOutputs:
+    """What a request brings (server.engine.Outputs)."""
+
+    def __init__(self, stream: AsyncGenerator[RequestOutput, None], gate: asyncio.Event | None) -> None:
+        self._stream, self._gate = stream, gate
+
+    def __aiter__(self) -> AsyncGenerator[RequestOutput, None]:
+        return self._stream
+
+    async def begun(self) -> None:
+        if self._gate is not None:
+            await self._gate.wait()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 @dataclass
 class FakeEngine:
     """Answers `reply` (its index appended for sample 1 and on), a token a step, then the end of text.
@@ -80,6 +97,8 @@ class FakeEngine:
         fail_after: (outputs, error) raised in the middle.
         delay: seconds before each token.
         hold: if set, no token after the first comes until the event is set.
+        gate: if set, requests wait and do not begin until the event is set.
+        full: raised where a request is submitted.
         calls, ended, aborted: what happened, by request id.
     """
 
@@ -88,6 +107,8 @@ class FakeEngine:
     fail_after: tuple[int, Exception] | None = None
     finish_reason: str | None = None
     hold: asyncio.Event | None = None
+    gate: asyncio.Event | None = None
+    full: Exception | None = None
     delay: float = 0.0
     healthy: bool = True
     failure: str | None = None
@@ -168,8 +189,10 @@ class FakeEngine:
     ) -> EngineRequest:
         return EngineRequest(request_id, prompt, sampling_params, priority, namespace=Namespace(cache_salt))
 
-    async def outputs(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
-        return self._answer(request)
+    async def outputs(self, request: EngineRequest) -> FakeOutputs:
+        if self.full is not None:
+            raise self.full
+        return FakeOutputs(self._answer(request), self.gate)
 
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str | None = None

@@ -13,8 +13,9 @@ LINEAR = 2.5
 def growth(work: Callable[[int], object], size: int) -> float:
     """CPU time of work(2 * size) over that of work(size), of this thread.
 
-    size must be large enough that work(size) takes milliseconds. Of each the least of several runs counts,
-    and where a busy machine makes that too much, the least of several ratios: what is quadratic has 4 each time.
+    size must be large enough that work(size) takes milliseconds, and small enough that both fit into caches.
+    Of each the least of several runs counts, and where a busy machine makes that too much, the least of
+    several ratios: what is quadratic has 4 each time.
     """
     least = float("inf")
     for _ in range(3):

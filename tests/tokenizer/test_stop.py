@@ -164,4 +164,4 @@ def test_threads_that_want_the_same_make_it_once(monkeypatch: pytest.MonkeyPatch
 )
 def test_an_automaton_costs_in_proportion_to_its_strings(strings: object) -> None:
     assert callable(strings)
-    assert growth(lambda size: StopAutomaton(strings(size)), 8192) < LINEAR
+    assert growth(lambda size: StopAutomaton(strings(size)), 2048) < LINEAR

@@ -59,5 +59,11 @@ async def _run(
     from octavo.server.app import create_app
     from octavo.server.state import ServerSettings
 
-    settings = ServerSettings(max_body_bytes=MAX_BODY_BYTES, max_concurrent_requests=at_once + 1, **forms)
+    settings = ServerSettings(
+        max_body_bytes=MAX_BODY_BYTES,
+        max_concurrent_requests=at_once + 1,
+        takes_priority=True,  # whoever brings the file owns the engine
+        max_waiting_tokens=sys.maxsize,  # of one file, at_once bounds what waits
+        **forms,
+    )
     return await batch_files.run(create_app(llm, settings), source, target, at_once, progress)

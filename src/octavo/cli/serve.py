@@ -57,6 +57,22 @@ class Serving:
             min=1,
         ),
     ] = 1024
+    max_waiting_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-waiting-tokens",
+            help="Most tokens of the prompts that wait; the next request is refused (429).",
+            min=1,
+        ),
+    ] = 1 << 22
+    queue_timeout: Annotated[
+        float,
+        typer.Option(
+            "--queue-timeout",
+            help="Seconds after which a request that has not begun is refused (429); 0: it waits on.",
+            min=0.0,
+        ),
+    ] = 0.0
     tool_call_parser: ToolCallParser = None
     reasoning_parser: ReasoningParser = None
     max_body_bytes: Annotated[
@@ -93,6 +109,9 @@ def serve(
         "api_keys": keys,
         "max_body_bytes": serving.max_body_bytes,
         "max_concurrent_requests": serving.max_concurrent_requests,
+        "max_waiting_tokens": serving.max_waiting_tokens,
+        "queue_timeout_s": serving.queue_timeout,
+        "takes_priority": engine.options.get("scheduling_policy") == "priority",
         **forms,
     }
 

@@ -1,6 +1,7 @@
 """What callers ask and what they get: SamplingParams and RequestOutput, with vLLM's field names."""
 
 from octavo.params.beams import MAX_BEAM_WIDTH, MAX_LOGPROBS, BeamSearchParams
+from octavo.params.bias import MAX_LOGIT_BIAS
 from octavo.params.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, SampledToken
 from octavo.params.sampling import (
     DEFAULTS,
@@ -29,6 +30,7 @@ __all__ = [
     "MAX_BAD_WORDS_CHARS",
     "MAX_BAD_WORD_CHARS",
     "MAX_BEAM_WIDTH",
+    "MAX_LOGIT_BIAS",
     "MAX_LOGPROBS",
     "MAX_N",
     "MAX_STOP_CHARS",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from octavo.checks import booleans, is_int, items, need, plain_number, token_ids
+from octavo.checks import are_ids, booleans, items, need, plain_number, token_ids
 from octavo.errors import InvalidRequestError
 from octavo.params.beams import MAX_LOGPROBS, BeamSearchParams
 from octavo.params.bias import logit_bias
@@ -71,7 +71,7 @@ class SamplingParams:
     )
     frequency_penalty: float = real(0.0, -2, 2, "The same, for each time that they were.", "penalty")
     repetition_penalty: float = real(
-        1.0, 0, 100, "Above 1: tokens of prompt and answer become less likely.", "penalty", above=True
+        1.0, 0.01, 100, "Above 1: tokens of prompt and answer become less likely.", "penalty"
     )
     temperature: float = real(1.0, 0, 100, "0: always the likeliest token; higher: more random.", "draw")
     top_p: float = real(
@@ -146,7 +146,7 @@ class SamplingParams:
         need(sum(map(len, stop)) <= most, f"takes at most {most} characters in all", name)
         ends, name = self.stop_token_ids, "stop_token_ids"
         need(len(ends) <= MAX_STOP_IDS, f"takes at most {MAX_STOP_IDS} ids", name)
-        need(all(is_int(i) and i >= 0 for i in ends), "must hold token ids", name)
+        need(are_ids(ends), "must hold token ids", name)
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=True", "stop")
 
@@ -154,8 +154,7 @@ class SamplingParams:
         if allowed is not None:
             name = "allowed_token_ids"
             need(len(allowed) <= MAX_ALLOWED_IDS, f"takes at most {MAX_ALLOWED_IDS} ids", name)
-            ids = bool(allowed) and all(is_int(i) and i >= 0 for i in allowed)
-            need(ids, "must hold token ids, at least one", name)
+            need(bool(allowed) and are_ids(allowed), "must hold token ids, at least one", name)
         words, name, most = self.bad_words, "bad_words", MAX_BAD_WORDS_CHARS
         need(len(words) <= MAX_BAD_WORDS, f"takes at most {MAX_BAD_WORDS} words", name)
         fit = all(isinstance(w, str) and 0 < len(w) <= MAX_BAD_WORD_CHARS for w in words)

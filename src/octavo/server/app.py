@@ -19,6 +19,7 @@ from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError
 from octavo.server.limits import LimitsMiddleware
 from octavo.server.metrics import Metrics
+from octavo.server.queueing import FairQueue
 from octavo.server.state import ServerSettings, ServerState
 
 
@@ -32,7 +33,9 @@ def create_app(engine: ServedEngine | None, settings: ServerSettings | None = No
     Raises:
         EndpointError: a file of endpoints cannot be served.
     """
-    state = ServerState(settings or ServerSettings(), Metrics())
+    settings = settings or ServerSettings()
+    queue = FairQueue(settings.max_waiting_tokens, settings.queue_timeout_s)
+    state = ServerState(settings, Metrics(), queue)
     # The interactive documentation loads its scripts from elsewhere: not from here.
     app = FastAPI(
         title="Octavo", version=octavo.__version__, docs_url=None, redoc_url=None, redirect_slashes=False

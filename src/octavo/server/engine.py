@@ -51,7 +51,18 @@ class Outputs(Protocol):
     """What a request brings, until an output is finished. Closing it aborts the request within a step."""
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
+    async def begun(self) -> None:
+        """Wait until something of it has been computed, or it has failed."""
+
     async def aclose(self) -> None: ...
+
+
+class Queue(Protocol):
+    """Where the requests of all clients wait (queueing.FairQueue)."""
+
+    async def begin(self, engine: ServedEngine, request: EngineRequest) -> Outputs:
+        """The outputs of a request that has begun. Raises OverloadedError where it cannot."""
+        ...
 
 
 class Observer(Protocol):

@@ -127,14 +127,15 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
         return to_api_error(InvalidRequestError(str(error), "structured_outputs"), params)
     if isinstance(error, RequestFailedError) and str(error).startswith(NO_TOKEN_ALLOWED):
         return ApiError(400, str(error), code="no_token_allowed")  # what the request asks for together
+    # Paths and traces are for whoever runs the server; the client gets a number to quote.
+    reference, status, code = secrets.token_hex(4), 500, "internal_error"
     if isinstance(error, RequestFailedError):  # a step failed: the request was fine
-        return ApiError(500, str(error), "server_error", code="generation_failed")
-    if isinstance(error, EngineDeadError):  # no request will be answered until a restart
-        return ApiError(503, str(error), "server_error", code="engine_dead")
-    reference = secrets.token_hex(4)
-    # The trace may be needed by whoever runs the server; the client gets a number to quote.
-    logger.error("internal error %s", reference, exc_info=error)
-    return ApiError(500, f"internal error (reference {reference})", "server_error", code="internal_error")
+        code = "generation_failed"
+    elif isinstance(error, EngineDeadError):  # no request will be answered until a restart
+        status, code = 503, "engine_dead"
+    traced = None if isinstance(error, OctavoError) else error
+    logger.error("internal error %s: %s", reference, error, exc_info=traced)
+    return ApiError(status, f"internal error (reference {reference})", "server_error", code=code)
 
 
 def short(value: Any, limit: int = 60) -> str:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from starlette.requests import Request
 
-from octavo.server.engine import Observer, ServedEngine
+from octavo.server.engine import Observer, Queue, ServedEngine
 from octavo.server.errors import ApiError, model_not_found
 
 
@@ -26,6 +26,9 @@ class ServerSettings:
         max_concurrent_requests: POST requests in flight above this many are refused (429).
         tool_call_parser, reasoning_parser: formats of the model's tool calls and of its reasoning; None: as
             its chat template tells.
+        takes_priority: clients may ask to be served before others.
+        max_waiting_tokens: of prompts that wait; requests are refused that bring more (429).
+        queue_timeout_s: a request that has not begun after so many seconds is refused (429); 0: none is.
         body_timeout_s: a body that takes longer to arrive is given up (408).
         max_prompts: prompts that one request may batch.
     """
@@ -34,6 +37,9 @@ class ServerSettings:
     max_body_bytes: int = 4 << 20
     max_concurrent_requests: int = 1024
     max_prompts: int = 256
+    takes_priority: bool = False
+    max_waiting_tokens: int = 1 << 22
+    queue_timeout_s: float = 0.0
     body_timeout_s: float = 60.0
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
@@ -50,6 +56,7 @@ class ServerState:
 
     settings: ServerSettings
     metrics: Observer
+    queue: Queue
     engine: ServedEngine | None = None
     served_names: Mapping[str, ServedEngine] = field(default_factory=dict)
     draining: bool = False

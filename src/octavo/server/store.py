@@ -1,10 +1,9 @@
-"""ResponseStore: answers that later requests may go on from, in memory and bounded."""
+"""ResponseStore: answers that later requests may go on from, as JSON in memory, and bounded."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
 
 MAX_RESPONSES = 1_000
 MAX_BYTES = 64 << 20
@@ -12,42 +11,63 @@ MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A response.
+    """A response, as JSON: the objects it is made of would take up to twenty times as much.
 
     Attributes:
         messages: the conversation up to and with its answer, without instructions.
-        body: as it was sent. size: bytes of both, about.
+        body: as it was sent.
     """
 
-    messages: list[dict[str, Any]]
-    body: dict[str, Any]
-    size: int
+    messages: bytes
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of both."""
+        return len(self.messages) + len(self.body)
 
 
 class ResponseStore:
-    """The latest responses; the oldest ones go when there are too many, or they take too much."""
+    """The latest responses of each owner.
+
+    Where there are too many, or they take too much, the oldest one goes of the owner whose take the most: so
+    nobody pushes out what another one has stored before his own.
+    """
 
     def __init__(self, most: int = MAX_RESPONSES, most_bytes: int = MAX_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self._kept: OrderedDict[tuple[str, str], Stored] = OrderedDict()
-        self.nbytes = 0
+        self._kept: dict[str, OrderedDict[str, Stored]] = {}
+        self._owned: dict[str, int] = {}  # bytes
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that is kept."""
+        return sum(self._owned.values())
 
     def put(self, owner: str, name: str, stored: Stored) -> None:
-        self._kept[owner, name] = stored
-        self.nbytes += stored.size
-        while len(self._kept) > self._most or self.nbytes > self._most_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self.nbytes -= oldest.size
+        self.remove(owner, name)
+        self._kept.setdefault(owner, OrderedDict())[name] = stored
+        self._owned[owner] = self._owned.get(owner, 0) + stored.size
+        self._count += 1
+        while self._count > self._most or self.nbytes > self._most_bytes:
+            largest = max(self._owned, key=self._owned.__getitem__)
+            self.remove(largest, next(iter(self._kept[largest])))
 
     def get(self, owner: str, name: str) -> Stored | None:
-        return self._kept.get((owner, name))
+        return self._kept[owner].get(name) if owner in self._kept else None
 
     def remove(self, owner: str, name: str) -> bool:
         """Whether there was one."""
-        stored = self._kept.pop((owner, name), None)
-        if stored is not None:
-            self.nbytes -= stored.size
-        return stored is not None
+        stored = self.get(owner, name)
+        if stored is None:
+            return False
+        del self._kept[owner][name]
+        self._count -= 1
+        self._owned[owner] -= stored.size
+        if not self._kept[owner]:
+            del self._kept[owner], self._owned[owner]
+        return True

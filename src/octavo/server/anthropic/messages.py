@@ -16,7 +16,7 @@ from octavo.server.apis import Rules
 from octavo.server.errors import MAX_MESSAGE, ApiError, Dialect
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, new_id
-from octavo.server.openai.body import body_schema, read
+from octavo.server.openai.body import body_schema, off_loop, read
 from octavo.server.openai.chat import prepare
 from octavo.server.openai.items import Item, Items, Totals, parts
 from octavo.server.openai.reading import Readers
@@ -45,7 +45,8 @@ async def create_message(request: Request) -> Response:
     """Answer a conversation in content blocks: text, thinking, tool_use."""
     body, size = await read(request, MessagesRequest)
     name = new_id("msg")
-    generation, readers = await prepare(request, as_chat(body), size, name)
+    chat = await off_loop(size, as_chat, body)
+    generation, readers = await prepare(request, chat, size, name)
     made = _Message(generation, readers)
     headers = {"request-id": name}
     if body.stream:

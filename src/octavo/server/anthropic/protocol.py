@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.params import MAX_STOP_STRINGS
 from octavo.server.openai.body import Int, Strict
 from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.fields import only_known
 from octavo.server.openai.sampling import shaping
+from octavo.server.openai.shapes import MANY, Texts, Tools, limited
 from octavo.server.tools.base import dumps
 
 Message = dict[str, Any]
@@ -36,17 +38,17 @@ class MessagesRequest(Strict):
     """POST /v1/messages."""
 
     model: str | None = None
-    messages: list[Any]
+    messages: Annotated[list[Any], limited(MANY, "messages")]
     max_tokens: Int
-    system: str | list[Any] | None = None
+    system: Annotated[str | list[Any] | None, limited(MANY)] = None
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: Int = 0
-    stop_sequences: list[str] = Field(default_factory=list)
+    stop_sequences: Annotated[Texts, limited(MAX_STOP_STRINGS, "strings")] = Field(default_factory=list)
     stream: bool = False
-    tools: list[Any] = Field(default_factory=list)
+    tools: Tools = Field(default_factory=list)
     tool_choice: dict[str, Any] | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: Annotated[dict[str, Any], limited(16, "pairs")] = Field(default_factory=dict)
 
 
 def as_chat(body: MessagesRequest) -> ChatRequest:

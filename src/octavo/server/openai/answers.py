@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -19,13 +19,15 @@ from octavo.params import CompletionOutput, RequestOutput, SamplingParams
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import OPENAI, ApiError
 from octavo.server.generation import Generation
-from octavo.server.openai.body import ModelRequest
+from octavo.server.openai.body import ModelRequest, alone
+from octavo.server.openai.logprobs import check_reported, reported
 from octavo.server.openai.sampling import GenerationRequest
 from octavo.server.sse import Answer, EventStream
 from octavo.server.state import bearer_token, state_of
 
 MAX_SALT = 256
 """Characters of a cache_salt: the prefix cache keeps it as long as what was cached under it."""
+URGENT = "priority must not be negative: the server takes that with --scheduling-policy priority"
 
 dumps = json.JSONEncoder(separators=(",", ":")).encode
 """Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
@@ -48,6 +50,7 @@ def make_generation(
     prompts: Sequence[list[int]],
     params: SamplingParams,
     prompt_field: str,
+    kind: type[Generation] = Generation,
 ) -> Generation:
     """Check the prompts and the token ids in params against the model, and bind them to the engine.
 
@@ -66,15 +69,22 @@ def make_generation(
         if highest >= vocab_size:
             raise InvalidRequestError(f"{name} names token {highest}; the model has {vocab_size}", name)
     check_count(len(prompts), params.n, engine.max_sequences, prompt_field)
+    if params.logprobs is not None or params.prompt_logprobs is not None:
+        check_reported(params, [len(prompt) for prompt in prompts], engine.max_model_len)
     if len(body.cache_salt or "") > MAX_SALT:
         raise InvalidRequestError(f"cache_salt takes at most {MAX_SALT} characters", "cache_salt")
-    salt = state.cache_salt(body.cache_salt, bearer_token(request.scope["headers"]))
+    if body.priority < 0 and not state.settings.takes_priority:
+        raise InvalidRequestError(URGENT, "priority")
+    token = bearer_token(request.scope["headers"])
+    salt, owner = state.cache_salt(body.cache_salt, token), state.owner(token)
     name = request_id if len(prompts) == 1 else request_id + "-{}"
     requests = [
         engine.request(prompt, params, name.format(index), priority=body.priority, cache_salt=salt)
         for index, prompt in enumerate(prompts)
     ]
-    return Generation(engine, state.metrics, request_id, requests)
+    if owner:  # where keys tell who asks, the engine is shared fairly
+        requests = [replace(one, owner=owner) for one in requests]
+    return kind(engine, state.metrics, request_id, requests, state.queue)
 
 
 def check_prompt(
@@ -151,8 +161,14 @@ def respond(
 
 
 async def _whole(generation: Generation, writer: Writer) -> bytes:
-    members = writer.members(await generation.final())
-    return dumps(_head(generation, writer.objects[0]) | members).encode()
+    outputs = await generation.final()
+    drawn = sum(len(one.token_ids) for o in outputs for one in o.outputs)
+    size = drawn + 50 * sum(reported(generation.params, sum(o.num_prompt_tokens for o in outputs), drawn))
+
+    def written() -> bytes:
+        return dumps(_head(generation, writer.objects[0]) | writer.members(outputs)).encode()
+
+    return await alone(size, written)
 
 
 def _head(generation: Generation, kind: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Protocol, TypeVar
 
 import pydantic_core
@@ -18,14 +19,20 @@ T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 
 LONG_TEXT = 20_000
-"""Characters above which encoding goes to a thread: megabytes take seconds, and streams must not wait."""
+"""Characters above which work goes to a thread: megabytes take seconds, and streams must not wait."""
+_ALONE = ThreadPoolExecutor(1, "large-bodies")
 
 
-async def off_loop(size: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """ToolCall function, in a thread when the text is long."""
+async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
+    """Call function, in a thread when the text is long."""
+    return await asyncio.to_thread(function, *args) if size > LONG_TEXT else function(*args)
+
+
+async def alone(size: int, function: Callable[..., T], *args: Any) -> T:
+    """off_loop() for what takes many times its size in memory meanwhile: one at a time."""
     if size > LONG_TEXT:
-        return await asyncio.to_thread(function, *args, **kwargs)
-    return function(*args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(_ALONE, function, *args)
+    return function(*args)
 
 
 async def read(request: Request, model: type[Model]) -> tuple[Model, int]:
@@ -36,7 +43,7 @@ async def read(request: Request, model: type[Model]) -> tuple[Model, int]:
     """
     data = await request.body()
     try:
-        return await off_loop(len(data), parse, model, data), len(data)
+        return await alone(len(data), parse, model, data), len(data)
     except InvalidRequestError as error:
         raise ApiError(400, str(error), param=error.param) from None
 
@@ -47,19 +54,12 @@ def body_schema(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _integral(value: Any) -> Any:
+def integral(value: Any) -> Any:
     """8.0 is an integer, as in JSON Schema."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _integrals(value: Any) -> Any:
-    """The same for a list, which may be long."""
-    floats = isinstance(value, list) and float in set(map(type, value))
-    return list(map(_integral, value)) if floats else value
-
-
-Int = Annotated[int, BeforeValidator(_integral)]
-Ids = Annotated[list[int], BeforeValidator(_integrals)]
+Int = Annotated[int, BeforeValidator(integral)]
 
 
 class Strict(BaseModel):
@@ -101,7 +101,8 @@ def parse(model: type[Model], body: bytes) -> Model:
         else:
             check_unknown(name, value, model.model_fields)
     if isinstance(options := fields.get("stream_options"), dict):
-        fields["stream_options"] = {k: v for k, v in options.items() if v is not None}
+        given = [(k, v) for k, v in options.items() if v is not None]
+        fields["stream_options"] = dict(given[:16])  # it takes two: of more the first unknown one is named
     try:
         return model.model_validate(fields)
     except ValidationError as error:

@@ -23,7 +23,7 @@ from octavo.server.openai.body import Int, body_schema, off_loop, read
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
 from octavo.server.openai.sampling import GenerationRequest
-from octavo.server.openai.shapes import Messages, ToolChoice
+from octavo.server.openai.shapes import Messages, ToolChoice, Tools, Variables
 from octavo.server.state import state_of
 
 router = APIRouter()
@@ -45,8 +45,8 @@ class ChatRequest(GenerationRequest):
     top_logprobs: Int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] = Field(default={})
-    tools: list[Any] = Field(default=[])
+    chat_template_kwargs: Variables = Field(default={})
+    tools: Tools = Field(default=[])
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool = True
 

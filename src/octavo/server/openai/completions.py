@@ -14,6 +14,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import MAX_N, CompletionOutput, RequestOutput, SamplingParams
 from octavo.server.apis import Rules
 from octavo.server.engine import ServedEngine
+from octavo.server.many_prompts import ManyPrompts
 from octavo.server.openai.answers import (
     check_count,
     dumps,
@@ -23,8 +24,9 @@ from octavo.server.openai.answers import (
     respond,
     usage,
 )
-from octavo.server.openai.body import Int, body_schema, read
-from octavo.server.openai.logprobs import CompletionLogprobs, join, prompt_logprobs
+from octavo.server.openai.body import Int, body_schema, off_loop, read
+from octavo.server.openai.completion_logprobs import CompletionLogprobs, join
+from octavo.server.openai.logprobs import prompt_logprobs
 from octavo.server.openai.prompts import Prompt, Prompts, encode_prompts
 from octavo.server.openai.sampling import GenerationRequest
 from octavo.server.state import state_of
@@ -94,9 +96,11 @@ async def completions(request: Request) -> Response:
     whole = params.truncate_prompt_tokens is None
     prompts = await encode_prompts(engine, given, body.add_special_tokens, whole)
     request_id = new_id("cmpl")
-    generation = make_generation(request, body, request_id, prompts, params, "prompt")
+    generation = make_generation(request, body, request_id, prompts, params, "prompt", ManyPrompts)
     shown = given if whole else [one.prompt_token_ids for one in generation.requests]
-    texts = _echo(engine, shown) if body.echo else [""] * len(given)
+    texts = [""] * len(given)
+    if body.echo:
+        texts = await off_loop(sum(map(len, shown)), _echo, engine, shown)
     names = {"structured_outputs": body.shape[0], "beam_width": named}
     return respond(generation, body, _Writer(engine, body, texts), names)
 

@@ -12,12 +12,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.params import RequestOutput
 from octavo.pooling import PoolingParams
 from octavo.server.apis import Rules
 from octavo.server.errors import OPENAI
 from octavo.server.generation import Generation
+from octavo.server.many_prompts import ManyPrompts
 from octavo.server.openai.answers import check_count, dumps, make_generation, new_id
-from octavo.server.openai.body import Int, Strict, body_schema, read
+from octavo.server.openai.body import Int, Strict, body_schema, off_loop, read
 from octavo.server.openai.prompts import Prompts, encode_prompts
 from octavo.server.sse import Answer
 from octavo.server.state import state_of
@@ -56,7 +58,7 @@ async def embeddings(request: Request) -> Response:
         engine, body.input, body.add_special_tokens, body.truncate_prompt_tokens is None, "input"
     )
     name = new_id("embd")
-    generation = make_generation(request, body, name, prompts, params, "input")
+    generation = make_generation(request, body, name, prompts, params, "input", ManyPrompts)
     as_text = body.encoding_format == "base64"
     return Answer(
         lambda: _answer(generation, wanted, as_text), {"x-request-id": name}, OPENAI, {"prompt": "input"}
@@ -65,6 +67,13 @@ async def embeddings(request: Request) -> Response:
 
 async def _answer(generation: Generation, wanted: PoolingParams, as_text: bool) -> bytes:
     outputs = await generation.final()
+    size = sum(len(output.embedding or ()) for output in outputs)
+    return await off_loop(size, _written, generation, outputs, wanted, as_text)
+
+
+def _written(
+    generation: Generation, outputs: Sequence[RequestOutput], wanted: PoolingParams, as_text: bool
+) -> bytes:
     vectors = [wanted.finish(output.embedding or ()) for output in outputs]
     data: list[dict[str, Any]] = [
         {"object": "embedding", "index": index, "embedding": to_base64(vector) if as_text else vector}

@@ -1,16 +1,45 @@
-"""Log-probabilities in OpenAI's two shapes: chat's list of tokens, and completions' parallel lists."""
+"""Log-probabilities: how many an answer may hold, and how chats and vLLM's prompts show them."""
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo.params import Logprob, RequestOutput
+from octavo.errors import InvalidRequestError
+from octavo.params import Logprob, RequestOutput, RequestOutputKind, SamplingParams
 from octavo.server.engine import ServedTokenizer
 
 TokenLogprobs = Mapping[int, Logprob]
 """What the engine reports of one position: the drawn token and the likeliest ones, by id."""
+
+MAX_REPORTED = 1 << 19
+"""Log-probabilities in one answer. As objects they take some 180 MB while it is written, as JSON 45 MB."""
+
+
+def reported(params: SamplingParams, read: int, drawn: int) -> tuple[int, int]:
+    """Log-probabilities of so many tokens of prompts, and of answers."""
+    of_prompts, of_answers = params.prompt_logprobs, params.logprobs
+    return (
+        0 if of_prompts is None else read * (1 + of_prompts),
+        0 if of_answers is None else drawn * (1 + of_answers),
+    )
+
+
+def check_reported(params: SamplingParams, lengths: Sequence[int], context: int) -> None:
+    """Raise if an answer to prompts of these lengths may hold too many at a time."""
+    most = context if params.max_tokens is None else params.max_tokens
+    drawn = sum(params.n * max(1, min(most, context - length)) for length in lengths)
+    of_prompts, of_answers = reported(params, sum(lengths), drawn)
+    limit = MAX_REPORTED
+    if params.output_kind is RequestOutputKind.DELTA:  # an event holds what one step drew, or a prompt's echo
+        limit, of_answers = MAX_REPORTED // 32, 0
+    if of_prompts + of_answers > limit:
+        name = "prompt_logprobs" if of_prompts > of_answers else "logprobs"
+        raise InvalidRequestError(
+            f"{name}: prompts x tokens x (1 + {getattr(params, name)}) are {of_prompts + of_answers} "
+            f"log-probabilities, and at most {limit} are taken at once: ask for less, or fewer max_tokens",
+            name,
+        )
 
 
 def chat_logprobs(
@@ -53,70 +82,3 @@ def best(at: TokenLogprobs, top: int) -> list[tuple[int, float]]:
     """The top likeliest tokens as (id, log-probability); ties go to the lower id."""
     ranked = sorted((-value.logprob, token_id) for token_id, value in at.items())
     return [(token_id, -negated) for negated, token_id in ranked[:top]]
-
-
-class CompletionLogprobs:
-    """completions' {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, delta by delta.
-
-    An offset is where the token begins in the text: characters, counted after decoding the bytes so
-    far, so that a character of several tokens counts once.
-    """
-
-    def __init__(self, tokenizer: ServedTokenizer, top: int, skip_special_tokens: bool) -> None:
-        self._tokenizer = tokenizer
-        self._top = top
-        self._skip_special = skip_special_tokens
-        self._offset = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def echo(
-        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], text: str
-    ) -> dict[str, Any]:
-        """The lists for the prompt, echoed as text; the first token has no logprob.
-
-        A special token that the encoding put in front of the text takes no place in it.
-        """
-        added = 0
-        if token_ids and self._tokenizer.is_special(token_ids[0]):
-            added = int(not text.encode().startswith(self._tokenizer.token_bytes(token_ids[0])))
-        first = self._lists(token_ids[:added], logprobs[:added], False)
-        rest = self._lists(token_ids[added:], logprobs[added:], True)
-        return join(first, rest)
-
-    def add(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """The four lists for these tokens, which follow those of the calls before."""
-        return self._lists(token_ids, logprobs, not self._skip_special)
-
-    def _lists(
-        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], special_shows: bool
-    ) -> dict[str, Any]:
-        offsets: list[int] = []
-        for token_id in token_ids:
-            offsets.append(self._offset)
-            if special_shows or not self._tokenizer.is_special(token_id):
-                self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
-        return {
-            "tokens": [self._name(token_id) for token_id in token_ids],
-            "token_logprobs": [
-                None if at is None else finite(at[token_id].logprob)
-                for token_id, at in zip(token_ids, logprobs, strict=True)
-            ],
-            "top_logprobs": [
-                None if at is None else {self._name(i): finite(value) for i, value in best(at, self._top)}
-                for at in logprobs
-            ],
-            "text_offset": offsets,
-        }
-
-    def _name(self, token_id: int) -> str:
-        """The token's text; a part of a character as `bytes:\\xe2\\x80`, so that names stay distinct."""
-        data = self._tokenizer.token_bytes(token_id)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
-
-
-def join(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Two dicts of lists, end to end."""
-    return {name: values + other[name] for name, values in one.items()}

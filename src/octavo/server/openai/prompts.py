@@ -10,7 +10,10 @@ from pydantic import BeforeValidator, Field
 from octavo.errors import InvalidRequestError
 from octavo.server.engine import ServedEngine
 from octavo.server.openai.body import off_loop
+from octavo.server.openai.shapes import limited
 
+MAX_IDS = 1 << 20
+"""Of one list, be it a prompt; no context is longer."""
 Prompt = str | list[int]
 
 
@@ -44,7 +47,7 @@ _PROMPT_SCHEMA = {
         },
     ]
 }
-Prompts = Annotated[Any, BeforeValidator(_prompts), Field(json_schema_extra=_PROMPT_SCHEMA)]
+Prompts = Annotated[Any, BeforeValidator(_prompts), limited(MAX_IDS), Field(json_schema_extra=_PROMPT_SCHEMA)]
 
 
 async def encode_prompts(
@@ -54,7 +57,7 @@ async def encode_prompts(
     whole: bool = True,
     field: str = "prompt",
 ) -> list[list[int]]:
-    """Token ids of each prompt; ids are taken as they are.
+    """Token ids of each prompt; ids are taken as they are. In a thread where all texts together are long.
 
     Args:
         whole: False: only the prompts' last tokens are wanted, so they may be longer than the context.
@@ -62,13 +65,16 @@ async def encode_prompts(
     Raises:
         InvalidRequestError: a text is longer than any context's tokens.
     """
-    encode = engine.tokenizer.encode
     for prompt in prompts:
         if whole and isinstance(prompt, str):
             check_text(prompt, engine, field)
-    return [
-        await off_loop(len(p), encode, p, add_special_tokens) if isinstance(p, str) else p for p in prompts
-    ]
+    size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+    return await off_loop(size, _encode, engine, prompts, add_special_tokens)
+
+
+def _encode(engine: ServedEngine, prompts: Sequence[Prompt], add_special_tokens: bool) -> list[list[int]]:
+    encode = engine.tokenizer.encode
+    return [encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt for prompt in prompts]
 
 
 def check_text(text: str, engine: ServedEngine, field: str = "prompt") -> None:

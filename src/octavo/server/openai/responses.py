@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -14,8 +15,8 @@ from octavo.server.apis import Rules
 from octavo.server.errors import ApiError, Dialect, openai_body
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, new_id, now
-from octavo.server.openai.body import body_schema, read
-from octavo.server.openai.chat import prepare
+from octavo.server.openai.body import body_schema, off_loop, read
+from octavo.server.openai.chat import ChatRequest, prepare
 from octavo.server.openai.items import Item, Items, Totals, parts
 from octavo.server.openai.reading import Readers
 from octavo.server.openai.responses_input import ResponsesRequest, as_chat, as_message, input_messages
@@ -44,9 +45,13 @@ async def create_response(request: Request) -> Response:
     body, size = await read(request, ResponsesRequest)
     state = state_of(request)
     owner = state.owner(bearer_token(request.scope["headers"]))
-    messages = _earlier(state, owner, body.previous_response_id) + input_messages(body.input)
+    earlier = b"[]"
+    if body.previous_response_id is not None:
+        earlier = _stored(state, owner, body.previous_response_id, "previous_response_id").messages
+    size += len(earlier)  # what was stored before is rendered again with what is new
+    messages, chat = await off_loop(size, _chat, body, earlier)
     name = new_id("resp")
-    generation, readers = await prepare(request, as_chat(body, messages), size, name)
+    generation, readers = await prepare(request, chat, size, name)
     made = _Response(state, owner, body, messages, generation, readers)
     headers = {"x-request-id": name}
     if body.stream:
@@ -55,10 +60,11 @@ async def create_response(request: Request) -> Response:
 
 
 @router.get("/v1/responses/{name}")
-async def get_response(name: str, request: Request) -> dict[str, Any]:
+async def get_response(name: str, request: Request) -> Response:
     """A stored response."""
     state = state_of(request)
-    return _stored(state, state.owner(bearer_token(request.scope["headers"])), name).body
+    body = _stored(state, state.owner(bearer_token(request.scope["headers"])), name).body
+    return Response(body, media_type="application/json")
 
 
 @router.delete("/v1/responses/{name}")
@@ -84,8 +90,10 @@ def _stored(state: ServerState, owner: str, name: str, param: str | None = None)
     return found
 
 
-def _earlier(state: ServerState, owner: str, name: str | None) -> list[dict[str, Any]]:
-    return [] if name is None else _stored(state, owner, name, "previous_response_id").messages
+def _chat(body: ResponsesRequest, earlier: bytes) -> tuple[list[dict[str, Any]], ChatRequest]:
+    """(the whole conversation, the chat that goes on with it)."""
+    messages = [*json.loads(earlier), *input_messages(body.input)]
+    return messages, as_chat(body, messages)
 
 
 class _Response:
@@ -112,17 +120,18 @@ class _Response:
         async with aclosing(parts(self._generation, self._readers, self._totals)) as stream:
             async for _, part in stream:
                 self._items.add(part)
-        return dumps(self._finish()).encode()
+        _, written = await self._finish()
+        return written
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The answer as OpenAI's events."""
-        begun = self._object("in_progress")
-        yield self._event("response.created", response=begun)
-        yield self._event("response.in_progress", response=begun)
+        """The answer as OpenAI's events. The first one comes with the first token: until then a full queue or
+        a bad grammar is a plain HTTP error."""
         open_item: Item | None = None
+        begun = False
         async with aclosing(parts(self._generation, self._readers, self._totals)) as stream:
             async for _, part in stream:
-                news: list[bytes] = []
+                news: list[bytes] = [] if begun else self._begun()
+                begun = True
                 for item, new, piece in self._items.add(part):
                     if new:
                         news += self._closed(open_item) + self._opened(item)
@@ -131,8 +140,16 @@ class _Response:
                 if news:
                     yield b"".join(news)
         yield b"".join(self._closed(open_item))
-        final = self._finish()
-        yield self._event(f"response.{final['status']}", response=final)
+        status, written = await self._finish()
+        empty = self._event(f"response.{status}", response=None)
+        yield empty.replace(b'"response":null', b'"response":' + written, 1)
+
+    def _begun(self) -> list[bytes]:
+        begun = self._object("in_progress")
+        return [
+            self._event("response.created", response=begun),
+            self._event("response.in_progress", response=begun),
+        ]
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         event = {"type": kind, "sequence_number": self._sequence, **fields}
@@ -206,14 +223,16 @@ class _Response:
         cut = self._cut and item is self._items.items[-1] and item.kind != "call"
         return "incomplete" if cut else "completed"
 
-    def _finish(self) -> dict[str, Any]:
+    async def _finish(self) -> tuple[str, bytes]:
+        """(status, the response as JSON). It is stored, unless the request says otherwise."""
         body = self._object("incomplete" if self._cut else "completed")
+        messages = [*self._messages, as_message(self._items.items)] if self._body.store else []
+        size = 4 * self._totals.prompt  # characters of the conversation, about
+        written, conversation = await off_loop(size, _as_json, body, messages)
         if self._body.store:
-            answer = as_message(self._items.items)
-            size = len(dumps(body)) + len(dumps(self._messages))
-            stored = Stored([*self._messages, answer], body, size)
+            stored = Stored(conversation, written)
             _store(self._state).put(self._owner, self._generation.request_id, stored)
-        return body
+        return body["status"], written
 
     def _object(self, status: str) -> dict[str, Any]:
         body, params, totals = self._body, self._generation.params, self._totals
@@ -250,6 +269,10 @@ class _Response:
             "usage": None if status == "in_progress" else usage,
             "user": body.user,
         }
+
+
+def _as_json(*values: Any) -> list[bytes]:
+    return [dumps(value).encode() for value in values]
 
 
 def _content(kind: str, text: str) -> dict[str, Any]:

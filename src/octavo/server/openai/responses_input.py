@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.server.openai.body import Int, Strict
@@ -13,16 +13,35 @@ from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.fields import only_known
 from octavo.server.openai.items import Item
 from octavo.server.openai.sampling import shaping
+from octavo.server.openai.shapes import MANY, MAX_SCHEMA, Tools, limited, values
 from octavo.server.openai.structured import from_response_format
 
 Message = dict[str, Any]
+
+MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
+"""OpenAI's bounds of `metadata`: pairs, characters of a name, of a value."""
+
+
+def _pairs(given: Any) -> Any:
+    for name, value in given.items() if isinstance(given, dict) else ():
+        if len(name) > MAX_NAME or not isinstance(value, str) or len(value) > MAX_VALUE:
+            raise ValueError(
+                f"takes names of at most {MAX_NAME} characters and texts of at most {MAX_VALUE} as values"
+            )
+    return given
+
+
+Metadata = Annotated[dict[str, Any], BeforeValidator(_pairs), limited(MAX_PAIRS, "pairs")]
+Items = Annotated[
+    Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}]}), limited(MANY, "items")
+]
 
 
 class ResponsesRequest(Strict):
     """POST /v1/responses."""
 
     model: str | None = None
-    input: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}]})]
+    input: Items
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool = True
@@ -31,11 +50,11 @@ class ResponsesRequest(Strict):
     temperature: float = 1.0
     top_p: float = 1.0
     seed: Int | None = None
-    tools: list[Any] = Field(default=[])
+    tools: Tools = Field(default=[])
     tool_choice: Any = None
     parallel_tool_calls: bool = True
-    text: dict[str, Any] | None = None
-    metadata: dict[str, Any] = Field(default={})
+    text: Annotated[dict[str, Any] | None, values(MAX_SCHEMA)] = None
+    metadata: Metadata = Field(default={})
     cache_salt: str | None = None
     priority: Int = 0
     user: str | None = None
@@ -76,8 +95,7 @@ def _add(messages: list[Message], item: dict[str, Any], where: str) -> None:
             function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             if messages and messages[-1]["role"] == "assistant":
-                last = messages[-1]
-                messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", []), call]}
+                messages[-1].setdefault("tool_calls", []).append(call)  # made here, so nobody else has it
             else:
                 messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
         case "function_call_output":

@@ -10,7 +10,12 @@ from pydantic import BaseModel, BeforeValidator, Field, create_model
 from octavo.errors import InvalidRequestError
 from octavo.params import (
     DEFAULTS,
+    MAX_ALLOWED_IDS,
+    MAX_BAD_WORDS,
     MAX_BEAM_WIDTH,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_IDS,
+    MAX_STOP_STRINGS,
     NUMBERS,
     SHAPING,
     BeamSearchParams,
@@ -18,7 +23,8 @@ from octavo.params import (
     SamplingParams,
     StructuredOutputsParams,
 )
-from octavo.server.openai.body import Ids, Int, Strict
+from octavo.server.openai.body import Int, Strict
+from octavo.server.openai.shapes import MAX_SCHEMA, Ids, Texts, limited, values
 from octavo.server.openai.structured import from_response_format
 
 GUIDED = ("json", "regex", "choice", "grammar")
@@ -40,6 +46,7 @@ RESPONSE_FORMAT_SCHEMA = {
     "properties": {"type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]}},
 }
 
+Schema = Annotated[dict[str, Any] | str | bool | None, values(MAX_SCHEMA)]
 Stops = Annotated[Any, BeforeValidator(_strings), Field(json_schema_extra=_STOP_SCHEMA)]
 
 
@@ -53,12 +60,12 @@ class StreamOptions(Strict):
 class StructuredOutputs(Strict):
     """Exactly one of these: see octavo.params.StructuredOutputsParams."""
 
-    json_: dict[str, Any] | str | bool | None = Field(default=None, alias="json")
+    json_: Schema = Field(default=None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Texts | None = None
     grammar: str | None = None
     json_object: bool | None = None
-    structural_tag: dict[str, Any] | str | None = None
+    structural_tag: Annotated[dict[str, Any] | str | None, values(MAX_SCHEMA)] = None
 
 
 class _First(Strict):
@@ -84,10 +91,10 @@ else:
 class GenerationRequest(_Shaped):
     """What chat and completions share. Absent and null are the same."""
 
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], limited(MAX_LOGIT_BIAS, "tokens")] | None = None
     seed: Int | None = None
-    stop: Stops = ()
-    stop_token_ids: Ids = Field(default=[])
+    stop: Annotated[Stops, limited(MAX_STOP_STRINGS, "strings")] = ()
+    stop_token_ids: Annotated[Ids, limited(MAX_STOP_IDS, "ids")] = Field(default=[])
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: Int = 0
@@ -97,16 +104,18 @@ class GenerationRequest(_Shaped):
     cache_salt: str | None = None
     return_token_ids: bool = False
     user: str | None = None
-    bad_words: Stops = ()
-    allowed_token_ids: Ids | None = None
+    bad_words: Annotated[Stops, limited(MAX_BAD_WORDS, "words")] = ()
+    allowed_token_ids: Annotated[Ids, limited(MAX_ALLOWED_IDS, "ids")] | None = None
     prompt_logprobs: Int | None = None
     truncate_prompt_tokens: Int | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | str | bool | None = None
+    structured_outputs: Annotated[StructuredOutputs, limited(16)] | None = None
+    guided_json: Schema = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Texts | None = None
     guided_grammar: str | None = None
-    response_format: Annotated[Any, Field(json_schema_extra=RESPONSE_FORMAT_SCHEMA)] = None
+    response_format: Annotated[Any, Field(json_schema_extra=RESPONSE_FORMAT_SCHEMA), values(MAX_SCHEMA)] = (
+        None
+    )
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
@@ -128,7 +137,7 @@ class GenerationRequest(_Shaped):
         """
         found: list[tuple[str, StructuredOutputsParams]] = []
         if self.structured_outputs is not None:
-            given = self.structured_outputs.model_dump(by_alias=True)
+            given = {name.rstrip("_"): value for name, value in self.structured_outputs}
             found.append(("structured_outputs", StructuredOutputsParams(**given)))
         for kind in GUIDED:
             value = getattr(self, f"guided_{kind}")

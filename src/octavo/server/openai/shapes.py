@@ -1,10 +1,23 @@
-"""Lists and objects of a body that are read by hand, and what OpenAPI says of them."""
+"""Lists and objects of a body: their bounds, and what OpenAPI says of those that are read by hand.
+
+A bound is looked at before any member is, and the first member of a wrong type is the only one that is
+named: an error for each of a million members would take a gigabyte.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+
+from octavo.server.openai.body import integral
+
+MANY = 1 << 16
+"""Most members of a list that is bounded more closely elsewhere, such as by the context."""
+MAX_VARIABLES = 1024
+"""JSON values in what a request may hand to the chat template."""
+MAX_SCHEMA = 100_000
+"""JSON values in schemas and tools. Whoever compiles a schema takes no more characters than twice as many."""
 
 _MESSAGES_SCHEMA = {
     "type": "array",
@@ -31,5 +44,52 @@ _TOOL_CHOICE_SCHEMA = {
     ]
 }
 
-Messages = Annotated[list[Any], Field(json_schema_extra=_MESSAGES_SCHEMA)]
+
+def holds_more(value: Any, most: int) -> bool:
+    """Whether a JSON value is made of more than so many values; no more of them are looked at."""
+    waiting = [value]
+    for _ in range(most):
+        if not waiting:
+            return False
+        each = waiting.pop()
+        if isinstance(each, (list, dict)):
+            if len(waiting) + len(each) > most:
+                return True
+            waiting += each.values() if isinstance(each, dict) else each
+    return bool(waiting)
+
+
+def limited(most: int, what: str = "members") -> BeforeValidator:
+    """Of a list or an object: refuse more than so many members."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, (list, dict)) and len(value) > most:
+            raise ValueError(f"takes at most {most} {what}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def values(most: int) -> BeforeValidator:
+    """Of any JSON value: refuse one that is made of more than so many."""
+
+    def check(value: Any) -> Any:
+        if holds_more(value, most):
+            raise ValueError(f"takes at most {most} values, nested ones included")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _integrals(value: Any) -> Any:
+    """8.0 is an integer in a list, too, which may be long."""
+    floats = isinstance(value, list) and float in set(map(type, value))
+    return list(map(integral, value)) if floats else value
+
+
+Ids = Annotated[list[int], Field(fail_fast=True), BeforeValidator(_integrals)]
+Texts = Annotated[list[str], Field(fail_fast=True), limited(MANY)]
+Messages = Annotated[list[Any], Field(json_schema_extra=_MESSAGES_SCHEMA, max_length=MANY)]
+Variables = Annotated[dict[str, Any], values(MAX_VARIABLES)]
+Tools = Annotated[list[Any], values(MAX_SCHEMA)]
 ToolChoice = Annotated[Any, Field(json_schema_extra=_TOOL_CHOICE_SCHEMA)]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.errors import InvalidRequestError
-from octavo.server.openai.body import Ids, Strict, body_schema, off_loop, read
+from octavo.server.engine import ServedTokenizer
+from octavo.server.openai.answers import dumps
+from octavo.server.openai.body import Strict, body_schema, off_loop, read
 from octavo.server.openai.chat import ChatRequest, render
-from octavo.server.openai.prompts import check_text
-from octavo.server.openai.shapes import Messages
+from octavo.server.openai.prompts import MAX_IDS, check_text
+from octavo.server.openai.shapes import Ids, Messages, Variables, limited
 from octavo.server.state import state_of
 
 router = APIRouter()
@@ -27,7 +31,7 @@ class TokenizeRequest(Strict):
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] = Field(default={})
+    chat_template_kwargs: Variables = Field(default={})
     return_token_strs: bool = False
 
 
@@ -35,11 +39,11 @@ class DetokenizeRequest(Strict):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: Ids
+    tokens: Annotated[Ids, limited(MAX_IDS, "ids")]
 
 
 @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
-async def tokenize(request: Request) -> dict[str, Any]:
+async def tokenize(request: Request) -> Response:
     """Token ids of a text, or of a conversation under the chat template."""
     body, size = await read(request, TokenizeRequest)
     engine = state_of(request).served(body.model)
@@ -62,21 +66,32 @@ async def tokenize(request: Request) -> dict[str, Any]:
         "max_model_len": engine.max_model_len,
         "tokens": tokens,
     }
-    if body.return_token_strs:
-        answer["token_strs"] = [
-            engine.tokenizer.token_bytes(token).decode("utf-8", errors="replace") for token in tokens
-        ]
-    return answer
+    written = await off_loop(len(tokens), _written, engine.tokenizer, answer, body.return_token_strs)
+    return Response(written, media_type="application/json")
+
+
+def _written(tokenizer: ServedTokenizer, answer: dict[str, Any], token_strs: bool) -> bytes:
+    if token_strs:
+        tokens = answer["tokens"]
+        # Each token once: a text of a million tokens holds few different ones.
+        text = {i: tokenizer.token_bytes(i).decode("utf-8", errors="replace") for i in set(tokens)}
+        answer["token_strs"] = [text[i] for i in tokens]
+    return dumps(answer).encode()
 
 
 @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
-async def detokenize(request: Request) -> dict[str, str]:
+async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens written out."""
     body, _ = await read(request, DetokenizeRequest)
     tokenizer = state_of(request).served(body.model).tokenizer
-    for token in body.tokens:
+    written = await off_loop(len(body.tokens), _text, tokenizer, body.tokens)
+    return Response(written, media_type="application/json")
+
+
+def _text(tokenizer: ServedTokenizer, tokens: Sequence[int]) -> bytes:
+    for token in set(tokens):
         if not 0 <= token < tokenizer.vocab_size:
             raise InvalidRequestError(
                 f"there is no token {token}; the model has {tokenizer.vocab_size}", "tokens"
             )
-    return {"prompt": tokenizer.decode(body.tokens, skip_special_tokens=False)}
+    return dumps({"prompt": tokenizer.decode(tokens, skip_special_tokens=False)}).encode()
