@@ -79,7 +79,7 @@ def draw(device: Any, rng: np.random.Generator) -> None:
     sampler.draw(z, draws, slate)
     for kind in Kind:
         tokens = sampler.tokens(z, slate, kind, z)
-    sampler.scores(z, tokens, slate, 5)
+    sampler.logprobs(z, tokens, slate, 5)
     feed(tokens, tokens, sampler.latest)
 
 
