@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Backend
 from octavo.models.loader import Loader
 from octavo.models.planned import PlannedLoader
-from octavo.models.registry import Family, Model, family_of
+from octavo.models.registry import Model, family_of
 
 
 def load_model(
     checkpoint: Checkpoint,
     backend: Backend,
     dtype: str = "auto",
-    progress: Callable[[int, int], None] | None = None,
     context: int | None = None,
+    loader: type[Loader] = Loader,
 ) -> tuple[Model, int]:
     """The checkpoint's model and the bytes of its packed weights; arguments as in Loader.
 
@@ -24,8 +22,11 @@ def load_model(
         CheckpointError: an unknown architecture, or config and tensors do not make a whole model.
     """
     family = family_of(checkpoint)
-    loader = Loader(checkpoint, backend, _names(family, checkpoint), dtype, progress, context)
-    return _build(family, checkpoint, loader)
+    names = family.names if checkpoint.kind == "gguf" else {}
+    load = loader(checkpoint, backend, names, dtype, context)
+    model = family.build(family.config(checkpoint), load)
+    load.finish(family.ignored)
+    return model, load.nbytes
 
 
 def outline_model(
@@ -36,16 +37,4 @@ def outline_model(
     Raises:
         CheckpointError: as load_model.
     """
-    family = family_of(checkpoint)
-    loader = PlannedLoader(checkpoint, backend, _names(family, checkpoint), dtype, context)
-    return _build(family, checkpoint, loader)
-
-
-def _names(family: Family, checkpoint: Checkpoint) -> Mapping[str, str]:
-    return family.names if checkpoint.kind == "gguf" else {}
-
-
-def _build(family: Family, checkpoint: Checkpoint, loader: Loader) -> tuple[Model, int]:
-    model = family.build(family.config(checkpoint), loader)
-    loader.finish(family.ignored)
-    return model, loader.nbytes
+    return load_model(checkpoint, backend, dtype, context, PlannedLoader)

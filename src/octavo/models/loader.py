@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -51,7 +51,6 @@ class Loader:
         names: our names -> the file's names, with {i} for the layer; empty if they are the same. A
             name without its last part stands for all tensors of that module.
         dtype: "auto" keeps what is stored; otherwise everything is dequantized to it.
-        progress: called with (tensors taken, tensors in the file).
         context: the longest sequence that will be served; None: the model's own longest.
     """
 
@@ -61,12 +60,11 @@ class Loader:
         backend: Backend,
         names: Mapping[str, str],
         dtype: str = "auto",
-        progress: Callable[[int, int], None] | None = None,
         context: int | None = None,
     ) -> None:
         self._checkpoint, self.backend, self._names = checkpoint, backend, names
         self._dense = None if dtype == "auto" else _DENSE[dtype]
-        self._progress, self._taken = progress, set[str]()
+        self._taken = set[str]()
         self.context = context
         self._scheme = scheme_of(checkpoint.config) if checkpoint.kind == "hf" else None
         self._shared: dict[str, PackedWeight] = {}
@@ -279,13 +277,8 @@ class Loader:
         """A tensor by the file's name, if there is one; it counts as taken."""
         tensor = self._checkpoint.tensors.get(stored)
         if tensor is not None:
-            self._count(stored)
+            self._taken.add(stored)
         return tensor
-
-    def _count(self, stored: str) -> None:
-        self._taken.add(stored)
-        if self._progress is not None:
-            self._progress(len(self._taken), len(self._checkpoint.tensors))
 
     def _take(self, name: str, shape: tuple[int, ...], stored: str | None = None) -> StoredTensor:
         stored, slice_ = (stored, None) if stored is not None else self._find(name)
@@ -299,7 +292,7 @@ class Loader:
             tensor = replace(tensor, shape=shape)  # GGUF drops a dimension of 1, or keeps it
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"tensor {stored!r} has shape {list(tensor.shape)}, expected {list(shape)}")
-        self._count(stored)
+        self._taken.add(stored)
         return tensor
 
     def _slice(self, tensor: StoredTensor, index: int) -> StoredTensor:

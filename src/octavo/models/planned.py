@@ -37,7 +37,7 @@ class PlannedLoader(Loader):
         dtype: str = "auto",
         context: int | None = None,
     ) -> None:
-        super().__init__(checkpoint, backend, names, dtype, context=context)
+        super().__init__(checkpoint, backend, names, dtype, context)
         config = checkpoint.config
         self._listed = len(checkpoint.tensors) > 0
         self._outlines = None if self._listed else outlines_of(config)
