@@ -132,10 +132,10 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: st
     attention, share = [], 0.0
     for call in recorder.calls:
         rows, args = recorder.buffers[call.output].rows, call.args
-        if call.name == "linear":
+        if call.name == "linear":  # (by identity: a tied head is a table too, and is read whole)
             dense[id(args["weight"])] = args["weight"]
             macs[rows] += _elements([args["weight"]])
-        elif call.name == "moe":
+        elif call.name == "moe":  # all experts lie in memory, a token meets top_k of them
             every = [*args["experts"].gate_up, *args["experts"].down]
             experts |= {id(weight): weight for weight in every}
             share = args["top_k"] / len(args["experts"].down)

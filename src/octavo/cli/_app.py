@@ -67,7 +67,7 @@ def run(argv: Sequence[str]) -> int:
     names = command_names()
     asked = next((word for word in argv if not word.startswith("-")), "").replace("-", "_")
     try:
-        if not argv:
+        if not argv:  # as typer does: the help, and the status of wrong usage
             build(names)(args=["--help"], prog_name="octavo", standalone_mode=False)
             return 2
         # Only the file of the command that was asked for is imported; help needs all of them.
@@ -76,7 +76,7 @@ def run(argv: Sequence[str]) -> int:
         )
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort):  # 128 and SIGINT's number, as shells report it
         return 130
     except typer.Exit as ending:
         return ending.exit_code
@@ -87,7 +87,7 @@ def run(argv: Sequence[str]) -> int:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except MemoryError as error:
+    except MemoryError as error:  # the system refuses what the plan has counted on
         flags = "--max-num-seqs, --num-pages and --gpu-memory-utilization"
         return _fail(f"not enough memory ({error}): {flags} say how much is taken")
     except OSError as error:

@@ -47,7 +47,7 @@ def plan(
         raise InvalidRequestError(f"--speed must be above 0, not {speed}")
     if not 0 <= memory < float("inf"):
         raise InvalidRequestError(f"--memory must be 0 or a positive number of GiB, not {memory}")
-    if trace is None and (cost_model or speed != 1.0):
+    if trace is None and (cost_model or speed != 1.0):  # without effect, which would not be seen
         raise InvalidRequestError("--cost-model and --speed need --trace")
     requests = None
     if trace is not None:  # read first: a mistake in it should not show only after the model is planned

@@ -146,7 +146,7 @@ def attend(
     if spec.softcap is not None:
         scores = np.float32(spec.softcap) * np.tanh(scores / np.float32(spec.softcap))
     at = np.arange(k.shape[0])
-    if tree is not None:
+    if tree is not None:  # its tokens are stored in the step's order, whatever their positions
         at[len(at) - len(positions) :] = positions
     distance = at[None, :] - positions[:, None]
     if spec.alibi_slopes is not None:
@@ -157,11 +157,11 @@ def attend(
     hidden = (distance > 0) & (spec.sight is Sight.CAUSAL)
     if spec.window is not None:
         hidden = hidden | (distance <= -spec.window)
-    if tree is not None:
+    if tree is not None:  # siblings share a position, which therefore hides none from another
         hidden[:, len(at) - len(positions) :] |= ~tree
     scores = np.where(hidden[None], np.float32(-np.inf), scores)
     top = scores.max(axis=2, keepdims=True)
-    if spec.sinks is not None:
+    if spec.sinks is not None:  # one more score, which may be the largest, of a value that is zero
         top = np.maximum(top, spec.sinks[:, None, None])
     weights = np.exp(scores - top)
     total = weights.sum(axis=2, keepdims=True)

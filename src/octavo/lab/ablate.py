@@ -76,7 +76,7 @@ def drive(loaded: Loaded, scheduler: Scheduler, jobs: Sequence[Job]) -> Seen:
             params = SamplingParams(temperature=0.0, max_tokens=job.new_tokens, ignore_eos=True, seed=0)
             core.add_request(str(queue[place]), job.prompt, params)
             place += 1
-        if not core.has_unfinished():
+        if not core.has_unfinished():  # the next job has not arrived
             time.sleep(min(jobs[queue[place]].arrival_s - now, 0.001))
             continue
         updates = core.step()
@@ -88,7 +88,7 @@ def drive(loaded: Loaded, scheduler: Scheduler, jobs: Sequence[Job]) -> Seen:
                 continue
             number = int(update.request_id)
             tokens += len(update.tokens)
-            if last[number]:
+            if last[number]:  # a prompt's time counts from its arrival, and is no gap
                 gaps[number].append(now - last[number])
             else:
                 first[number] = now - jobs[number].arrival_s

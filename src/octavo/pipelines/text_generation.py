@@ -116,7 +116,7 @@ def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
     do_sample = rest.pop("do_sample", True)
     shaping = {n: rest.pop(n) for n in DRAWING if n in rest}
     count = rest.pop("num_return_sequences", 1)
-    if not do_sample:
+    if not do_sample:  # transformers only warns that what shapes draws has no effect then
         if shaping:
             name = next(iter(shaping))
             raise InvalidRequestError(f"{name} has no effect with do_sample=False: drop one of them", name)

@@ -137,7 +137,7 @@ def choose(
     Raises:
         InvalidRequestError: a GPU was asked for that cannot be used, with the reason.
     """
-    if wanted == "cpu" or (wanted == "auto" and backend not in ("auto", "cuda")):
+    if wanted == "cpu" or (wanted == "auto" and backend not in ("auto", "cuda")):  # no driver is asked
         return Choice("cpu")
     if wanted != "auto" and backend not in ("auto", "cuda"):
         raise InvalidRequestError(f"backend {backend!r} does not run on device {wanted!r}", "backend")
@@ -146,15 +146,15 @@ def choose(
         raise InvalidRequestError(f"device must be auto, cpu, cuda or cuda:N, not {wanted!r}", "device")
     found = find_gpu(index) if gpu is None else gpu
     reason = why_not(found)
-    if reason is None and not isinstance(found, str):
+    if reason is None and not isinstance(found, str):  # only now: importing torch takes seconds
         torch = importlib.import_module("torch")
         reason = torch_refuses(found, torch)
-        if reason is None and weights is not None:
+        if reason is None and weights is not None:  # last, as it makes torch take the GPU
             ask = torch.cuda.mem_get_info if memory is None else memory
             reason = too_small(found, ask(index), weights(), share)
     if reason is None:
         return Choice(wanted if wanted != "auto" else "cuda")
-    if wanted == "auto" and backend != "cuda":
+    if wanted == "auto" and backend != "cuda":  # nobody insists on a GPU
         return Choice("cpu", reason)
     raise InvalidRequestError(f"no GPU can be used: {reason}", "device")
 

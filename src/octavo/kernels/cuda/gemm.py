@@ -284,17 +284,17 @@ def product(
     m = y.shape[0]
     if not m:
         return y
-    if experts is None and m == 1 and policy.alone(part):
+    if experts is None and m == 1 and policy.alone(part):  # nothing to reuse: no tensor cores (gemv.py)
         return row_product(x, part, y, end, policy.sms)
     tiles = policy.tiles(m, part.rows, part.columns, part.layout)
     splits = tiles.splits if experts is None else 1
     rounding = policy.rounding(m, part.layout)
     steps_of_x = None
-    if rounding == 2:
+    if rounding == 2:  # the norm before may have rounded x already, in its own kernel
         x, steps_of_x = round_rows(x) if whole is None else (whole.q, whole.d)
     work, xs = Cut(tiles, splits, rounding), (x, x if steps_of_x is None else steps_of_x)
     programs = 8 * policy.sms
-    if splits == 1:
+    if splits == 1:  # a program has the whole sum of its tile, and can end it itself
         launch(xs, part, y[None], end, work, programs, experts)
         return y
     z = torch.empty((splits, m, part.rows), device=x.device)

@@ -60,6 +60,7 @@ def deepseek_config(
     rope = read.rope(rope_dim, read.integer("max_position_embeddings", 2048))
     scale, sharpen = (nope + rope_dim) ** -0.5, rope.scaling.get("mscale_all_dim")
     if rope.scaling.get("rope_type", "default") != "default" and sharpen:
+        # YaRN's temperature, of q and k each, also for the part of them that does not rotate.
         scale *= yarn_mscale(yarn_factor(rope.scaling), sharpen) ** 2
     bias = read.flag("attention_bias")
     config = read_hf(
@@ -72,6 +73,7 @@ def deepseek_config(
         mlp_bias=read.flag("mlp_bias"),
     )
     experts, chosen = read.integer("n_routed_experts", 64), read.integer("num_experts_per_tok", 8)
+    # What follows would choose experts that are not there, or fewer than a token is to have.
     if experts % routing.groups or routing.top_groups > routing.groups:
         raise read.error("n_group", f"= {routing.groups} does not fit {experts} experts and topk_group")
     if chosen > experts // routing.groups * routing.top_groups:
