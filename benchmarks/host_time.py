@@ -67,6 +67,12 @@ class WatchedDecoder:
         self.log.append((time.perf_counter(), native.forward_s, native.drawing_s))
         return drawn
 
+    def verify(self, rows: Sequence[int], starts: Sequence[int], drafts: Any) -> list[list[int]]:
+        drawn = self._decoder.verify(rows, starts, drafts)
+        native = self._decoder.native
+        self.log.append((time.perf_counter(), native.forward_s, native.drawing_s))
+        return drawn
+
     def logits(self) -> F32:
         return self._decoder.logits()
 

@@ -73,6 +73,7 @@ NB_MODULE(_native, m) {
              "page_size"_a, "sliding"_a = false)
         .def_prop_ro("nbytes", &KVCache::nbytes)
         .def("copy_pages", &KVCache::copy_pages, nb::call_guard<nb::gil_scoped_release>())
+        .def("move_slots", &KVCache::move_slots, nb::call_guard<nb::gil_scoped_release>())
         .def("pages", [](nb::handle_t<KVCache> self) {
             const KVCache& cache = nb::cast<const KVCache&>(self);
             const size_t shape[2] = {static_cast<size_t>(cache.num_pages()), static_cast<size_t>(cache.page_bytes())};

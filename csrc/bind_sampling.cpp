@@ -229,6 +229,13 @@ void bind_sampling(nb::module_& m) {
         .def_prop_ro("chosen", &Decoder::chosen)
         .def("step", &decode, "rows"_a, "starts"_a, "left"_a = std::vector<int32_t>(), "asked"_a.none() = nb::none(),
              "scored"_a.none() = nb::none())
+        .def("verify", [](Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
+                          const Drafts& drafts) {
+            std::vector<std::vector<int32_t>> drawn;
+            nb::gil_scoped_release release;
+            decoder.verify(rows, starts, drafts, drawn);
+            return drawn;
+        }, "rows"_a, "starts"_a, "drafts"_a)
         .def("logits", [](nb::handle self) {
             const auto& decoder = nb::cast<Decoder&>(self);
             const size_t shape[2] = {static_cast<size_t>(decoder.logit_rows()), static_cast<size_t>(decoder.vocab())};

@@ -12,10 +12,6 @@ void require(bool condition, const char* what) {
     if (!condition) throw std::invalid_argument(what);
 }
 
-double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 } // namespace
 
 Decoder::Decoder(Program& program, Sampler& sampler, const DecodeRows& rows)
@@ -23,6 +19,14 @@ Decoder::Decoder(Program& program, Sampler& sampler, const DecodeRows& rows)
     const Buffer& result = program.result();
     require(result.rows == Rows::Sampled && result.width == sampler.vocab(), "the program's result is no logits");
     require(rows.page_size > 0, "a page has at least one slot");
+}
+
+double Decoder::seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Decoder::count_to(size_t n) {
+    while (counting_.size() < n + 1) counting_.push_back(static_cast<int32_t>(counting_.size()));
 }
 
 // How many pages the longest row uses.
@@ -45,7 +49,7 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
     const size_t n = rows.size();
     token_ids_.resize(n), slots_.resize(n), context_lens_.resize(n), positions_.resize(n), params_.resize(n);
     page_tables_.resize(n * static_cast<size_t>(width));
-    while (counting_.size() < n + 1) counting_.push_back(static_cast<int32_t>(counting_.size()));
+    count_to(n);
     const auto page_size = static_cast<int32_t>(rows_.page_size);
     for (size_t i = 0; i < n; i++) {
         const int32_t* table = rows_.pages + rows[i] * rows_.pages_width;
@@ -57,17 +61,22 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
         std::copy_n(table, width, page_tables_.begin() + static_cast<int64_t>(i) * width);
     }
     if (rows_.sliding_pages) gather_sliding(rows, starts, width);
-    const auto count = static_cast<int64_t>(n);
+    return view(static_cast<int64_t>(n), width, starts.data(), counting_.data());
+}
+
+// All of its tokens are sampled.
+BatchView Decoder::view(int64_t sequences, int64_t width, const int32_t* positions, const int32_t* query_start) const {
+    const auto tokens = static_cast<int64_t>(token_ids_.size());
     return {.token_ids = token_ids_.data(),
-            .positions = starts.data(),
+            .positions = positions,
             .slots = slots_.data(),
-            .query_start = counting_.data(),
+            .query_start = query_start,
             .context_lens = context_lens_.data(),
             .page_tables = page_tables_.data(),
             .sampled = counting_.data(),
-            .tokens = count,
-            .sequences = count,
-            .sampled_rows = count,
+            .tokens = tokens,
+            .sequences = sequences,
+            .sampled_rows = tokens,
             .table_width = width,
             .cross_lens = nullptr,
             .cross_tables = nullptr,
@@ -76,7 +85,7 @@ BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<in
             .tree_words = 0,
             .sliding_slots = rows_.sliding_pages ? sliding_slots_.data() : nullptr,
             .sliding_tables = rows_.sliding_pages ? sliding_tables_.data() : nullptr,
-            .rope_positions = starts.data(),
+            .rope_positions = positions,
             .replaced = nullptr,
             .replaced_rows = nullptr,
             .replaced_count = 0,
@@ -115,15 +124,15 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     whole_.resize(rows.size());
     for (size_t i = 0; i < rows.size(); i++) whole_[i] = left_[i] || scored_[i] || params_[i].temperature != 0.0f;
     const bool chooses = program_.chooses() && std::find(whole_.begin(), whole_.end(), 0) != whole_.end();
-    const double begin = now();
+    const double begin = seconds();
     program_.replay(batch, chooses ? drawn.data() : nullptr, whole_.data());
-    const double computed = now();
+    const double computed = seconds();
     chose_.assign(rows.size(), 0);
     for (size_t i = 0; i < rows.size(); i++) chose_[i] = drawn[i] >= 0;
     ask(refusal, drawn);
     draw(refusal, others, drawn);
     forward_s_ += computed - begin;
-    drawing_s_ += now() - computed;
+    drawing_s_ += seconds() - computed;
     for (size_t i = 0; i < rows.size(); i++) {
         if (drawn[i] < 0) continue;
         int64_t& length = rows_.lengths[rows[i]];
@@ -203,7 +212,7 @@ void Decoder::redraw(const std::vector<int32_t>& indices, const uint32_t* mask, 
         rows.push_back(std::exchange(last_rows_[at], -1));
     }
     drawn.resize(indices.size());
-    const double begin = now();
+    const double begin = seconds();
     for (size_t i = 0; i < indices.size(); i++) {
         const auto at = static_cast<size_t>(indices[i]);
         const uint32_t* line = mask + static_cast<int64_t>(i) * words;
@@ -228,7 +237,7 @@ void Decoder::redraw(const std::vector<int32_t>& indices, const uint32_t* mask, 
                          .which = which.data()});
         for (size_t i = 0; i < places.size(); i++) drawn[places[i]] = again[i];
     }
-    drawing_s_ += now() - begin;
+    drawing_s_ += seconds() - begin;
     for (size_t i = 0; i < indices.size(); i++) {
         int64_t& length = rows_.lengths[rows[i]];
         if (drawn[i] < 0) length--;

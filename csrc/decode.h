@@ -26,6 +26,8 @@ struct OtherRows {
     ScoresView scores = {};
 };
 
+using Drafts = std::vector<std::vector<int32_t>>; // of each row
+
 class Decoder {
 public:
     // program: of logits [rows, vocabulary]. Both it and the sampler outlive the decoder.
@@ -37,6 +39,13 @@ public:
     // nor scored asks for log-probabilities: nothing has changed then.
     void step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const OtherRows& others,
               const Refusal& refusal, std::vector<int32_t>& drawn);
+    // A step whose rows verify chains: row i computes the token at starts[i], its last known one, and drafts[i] after it.
+    // It draws after the former and goes on after each draft that is what it has drawn. drawn[i]: those tokens, which are
+    // appended; or an error alone, which leaves the row as it was.
+    // Throws std::invalid_argument as step() does, and where a draft does not follow the row's last token, is no token, or
+    // is beyond what the row holds.
+    void verify(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const Drafts& drafts,
+                std::vector<std::vector<int32_t>>& drawn);
     // Of the last step, [its rows, vocab()]: whole for rows that were left, elsewhere anything.
     float* logits() const { return program_.at(program_.result()); }
     int64_t logit_rows() const { return program_.rows(program_.result().rows); }
@@ -54,6 +63,15 @@ public:
     int64_t chosen() const { return chosen_; }
 
 private:
+    static double seconds();
+    void count_to(size_t n); // what counting_ holds
+    BatchView view(int64_t sequences, int64_t width, const int32_t* positions, const int32_t* query_start) const;
+    BatchView gather_nodes(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const Drafts& drafts);
+    // choices: of each node, or -1; drawn there.
+    void walk(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const Drafts& drafts,
+              std::vector<int32_t>& choices, std::vector<std::vector<int32_t>>& drawn);
+    void draw_level(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const std::vector<size_t>& going,
+                    int32_t level, std::vector<int32_t>& choices);
     int64_t check(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) const;
     BatchView gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
     void sort_out(size_t rows, const OtherRows& others);
@@ -71,6 +89,7 @@ private:
     int64_t chosen_ = 0;
     // The batch; each is as long as the longest yet.
     std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_, sliding_slots_, sliding_tables_;
+    std::vector<int32_t> node_positions_, query_start_; // of a step with drafts
     std::vector<int64_t> positions_;
     std::vector<SampleParams> params_;
     // 1 for each row that is; whole_: its logits are wanted, not its choice; chose_: it has its choice.

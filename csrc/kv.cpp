@@ -13,6 +13,45 @@ int64_t checked(int64_t n, const char* what) {
     return n;
 }
 
+// Where the elements of one slot lie in a page's keys or values: of dimension i at begin + i / run * step + i % run; a last
+// dimension beyond whole runs follows at last.
+struct Strides {
+    int64_t begin, run, step, last;
+
+    int64_t at(int64_t i, int64_t n) const { return run > 1 && i == n - 1 && n % run ? last : begin + i / run * step + i % run; }
+};
+
+// Of keys [d][page_size]; of integers in pairs [d / 2][page_size][2] (KVView).
+Strides key_strides(const KVView& v, int64_t offset) {
+    if (!is_integer(v.type)) return {.begin = offset, .run = 1, .step = v.page_size, .last = 0};
+    return {.begin = 2 * offset, .run = 2, .step = 2 * v.page_size, .last = (v.d - 1) * v.page_size + offset};
+}
+
+// Of values [page_size][dv]; of integers in pairs [page_size / 2][dv][2].
+Strides value_strides(const KVView& v, int64_t offset) {
+    const int64_t even = offset / 2 * 2;
+    if (!is_integer(v.type) || even + 1 == v.page_size) return {.begin = offset * v.dv, .run = 1, .step = 1, .last = 0};
+    return {.begin = even * v.dv + offset % 2, .run = 1, .step = 2, .last = 0};
+}
+
+void move_side(uint8_t* to, const uint8_t* from, int64_t n, int64_t size, const Strides& target, const Strides& source) {
+    for (int64_t i = 0; i < n; i++)
+        std::memcpy(to + target.at(i, n) * size, from + source.at(i, n) * size, static_cast<size_t>(size));
+}
+
+void move_slot(const KVView& v, int64_t from, int64_t to) {
+    const int64_t size = element_size(v.type), source = from % v.page_size, target = to % v.page_size;
+    for (int64_t h = 0; h < v.heads; h++) {
+        const uint8_t* a = head_of(v, from / v.page_size, h);
+        uint8_t* b = head_of(v, to / v.page_size, h);
+        move_side(b, a, v.d, size, key_strides(v, target), key_strides(v, source));
+        if (!v.latent) move_side(b + v.v_at, a + v.v_at, v.dv, size, value_strides(v, target), value_strides(v, source));
+        if (!is_integer(v.type)) continue;
+        std::memcpy(b + v.ks_at + target * 4, a + v.ks_at + source * 4, 4);
+        if (!v.latent) std::memcpy(b + v.vs_at + target * 4, a + v.vs_at + source * 4, 4);
+    }
+}
+
 } // namespace
 
 int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<KVView>& views) {
@@ -85,6 +124,15 @@ void KVCache::copy_pages(const std::vector<std::pair<int64_t, int64_t>>& pairs) 
         std::memcpy(read.data() + i * bytes, region_.data() + pairs[i].first * page_stride_, bytes);
     for (size_t i = 0; i < pairs.size(); i++)
         std::memcpy(region_.data() + pairs[i].second * page_stride_, read.data() + i * bytes, bytes);
+}
+
+void KVCache::move_slots(const std::vector<std::pair<int64_t, int64_t>>& pairs) {
+    const int64_t slots = num_pages_ * layers_.front().page_size;
+    for (auto [from, to] : pairs)
+        if (from < 0 || to < 0 || from >= slots || to >= slots)
+            throw std::invalid_argument("a slot to move lies outside the cache");
+    for (auto [from, to] : pairs)
+        for (const KVView& v : layers_) move_slot(v, from, to);
 }
 
 } // namespace octavo

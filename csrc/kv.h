@@ -32,6 +32,8 @@ public:
     size_t nbytes() const { return static_cast<size_t>(page_stride_ * num_pages_); }
     // Copy page first to page second for each pair; all are read before any is written.
     void copy_pages(const std::vector<std::pair<int64_t, int64_t>>& pairs);
+    // Copy slot first to slot second for each pair, in their order, as they are stored.
+    void move_slots(const std::vector<std::pair<int64_t, int64_t>>& pairs);
     // Every page's bytes, one page after the other.
     uint8_t* data() const { return region_.data(); }
     int64_t num_pages() const { return num_pages_; }

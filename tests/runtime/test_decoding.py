@@ -134,8 +134,8 @@ class Watched:
 
 def watched(core: EngineCore) -> Watched:
     decoding: Any = core._executor._decoding  # type: ignore[attr-defined]
-    found = Watched(decoding._decoder)
-    decoding._decoder = decoding._apart._decoder = found
+    found = Watched(decoding.decoder)
+    decoding.decoder = decoding._apart._decoder = found
     return found
 
 
@@ -316,7 +316,7 @@ def test_what_a_record_does_not_hold_is_left_to_the_sampler_for_that_row_alone(
 def test_a_row_without_a_draw_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in a token's place for an error ends that request; its neighbour goes on."""
     core = tiny_engine(folder)
-    decoder = core._executor._decoding._decoder  # type: ignore[attr-defined]
+    decoder = core._executor._decoding.decoder  # type: ignore[attr-defined]
     native = decoder.step
     calls = 0
 
@@ -338,7 +338,7 @@ def test_the_decoder_refuses_what_is_out_of_range(folder: Path) -> None:
     core.add_request("one", [5, 6, 7], SamplingParams(max_tokens=9, temperature=0.0))
     core.step()
     executor: Any = core._executor
-    step, states = executor._decoding._decoder.step, executor._states
+    step, states = executor._decoding.decoder.step, executor._states
     row = int(np.flatnonzero(states.length)[0])
     length = int(states.length[row])
     for rows, starts in (
@@ -353,7 +353,7 @@ def test_the_decoder_refuses_what_is_out_of_range(folder: Path) -> None:
             step(rows, starts)
     assert states.length[row] == length
     few = np.full((1, -(-VOCAB_SIZE // 32)), 2**5, np.uint32)
-    redraw = executor._decoding._decoder.redraw
+    redraw = executor._decoding.decoder.redraw
     with pytest.raises(ValueError, match="not the last step's"):
         redraw([0], few)  # there was none
     assert step([row], [length - 1])

@@ -28,6 +28,14 @@ class KVCache(Protocol):
         """Copy page src to page dst in every layer for each (src, dst); all are read first."""
         ...
 
+    def move_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy slot src to slot dst (page * page_size + offset) in every layer, as it is stored.
+
+        Args:
+            pairs: in an order in which no dst is the src of a later pair.
+        """
+        ...
+
 
 @runtime_checkable
 class LateCopies(Protocol):
@@ -136,6 +144,18 @@ class RowDecoder(Protocol):
         Returns:
             The tokens; in the place of one what RowSampler.sample gives for an error: that row stays
             as it was. At the places that are left: any number below 0.
+        """
+        ...
+
+    def verify(
+        self, rows: Sequence[int], starts: Sequence[int], drafts: Sequence[Sequence[int]]
+    ) -> list[list[int]]:
+        """As step, but each row also computes its drafts, which follow its token as a chain.
+
+        It draws after its token, and goes on after each draft that is what it has drawn.
+
+        Returns:
+            What each row has drawn, which is appended; or an error alone, as in step.
         """
         ...
 

@@ -71,6 +71,9 @@ class CpuKVCache:
         if pairs:
             self._native.copy_pages(list(pairs))
 
+    def move_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self._native.move_slots(list(pairs))
+
     @property
     def page_bytes(self) -> int:
         return int(self._bytes.shape[1])

@@ -51,3 +51,4 @@ class CpuDecoder:
     def __init__(self, native: _native.Decoder) -> None:
         self.native = native
         self.step, self.redraw, self.logits = native.step, native.redraw, native.logits  # nothing in between
+        self.verify = native.verify

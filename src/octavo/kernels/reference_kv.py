@@ -114,6 +114,14 @@ class ReferenceKVCache:
                 if side.scales is not None:
                     side.scales[target] = side.scales[source]
 
+    def move_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for layer in self._layers:
+            source, target = (np.divmod(side, layer.page_size) for side in np.array(pairs).T)
+            for side in layer.sides:
+                side.pages[target[0], :, target[1]] = side.pages[source[0], :, source[1]]
+                if side.scales is not None:
+                    side.scales[target[0], :, target[1]] = side.scales[source[0], :, source[1]]
+
     @property
     def page_bytes(self) -> int:
         return sum(part.nbytes for part in self._parts(0))

@@ -59,6 +59,10 @@ class SplitKVCache:
         """Of the layers that see everything; `sliding` copies its own."""
         self.whole.copy_pages(pairs)
 
+    def move_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Likewise."""
+        self.whole.move_slots(pairs)
+
 
 def parts_of(kv: KVCache) -> tuple[KVCache, ...]:
     """The caches that a cache is made of: (whole, sliding), or itself."""

@@ -175,7 +175,7 @@ class Decoding:
     """
 
     def __init__(self, decoder: RowDecoder, samplings: SamplingRows, apart: Apart) -> None:
-        self._decoder, self._samplings, self._apart = decoder, samplings, apart
+        self.decoder, self._samplings, self._apart = decoder, samplings, apart
 
     def run(self, step_id: int, steps: Sequence[RowStep]) -> StepResult | None:
         """Compute, draw and append; None, and nothing done, where the step is another."""
@@ -191,7 +191,7 @@ class Decoding:
         asking = self._samplings.others(rows, starts)
         others: Mapping[int, SampledToken | RowError] = {}
         if asking is None:  # no row asks for more than its record says
-            drawn = self._decoder.step(rows, starts)
+            drawn = self.decoder.step(rows, starts)
         else:
             drawn, others = self._apart.step(rows, starts, asking)
         tokens: dict[int, tuple[SampledToken, ...]] = {}

@@ -107,6 +107,20 @@ class CudaKVCache:
             for part in parts(pairs, LOT):
                 self._copy(part)
 
+    def move_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy slot src to slot dst, in the order of the stream; all sources are read before.
+
+        Raises:
+            ValueError: a slot lies outside the cache.
+        """
+        size = self._layers[0].page_size
+        if not all(0 <= slot < self._num_pages * size for pair in pairs for slot in pair):
+            raise ValueError("a slot to move lies outside the cache")
+        slots = torch.tensor(list(pairs), dtype=torch.int64, pin_memory=self._pinned).T
+        source, target = slots.to(self._device, non_blocking=True)
+        for tensor in self.tensors:
+            tensor[target // size, :, target % size] = tensor[source // size, :, source % size]
+
     def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         rows = self._mover.rows(len(pairs))
         sources, targets = zip(*pairs, strict=True)
