@@ -18,6 +18,7 @@ from octavo.structured import ConstraintCompiler
 from support.grammars import WordTokenizer
 from support.late_device import Queue
 from support.page_parts import part
+from support.scripted import Scripted
 from support.tiny_engine import VOCAB_SIZE, Answer, Answers, run, tiny_engine
 
 MAX_LENGTH = 96
@@ -74,8 +75,14 @@ def random_engine(
     late: Queue | None = None,
     window: int | None = None,
     sliding: int | None = None,
+    drafts: tuple[Scripted, int, int] | None = None,
 ) -> EngineCore:
-    """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two."""
+    """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two, any number
+    of drafted tokens from 0 to 8.
+
+    Args:
+        drafts: who proposes them, how many for a row, and rows of logits of a step beyond one for each row.
+    """
     page_size, tokens = rng.choice((1, 3, 4, 8, 16, 32)), rng.choice((7, 16, 40, 200))
     least = pages_at_a_time(MAX_LENGTH, page_size, window, tokens)
     caching = rng.random() < 0.7
@@ -100,6 +107,10 @@ def random_engine(
     if sliding is not None:
         few = pages_at_a_time(MAX_LENGTH, page_size, sliding, tokens) + rng.choice((0, 0, 1, 4, least))
         options |= {"sliding_window": sliding, "num_sliding_pages": min(few, options["num_pages"])}
+    if drafts is not None:
+        proposer, most, more_rows = drafts
+        options |= {"speculate": (proposer, most)}
+        options["max_sampled_rows"] = options["max_num_seqs"] + more_rows
     engine = tiny_engine(folder, **options)
     if rng.random() < 0.5:  # reckless admission, so that requests are preempted
         engine.scheduler.growth_pages = 0
@@ -129,7 +140,13 @@ class Crowd:
     ) -> None:
         self._rng = random.Random(seed)
         self._folder, self._kv_dtype = folder, self._rng.choice(KV_DTYPES)
-        self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window, sliding)
+        chance = random.Random(-seed)
+        self.proposer, drafts = None, None
+        if chance.random() < 0.6:
+            right, trees = chance.choice((0.0, 0.5, 0.9, 1.0)), chance.random() < 0.5
+            self.proposer = Scripted(chance, VOCAB_SIZE, right, trees)
+            drafts = self.proposer, chance.randint(0, 8), chance.choice((0, 2, 30))
+        self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window, sliding, drafts)
         self.happened: Counter[str] = Counter()
         self.differing: list[str] = []
         self._answers = Answers()
@@ -159,6 +176,8 @@ class Crowd:
         for name in self._asked.keys() - self._aborted:
             self._compare(name)
         stats = self.engine.stats()
+        self.happened["drafted tokens accepted"] += stats.drafts.accepted_tokens
+        self.happened["drafted tokens rejected"] += stats.drafts.draft_tokens - stats.drafts.accepted_tokens
         self.happened["preempted"] += stats.preemptions
         self.happened["tokens from the cache"] += stats.prefix_hits
         self.happened["tokens from disk"] += stats.external_prefix_hits
@@ -180,6 +199,9 @@ class Crowd:
                 raise
             return
         self._asked[name] = prompt, params
+        if self.proposer is not None and PARAMS[params].beam_search is None:
+            answers = alone(self._folder, self._kv_dtype, prompt, params)
+            self.proposer.texts += [[*prompt, *tokens] for tokens, _, _ in answers]
 
     def _compare(self, name: str) -> None:
         prompt, params = self._asked[name]

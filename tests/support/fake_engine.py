@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.engine.request import EngineRequest, Namespace
+from octavo.engine.stats import DraftCounts
 from octavo.errors import InvalidRequestError
 from octavo.params import (
     CompletionOutput,
@@ -58,6 +59,7 @@ class FakeStats:
     external_prefix_hits: int = 5
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    drafts: DraftCounts = field(default_factory=DraftCounts)
 
 
 @dataclass
@@ -127,6 +129,7 @@ class FakeEngine:
     aborted: list[str | None] = field(default_factory=list)
     rendered: list[dict[str, Any]] = field(default_factory=list)
     template: str | None = "fake"
+    drafted: tuple[int, int] = (0, 0)  # accepted and rejected tokens of each request
     draining: bool = False
     shut: bool = False
     prepared: bool = False
@@ -233,6 +236,7 @@ class FakeEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         rows = [_Row(self, params, index) for index in range(params.n)]
         times = RequestMetrics(time.monotonic(), first_scheduled_time=time.monotonic())
+        times.accepted_prediction_tokens, times.rejected_prediction_tokens = self.drafted
         delta = params.output_kind is RequestOutputKind.DELTA
         sent = 0
         while not all(row.output.finished for row in rows):

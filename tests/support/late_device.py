@@ -62,6 +62,10 @@ class LateKV:
         if kept:
             self._queue.put(lambda: self._kv.copy_pages(kept))
 
+    def move_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        kept = list(pairs)
+        self._queue.put(lambda: self._kv.move_slots(kept))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kv, name)
 
@@ -137,7 +141,8 @@ class LateStep:
             found = Sampler().sample(self.values, batch) if len(batch) else []
             self.drawn = drawn_of(found, draws.numbers.most)
             for owner, token in zip(self._owners, self.drawn.tokens, strict=True):
-                self._steps.latest[owner] = max(token, 0)
+                if owner >= 0:
+                    self._steps.latest[owner] = max(token, 0)
 
         self._steps.queue.put(run)
         return self

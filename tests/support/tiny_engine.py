@@ -15,6 +15,7 @@ from octavo.engine.admission import Admission
 from octavo.engine.beams import BeamSearches
 from octavo.engine.core import EngineCore
 from octavo.engine.disk_prefixes import manager_of
+from octavo.engine.drafts import Drafts
 from octavo.engine.request import RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.kernels.ops import Backend
@@ -28,7 +29,10 @@ from octavo.runtime.model_runner import ModelRunner
 from octavo.runtime.overlap import OverlappedRunner
 from octavo.runtime.page_file import MappedPages
 from octavo.runtime.page_moves import PageMoves, page_bytes
+from octavo.runtime.speculation import Speculation, speculating
 from octavo.sampling.beam import BeamSearch
+from octavo.spec.base import Proposer
+from octavo.spec.policy import Fixed
 from support.late_device import LateBackend, LateKV, LateSteps, Queue
 
 VOCAB_SIZE, EOS, MAX_MODEL_LEN = 96, 2, 160
@@ -114,6 +118,7 @@ def tiny_engine(
     depth: int = 1,
     late: Queue | None = None,
     pages_folder: Path | None = None,
+    speculate: tuple[Proposer, int] | None = None,
     **options: Any,
 ) -> EngineCore:
     """An EngineCore whose runner computes the tiny model; options are SchedulerConfig's.
@@ -121,6 +126,7 @@ def tiny_engine(
     Args:
         late: the engine runs on a device that does nothing before somebody waits (late_device.py).
         pages_folder: where the prefix cache outlives the engine, 1 MiB; None: it does not.
+        speculate: who drafts, and how many tokens of a row in a step at most.
     """
     wanted: dict[str, Any] = {"page_size": 16, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8, **options}
     wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
@@ -142,10 +148,12 @@ def tiny_engine(
         size = page_bytes(pages)
         assert size is not None
         page_file = MappedPages.open(str(pages_folder), made_by, size, 2**20)
+    plain, overlapped = ModelRunner, OverlappedRunner
+    if speculate is not None:
+        proposer, most = speculate
+        plain, overlapped = speculating(Speculation(proposer, Fixed(), most, VOCAB_SIZE))
     if late is None:
-        runner = ModelRunner(
-            model, made, PageMoves(pages, config.num_pages, page_file), limits, states, (EOS,)
-        )
+        runner = plain(model, made, PageMoves(pages, config.num_pages, page_file), limits, states, (EOS,))
     else:
         program = made.capture(lambda ops, inputs: model.forward(ops, inputs, pages), limits)
         steps = LateSteps(program, VOCAB_SIZE, config.max_num_seqs, late)
@@ -154,7 +162,7 @@ def tiny_engine(
             pages.whole, pages.sliding = LateKV(pages.whole, late), LateKV(pages.sliding, late)  # type: ignore[assignment]
             kv = pages
         behind: Any = LateBackend(made, late)
-        runner = OverlappedRunner(
+        runner = overlapped(
             model, behind, PageMoves(kv, config.num_pages), limits, states, (EOS,), steps=steps
         )
     return EngineCore(
@@ -162,7 +170,7 @@ def tiny_engine(
         runner,
         rng=random.Random(0),
         steps_in_flight=depth,
-        scheduler=Scheduler(config, manager_of(config, page_file)),
+        scheduler=Scheduler(config, manager_of(config, page_file), Drafts()),
     )
 
 

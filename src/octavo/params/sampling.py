@@ -61,6 +61,7 @@ class SamplingParams:
             between them, as fast tokenizers do.
         beam_search: search instead of drawing; n of its beams are returned, the best first.
         truncate_prompt_tokens: keep only so many of the prompt's last tokens.
+        speculative: how much may be drafted (params.speculative); no answer depends on it.
         pooling: "last" or "mean": no text, but RequestOutput.embedding; LLM.embed fills this in.
         constraints: bad_words and structured_outputs as the sampler needs them; LLM fills this in.
     """
@@ -105,6 +106,7 @@ class SamplingParams:
     truncate_prompt_tokens: int | None = whole(
         None, 1, LARGEST, "Keep this many of the prompt's last tokens.", optional=True
     )
+    speculative: Any = None
     pooling: str | None = field(default=None, repr=False)
     beam_search: BeamSearchParams | None = None
     constraints: tuple[Any, ...] = field(default=(), repr=False, compare=False)

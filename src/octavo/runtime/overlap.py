@@ -14,7 +14,7 @@ Step n+1 is gathered before step n's tokens are known here: the device puts them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -179,12 +179,18 @@ def make_runner(
     limits: Limits,
     states: RequestStates,
     eos_token_ids: Sequence[int] = (),
+    kinds: tuple[Callable[..., ModelRunner], Callable[..., ModelRunner]] = (ModelRunner, OverlappedRunner),
 ) -> ModelRunner:
-    """A runner whose steps overlap, where the backend draws by itself; else a plain one."""
+    """A runner whose steps overlap, where the backend draws by itself; else a plain one.
+
+    Args:
+        kinds: makes the plain one, and the other.
+    """
 
     def forward(ops: Ops, inputs: Inputs) -> Tensor:
         return model.forward(ops, inputs, moves.kv)
 
     arguments = model, backend, moves, limits, states, eos_token_ids
     steps = backend.steps(forward, limits, model.vocab_size)
-    return ModelRunner(*arguments) if steps is None else OverlappedRunner(*arguments, steps=steps)
+    plain, overlapped = kinds
+    return plain(*arguments) if steps is None else overlapped(*arguments, steps=steps)

@@ -38,6 +38,12 @@ class PageMoves:
         if plan.loads:
             self._load(plan)
 
+    def move_slots(self, pairs: Pairs, sliding_pairs: Pairs) -> None:
+        """Move tokens' keys and values (KVCache.move_slots), in sliding pages too where there are any."""
+        self.kv.move_slots(pairs)
+        if self._split is not None:
+            self._split.sliding.move_slots(sliding_pairs)
+
     def _copy(self, plan: StepPlan) -> None:
         self.kv.copy_pages(_pairs(plan, self._first_block))
         if self._split is not None:

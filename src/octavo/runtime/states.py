@@ -67,7 +67,7 @@ class RequestStates:
         self.length = np.zeros(max_num_seqs, np.int64)
         self.pages = np.zeros((max_num_seqs, max_pages), np.int32)
         self.sliding_pages = np.zeros((max_num_seqs, max_pages), np.int32) if window.sliding else None
-        self._windowed = self.pages if self.sliding_pages is None else self.sliding_pages
+        self.windowed = self.pages if self.sliding_pages is None else self.sliding_pages
         self.has_encoder = max_encoder_len > 0
         self.cross = np.zeros((max_num_seqs, -(-max_encoder_len // page_size)), np.int32)
         self.cross_length = np.zeros(max_num_seqs, np.int32)
@@ -110,7 +110,7 @@ class RequestStates:
         assert self.window is not None
         first, passed = max(step.start - self.window + 1, 0) // self.page_size, self._passed[step.row]
         if first > passed:
-            self._windowed[step.row, passed:first] = self._spare
+            self.windowed[step.row, passed:first] = self._spare
             self._passed[step.row] = first
 
     def append(self, row: int, token_id: int) -> None:

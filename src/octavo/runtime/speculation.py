@@ -1,0 +1,243 @@
+"""Speculation: the only one in the runtime that knows who proposes drafts. And the runners that verify them.
+
+A step's tokens are told to the proposer when its result is fetched; what it proposes goes to the engine with
+the result, and comes back in the row's next step as far as there is room for it (Scheduler, rule 12).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from octavo.engine.step_plan import Handle, NewRow, RowStep, SampledToken, StepPlan, StepResult
+from octavo.kernels.ops import F32
+from octavo.params.drafts import Draft
+from octavo.params.speculative import SpeculativeParams, speculates
+from octavo.runtime.drafted import Draw, Walk, gather_drafted, slots_to_move, walk, walks_of
+from octavo.runtime.model_runner import ModelRunner
+from octavo.runtime.overlap import OverlappedRunner
+from octavo.runtime.prompt_logprobs import ByRow
+from octavo.runtime.runner import Done
+from octavo.runtime.states import I64
+from octavo.runtime.vectors import Vector
+from octavo.sampling.device import read
+from octavo.sampling.native import ERRORS
+from octavo.sampling.sampler import RowError
+from octavo.spec.base import Begin, Proposer
+from octavo.spec.costs import Load
+from octavo.spec.policy import Policy
+
+
+class Tenant:
+    """A request, in its row, that may have drafts."""
+
+
+class Speculation:
+    """Proposes for rows what their next steps may verify.
+
+    Beams, pooled prompts and rows that ask for their prompt's log-probabilities have no drafts; no more has
+    who asks for none.
+
+    Args:
+        policy: chooses how many tokens of a draft are verified.
+        most: tokens of a row's draft where its request names no number.
+        vocab_size: a draft ends before a token that is not below it.
+    """
+
+    def __init__(self, proposer: Proposer, policy: Policy, most: int, vocab_size: int) -> None:
+        self._proposer, self.policy, self._most, self._vocab_size = proposer, policy, most, vocab_size
+        self._rows: dict[int, Tenant] = {}
+
+    def start(self, new: NewRow) -> None:
+        """A request enters a row."""
+        self.remove(new.row)
+        wanted = SpeculativeParams.of(new.params.speculative)
+        most = self._most if wanted.k is None else min(wanted.k, self._most)
+        if most > 0 and speculates(new.params):
+            self._rows[new.row] = Tenant()
+            begin = Begin(new.token_ids, new.num_prompt_tokens, wanted.ids, new.namespace)
+            self._proposer.start(new.row, begin)
+            self.policy.start(new.row, most)
+
+    def remove(self, row: int) -> None:
+        """The row's request is gone, if it had any."""
+        if self._rows.pop(row, None) is not None:
+            self._proposer.remove(row)
+            self.policy.remove(row)
+
+    def took(self, steps: Sequence[RowStep], seconds: float) -> None:
+        """These steps were computed together, and took so long."""
+        tokens = sampled = 0
+        pairs = 0.0
+        for step in steps:
+            tokens += step.count
+            pairs += step.count * (step.start + (step.count + 1) / 2)
+            sampled += step.sample + len(step.drafts)
+        self.policy.took(Load(tokens, sampled, pairs), seconds)
+
+    def drawing(self, plan: StepPlan) -> dict[int, Tenant]:
+        """The rows that draw in this step, as they are now, and may have drafts after it."""
+        rows = self._rows
+        return {step.row: rows[step.row] for step in plan.steps if step.sample and step.row in rows}
+
+    def follow(self, rows: Mapping[int, Tenant], result: StepResult, lengths: I64) -> StepResult:
+        """Tell proposer and policy what was drawn, and add to the result what the next step may verify.
+
+        Args:
+            rows: of drawing(), when the step was submitted; some may be other requests' by now.
+            lengths: tokens known of each row.
+        """
+        going: list[int] = []
+        for row, tenant in rows.items():
+            drawn = result.tokens.get(row, ())
+            if drawn and self._rows.get(row) is tenant:
+                tokens = [token.token_id for token in drawn]
+                self._proposer.observe(row, tokens)
+                self.policy.observe(row, tokens)
+                going.append(row)
+        asked = self.policy.wanted(going)
+        drafts = self._proposer.propose(asked) if asked else {}
+        if not drafts:
+            return result
+        drawing = list(result.tokens)
+        load = Load(len(drawing), len(drawing), float(lengths[drawing].sum()))
+        positions = {row: int(lengths[row]) for row in drafts}
+        for row, draft in self.policy.choose(drafts, positions, load).items():
+            self._add(result, row, draft)
+        return result
+
+    def _add(self, result: StepResult, row: int, draft: Draft) -> None:
+        unknown = next((i for i, token in enumerate(draft.tokens) if not 0 <= token < self._vocab_size), None)
+        draft = draft if unknown is None else draft.first(unknown)
+        result.drafts[row] = draft.tokens
+        if not draft.is_chain:
+            result.parents[row] = draft.parents
+
+    def reset(self) -> None:
+        """Forget what requests before have left with the proposer."""
+        self._proposer.reset()
+
+
+class Followed:
+    """A handle whose result brings drafts."""
+
+    def __init__(self, handle: Handle, follow: Callable[[StepResult], StepResult]) -> None:
+        self._handle, self._follow = handle, follow
+
+    def result(self) -> StepResult:
+        return self._follow(self._handle.result())
+
+
+class SpeculatingRunner(ModelRunner):
+    """A ModelRunner that has drafts proposed, and verifies them (drafted.py)."""
+
+    def __init__(self, *args: Any, speculation: Speculation, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._speculation = speculation
+
+    def submit(self, plan: StepPlan) -> Handle:
+        handle = super().submit(plan)
+        rows, follow = self._speculation.drawing(plan), self._speculation.follow
+        lengths = self._states.length
+        return Followed(handle, lambda result: follow(rows, result, lengths)) if rows else handle
+
+    def _start(self, new: NewRow) -> None:
+        super()._start(new)
+        self._speculation.start(new)
+
+    def _free(self, row: int) -> None:
+        super()._free(row)
+        self._speculation.remove(row)
+
+    def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
+        begin = time.perf_counter()
+        drafted = any(step.drafts for step in steps)
+        result = self._draw_drafted(step_id, steps) if drafted else super()._draw(step_id, steps)
+        self._speculation.took(steps, time.perf_counter() - begin)
+        return result
+
+    def _draw_drafted(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
+        steps, logprobs = self._prompts(steps)
+        result = self._verified(step_id, steps) if self._plain(steps) else None
+        if result is None:
+            logits = self._program.replay(gather_drafted(steps, self._states))
+            result = self._walk(step_id, walks_of(steps), self._drawing_from(logits))
+        result.prompt_logprobs = logprobs
+        return result
+
+    def _plain(self, steps: Sequence[RowStep]) -> bool:
+        """Every row verifies a chain after its last token, or decodes."""
+        return all(step.sample and step.count == len(step.drafts) + 1 and not step.parents for step in steps)
+
+    def _verified(self, step_id: int, steps: Sequence[RowStep]) -> StepResult | None:
+        """Compute, walk and append in one call of the backend; None, and nothing done, where some row asks
+        for more than its numbers."""
+        rows, starts = [step.row for step in steps], [step.start for step in steps]
+        if self._decoding is None or self._samplings.others(rows, starts) is not None:
+            return None
+        drawn = self._decoding.decoder.verify(rows, starts, [step.drafts for step in steps])
+        tokens: dict[int, tuple[SampledToken, ...]] = {}
+        errors: dict[int, str] = {}
+        for row, found in zip(rows, drawn, strict=True):
+            if found[0] >= 0:
+                tokens[row] = tuple([SampledToken(token) for token in found])
+            else:
+                errors[row] = ERRORS[found[0]]
+        return StepResult(step_id, tokens, errors)
+
+    def _drawing_from(self, logits: F32) -> Draw:
+        """Draws from these logits of all nodes."""
+
+        def draw(walks: Sequence[Walk]) -> Sequence[SampledToken | RowError]:
+            wanted = self._samplings.batch([w.row for w in walks], [w.position for w in walks])
+            return self._sampler.sample(logits, wanted, [w.logits for w in walks])
+
+        return draw
+
+    def _walk(self, step_id: int, walks: Sequence[Walk], draw: Draw) -> StepResult:
+        """Draw each row's own tokens; what trees have stored of them goes where it belongs."""
+        walk(walks, draw, self._states, self._samplings)
+        states = self._states
+        if pairs := slots_to_move(walks, states.pages, states.page_size):
+            self._moves.move_slots(pairs, slots_to_move(walks, states.windowed, states.page_size))
+        tokens = {one.row: tuple(one.drawn) for one in walks if one.drawn}
+        errors = {one.row: one.error for one in walks if one.error is not None}
+        return StepResult(step_id, tokens, errors)
+
+
+class OverlappedSpeculation(SpeculatingRunner, OverlappedRunner):
+    """The same on a device. A step with drafts is not overlapped: what follows it is known on the host."""
+
+    def _launch(
+        self, step_id: int, steps: Sequence[RowStep], logprobs: ByRow, vectors: dict[int, Vector | RowError]
+    ) -> Handle:
+        if not any(step.drafts for step in steps):
+            return super()._launch(step_id, steps, logprobs, vectors)
+        self._settle()  # every token before this step is known here
+        batch, walks = gather_drafted(steps, self._states), walks_of(steps)
+        none_late = np.full(batch.num_tokens, -1, np.int32)
+        rows = [step.row for step in steps if step.sample for _ in range(len(step.drafts) + 1)]
+        owners = [-1] * len(rows)  # a node's token may be nobody's
+        if not self._samplings.follows(rows):  # every node can be drawn before it is known which are passed
+            wanted = self._samplings.batch(rows, (batch.positions[batch.sampled] + 1).tolist())
+            draws = self._maker.draws(wanted)
+            if self._steps.lacks(draws) is None:
+                launched = self._steps.launch(batch, none_late, owners, draws)
+                drawn = read(launched.draw(draws).result(), wanted)
+                result = self._walk(step_id, walks, lambda going: [drawn[one.logits] for one in going])
+                return Done(self._finished(result, logprobs, vectors))
+        launched = self._steps.launch(batch, none_late, owners)
+        result = self._walk(step_id, walks, self._drawing_from(launched.logits()))
+        return Done(self._finished(result, logprobs, vectors))
+
+
+def speculating(speculation: Speculation) -> tuple[Any, Any]:
+    """The runners that make_runner() is to choose from: on a host, and on a device that draws by itself."""
+    return (
+        partial(SpeculatingRunner, speculation=speculation),
+        partial(OverlappedSpeculation, speculation=speculation),
+    )

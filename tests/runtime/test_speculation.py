@@ -1,0 +1,322 @@
+"""Drafts of any kind, right or wrong: every request says what it says alone, to the bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.engine.drafts import Drafts
+from octavo.engine.request import Request
+from octavo.engine.step_plan import NewRow, RowStep, SampledToken, StepPlan, StepResult
+from octavo.kernels.select import native_available
+from octavo.params import BeamSearchParams, SamplingParams
+from octavo.params.drafts import Draft
+from octavo.params.speculative import SpeculativeParams
+from octavo.runtime import drafted, speculation
+from octavo.runtime.drafted import Walk
+from octavo.runtime.page_moves import PageMoves
+from octavo.runtime.speculation import OverlappedSpeculation, SpeculatingRunner
+from octavo.sampling import SamplingRows
+from octavo.spec.policy import Fixed
+from support.crowds import Crowd
+from support.late_device import Queue
+from support.scripted import Scripted
+from support.tiny_engine import BACKENDS, EOS, VOCAB_SIZE, run, save_tiny_llama, save_tiny_mixed, tiny_engine
+
+GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.9, seed=3, max_tokens=24, ignore_eos=True)
+PROMPT = [5, 6, 7, 8, 9]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("drafted"))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_mixed(tmp_path_factory.mktemp("mixed"), 24)
+
+
+def drafted_crowds(folder: Path, seeds: range, **options: Any) -> Iterator[Crowd]:
+    """Those of these seeds that have drafts."""
+    for seed in seeds:
+        crowd = Crowd(folder, seed, **options)
+        if crowd.proposer is not None:
+            yield crowd.meet()
+
+
+def happened(crowds: Iterator[Crowd]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for crowd in crowds:
+        assert crowd.differing == []
+        found += crowd.happened
+    return found
+
+
+def test_crowds_say_what_each_says_alone(folder: Path) -> None:
+    """Chains and trees beside chunks, beams, grammars, penalties, scores; preemption, swaps, cache, disk."""
+    found = happened(drafted_crowds(folder, range(70)))
+    for what in ("drafted tokens accepted", "drafted tokens rejected"):
+        assert found[what] > 300, what
+    for what in ("compared", "preempted", "tokens from the cache", "tokens from disk"):
+        assert found[what] > 10, what
+
+
+def test_crowds_on_a_device_that_answers_late(folder: Path) -> None:
+    queues = [Queue() for _ in range(50)]
+    crowds = (
+        c for seed, q in enumerate(queues) for c in drafted_crowds(folder, range(seed, seed + 1), late=q)
+    )
+    found = happened(crowds)
+    assert min(found["drafted tokens accepted"], found["drafted tokens rejected"]) > 100
+    assert sum(queue.overlaps for queue in queues) > 100
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_crowds_with_sliding_pages(mixed: Path, late: bool) -> None:
+    """Nodes of trees lie in sliding pages too."""
+    options: dict[str, Any] = {"sliding": 24}
+    seeds = ({**options, "late": Queue()} if late else options for _ in range(30))
+    crowds = (c for i, more in enumerate(seeds) for c in drafted_crowds(mixed, range(i, i + 1), **more))
+    assert happened(crowds)["drafted tokens accepted"] > 100
+
+
+@pytest.mark.slow
+def test_many_crowds_say_what_each_says_alone(folder: Path) -> None:
+    found = happened(drafted_crowds(folder, range(1000, 1400)))
+    assert found["drafted tokens accepted"] > 3000
+
+
+def oracle(folder: Path, params: SamplingParams, right: float = 1.0, trees: bool = False) -> Scripted:
+    """Knows what the prompt's answers are."""
+    made = Scripted(Random(4), VOCAB_SIZE, right, trees)
+    made.texts = [[*PROMPT, *tokens] for tokens, _, _ in run(tiny_engine(folder), PROMPT, params)]
+    return made
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("trees", [False, True])
+@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED, SAMPLED.replace(logprobs=2, frequency_penalty=0.3)])
+def test_one_row(folder: Path, backend: str, trees: bool, right: float, params: SamplingParams) -> None:
+    plain = tiny_engine(folder, backend)
+    wanted = run(plain, PROMPT, params)
+    proposer = oracle(folder, params, right, trees)
+    core = tiny_engine(folder, backend, speculate=(proposer, 6), max_sampled_rows=40)
+    if backend == "cpu":
+        assert run(core, PROMPT, params) == wanted
+    else:  # whose sums depend on the number of rows
+        assert run(core, PROMPT, params)[0][0] == wanted[0][0]
+    counts = core.stats().drafts
+    assert counts.drafts > 3
+    if right == 1.0:
+        assert core.stats().steps < 0.7 * plain.stats().steps
+        assert counts.accepted_tokens > 8
+
+
+def native_taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    taken: list[bool] = []
+    verified = SpeculatingRunner._verified
+
+    def counted(self: SpeculatingRunner, *args: Any) -> Any:
+        result = verified(self, *args)
+        taken.append(result is not None)
+        return result
+
+    monkeypatch.setattr(SpeculatingRunner, "_verified", counted)
+    return taken
+
+
+@pytest.mark.skipif(not native_available(), reason="the reference has no decoder")
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED, SAMPLED.replace(top_p=0.8, top_k=9)])
+@pytest.mark.parametrize("page_size", [1, 5, 16])
+def test_the_decoder_walks_as_the_runner_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, params: SamplingParams, page_size: int
+) -> None:
+    """In one call where rows ask for nothing beyond their numbers, else node by node: equal answers."""
+    params, options = params.replace(n=3), {"page_size": page_size, "num_pages": 400, "max_sampled_rows": 40}
+    taken = native_taken(monkeypatch)
+    quick = tiny_engine(folder, speculate=(oracle(folder, params, 0.7), 5), threads=2, **options)
+    answers = run(quick, PROMPT, params)
+    assert taken
+    assert all(taken)
+    with monkeypatch.context() as patch:
+        patch.setattr(SpeculatingRunner, "_verified", lambda *_: None)
+        slow = tiny_engine(folder, speculate=(oracle(folder, params, 0.7), 5), **options)
+        assert run(slow, PROMPT, params) == answers
+    assert answers == run(tiny_engine(folder), PROMPT, params)
+    assert slow.stats().drafts.accepted_at == quick.stats().drafts.accepted_at
+
+
+# --- who has drafts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "drafted"),
+    [
+        (GREEDY, True),
+        (GREEDY.replace(speculative={"k": 0}), False),
+        (GREEDY.replace(prompt_logprobs=0), False),
+        (SamplingParams(n=2, max_tokens=8, beam_search=BeamSearchParams(2, 8)), False),
+    ],
+)
+def test_who_has_drafts(folder: Path, params: SamplingParams, drafted: bool) -> None:
+    proposer = oracle(folder, params)
+    core = tiny_engine(folder, speculate=(proposer, 4), max_sampled_rows=40)
+    assert run(core, PROMPT, params) == run(tiny_engine(folder), PROMPT, params)
+    assert (core.stats().drafts.drafts > 0) is drafted
+
+
+@pytest.mark.parametrize(("most", "k", "drafts"), [(8, 3, 3), (2, 3, 2), (8, None, 8)])
+def test_a_request_names_its_own_number(folder: Path, most: int, k: int | None, drafts: int) -> None:
+    params = GREEDY.replace(speculative=SpeculativeParams(k), max_tokens=40)
+    core = tiny_engine(folder, speculate=(oracle(folder, params), most), max_sampled_rows=40)
+    seen: list[int] = []
+    runner: Any = core._executor
+    submit = runner.submit
+    runner.submit = lambda plan: seen.extend(len(s.drafts) for s in plan.steps) or submit(plan)
+    run(core, PROMPT, params)
+    assert max(seen) == drafts
+
+
+def test_a_draft_of_words_that_there_are_none_is_cut(folder: Path) -> None:
+    class Wild(Scripted):
+        def propose(self, most: Any) -> dict[int, Draft]:
+            return {row: Draft.chain((3, VOCAB_SIZE, 4)) for row in most}
+
+    core = tiny_engine(folder, speculate=(Wild(Random(0), VOCAB_SIZE), 4), max_sampled_rows=40)
+    assert run(core, PROMPT, GREEDY) == run(tiny_engine(folder), PROMPT, GREEDY)
+    counts = core.stats().drafts
+    assert counts.draft_tokens == counts.drafts > 10
+
+
+def test_an_end_within_accepted_drafts(folder: Path) -> None:
+    """What was drawn behind the stop token, or beyond max_tokens, is nobody's."""
+    known = run(tiny_engine(folder), PROMPT, GREEDY)[0][0]
+    stopped = SamplingParams(temperature=0, max_tokens=24, stop_token_ids=[known[5]])
+    for params in (stopped, GREEDY.replace(max_tokens=7)):
+        core = tiny_engine(folder, speculate=(oracle(folder, GREEDY), 8), max_sampled_rows=40)
+        answer = run(core, PROMPT, params)
+        assert answer == run(tiny_engine(folder), PROMPT, params)
+        assert core.stats().steps < len(answer[0][0])
+        assert core.stats().kv_usage == 0
+
+
+def test_of_a_row_that_has_gone_to_another_nothing_is_told() -> None:
+    told: list[tuple[int, list[int]]] = []
+
+    class Told(Scripted):
+        def observe(self, row: int, tokens: Any) -> None:
+            told.append((row, list(tokens)))
+
+    made = speculation.Speculation(Told(Random(0), 9), Fixed(), 4, 9)
+    new = NewRow(0, "a", (1, 2), 2, GREEDY, 0, 0)
+    made.start(new)
+    plan = StepPlan(1, (), (new,), (RowStep(0, 0, 2, (0,), True),))
+    rows = made.drawing(plan)
+    made.start(NewRow(0, "b", (3, 4), 2, GREEDY, 0, 0))
+    result = StepResult(1, {0: (SampledToken(5),)}, {})
+    made.follow(rows, result, np.array([3]))
+    assert told == []
+    made.follow(made.drawing(plan), result, np.array([3]))
+    assert told == [(0, [5])]
+
+
+# --- mistakes, made on purpose ----------------------------------------------------------------------------
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def leave_nodes_where_they_are(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PageMoves, "move_slots", lambda *_: None)
+
+
+def keep_what_was_rejected(patch: pytest.MonkeyPatch) -> None:
+    """Keys and values of rejected drafts count, and enter the prefix cache."""
+    confirm = Drafts.confirm
+
+    def mutant(self: Drafts, request: Request, step: Any, emitted: int, kv: Any) -> None:
+        confirm(self, request, step, emitted, kv)
+        end = min(step.start + step.count, len(request.kv.page_table) * kv.page_size)
+        request.kv.num_computed_tokens = request.kv.num_scheduled_tokens = end
+
+    patch.setattr(Drafts, "confirm", mutant)
+
+
+def noise_of_the_node(patch: pytest.MonkeyPatch) -> None:
+    """Not of its position."""
+    patch.setattr(Walk, "position", property(lambda self: self.start + 1 + self.node))
+
+
+def advance_along_rejected_drafts(patch: pytest.MonkeyPatch) -> None:
+    """Grammars and penalties see all that was drafted."""
+    walk = drafted.walk
+
+    def mutant(walks: Any, draw: Any, states: Any, samplings: SamplingRows) -> None:
+        walk(walks, draw, states, samplings)
+        for one in walks:
+            samplings.append(one.row, [token for _, token in one.children])
+
+    patch.setattr(speculation, "walk", mutant)
+
+
+def go_on_after_any_child(patch: pytest.MonkeyPatch) -> None:
+    """A drafted token is taken where another was drawn."""
+    take = Walk.take
+
+    def mutant(self: Walk, drawn: Any) -> bool:
+        first = next((child for (node, _), child in self.children.items() if node == self.node), None)
+        taken = take(self, drawn)
+        if not taken and first is not None and self.drawn:
+            self.node = first
+            self.trail.append(first)
+            return True
+        return taken
+
+    patch.setattr(Walk, "take", mutant)
+
+
+def positions_by_index(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(drafted, "depths_of", lambda parents: list(range(len(parents))))
+
+
+MUTANTS: list[Patch] = [
+    leave_nodes_where_they_are,
+    keep_what_was_rejected,
+    noise_of_the_node,
+    advance_along_rejected_drafts,
+    go_on_after_any_child,
+    positions_by_index,
+]
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda each: each.__name__)
+def test_mutants_are_noticed(folder: Path, mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    # Where every row goes the long way: the decoder's walk is its own, and is compared with this one.
+    monkeypatch.setattr(SpeculatingRunner, "_verified", lambda *_: None)
+    for seed in range(60):
+        crowd = Crowd(folder, seed)
+        if crowd.proposer is None:
+            continue
+        try:
+            if crowd.meet().differing:
+                return
+        except (AssertionError, ValueError, RuntimeError):
+            return
+    pytest.fail("nobody noticed")
+
+
+def test_runners_by_device(folder: Path) -> None:
+    speculate = Scripted(Random(0), VOCAB_SIZE), 2
+    assert type(tiny_engine(folder, speculate=speculate)._executor) is SpeculatingRunner
+    late = tiny_engine(folder, speculate=speculate, depth=2, late=Queue())
+    assert type(late._executor) is OverlappedSpeculation
+    assert EOS < VOCAB_SIZE
