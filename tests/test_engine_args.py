@@ -15,7 +15,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
     [
         {"device_map": "auto"},
         {"disable_log_stats": True},
-        {"draft_model": None, "num_speculative_tokens": None},
+        {"draft_model": None, "num_speculative_tokens": None, "speculative_model": None},
         {"block_size": 16},
     ],
 )
@@ -29,8 +29,6 @@ def test_what_happens_anyway_is_taken(options: dict[str, Any]) -> None:
         {"device_map": "cuda:0"},
         {"disable_log_stats": False},
         {"draft_model": "x"},
-        {"num_speculative_tokens": 3},
-        {"speculative_model": "x"},
         {"enable_lora": True},
     ],
 )
@@ -39,6 +37,23 @@ def test_what_is_not_done_is_refused_by_its_name(options: dict[str, Any]) -> Non
     with pytest.raises(UnsupportedError, match=f"^{name}=.* is not supported$") as caught:
         EngineArgs("m", **options)
     assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"speculative_model": "[ngram]", "num_speculative_tokens": 4},
+         {"model": "[ngram]", "num_speculative_tokens": 4}),
+        ({"speculative_model": "ngram", "ngram_prompt_lookup_max": 3, "ngram_prompt_lookup_min": 2},
+         {"model": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 2}),
+    ],
+)  # fmt: skip
+def test_older_arguments_of_speculation_are_mapped(options: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert EngineArgs("m", **options).config.speculative_config == wanted
+    with pytest.raises(
+        InvalidRequestError, match="speculative_model and speculative_config exclude each other"
+    ):
+        EngineArgs("m", **options, speculative_config={"method": "ngram"})
 
 
 @pytest.mark.parametrize("name", ["num_sliding_pages", "num_local_pages"])

@@ -7,10 +7,11 @@ import threading
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.assembly import Loaded, Progress, core_of, load
+from octavo.assembly import Loaded, Progress, core_of, load, reset_prefix_cache
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.core import EngineCore
@@ -221,7 +222,7 @@ class AsyncLLM:
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes that no running request uses. True: none is left."""
-        return await self._engine.call(EngineCore.reset_prefix_cache)
+        return await self._engine.call(partial(reset_prefix_cache, self._loaded))
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let the running ones end for at most timeout_s, then stop."""

@@ -27,9 +27,7 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "load_format": ("auto",),
     "enable_lora": (False,),
     "device_map": (None, "auto"),
-    "speculative_model": (None,),
     "draft_model": (None,),
-    "num_speculative_tokens": (None,),
 }
 
 _OTHERS = {"torch_dtype": ["dtype"]}
@@ -48,6 +46,7 @@ class EngineArgs:
 
     def __init__(self, model: str, **options: Any) -> None:
         values: dict[str, Any] = {}
+        options = _one_speculation(options)
         for name, value in options.items():
             field = _ALIASES.get(name, name)
             if field in _FIELDS:
@@ -63,3 +62,29 @@ class EngineArgs:
 
 
 AsyncEngineArgs = EngineArgs
+
+
+_SPECULATION = {
+    "speculative_model": "model",
+    "num_speculative_tokens": "num_speculative_tokens",
+    "ngram_prompt_lookup_max": "prompt_lookup_max",
+    "ngram_prompt_lookup_min": "prompt_lookup_min",
+}
+"""Arguments of vLLM's older versions, and what they are called in speculative_config."""
+
+
+def _one_speculation(options: dict[str, Any]) -> dict[str, Any]:
+    """The same with speculative_config in the place of older arguments.
+
+    Raises:
+        InvalidRequestError: both are given.
+    """
+    older = {name: options[name] for name in _SPECULATION if options.get(name) is not None}
+    options = {name: value for name, value in options.items() if name not in _SPECULATION}
+    if older and options.get("speculative_config") is not None:
+        raise InvalidRequestError(
+            f"{next(iter(older))} and speculative_config exclude each other", "speculative_config"
+        )
+    if older:
+        options["speculative_config"] = {_SPECULATION[name]: value for name, value in older.items()}
+    return options

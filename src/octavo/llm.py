@@ -12,7 +12,7 @@ from numbers import Integral
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from octavo.assembly import Loaded, Progress, core_of, load, restart
+from octavo.assembly import Loaded, Progress, core_of, load, reset_prefix_cache, restart
 from octavo.async_llm import AsyncLLM, AsyncLLMEngine
 from octavo.beam_search import BeamSearchOutput, output_of
 from octavo.beam_search import sampling_params as beam_sampling_params
@@ -330,7 +330,7 @@ class LLM:
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes. True: none is left."""
-        return self._alone(self._core.reset_prefix_cache)
+        return self._alone(lambda: reset_prefix_cache(self._loaded, self._core))
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

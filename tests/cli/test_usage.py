@@ -120,7 +120,7 @@ def test_two_models_are_one_too_many() -> None:
         (("--tensor-parallel-size", "2"), "not supported yet (--tensor-parallel-size)"),
         (("--num-shard", "2"), "not supported yet (--tensor-parallel-size)"),
         (("--quantize", "awq"), "quantization 'awq' is not supported yet (--quantization)"),
-        (("--speculative-config", '{"method": "ngram"}'), "(--speculative-config)"),
+        (("--speculative-config", '{"method": "magic"}'), "(--speculative-config)"),
         (("--speculative-config", "{"), "--speculative-config is not valid JSON"),
         (("--dtype", "int3"), "dtype must be one of"),
         (("--kv-cache-dtype", "fp8"), "(--kv-cache-dtype)"),

@@ -216,10 +216,10 @@ def test_every_field_not_obeyed_is_refused_by_name(app: FastAPI, path: str, name
     model = ChatRequest if path == CHAT else CompletionRequest
     if name in model.model_fields:
         if path == CHAT:
-            assert name in ("tools", "tool_choice", "parallel_tool_calls")
+            assert name in ("tools", "tool_choice", "parallel_tool_calls", "prediction")
             return
         # Obeyed here, refused in chat.
-        assert name in ("echo", "add_special_tokens", "best_of")
+        assert name in ("echo", "add_special_tokens", "best_of", "prediction")
         return
     body = {"messages": HI} if path == CHAT else {"prompt": "a"}
     check(app, path, {**body, name: {"some": "thing"}}, name, "not")

@@ -21,8 +21,6 @@ def core_of(loaded: Loaded) -> EngineCore:
     from octavo.engine.admission import Admission
     from octavo.engine.beams import BeamSearches
     from octavo.engine.core import EngineCore
-    from octavo.engine.disk_prefixes import manager_of
-    from octavo.engine.scheduler import Scheduler
     from octavo.sampling.beam import BeamSearch
 
     config, runner, seed = loaded.config, loaded.runner, loaded.user.seed
@@ -32,8 +30,29 @@ def core_of(loaded: Loaded) -> EngineCore:
         runner,
         rng=None if seed is None else random.Random(seed),
         steps_in_flight=runner.steps_in_flight,
-        scheduler=Scheduler(config, manager_of(config, loaded.page_file)),
+        scheduler=scheduler_of(loaded),
     )
+
+
+def scheduler_of(loaded: Loaded) -> Scheduler:
+    """A new scheduler of what was loaded."""
+    from octavo.engine.disk_prefixes import manager_of
+    from octavo.engine.drafts import Drafts
+    from octavo.engine.scheduler import Scheduler
+
+    drafts = None if loaded.speculation is None else Drafts()
+    return Scheduler(loaded.config, manager_of(loaded.config, loaded.page_file), drafts)
+
+
+def reset_prefix_cache(loaded: Loaded, core: EngineCore) -> bool:
+    """Forget cached prefixes, and what drafts are proposed from beyond a request's own text.
+
+    Returns:
+        Whether none is left: no running request uses any.
+    """
+    if loaded.speculation is not None:
+        loaded.speculation.reset()
+    return core.reset_prefix_cache()
 
 
 def restart(core: EngineCore, loaded: Loaded) -> None:
@@ -41,13 +60,11 @@ def restart(core: EngineCore, loaded: Loaded) -> None:
 
     Requests, steps, counters and the prefixes cached in memory are forgotten; those on disk are kept.
     """
-    from octavo.engine.disk_prefixes import manager_of
-    from octavo.engine.scheduler import Scheduler
 
     def make() -> Scheduler:
         if loaded.page_file is not None:
             loaded.page_file.reload()
-        return Scheduler(loaded.config, manager_of(loaded.config, loaded.page_file))
+        return scheduler_of(loaded)
 
     core.restart(make)
 

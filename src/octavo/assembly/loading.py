@@ -7,6 +7,7 @@ weights   tensors -> packed weights         quant, kernels, models
 memory    what is free -> pages             assembly.memory
 program   forward -> captured program       runtime.model_runner
 compile   its kernels, where there is a GPU  runtime.pipeline
+step costs  of steps that verify drafts     runtime.step_costs
 
 What ends later, in the background (captures), is told as a phase too.
 """
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from octavo.models.registry import Model
     from octavo.runtime.model_runner import ModelRunner
     from octavo.runtime.page_file import MappedPages
+    from octavo.runtime.speculation import Speculation
     from octavo.tokenizer import Tokenizer
     from octavo.tokenizer.chat import ChatTemplate
 
@@ -57,6 +59,7 @@ class Loaded:
     generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json over config.json
     page_file: MappedPages | None = None  # the prefix cache's tier on disk
     facts: Mapping[str, str] = field(default_factory=dict)  # what the lines of a start should say
+    speculation: Speculation | None = None  # who proposes drafts
 
     @property
     def embedding_size(self) -> int | None:
@@ -91,6 +94,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     """
     from octavo.assembly.memory import Shape, budget_of, free_memory_of, page_specs
     from octavo.assembly.pages import content_hash, kv_cache_of, page_file_of
+    from octavo.assembly.speculation import choose_policy, kinds_of, speculation_of
     from octavo.assembly.tokenizer import tokenizer_and_template
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.generation import decoder_prompt, read_generation
@@ -129,14 +133,18 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     pages = page_file_of(user, backend, kv, specs, content)
     phases.done("memory")
     limits, states, ends = limits_of(config), states_of(config, spare), tokenizer.stop_token_ids
-    runner = make_runner(model, backend, PageMoves(kv, first_block, pages), limits, states, ends)
+    speculation = speculation_of(user, config, model)
+    moves, kinds = PageMoves(kv, first_block, pages), kinds_of(speculation)
+    runner = make_runner(model, backend, moves, limits, states, ends, kinds)
     return_freed()
     phases.done("program")
     if runner.prepare():  # (a CPU has nothing to compile, and its start should not tell of it)
         phases.done("compile")
+    if speculation is not None and choose_policy(user, config, speculation, runner):
+        phases.done("step costs")
     return Loaded(
         user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,
-        generation, pages, facts,
+        generation, pages, facts, speculation,
     )  # fmt: skip
 
 

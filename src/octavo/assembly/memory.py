@@ -20,6 +20,9 @@ from octavo.runtime.free_memory import available_memory
 CPU_BATCHED_TOKENS = 512
 """Tokens of a step on a CPU: enough to amortize the weights, small enough for the buffers."""
 
+DRAFTED_ROWS = 256
+"""Rows of logits of a step that verifies drafts, as far as it has tokens: more than a machine gains by."""
+
 CPU_SHARE = 0.25
 """Share of free memory that pages may take on a CPU when nobody says otherwise."""
 
@@ -214,7 +217,9 @@ def free_memory_of(user: EngineConfig, model: Model, backend: Backend, free: int
         free: bytes that the machine has left; None asks it.
     """
     share = user.gpu_memory_utilization
-    own = backend.page_budget(share, activation_reserve(user.max_num_seqs, model.vocab_size))
+    tokens = user.max_num_batched_tokens or backend.step_tokens or CPU_BATCHED_TOKENS
+    sampled = sampled_rows(user, tokens)
+    own = backend.page_budget(share, activation_reserve(sampled, model.vocab_size))
     free = available_memory() if free is None else free
     return FreeMemory(free, share) if own is None else FreeMemory(own, 1.0, free)
 
@@ -321,10 +326,17 @@ def free_after(weights: int, available: int | None = None) -> int:
     return available - weights
 
 
-def activation_reserve(max_num_seqs: int, vocab_size: int) -> int:
+def sampled_rows(user: EngineConfig, step_tokens: int) -> int:
+    """Rows of logits that a step may draw from: one for each sequence, and drafts where any are verified."""
+    if user.speculative_config is None:
+        return user.max_num_seqs
+    return max(min(DRAFTED_ROWS, step_tokens), user.max_num_seqs)
+
+
+def activation_reserve(max_sampled: int, vocab_size: int) -> int:
     """Bytes of a device's memory that pages leave: 1 GiB, and the sampled rows' logits four times (as
     computed, where draws find them, edited, and as weights)."""
-    return 2**30 + 4 * 4 * max_num_seqs * vocab_size
+    return 2**30 + 4 * 4 * max_sampled * vocab_size
 
 
 def sliding_need(
@@ -403,5 +415,5 @@ def resolve(user: EngineConfig, shape: Shape, budget: Budget) -> SchedulerConfig
         window=shape.window,
         sliding_window=None if budget.sliding is None else budget.sliding.window,
         num_sliding_pages=budget.num_sliding_pages,
-        max_sampled_rows=user.max_num_seqs,
+        max_sampled_rows=sampled_rows(user, lengths.step),
     )

@@ -11,6 +11,7 @@ from octavo.assembly.engine import limits_of, states_of
 from octavo.assembly.loading import check_vocabulary, gpu_share, least_bytes
 from octavo.assembly.memory import Budget, Shape, budget_of, free_after, free_memory_of, page_specs
 from octavo.assembly.pages import kv_cache_of
+from octavo.assembly.speculation import proposer_bytes
 from octavo.assembly.tokenizer import tokenizer_and_template
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.base import Checkpoint
@@ -35,7 +36,8 @@ class Planned:
 
     Attributes:
         budget: of weights, pages and swap space. config: the engine's numbers with them.
-        activations: bytes of a step's buffers. rows: of the running requests' tokens and tables.
+        activations: bytes of a step's buffers. rows: of the running requests' tokens and tables, and of
+            what drafts are proposed from.
         tokenizer: the model's, where its files are there; what the process holds includes it.
         cut: Checkpoint.cut.
     """
@@ -73,7 +75,8 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     one = replace(budget, num_pages=1, num_swap_pages=0, num_sliding_pages=min(budget.num_sliding_pages, 1))
     kv, spare = kv_cache_of(one, backend, specs, 1)  # programs are as large, however many pages there are
     runner = make_runner(model, backend, PageMoves(kv), limits_of(config), states_of(config, spare))
-    return Planned(budget, config, runner.activation_bytes, runner.state_bytes, tokenizer, checkpoint.cut)
+    rows = runner.state_bytes + proposer_bytes(user, config)
+    return Planned(budget, config, runner.activation_bytes, rows, tokenizer, checkpoint.cut)
 
 
 def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:

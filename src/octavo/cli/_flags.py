@@ -32,7 +32,7 @@ ENGINE_HELP = {
     "dtype": "auto (weights as stored), float32 (nothing quantized), float16 or bfloat16.",
     "quantization": "Not needed: files say how they are quantized. gguf is taken, others are refused.",
     "tensor_parallel_size": "GPUs that share the model; only 1 is supported yet.",
-    "speculative_config": "Speculative decoding, as JSON; not supported yet.",
+    "speculative_config": 'Drafts to verify, such as {"method": "ngram"}: answers stay the same, to the bit.',
     "trust_remote_code": "Accepted without effect: Octavo never runs code of a repository.",
     "max_model_len": "Most tokens of a sequence, prompt and answer together; less needs less memory.",
     "max_num_seqs": "Most sequences that are computed at once; others wait.",

@@ -1,17 +1,87 @@
-"""Drafts that the model verifies: EngineConfig.speculative_config, vLLM's mapping of names to values."""
+"""Drafts that the model verifies: EngineConfig.speculative_config, vLLM's mapping of names to values.
+
+    {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
+
+method is the name of a file of spec/, which says what more it takes. It may be left out where `model` says
+who drafts: a model ("draft"), or, as vLLM's older versions had it, "ngram" or "[ngram]".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from octavo.errors import UnsupportedError
+from octavo.errors import InvalidRequestError
+from octavo.spec import method, methods
+from octavo.spec.base import MOST_TOKENS, Number, Registration
+
+NAME = "speculative_config"
+ALIASES = {"[ngram]": "ngram", "draft_model": "draft"}
+"""vLLM's names of methods, where they are not those of files."""
+POLICIES = ("auto", "fixed")
+
+
+@dataclass(frozen=True, slots=True)
+class Speculative:
+    """What a speculative_config asks for.
+
+    Attributes:
+        method: name of a proposer. model: who drafts, where the proposer is a model.
+        most: tokens of a row's draft in a step.
+        auto: so many as are expected to pay, none included; False: as many as there are.
+        options: of the proposer, each with its number.
+    """
+
+    method: str
+    most: int
+    auto: bool = True
+    model: str | None = None
+    options: Mapping[str, Number] = field(default_factory=dict)
+
+    @property
+    def proposer(self) -> Registration:
+        return method(self.method)
+
+
+DEFAULT_TOKENS = 8
+"""Tokens of a draft where nobody says how many."""
+
+
+def read_speculation(given: Mapping[str, object]) -> Speculative:
+    """A speculative_config, checked.
+
+    Raises:
+        InvalidRequestError: it is no object, or a name or a value in it is wrong.
+    """
+    if not isinstance(given, Mapping):
+        raise _wrong(f"must be an object, not {type(given).__name__}")
+    values = {name: value for name, value in given.items() if value is not None}
+    model, name = values.pop("model", None), values.pop("method", None)
+    if not isinstance(model, (str, type(None))) or model == "":
+        raise _wrong(f"model must be a model's name, not {model!r}")
+    if name is None and model is None:
+        raise _wrong(f"needs a method: {', '.join(methods())}")
+    if name is None:
+        name = model if model in ("ngram", "[ngram]") else "draft"
+        model = None if name == model else model
+    name = ALIASES.get(name, name) if isinstance(name, str) else name
+    proposer, most = method(name), values.pop("num_speculative_tokens", DEFAULT_TOKENS)
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_TOKENS:
+        raise _wrong(f"num_speculative_tokens must be a whole number from 1 to {MOST_TOKENS}, not {most!r}")
+    policy = values.pop("policy", "auto")
+    if policy not in POLICIES:
+        raise _wrong(f"policy must be {' or '.join(POLICIES)}, not {policy!r}")
+    return Speculative(str(name), most, policy == "auto", model, proposer.settings(values))
 
 
 def check_speculation(given: Mapping[str, object] | None) -> None:
-    """Nothing drafts so far.
-
+    """
     Raises:
-        UnsupportedError: speculation is asked for.
+        InvalidRequestError: as read_speculation().
     """
     if given is not None:
-        raise UnsupportedError("speculative_config is not supported yet", "speculative_config")
+        read_speculation(given)
+
+
+def _wrong(what: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{NAME} {what}", NAME)

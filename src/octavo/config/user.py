@@ -39,6 +39,7 @@ class EngineConfig:
     Field names are vLLM's where vLLM has the thing.
 
     Attributes:
+        speculative_config: who drafts tokens that the model verifies (config.speculation); None: nobody.
         model: alias, .gguf file, or folder with config.json.
         tokenizer: where the tokenizer comes from; None is the model itself.
         dtype: "auto" keeps weights as stored and rounds activations to int8 where weights are

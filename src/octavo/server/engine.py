@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from octavo.engine.request import EngineRequest
+from octavo.engine.stats import DraftCounts
 from octavo.params import RequestOutput, SamplingParams
 
 
@@ -32,6 +33,8 @@ class ServedStats(Protocol):
     def prompt_tokens(self) -> int: ...
     @property
     def generated_tokens(self) -> int: ...
+    @property
+    def drafts(self) -> DraftCounts: ...
 
 
 class ServedTokenizer(Protocol):

@@ -47,6 +47,13 @@ class EngineCollector(Collector):
                 stats.external_prefix_queries,
             ),
             ("external_prefix_cache_hits", "Prompt tokens found on disk.", stats.external_prefix_hits),
+            ("spec_decode_num_drafts", "Drafts verified, one of a sequence a step.", stats.drafts.drafts),
+            ("spec_decode_num_draft_tokens", "Drafted tokens verified.", stats.drafts.draft_tokens),
+            (
+                "spec_decode_num_accepted_tokens",
+                "Drafted tokens that were the answer's own.",
+                stats.drafts.accepted_tokens,
+            ),
         )
         for name, text, value in gauges:
             gauge = GaugeMetricFamily(f"octavo_{name}", text, labels=LABELS)
@@ -63,6 +70,13 @@ class EngineCollector(Collector):
             counter = CounterMetricFamily(f"octavo_{name}", text, labels=LABELS)
             counter.add_metric(self.labels(), value)
             yield counter
+        places = CounterMetricFamily(
+            "octavo_spec_decode_num_accepted_tokens_per_pos", "The same by their place among those accepted.",
+            labels=(*LABELS, "position"),
+        )  # fmt: skip
+        for place, count in enumerate(stats.drafts.accepted_at):
+            places.add_metric((*self.labels(), str(place)), count)
+        yield places
 
 
 class WithAliases(Collector):

@@ -6,6 +6,7 @@ import functools
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.errors import InvalidRequestError
-from octavo.params import CompletionOutput, RequestOutput, SamplingParams
+from octavo.params import CompletionOutput, RequestMetrics, RequestOutput, SamplingParams
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import OPENAI, ApiError
 from octavo.server.generation import Generation
@@ -184,6 +185,7 @@ class _PromptState:
     prompt_tokens: int
     cached: int
     generated: int = 0
+    metrics: RequestMetrics | None = None
     begun: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
 
@@ -207,6 +209,7 @@ async def chunks(
                 begin = _chunk_head(head if output.seed is None else head | {"seed": output.seed})
                 state = _PromptState(begin, output.num_prompt_tokens, output.num_cached_tokens)
                 prompts[prompt_index] = state
+            state.metrics = output.metrics
             events: list[str] = []
             for new in output.outputs:
                 index = new.index
@@ -249,21 +252,31 @@ def more_members(prompt: Sequence[int], new: CompletionOutput, first: bool, toke
 def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
     """OpenAI's usage object for the prompts of one request (final outputs)."""
     prompt = completion = cached = 0
+    times: list[RequestMetrics | None] = []
     for output in outputs:
         prompt += output.num_prompt_tokens
         completion += sum(len(item.token_ids) for item in output.outputs)
         cached += output.num_cached_tokens
-    return usage_of(prompt, completion, cached)
+        times.append(output.metrics)
+    return usage_of(prompt, completion, cached, times)
 
 
-def usage_of(prompt: int, completion: int, cached: int) -> dict[str, Any]:
-    """OpenAI's usage object."""
-    return {
+def usage_of(
+    prompt: int, completion: int, cached: int, metrics: Iterable[RequestMetrics | None] = ()
+) -> dict[str, Any]:
+    """OpenAI's usage object. metrics: of its prompts; where nothing was drafted, nothing is said of it."""
+    found: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+    for one in metrics:
+        if one is not None and one.accepted_prediction_tokens + one.rejected_prediction_tokens:
+            details = found.setdefault("completion_tokens_details", Counter())
+            details["accepted_prediction_tokens"] += one.accepted_prediction_tokens
+            details["rejected_prediction_tokens"] += one.rejected_prediction_tokens
+    return found
 
 
 def _usage(prompts: Mapping[int, _PromptState]) -> dict[str, Any]:
@@ -272,4 +285,5 @@ def _usage(prompts: Mapping[int, _PromptState]) -> dict[str, Any]:
         sum(state.prompt_tokens for state in states),
         sum(state.generated for state in states),
         sum(state.cached for state in states),
+        [state.metrics for state in states],
     )

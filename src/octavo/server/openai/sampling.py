@@ -119,6 +119,8 @@ class GenerationRequest(_Shaped):
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    speculative: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -162,6 +164,9 @@ class GenerationRequest(_Shaped):
             if self.stream:
                 raise InvalidRequestError("prompt_logprobs needs stream: false", "prompt_logprobs")
             prompt_logprobs = max(self.prompt_logprobs, prompt_logprobs or 0)
+        speculative = self.speculative
+        if self.prediction is not None:  # OpenAI's name for what proposers look up
+            speculative = {**(speculative or {}), "prediction": self.prediction}
         same = {name: getattr(self, name) for name in _SAME}
         return SamplingParams(
             **same,
@@ -169,6 +174,7 @@ class GenerationRequest(_Shaped):
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             structured_outputs=self.shape[1],
+            speculative=speculative,
             output_kind=RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY,
         )
 
@@ -200,7 +206,7 @@ class GenerationRequest(_Shaped):
         return params.replace(beam_search=beams)
 
 
-_OWN = ("max_tokens", "logprobs", "prompt_logprobs", "structured_outputs")
+_OWN = ("max_tokens", "logprobs", "prompt_logprobs", "structured_outputs", "speculative")
 _SAME = tuple(name for name in DEFAULTS if name in GenerationRequest.model_fields and name not in _OWN)
 """Fields that mean the same here and in SamplingParams, whose checks give the errors."""
 
