@@ -146,7 +146,7 @@ std::pair<std::vector<std::tuple<std::string, size_t, size_t>>, size_t> record_l
 #undef NUMBER
 }
 
-// The decoder keeps the Python object alive, and so its arrays (kernels/backend.py: DecodeRows).
+// The decoder keeps the Python object alive, and so its arrays (kernels/draws.py: DecodeRows).
 DecodeRows decode_rows(const nb::object& rows) {
     const auto tokens = named<Result<int32_t, 2>>(rows, "tokens");
     const auto lengths = named<Result<int64_t, 1>>(rows, "lengths");

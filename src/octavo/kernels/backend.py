@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-
-from octavo.kernels.draws import Asked, DeviceSteps, Edits, RowLogprobs, Scored
+from octavo.kernels.draws import DecodeRows, DeviceSteps, RowDecoder, RowSampler
 from octavo.kernels.forward_batch import ForwardBatch, Limits
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import F32, U8, Inputs, KVLayer, KVSpec, PackedWeight, Tensor
@@ -91,108 +87,6 @@ class Program(Protocol):
             ValueError: the forward keeps nothing of that name, or nothing was replayed yet.
         """
         ...
-
-
-class RowSampler(Protocol):
-    """A backend's sampler, by arrays alone; sampling/native.py calls it and says what they mean."""
-
-    def sample(
-        self,
-        logits: F32,
-        records: npt.NDArray[np.uint8],
-        positions: npt.NDArray[np.int64],
-        edits: Edits | None = None,
-        scores: RowLogprobs | None = None,
-        which: npt.NDArray[np.int32] | None = None,
-    ) -> list[int]:
-        """Draw R tokens; an error's number stands in the place of one (sampling/native.py: ERRORS).
-
-        Args:
-            logits [L, vocab].
-            records [R]: of dtype ROW, as bytes.
-            positions [R].
-            edits: None: no row's logits are changed.
-            scores: written to where records ask for log-probabilities; None: none does.
-            which [R]: each row's place in the logits; None: L = R.
-        """
-        ...
-
-    def score(self, logits: F32, tokens: npt.NDArray[np.int32], scores: RowLogprobs) -> list[int]:
-        """Write what `scores` has room for, of given tokens [R]; below 0: these logits do not say."""
-        ...
-
-
-class RowDecoder(Protocol):
-    """A backend's own way through a step in which every row computes one token and draws the next."""
-
-    def step(
-        self,
-        rows: Sequence[int],
-        starts: Sequence[int],
-        left: Sequence[int] = (),
-        asked: Asked | None = None,
-        scored: Scored | None = None,
-    ) -> list[int]:
-        """Compute the token at position starts[i] of each row, draw and append the one after it.
-
-        Args:
-            left: places in `rows` whose draws are the caller's, from logits(). None of them is asked about
-                or scored.
-            asked: what its `refuses` raises ends the step, and nothing is appended.
-            scored: only these rows, and those that are left, may ask for log-probabilities.
-
-        Returns:
-            The tokens; in the place of one what RowSampler.sample gives for an error: that row stays
-            as it was. At the places that are left: any number below 0.
-        """
-        ...
-
-    def verify(
-        self, rows: Sequence[int], starts: Sequence[int], drafts: Sequence[Sequence[int]]
-    ) -> list[list[int]]:
-        """As step, but each row also computes its drafts, which follow its token as a chain.
-
-        It draws after its token, and goes on after each draft that is what it has drawn.
-
-        Returns:
-            What each row has drawn, which is appended; or an error alone, as in step.
-        """
-        ...
-
-    def logits(self) -> F32:
-        """Of the last step, [its rows, vocab]: complete where rows were left, elsewhere anything."""
-        ...
-
-    def redraw(self, indices: Sequence[int], mask: npt.NDArray[np.uint32]) -> list[int]:
-        """Draw again for some rows of the last step, whose tokens were refused; the new ones replace them.
-
-        Args:
-            indices: places that were asked about, each once, and of none that has been drawn again.
-            mask [len(indices), ceil(vocab / 32)]: it forbids the token that was drawn.
-
-        Returns:
-            The tokens, or errors, as step does; an error leaves the row without the token.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeRows:
-    """What a RowDecoder reads and writes of rows: arrays that others change between steps, C-contiguous.
-
-    Attributes:
-        tokens [rows, T]: each row's known tokens; those drawn are appended.
-        lengths [rows]: how many of them are known; kept up likewise.
-        pages [rows, P]: each row's page table; sliding_pages [rows, P]: the same of sliding pages, if any.
-        records [rows]: as the sampler reads them.
-    """
-
-    tokens: npt.NDArray[np.int32]
-    lengths: npt.NDArray[np.int64]
-    pages: npt.NDArray[np.int32]
-    page_size: int
-    records: npt.NDArray[Any]
-    sliding_pages: npt.NDArray[np.int32] | None = None
 
 
 class Backend(ABC):

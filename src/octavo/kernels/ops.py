@@ -17,17 +17,8 @@ fixed by the row and by K or by KV positions, never by the number of rows or thr
 keeps this to 1e-5, because BLAS chooses its order by shape).
 """
 
-from octavo.kernels.backend import (
-    Backend,
-    DecodeRows,
-    Forward,
-    KVCache,
-    LateCopies,
-    PageBytes,
-    Program,
-    RowDecoder,
-    RowSampler,
-)
+from octavo.kernels.backend import Backend, Forward, KVCache, LateCopies, PageBytes, Program
+from octavo.kernels.draws import DecodeRows, RowDecoder, RowSampler
 from octavo.kernels.forward_batch import Limits
 from octavo.kernels.operations import Ops
 from octavo.kernels.types import (
