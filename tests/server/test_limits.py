@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from fastapi import FastAPI
@@ -147,3 +148,135 @@ def test_a_failed_request_gives_its_place_back(engine: FakeEngine) -> None:
         post(app, CHAT, body)
     assert app.state.octavo.in_flight == 0
     assert post(app, CHAT, BODY).status == 200
+
+
+def http_labels(app: FastAPI) -> set[tuple[str, ...]]:
+    """Of each counted response, the method, path and status."""
+    text = app.state.octavo.metrics.render().decode()
+    return set(
+        re.findall(r'octavo_http_requests_total{method="([^"]*)",path="([^"]*)",status="(\d+)"}', text)
+    )
+
+
+@pytest.mark.parametrize("key", [None, "right"])
+def test_what_clients_invent_is_no_label(locked: FastAPI, key: str | None) -> None:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+
+    async def many() -> None:
+        for i in range(200):
+            for path in ("/health", f"/nothing/{i}", f"/v1/models/{i}", CHAT):
+                await call(locked, f"M{i}" + "A" * 15_000, path, headers=headers)
+
+    size = len(locked.state.octavo.metrics.render())
+    asyncio.run(many())
+    assert {method for method, _, _ in http_labels(locked)} == {"other"}
+    assert len(http_labels(locked)) <= 5
+    assert len(locked.state.octavo.metrics.render()) < size + 1000
+
+
+def test_who_has_no_key_is_counted_by_status_alone(locked: FastAPI) -> None:
+    for method in limits.METHODS:
+        for path in PATHS:
+            asyncio.run(call(locked, method, path))
+    assert http_labels(locked) == {("other", "other", "401")}
+
+
+@pytest.mark.parametrize("path", ["/health", "/", CHAT, "/nothing", "/v1/messages"])
+def test_without_a_key_no_body_is_read_and_no_place_taken(locked: FastAPI, path: str) -> None:
+    state, most = locked.state.octavo, []
+
+    async def endless() -> None:
+        statuses = []
+
+        async def receive() -> dict[str, object]:
+            raise AssertionError("nobody who has no key is listened to")
+
+        async def send(message: dict[str, object]) -> None:
+            most.append((state.in_flight, state.buffered))
+            statuses.append(message.get("status"))
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"content-length", b"100000")]}
+        await locked(scope, receive, send)  # type: ignore[arg-type]
+        assert statuses[0] == 401
+
+    asyncio.run(endless())
+    assert set(most) == {(0, 0)}
+
+
+class SlowBody:
+    """A request whose body comes when it is told to."""
+
+    def __init__(self, app: FastAPI, length: int) -> None:
+        self.go, self.reply = asyncio.Event(), Reply()
+        self.parts = iter([b"[" * length])
+        scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+        self.task = asyncio.ensure_future(app(scope, self.receive, self.send))  # type: ignore[arg-type]
+
+    async def receive(self) -> dict[str, object]:
+        part = next(self.parts, None)
+        if part is None:
+            await self.go.wait()
+        return {"type": "http.request", "body": part or b"", "more_body": part is not None}
+
+    async def send(self, message: dict[str, object]) -> None:
+        self.reply.status = self.reply.status or int(str(message["status"]))
+
+
+def test_who_sends_slowly_holds_no_place(engine: FakeEngine) -> None:
+    app = create_app(engine, ServerSettings(max_concurrent_requests=1))
+
+    async def crowd() -> None:
+        slow = [SlowBody(app, 10) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        assert app.state.octavo.in_flight == 0
+        assert (await call(app, "POST", CHAT, BODY)).status == 200
+        for each in slow:
+            each.go.set()
+            await each.task
+        assert {each.reply.status for each in slow} == {400}
+
+    asyncio.run(crowd())
+
+
+def test_bodies_are_bounded_in_bytes_in_all(engine: FakeEngine) -> None:
+    app = create_app(engine, ServerSettings(max_buffered_bytes=1000))
+    state = app.state.octavo
+
+    async def crowd() -> None:
+        held = [SlowBody(app, 300) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert state.buffered == 900
+        refused = await call(app, "POST", CHAT, b" " * 300)
+        assert refused.status == 429
+        assert refused.headers["retry-after"] == "1"
+        assert (await call(app, "POST", CHAT, BODY)).status == 200
+        assert state.buffered == 900
+        held[0].go.set()
+        await held[0].task
+        assert state.buffered == 600
+        for each in held[1:]:
+            each.task.cancel()
+        await asyncio.gather(*(each.task for each in held), return_exceptions=True)
+        assert (state.buffered, state.in_flight) == (0, 0)
+
+    asyncio.run(crowd())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_body_counts_until_the_answer_begins(engine: FakeEngine, stream: bool) -> None:
+    app = create_app(engine)
+    state = app.state.octavo
+
+    async def one() -> None:
+        engine.hold = asyncio.Event()
+        asked = asyncio.ensure_future(call(app, "POST", CHAT, BODY | {"stream": stream}))
+        while not engine.calls:
+            assert state.buffered > 0 or not state.in_flight
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert (state.buffered == 0) is stream
+        engine.hold.set()
+        await asked
+        assert state.buffered == 0
+
+    asyncio.run(one())

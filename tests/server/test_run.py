@@ -6,74 +6,16 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from octavo.errors import CheckpointError, EngineDeadError
-from octavo.server.app import create_app
 from octavo.server.listen import PortInUseError, bind
-from octavo.server.run import serve
-from octavo.server.signals import stop_signals
 from octavo.structured import is_compiling
 from support.fake_engine import FakeEngine
-
-CHAT = "/v1/chat/completions"
-BODY = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
-
-
-class Heard:
-    """What the server has told."""
-
-    def __init__(self) -> None:
-        self.is_ready, self.finishing = asyncio.Event(), list[int]()
-
-    def ready(self, engine: object) -> None:
-        self.is_ready.set()
-
-    def draining(self, num_requests: int) -> None:
-        self.finishing.append(num_requests)
-
-
-@dataclass
-class Running:
-    """A server in this process's loop, and a client for it."""
-
-    client: httpx.AsyncClient
-    done: asyncio.Future[bool]
-    loaded: asyncio.Future[FakeEngine]
-    heard: Heard
-
-
-@asynccontextmanager
-async def running(engine: FakeEngine | None, drain_timeout_s: float = 10.0) -> AsyncIterator[Running]:
-    listener = bind("127.0.0.1", 0)
-    port = listener.getsockname()[1]
-    loaded: asyncio.Future[FakeEngine] = asyncio.get_running_loop().create_future()
-    heard = Heard()
-
-    async def until_signal() -> bool:
-        with stop_signals() as signals:
-            return await serve(create_app(None), listener, loaded, heard, signals, drain_timeout_s)
-
-    done = asyncio.ensure_future(until_signal())
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-        if engine is not None:
-            loaded.set_result(engine)
-            await heard.is_ready.wait()
-        try:
-            yield Running(client, done, loaded, heard)
-        finally:
-            if not done.done():
-                os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait({done}, timeout=20)
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(test())  # type: ignore[arg-type]
+from support.live import BODY, CHAT, run, running
 
 
 def test_the_port_is_taken_before_anything_is_loaded() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
@@ -18,18 +19,45 @@ CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
-def test_health_follows_the_engine(engine: FakeEngine) -> None:
-    app = create_app(None)
-    seen = [get(app, "/health")]
-    attach(app, engine)
-    seen.append(get(app, "/health"))
-    engine.healthy = False
-    seen.append(get(app, "/health"))
-    engine.healthy = True
-    app.state.octavo.draining = True
-    seen.append(get(app, "/health"))
-    assert [reply.status for reply in seen] == [503, 200, 503, 503]
-    assert [reply.json()["status"] for reply in seen] == ["starting", "ok", "unhealthy", "draining"]
+# What docs/how-to/serve.md says: the status text, then whether /live, /ready and /health are 200.
+STATES = {
+    "loading": ("starting", True, False),
+    "serving": ("ok", True, True),
+    "hung": ("unhealthy", False, False),
+    "dead": ("unhealthy", False, False),
+    "leaving": ("draining", True, False),
+    "draining": ("draining", True, False),
+    "draining, hung": ("unhealthy", False, False),
+    "engine stopped": ("draining", True, False),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_every_state_is_told(engine: FakeEngine, name: str) -> None:
+    app = create_app(None if name == "loading" else engine)
+    state = app.state.octavo
+    engine.healthy = name not in ("hung", "dead", "draining, hung", "engine stopped")
+    state.leaving = name in ("leaving", "draining", "draining, hung", "engine stopped")
+    state.draining = state.leaving and name != "leaving"
+    state.stopping = name == "engine stopped"
+    text, lives, serves = STATES[name]
+    for path, good in (("/live", lives), ("/ready", serves), ("/health", serves), ("/ping", serves)):
+        reply = get(app, path)
+        assert (reply.status, reply.json()) == (200 if good else 503, {"status": text}), path
+    assert get(app, "/").status == 200
+
+
+def test_the_page_has_the_table_of_states() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if "| 503 |" in line
+    ]
+    told = {row[0].split(":")[0]: tuple(row[1:]) for row in rows}
+    for name, (text, lives, serves) in STATES.items():
+        if name != "serving":
+            assert told[name] == (f"`{text}`", "200" if lives else "503", "200" if serves else "503")
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize"])

@@ -21,7 +21,7 @@ from octavo.cli._flags import (
     option_group,
     parsers,
 )
-from octavo.errors import InvalidRequestError
+from octavo.cli._network import NetworkFlags
 
 if TYPE_CHECKING:
     from octavo.server.engine import ServedEngine
@@ -31,16 +31,6 @@ if TYPE_CHECKING:
 class Serving:
     """What `octavo serve` asks for beside the engine, as its options declare it."""
 
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all of this machine.")
-    ] = "127.0.0.1"
-    port: Annotated[
-        int, typer.Option("--port", help="Port to listen on; 0: any free one.", min=0, max=65535)
-    ] = 8000
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option("--api-key", help="Refuse requests that bring no such key. May be given several times."),
-    ] = None
     drain_timeout: Annotated[
         float,
         typer.Option(
@@ -78,35 +68,31 @@ class Serving:
     max_body_bytes: Annotated[
         int, typer.Option("--max-body-bytes", help="Largest body of a request, in bytes.", min=1)
     ] = 4 << 20
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for each HTTP request.")] = (
-        False
-    )
 
 
 @engine_flags()
+@option_group("flags", NetworkFlags)
 @option_group("serving", Serving)
 def serve(
     engine: EngineChoice,
+    flags: NetworkFlags,
     serving: Serving,
     as_json: bool = typer.Option(False, "--json", help="Print events as JSON lines."),
 ) -> int:
     """Serve a model over HTTP (the OpenAI API) until Ctrl-C or SIGTERM."""
     begin = time.perf_counter()
     say = _Events(as_json)
-    keys = tuple(serving.api_key or ())
-    if not all(keys):
-        raise InvalidRequestError("--api-key must not be empty")
+    keys = flags.keys()
     forms = parsers(serving.tool_call_parser, serving.reasoning_parser)
     from octavo.cli._load import fetch
-    from octavo.server.listen import bind
     from octavo.server.signals import stop_signals
 
-    listener = bind(serving.host, serving.port)
-    address = f"http://{_url_host(serving.host)}:{listener.getsockname()[1]}"
+    listener, address = flags.listen()
     say.event("listening", f"listening on {address}", url=address)
+    if (warning := flags.warning(listener, keys)) is not None:
+        say.event("warning", f"warning: {warning}", message=warning)
     fetch(engine.model)
     settings: dict[str, Any] = {
-        "api_keys": keys,
         "max_body_bytes": serving.max_body_bytes,
         "max_concurrent_requests": serving.max_concurrent_requests,
         "max_waiting_tokens": serving.max_waiting_tokens,
@@ -126,10 +112,10 @@ def serve(
             from octavo.server.run import serve as run
             from octavo.server.state import ServerSettings
 
-            app = create_app(None, ServerSettings(**settings))
+            app = create_app(None, ServerSettings(**settings), keys)
             future = asyncio.wrap_future(loading)
-            wait, log = serving.drain_timeout, serving.access_log
-            return await run(app, listener, future, watcher, signals, wait, log)
+            network = flags.network(listener, serving.max_concurrent_requests)
+            return await run(app, listener, future, watcher, signals, serving.drain_timeout, network)
 
     finished = asyncio.run(until_signal())
     say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)
@@ -169,6 +155,10 @@ class _Watcher:
         text = f"ready: {name} at {self.address}/v1 in {seconds:.2f} s"
         self.say.event("ready", text, model=name, url=self.address, seconds=round(seconds, 3))
 
+    def leaving(self, delay_s: float) -> None:
+        text = f"not ready any more; taking requests for {delay_s:g} s still"
+        self.say.event("leaving", text, seconds=delay_s)
+
     def draining(self, num_requests: int) -> None:
         most, several = self.drain_timeout, "" if num_requests == 1 else "s"
         text = f"finishing {num_requests} request{several} ({most:g} s at most); Ctrl-C again stops now"
@@ -191,7 +181,3 @@ def _load_in_thread(engine: EngineChoice, say: _Events, future: Future[ServedEng
             future.set_exception(error)
 
     threading.Thread(target=work, name="load", daemon=True).start()
-
-
-def _url_host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

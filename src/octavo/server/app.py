@@ -17,32 +17,38 @@ from octavo.errors import OctavoError
 from octavo.server import apis
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError
+from octavo.server.keys import ApiKeys
 from octavo.server.limits import LimitsMiddleware
 from octavo.server.metrics import Metrics
 from octavo.server.queueing import FairQueue
 from octavo.server.state import ServerSettings, ServerState
 
 
-def create_app(engine: ServedEngine | None, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(
+    engine: ServedEngine | None, settings: ServerSettings | None = None, keys: ApiKeys | None = None
+) -> FastAPI:
     """The application. Its state is app.state.octavo.
 
     Args:
         engine: None while the model is still loading: give it to attach() later. Until then
             /health and every endpoint answer 503.
+        keys: instead of settings.api_keys.
 
     Raises:
         EndpointError: a file of endpoints cannot be served.
     """
     settings = settings or ServerSettings()
+    if keys is None and settings.api_keys:
+        keys = ApiKeys(settings.api_keys)
     queue = FairQueue(settings.max_waiting_tokens, settings.queue_timeout_s)
-    state = ServerState(settings, Metrics(), queue)
+    state = ServerState(settings, Metrics(), queue, keys=keys)
     # The interactive documentation loads its scripts from elsewhere: not from here.
     app = FastAPI(
         title="Octavo", version=octavo.__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    app.state.octavo = state
     endpoints = apis.find()
     paths = apis.table(endpoints)
+    app.state.octavo, app.state.paths = state, paths
     for each in endpoints:
         app.include_router(each.router)
     for kind in (OctavoError, HTTPException, RequestValidationError):

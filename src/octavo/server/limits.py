@@ -1,6 +1,7 @@
 """The limits that a request must keep before any endpoint sees it: key, size, and how many at once.
 
-What they ask, and in whose words they refuse, is the path's: see apis.Paths.
+Before its key is known to be right, a request is given nothing: no place, no memory for its body, and no name
+of its own in the metrics. What the limits ask, and in whose words they refuse, is the path's: see apis.Paths.
 
 Plain ASGI, because each must span a whole streamed response without touching its parts.
 """
@@ -8,16 +9,19 @@ Plain ASGI, because each must span a whole streamed response without touching it
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.apis import Paths
 from octavo.server.errors import ApiError
-from octavo.server.state import ServerState, bearer_token
+from octavo.server.state import OWNER, RETRY, Caller, ServerState
 
 DRAIN_BYTES = 64 << 20
 """Of a body that is too large, read and drop so many bytes before the answer: closing a connection
 with unread data resets it, and the client would never see why."""
+METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+"""Counted by name. A client may invent others, which are counted as one."""
 
 
 class LimitsMiddleware:
@@ -34,43 +38,42 @@ class LimitsMiddleware:
             return
         scope = plain(scope)
         path = self.paths[scope["path"]]
-        counted = _StatusCounter(scope, send, self.state)
-        entered = False
+        exchange = _Exchange(scope, send, self.state)
         try:
-            if path.rules.keyed:
-                self._authenticate(scope)
+            if self.state.keys is not None and (path.rules.keyed or scope["method"] != "GET"):
+                exchange.caller = self.state.keys.require(scope["headers"])
+                scope[OWNER] = exchange.caller.owner
             if scope["method"] in path.rules.counted:
-                self.state.enter()
-                entered = True
-                receive = await self._body(scope, receive)
-            await self.app(scope, receive, counted)
+                receive = await self._enter(scope, receive, exchange)
+            await self.app(scope, receive, exchange)
         except ClientDisconnectedError:
             pass
         except Exception as error:
-            if counted.started:
+            if exchange.started:
                 raise  # too late for a status; the server closes the connection
-            await path.dialect.response(error)(scope, receive, counted)
+            await path.dialect.response(error)(scope, receive, exchange)
         finally:
-            if entered:
+            exchange.release()
+            if exchange.entered:
                 self.state.leave()
+                if exchange.caller is not None:
+                    exchange.caller.leave()
 
-    def _authenticate(self, scope: Scope) -> None:
-        if not self.state.accepts(bearer_token(scope["headers"])):
-            raise ApiError(
-                401,
-                "a valid API key is needed: Authorization: Bearer KEY",
-                "authentication_error",
-                code="invalid_api_key",
-                headers={"www-authenticate": "Bearer"},
-            )
-
-    async def _body(self, scope: Scope, receive: Receive) -> Receive:
+    async def _enter(self, scope: Scope, receive: Receive, exchange: _Exchange) -> Receive:
+        """Read the body, then take a place: who sends slowly holds none."""
+        self.state.admit()
         settings = self.state.settings
         try:
             async with asyncio.timeout(settings.body_timeout_s):
-                return await read_body(scope, receive, settings.max_body_bytes)
+                receive = await read_body(scope, receive, settings.max_body_bytes, exchange.hold)
         except TimeoutError:
             raise ApiError(408, f"the body took longer than {settings.body_timeout_s:g} s") from None
+        self.state.admit()
+        if exchange.caller is not None:
+            exchange.caller.enter()
+        self.state.in_flight += 1
+        exchange.entered = True
+        return receive
 
 
 def plain(scope: Scope) -> Scope:
@@ -87,11 +90,14 @@ class ClientDisconnectedError(Exception):
     """The connection closed before the request was complete."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> Receive:
+async def read_body(scope: Scope, receive: Receive, limit: int, hold: Callable[[int], None]) -> Receive:
     """Read the whole body; return a receive that gives it back in one piece.
 
+    Args:
+        hold: told of so many bytes before they are kept; raises where there is no room for them.
+
     Raises:
-        ApiError: 413, more than limit bytes.
+        ApiError: 413, more than limit bytes; what hold raises.
         ClientDisconnectedError: the client left in the middle.
     """
     declared = dict(scope["headers"]).get(b"content-length", b"0")
@@ -109,6 +115,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> Receive:
             if too_large:
                 parts.clear()
             else:
+                hold(len(part))
                 parts.append(part)
     if too_large:
         raise ApiError(413, f"the body is larger than {limit} bytes", code="request_too_large")
@@ -124,17 +131,44 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-class _StatusCounter:
-    """A send that counts the response by its status."""
+class _Exchange:
+    """A send that counts the response by its status, and what the request holds until then.
+
+    Attributes:
+        entered: the request is one of ServerState.in_flight.
+    """
 
     def __init__(self, scope: Scope, send: Send, state: ServerState) -> None:
         self.scope, self.send, self.state = scope, send, state
-        self.started = False
+        self.started = self.entered = False
+        self.caller: Caller | None = None
+        self._held = 0
+
+    def hold(self, size: int) -> None:
+        """So many more bytes of the request's body are kept.
+
+        Raises:
+            ApiError: 429, all requests together hold as many as they may.
+        """
+        limit = self.state.settings.max_buffered_bytes
+        if self.state.buffered + size > limit:
+            message = f"requests hold {limit} bytes already; try again later"
+            raise ApiError(429, message, "overloaded_error", code="overloaded", headers=RETRY)
+        self.state.buffered += size
+        self._held += size
+
+    def release(self) -> None:
+        """The body was taken by the endpoint, or is wanted no more."""
+        self.state.buffered -= self._held
+        self._held = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
+            self.release()
             # The route is known only where one matched: other paths are counted as one.
             route = getattr(self.scope.get("route"), "path", "other")
-            self.state.metrics.count_http(self.scope["method"], route, message["status"])
+            method = self.scope["method"]
+            known = method in METHODS and message["status"] != 401
+            self.state.metrics.count_http(method if known else "other", route, message["status"])
         await self.send(message)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Awaitable, Generator
-from typing import Protocol
+import ssl
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI
 
 from octavo.errors import EngineDeadError
 from octavo.server.app import attach
+from octavo.server.connections import ConnectionLimits, Connections, HttpServer
+from octavo.server.edge import Edge, EdgeRules
 from octavo.server.engine import ServedEngine
+from octavo.server.log_limit import quieten
+from octavo.server.notify import Notifier, keep_alive
 from octavo.server.signals import StopSignals
 from octavo.server.state import ServerState
+from octavo.server.system.status import ALIVE, status
 
 LOOK_S = 0.5
 """How often to see whether the engine is still alive."""
@@ -29,16 +35,30 @@ class Watcher(Protocol):
     def ready(self, engine: ServedEngine) -> None:
         """Requests are served."""
 
+    def leaving(self, delay_s: float) -> None:
+        """A signal has come; requests are taken for so long still."""
+
     def draining(self, num_requests: int) -> None:
         """A signal has come while so many requests were in flight."""
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the first signal must drain before connections close."""
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How the server meets the network.
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
+    Attributes:
+        tls: its certificate; None speaks HTTP in the clear.
+        drain_delay_s: how long after a signal new requests are still taken, while /ready and /health say 503.
+        notifier: told when the server is ready, stops, and lives.
+        access_log: a line for each request.
+    """
+
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    edge: EdgeRules = field(default_factory=EdgeRules)
+    tls: ssl.SSLContext | None = None
+    drain_delay_s: float = 0.0
+    notifier: Notifier = field(default_factory=Notifier)
+    access_log: bool = False
 
 
 async def serve(
@@ -48,7 +68,7 @@ async def serve(
     watcher: Watcher,
     signals: StopSignals,
     drain_timeout_s: float,
-    access_log: bool = False,
+    network: Network | None = None,
 ) -> bool:
     """Serve app until a signal, then drain. A second signal ends what still runs.
 
@@ -64,19 +84,13 @@ async def serve(
     Raises:
         EngineDeadError: the engine died by itself. Its requests were told so, /health said 503.
     """
-    config = uvicorn.Config(
-        app,
-        log_level="info" if access_log else "warning",
-        access_log=access_log,
-        lifespan="off",
-        ws="none",
-        server_header=False,
-        timeout_graceful_shutdown=CLOSE_S,
-    )
-    server = _Server(config)
+    network = network or Network()
+    state: ServerState = app.state.octavo
+    server = _http_server(app, listener, network)
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     stopping = asyncio.ensure_future(signals.stop.wait())
     load = asyncio.ensure_future(loading)
+    beside = _beside(state, network.notifier)
     finished = True
     try:
         await asyncio.wait({load, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -84,22 +98,67 @@ async def serve(
             engine = load.result()
             attach(app, engine)
             watcher.ready(engine)
+            network.notifier.send("READY=1\nSTATUS=serving")
             engine.prepare()
             dying = asyncio.ensure_future(_death(engine))
             await asyncio.wait({stopping, serving, dying}, return_when=asyncio.FIRST_COMPLETED)
+            network.notifier.send("STOPPING=1\nSTATUS=draining")
+            if not dying.done():
+                await _leave(state, watcher, network.drain_delay_s, signals.kill, dying)
             died = dying.done()
             dying.cancel()
-            if not died and app.state.octavo.in_flight:  # say for whom the server is waiting
-                watcher.draining(app.state.octavo.in_flight)
-            finished = await _drain(app.state.octavo, engine, drain_timeout_s, signals.kill)
+            if not died and state.in_flight:  # say for whom the server is waiting
+                watcher.draining(state.in_flight)
+            finished = await _drain(state, engine, server.connections, drain_timeout_s, signals.kill)
             if died:
                 raise EngineDeadError(dying.result())
     finally:
         stopping.cancel()
         load.cancel()
+        for task in beside:
+            task.cancel()
         server.should_exit = True
         await serving
     return finished
+
+
+def _http_server(app: FastAPI, listener: socket.socket, network: Network) -> HttpServer:
+    config = uvicorn.Config(
+        Edge(app, network.edge),
+        log_level="info" if network.access_log else "warning",
+        access_log=network.access_log,
+        interface="asgi3",
+        http="h11",
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=network.limits.keep_alive_s,
+        timeout_graceful_shutdown=CLOSE_S,
+    )
+    config.load()
+    quieten("uvicorn.error", "uvicorn.access", "octavo.server")
+    return HttpServer(config, listener, Connections(network.limits), network.tls)
+
+
+def _beside(state: ServerState, notifier: Notifier) -> list[asyncio.Task[None]]:
+    """What goes on beside requests until the server ends."""
+    beside = [asyncio.create_task(keep_alive(notifier, lambda: status(state) in ALIVE))]
+    if state.keys is not None:
+        beside.append(asyncio.create_task(state.keys.follow()))
+    return beside
+
+
+async def _leave(
+    state: ServerState, watcher: Watcher, delay_s: float, kill: asyncio.Event, dying: asyncio.Future[str]
+) -> None:
+    """Go on for a while as one who is not ready any more, so that nobody sends what would be refused."""
+    state.leaving = True
+    if delay_s > 0:
+        watcher.leaving(delay_s)
+        killed = asyncio.ensure_future(kill.wait())
+        ends: set[asyncio.Future[Any]] = {killed, dying}
+        await asyncio.wait(ends, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
+        killed.cancel()
 
 
 async def _death(engine: ServedEngine) -> str:
@@ -109,7 +168,13 @@ async def _death(engine: ServedEngine) -> str:
     return reason
 
 
-async def _drain(state: ServerState, engine: ServedEngine, timeout_s: float, kill: asyncio.Event) -> bool:
+async def _drain(
+    state: ServerState,
+    engine: ServedEngine,
+    connections: Connections,
+    timeout_s: float,
+    kill: asyncio.Event,
+) -> bool:
     """Refuse what is new, let run what runs; then stop the engine, which ends the rest with an error.
 
     Requests are counted here and not in the engine: one may still be on its way there.
@@ -121,7 +186,9 @@ async def _drain(state: ServerState, engine: ServedEngine, timeout_s: float, kil
     finished = idle.done() and idle.result()
     for task in (killed, idle):
         task.cancel()
+    state.stopping = True
     await engine.drain(0.0)
     await state.idle(CLOSE_S)
+    connections.abort_busy()  # those who do not read what they were sent
     await asyncio.to_thread(engine.shutdown)
     return finished

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from octavo.server.engine import Observer, Queue, ServedEngine
 from octavo.server.errors import ApiError, model_not_found
@@ -21,8 +21,10 @@ class ServerSettings:
     """The numbers of the HTTP side.
 
     Attributes:
-        api_keys: accepted bearer tokens; empty accepts anybody.
+        api_keys: accepted keys, for programs; create_app also takes keys.ApiKeys. Empty accepts anybody.
         max_body_bytes: larger request bodies are refused (413).
+        max_buffered_bytes: of the bodies of all requests whose answers have not begun; what exceeds it is
+            refused (429).
         max_concurrent_requests: POST requests in flight above this many are refused (429).
         tool_call_parser, reasoning_parser: formats of the model's tool calls and of its reasoning; None: as
             its chat template tells.
@@ -35,6 +37,7 @@ class ServerSettings:
 
     api_keys: tuple[str, ...] = ()
     max_body_bytes: int = 4 << 20
+    max_buffered_bytes: int = 256 << 20
     max_concurrent_requests: int = 1024
     max_prompts: int = 256
     takes_priority: bool = False
@@ -45,11 +48,30 @@ class ServerSettings:
     reasoning_parser: str | None = None
 
 
+class Caller(Protocol):
+    """Who asks, as far as API keys tell (keys.ApiKey)."""
+
+    @property
+    def owner(self) -> str: ...
+    def enter(self) -> None: ...
+    def leave(self) -> None: ...
+
+
+class Keys(Protocol):
+    """The API keys that open the door (keys.ApiKeys)."""
+
+    def require(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller: ...
+    async def follow(self) -> None: ...
+
+
 @dataclass(slots=True)
 class ServerState:
     """Owned by the event loop's thread; engine is None until the model is loaded.
 
     Attributes:
+        keys: None accepts anybody.
+        leaving: a signal has come; draining: new requests are refused; stopping: the engine is told to end.
+        buffered: bytes of bodies that are held now (see max_buffered_bytes).
         served_names: what serves each name that a request may give as its model; the first one's is reported.
         kept: what an API keeps from one request to the next, by a name of its own.
     """
@@ -59,8 +81,12 @@ class ServerState:
     queue: Queue
     engine: ServedEngine | None = None
     served_names: Mapping[str, ServedEngine] = field(default_factory=dict)
+    keys: Keys | None = None
+    leaving: bool = False
     draining: bool = False
+    stopping: bool = False
     in_flight: int = 0
+    buffered: int = 0
     started: int = field(default_factory=lambda: int(time.time()))
     kept: dict[str, Any] = field(default_factory=dict)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,21 +97,18 @@ class ServerState:
         self.served_names = dict.fromkeys(engine.served_model_names, engine)
         self.engine = engine
 
-    def enter(self) -> None:
-        """A request begins.
+    def admit(self) -> None:
+        """A request may begin.
 
         Raises:
             ApiError: 503 while starting or draining, 429 when too many are in flight.
         """
         if self.draining:
             raise ApiError(503, "the server is shutting down", "service_unavailable", headers=RETRY)
-        if self.engine is None:
-            raise ApiError(503, "the model is still loading", "service_unavailable", headers=RETRY)
-        limit = self.settings.max_concurrent_requests
-        if self.in_flight >= limit:
+        self.served()
+        if self.in_flight >= (limit := self.settings.max_concurrent_requests):
             message = f"{limit} requests are in flight already; try again later"
             raise ApiError(429, message, "overloaded_error", code="overloaded", headers=RETRY)
-        self.in_flight += 1
 
     def leave(self) -> None:
         """A request has ended, response and all."""
@@ -96,13 +119,10 @@ class ServerState:
     async def idle(self, timeout_s: float) -> bool:
         """Wait until no request is in flight; False when timeout_s passed first."""
         self._idle.clear()
-        if self.in_flight == 0:
-            return True
-        try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        with suppress(TimeoutError):
+            if self.in_flight:
+                await asyncio.wait_for(self._idle.wait(), timeout_s)
+        return self.in_flight == 0
 
     def served(self, model: str | None = None) -> ServedEngine:
         """The engine that serves this model name (None: whatever is served).
@@ -118,28 +138,12 @@ class ServerState:
             raise model_not_found(model, self.served_names)
         return self.served_names[model]
 
-    def accepts(self, token: str | None) -> bool:
-        """Whether a bearer token opens the door; compared in constant time."""
-        keys = self.settings.api_keys
-        if not keys:
-            return True
-        given = (token or "").encode()
-        # All keys are compared, so that the time does not tell which one came close.
-        matches = [hmac.compare_digest(given, key.encode()) for key in keys]
-        return any(matches)
-
-    def owner(self, token: str | None) -> str:
-        """Who asks, as far as keys tell: what one has stored is not for another."""
-        return hashlib.sha256((token or "").encode()).hexdigest() if self.settings.api_keys else ""
-
-    def cache_salt(self, given: str | None, token: str | None) -> str | None:
-        """The prefix cache's namespace: what the caller names, else the caller's key where keys are set.
+    def cache_salt(self, given: str | None, owner: str) -> str | None:
+        """The prefix cache's namespace: what the caller names, else the caller itself where keys are set.
 
         Without it one tenant could time whether another has sent the same prompt.
         """
-        if given is None and not self.settings.api_keys:
-            return None
-        return f"{self.owner(token)}/{given or ''}"
+        return f"{owner}/{given or ''}" if given is not None or owner else None
 
 
 RETRY = {"retry-after": "1"}
@@ -150,12 +154,10 @@ def state_of(request: Request) -> ServerState:
     return cast(ServerState, request.app.state.octavo)
 
 
-def bearer_token(headers: dict[bytes, bytes] | list[tuple[bytes, bytes]]) -> str | None:
-    """The token of an Authorization header, or None."""
-    for name, value in headers.items() if isinstance(headers, dict) else headers:
-        if name.lower() == b"authorization":
-            scheme, _, token = value.partition(b" ")
-            return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else None
-        if name.lower() == b"x-api-key":  # Anthropic's clients
-            return value.strip().decode("latin-1")
-    return None
+OWNER = "octavo.owner"
+"""Where LimitsMiddleware notes in a request's scope who asks (Caller.owner)."""
+
+
+def key_owner(scope: Scope) -> str:
+    """Who asks: what one key has stored is not for another. Empty where no keys are set."""
+    return str(scope.get(OWNER, ""))

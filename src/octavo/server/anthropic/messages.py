@@ -25,7 +25,7 @@ from octavo.server.sse import Answer, EventStream
 router = APIRouter()
 rules = {"/v1/messages": Rules(batched=True)}
 
-TYPES = {401: "authentication_error", 404: "not_found_error",
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
          413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
 NAMES = {"prompt": "messages", "stop": "stop_sequences", "structured_outputs": "tools"}
 

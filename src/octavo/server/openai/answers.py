@@ -24,7 +24,7 @@ from octavo.server.openai.body import ModelRequest, alone
 from octavo.server.openai.logprobs import check_reported, reported
 from octavo.server.openai.sampling import GenerationRequest
 from octavo.server.sse import Answer, EventStream
-from octavo.server.state import bearer_token, state_of
+from octavo.server.state import key_owner, state_of
 
 MAX_SALT = 256
 """Characters of a cache_salt: the prefix cache keeps it as long as what was cached under it."""
@@ -76,8 +76,8 @@ def make_generation(
         raise InvalidRequestError(f"cache_salt takes at most {MAX_SALT} characters", "cache_salt")
     if body.priority < 0 and not state.settings.takes_priority:
         raise InvalidRequestError(URGENT, "priority")
-    token = bearer_token(request.scope["headers"])
-    salt, owner = state.cache_salt(body.cache_salt, token), state.owner(token)
+    owner = key_owner(request.scope)
+    salt = state.cache_salt(body.cache_salt, owner)
     name = request_id if len(prompts) == 1 else request_id + "-{}"
     requests = [
         engine.request(prompt, params, name.format(index), priority=body.priority, cache_salt=salt)

@@ -21,7 +21,7 @@ from octavo.server.openai.items import Item, Items, Totals, parts
 from octavo.server.openai.reading import Readers
 from octavo.server.openai.responses_input import ResponsesRequest, as_chat, as_message, input_messages
 from octavo.server.sse import Answer, EventStream
-from octavo.server.state import ServerState, bearer_token, state_of
+from octavo.server.state import ServerState, key_owner, state_of
 from octavo.server.store import ResponseStore, Stored
 
 router = APIRouter()
@@ -44,7 +44,7 @@ async def create_response(request: Request) -> Response:
     """Answer in items: messages, function calls, reasoning. Stored unless `store` is false."""
     body, size = await read(request, ResponsesRequest)
     state = state_of(request)
-    owner = state.owner(bearer_token(request.scope["headers"]))
+    owner = key_owner(request.scope)
     earlier = b"[]"
     if body.previous_response_id is not None:
         earlier = _stored(state, owner, body.previous_response_id, "previous_response_id").messages
@@ -63,7 +63,7 @@ async def create_response(request: Request) -> Response:
 async def get_response(name: str, request: Request) -> Response:
     """A stored response."""
     state = state_of(request)
-    body = _stored(state, state.owner(bearer_token(request.scope["headers"])), name).body
+    body = _stored(state, key_owner(request.scope), name).body
     return Response(body, media_type="application/json")
 
 
@@ -71,7 +71,7 @@ async def get_response(name: str, request: Request) -> Response:
 async def delete_response(name: str, request: Request) -> dict[str, Any]:
     """Forget a stored response."""
     state = state_of(request)
-    owner = state.owner(bearer_token(request.scope["headers"]))
+    owner = key_owner(request.scope)
     _stored(state, owner, name)
     _store(state).remove(owner, name)
     return {"id": name, "object": "response.deleted", "deleted": True}

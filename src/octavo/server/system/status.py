@@ -1,4 +1,7 @@
-"""GET /health, /metrics and /version."""
+"""What says whether the server lives and serves, and /metrics and /version. The first need no key.
+
+What each says in every state stands in docs/how-to/serve.md.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,41 @@ from octavo.server.apis import Rules
 from octavo.server.state import ServerState, state_of
 
 router = APIRouter()
-rules = {"/health": Rules(keyed=False)}
+rules = {path: Rules(keyed=False) for path in ("/", "/health", "/live", "/ping", "/ready")}
+
+ALIVE = ("ok", "starting", "draining")
+"""States in which a restart would help nobody."""
 
 
+@router.get("/live")
+async def live(request: Request) -> Response:
+    """200 while the process should go on; 503 where its engine is dead or stuck."""
+    state = status(state_of(request))
+    return JSONResponse({"status": state}, 200 if state in ALIVE else 503)
+
+
+@router.get("/ready")
 @router.get("/health")
-async def health(request: Request) -> Response:
-    """200 while the engine makes progress; 503 while starting, draining, or stuck."""
-    status = _status(state_of(request))
-    return JSONResponse({"status": status}, 200 if status == "ok" else 503)
+@router.get("/ping")
+async def ready(request: Request) -> Response:
+    """200 while requests are served; 503 while starting, draining, or stuck."""
+    state = status(state_of(request))
+    return JSONResponse({"status": state}, 200 if state == "ok" else 503)
 
 
-def _status(state: ServerState) -> str:
-    if state.draining:
+@router.get("/")
+async def root() -> dict[str, str]:
+    """That there is something here, for load balancers that ask no other path."""
+    return {"name": "octavo", "api": "/v1"}
+
+
+def status(state: ServerState) -> str:
+    """ok, starting, draining or unhealthy."""
+    if state.engine is not None and not state.engine.healthy and not state.stopping:
+        return "unhealthy"
+    if state.draining or state.leaving:
         return "draining"
-    if state.engine is None:
-        return "starting"
-    return "ok" if state.engine.healthy else "unhealthy"
+    return "starting" if state.engine is None else "ok"
 
 
 @router.get("/metrics")

@@ -1,0 +1,156 @@
+"""What is asked of a request because it came over a network, before the app sees it.
+
+A page in somebody's browser can reach a server on the same machine, and send requests in the user's place. So
+a server that listens there alone takes no foreign Host (a name of the page's that was made to point here) and
+no foreign Origin. Programs send neither.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
+
+from octavo.server.apis import Paths
+from octavo.server.errors import ApiError
+from octavo.server.limits import plain
+from octavo.server.state import ServerState
+
+SIMPLE_TYPES = (b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
+"""Content types that any page may post anywhere, unasked."""
+NAMED = frozenset(
+    {b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRules:
+    """What is asked.
+
+    Attributes:
+        hosts: names that a request's Host may have beside addresses and localhost; None, or "*" in it: any.
+        root_path: what stands before every path where a proxy leaves it in; it is taken away.
+    """
+
+    hosts: frozenset[str] | None = None
+    root_path: str = ""
+
+
+class Edge:
+    """The app as the network sees it."""
+
+    def __init__(self, app: FastAPI, rules: EdgeRules) -> None:
+        self._app, self._rules = app, rules
+        self._state: ServerState = app.state.octavo
+        self._paths: Paths = app.state.paths
+        self._hosts = None if rules.hosts is None or "*" in rules.hosts else rules.hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        root, path = self._rules.root_path, scope["path"]
+        if root and (path == root or path.startswith(root + "/")):
+            scope = {**scope, "path": path[len(root) :] or "/"}
+        if self._state.draining:
+            send = closing(send)
+        try:
+            self._check(scope)
+        except ApiError as error:
+            self._state.metrics.count_http("other", "other", error.status)
+            await self._paths[plain(scope)["path"]].dialect.response(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        """
+        Raises:
+            ApiError: 400, two lengths; 403, a foreign Host or Origin; 415, a body that any page can send.
+        """
+        told = {name: value for name, value in scope["headers"] if name in NAMED}
+        check_framing(told, scope["http_version"])
+        asks = scope["method"] in ("GET", "HEAD")
+        if self._hosts is not None and not (asks and not self._paths[plain(scope)["path"]].rules.keyed):
+            check_host(told, self._hosts)
+            check_origin(told)
+        if not asks and told.get(b"content-type", b"").partition(b";")[0].strip().lower() in SIMPLE_TYPES:
+            raise ApiError(415, "send JSON: Content-Type: application/json", code="unsupported_media_type")
+
+
+def closing(send: Send) -> Send:
+    """A send whose responses are the last of their connection: the next request goes to another server."""
+
+    async def closed(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await send(message)
+
+    return closed
+
+
+def check_framing(told: dict[bytes, bytes], version: str) -> None:
+    """Refuse a request whose end two servers may see at different places.
+
+    Raises:
+        ApiError: 400; the connection closes.
+    """
+    if b"transfer-encoding" in told and (b"content-length" in told or version == "1.0"):
+        message = "Transfer-Encoding with Content-Length, or in HTTP/1.0: where the request ends is not clear"
+        raise ApiError(400, message, code="invalid_framing", headers={"connection": "close"})
+
+
+def check_host(told: dict[bytes, bytes], names: Iterable[str]) -> None:
+    """Refuse a name that is not this machine's. Addresses pass: no page can make one point elsewhere.
+
+    Raises:
+        ApiError: 403.
+    """
+    given = told.get(b"host")
+    if given is None:
+        return  # HTTP/1.0, which no browser speaks
+    host = hostname("//" + given.decode("latin-1"))
+    if host is not None and (is_local_name(host) or host in names or address_of(host) is not None):
+        return
+    message = f"this server is not {given[:100].decode('latin-1')!r}; allow a name with --allowed-hosts"
+    raise ApiError(403, message, "permission_error", code="host_not_allowed")
+
+
+def check_origin(told: dict[bytes, bytes]) -> None:
+    """Refuse what a page that is none of this machine's has asked for.
+
+    Raises:
+        ApiError: 403.
+    """
+    origin = told.get(b"origin")
+    if origin is None:
+        foreign = told.get(b"sec-fetch-site", b"").strip().lower() == b"cross-site"
+    else:
+        host = hostname(origin.decode("latin-1"))
+        address = None if host is None else address_of(host)
+        local = host is not None and (is_local_name(host) or (address is not None and address.is_loopback))
+        foreign = not local and origin.partition(b"//")[2] != told.get(b"host", b"")
+    if foreign:
+        message = "pages of other sites may not use this server"
+        raise ApiError(403, message, "permission_error", code="origin_not_allowed")
+
+
+def hostname(url: str) -> str | None:
+    """The host of an origin, in small letters; None: it has none."""
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        return None
+    return host.rstrip(".") if host else None
+
+
+def is_local_name(host: str) -> bool:
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is written as; None: it is a name."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
