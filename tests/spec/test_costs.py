@@ -23,6 +23,12 @@ def test_the_table_has_steps() -> None:
     assert table.seconds(Load(1, 8, 100)) == pytest.approx(1.9)
 
 
+def test_what_disturbed_a_measurement_is_not_believed() -> None:
+    table = CostTable({1: 1.0, 2: 7.0, 4: 1.3, 8: 9.0, 16: 2.0}, {1: 0.0, 2: 3.0, 3: 0.2})
+    assert table.seconds(Load(2, 1)) == pytest.approx(1.3)
+    assert table.seconds(Load(8, 2)) == pytest.approx(2.2)
+
+
 @pytest.mark.parametrize("factor", [0.8, 1.25, 2.0])
 def test_a_size_that_differs_is_learned(factor: float) -> None:
     table, draw = CostTable({1: 1.0, 8: 2.0}), random.Random(0)

@@ -130,6 +130,22 @@ def test_a_table_that_is_wrong_is_mended(rows: int) -> None:
     assert learned >= 0.97 * simulated(Some(0), "arithmetic", rows, (0.6, 0.6))
 
 
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_table_of_a_bad_moment_is_mended(rows: int) -> None:
+    """The table says that a first drafted token costs a whole step; steps say that it costs little."""
+    plain = CostTable(MACHINES["memory"]).seconds(Load(rows, rows))
+    auto = Auto(CostTable({rows: plain, rows + 1: 2 * plain, 256: 12 * plain}))
+    for _ in range(4):
+        simulated(auto, "memory", rows, (0.8, 0.8))
+    assert simulated(auto, "memory", rows, (0.8, 0.8)) >= 1.5 * simulated(Some(0), "memory", rows, (0.8, 0.8))
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.3])
+def test_finding_out_what_verifying_costs_takes_little_time(chance: float) -> None:
+    auto = simulated(Auto(CostTable(MACHINES["arithmetic"])), "arithmetic", 1, (chance, chance))
+    assert auto >= 0.99 * simulated(Some(0), "arithmetic", 1, (chance, chance))
+
+
 def settled(chance: float, support: int = 2) -> Auto:
     """A policy that has seen many drafts of this worth."""
     auto, draw = Auto(CostTable({1: 1.0, 2: 1.2, 3: 1.4, 256: 52.0})), random.Random(3)

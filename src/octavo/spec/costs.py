@@ -19,6 +19,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 192, 256)
 """Numbers of tokens and of sampled rows worth measuring at start: both sides of steps of tiles and heads."""
@@ -26,7 +27,7 @@ FAST = 8
 """Steps in which the drift follows."""
 SLOW = 64
 """Steps of one size in which its difference follows."""
-FORGOTTEN = 4096
+FORGOTTEN = 16384
 """Steps of other sizes after which half of a difference is forgotten: it may have been a bad moment."""
 OUTLIER, FIRST_OUTLIER = 0.3, 0.7
 """Logarithms: what a single step says beyond it is noise. The FAST first ones of a size may say more."""
@@ -116,11 +117,16 @@ class CostTable:
 
 
 class _Curve:
-    """A measured function of a count: straight between two points, and on from the last two."""
+    """A measured function of a count: straight between two points, and on from the last two.
+
+    What disturbs a measurement only ever adds to it, and more never takes less time: so each count takes at
+    most what any larger one took.
+    """
 
     def __init__(self, points: Mapping[int, float]) -> None:
         self._counts = sorted(points)
-        self._values = [points[count] for count in self._counts]
+        least = accumulate((points[count] for count in reversed(self._counts)), min)
+        self._values = list(least)[::-1]
 
     def __call__(self, count: int) -> float:
         counts, values = self._counts, self._values

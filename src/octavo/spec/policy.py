@@ -7,7 +7,8 @@
 The chances of all rows' drafted tokens are sorted; for every number of them the likeliest are taken, and the
 number with the best rate wins. All numbers are looked at because seconds have steps: one row more may cost
 nothing, and the next one the whole head. Where the best rate is not above that of plain decoding by more than
-may be chance, nothing is verified.
+may be chance, nothing is verified. But a table that was measured in a bad moment must not have the last
+word: a small share of the time is spent on verifying all the same, which measures what that costs now.
 
 Times decide, so two runs may choose differently. What is generated does not depend on it: a draft is kept
 only as far as plain decoding would have drawn it.
@@ -26,6 +27,8 @@ from octavo.spec.costs import CostTable, Load
 
 GAIN = 0.02
 """A gain below this share is not worth the risk of being wrong."""
+PROBED = 0.005
+"""Share of the time that may be lost by verifying what seems not to pay, to see whether that is so."""
 FAILED = 8
 """Drafts in a row of which none was worth verifying, after which a row is asked less often."""
 SELDOM = 8
@@ -115,6 +118,7 @@ class Auto:
         self.costs, self.draft_s = costs, draft_s
         self.acceptance = Acceptance()
         self._rows: dict[int, _Asked] = {}
+        self._to_lose = 0.0  # seconds
 
     def start(self, row: int, most: int) -> None:
         self._rows[row] = _Asked(most)
@@ -144,22 +148,31 @@ class Auto:
             self.acceptance.offered(row, draft)
             means, errors = self.acceptance.chances(row, draft.support, len(draft.tokens))
             chances += [(mean, -error, row) for mean, error in zip(means, errors, strict=True)]
-        counts = self._best(sorted(chances, reverse=True), positions, load)
+        chances.sort(reverse=True)
+        best, lost, at = self._best(chances, positions, load)
+        verified = {row for _, _, row in chances[:best]}
         for row in drafts:
-            self._note(self._rows[row], row in counts)
+            self._note(self._rows[row], row in verified)
+        if best == 0 and 0 < lost <= self._to_lose:  # not worth it, but what does it cost by now?
+            self._to_lose -= lost
+            best = at
+        counts: dict[int, int] = {}
+        for _, _, row in chances[:best]:
+            counts[row] = counts.get(row, 0) + 1
         return {row: drafts[row].first(count) for row, count in counts.items()}
 
     def _best(
         self, chances: Sequence[tuple[float, float, int]], positions: Mapping[int, int], load: Load
-    ) -> dict[int, int]:
-        """row -> how many of its draft's tokens make the best rate. Chances are the best first.
+    ) -> tuple[int, float, int]:
+        """(how many tokens make the best rate, seconds that the number which loses least loses, that number).
 
-        A row's own do not rise along its draft, so the best ones of all are the first ones of each. What is
-        expected of them is taken less its standard error. The errors of one row's tokens are of one kind, and
-        add up; those of several rows are independent.
+        Chances are the best first. A row's own do not rise along its draft, so the best ones of all are the
+        first ones of each. What is expected of them is taken less its standard error. The errors of one row's
+        tokens are of one kind, and add up; those of several rows are independent.
         """
         rate = load.sampled / self.costs.seconds(load)
         best, best_rate, pairs, tokens, variance = 0, rate, load.pairs, float(load.sampled), 0.0
+        least_lost, least_at = math.inf, 0
         lengths: dict[int, int] = {}
         errors: dict[int, float] = {}
         for count, (chance, error, row) in enumerate(chances, start=1):
@@ -172,13 +185,12 @@ class Auto:
             step = Load(load.tokens + count, load.sampled + count, pairs)
             seconds = self.costs.seconds(step) + self.draft_s * max(lengths.values())
             doubt = GAIN + self.costs.error(step) + self.costs.error(load)
-            sure = (tokens - math.sqrt(variance)) / seconds
-            if sure > max(best_rate, rate * (1 + doubt)):
-                best, best_rate = count, sure
-        counts: dict[int, int] = {}
-        for _, _, row in chances[:best]:
-            counts[row] = counts.get(row, 0) + 1
-        return counts
+            sure = tokens - math.sqrt(variance)
+            if sure / seconds > max(best_rate, rate * (1 + doubt)):
+                best, best_rate = count, sure / seconds
+            if (lost := seconds - sure / rate) < least_lost:
+                least_lost, least_at = lost, count
+        return best, least_lost, least_at
 
     def _note(self, state: _Asked, verified: bool) -> None:
         """A row whose drafts are worth nothing is asked less and less often."""
@@ -195,3 +207,4 @@ class Auto:
 
     def took(self, load: Load, seconds: float) -> None:
         self.costs.observe(load, seconds)
+        self._to_lose = min(self._to_lose + PROBED * seconds, SELDOM * seconds)
