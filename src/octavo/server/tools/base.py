@@ -14,6 +14,7 @@ So the pieces joined are the same wherever the stream was cut.
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ class ToolCall:
 
 Tools = Mapping[str, Mapping[str, Any]]
 """JSON schema of the parameters by the function's name."""
+
+PIECE = 4096
+"""Characters that are looked at together: blocks that end in them are cut off their beginning one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class Parsed:
 class ToolParser:
     """Follows one completion. feed() its text piece by piece, then finish().
 
+    What nothing is decided about is kept as pieces and looked at once, so the time grows as the text does.
+
     Args:
         tools: those that may be called; a call of another one is text.
         most: so many calls are reported, later ones dropped (parallel_tool_calls: false).
@@ -81,8 +87,10 @@ class ToolParser:
 
     def __init__(self, format: ToolFormat, tools: Tools, most: int | None = None) -> None:
         self._format, self._tools, self._most = format, tools, most
-        self._buffer = ""  # not decided yet: white space, part of a marker, or an open block
+        self._kept: list[str] = []  # looked at: the open block's text, or white space
+        self._buffer = ""  # behind it, not decided yet: part of a marker, or new text
         self._inside = ""  # the marker that began the open block
+        self._said: list[str] = []  # text to pass on
         self._wrote = False  # some text was passed on
         self._called = False  # the last thing was a call
         self.count = 0
@@ -90,33 +98,56 @@ class ToolParser:
     def feed(self, text: str) -> Parsed:
         """The next piece."""
         parsed = Parsed()
-        self._buffer += text
-        while self._step(parsed):
-            pass
-        return parsed
+        for at in range(0, len(text), PIECE):
+            self._buffer += text[at : at + PIECE]
+            if not self._inside and self._buffer.isspace():
+                self._keep(len(self._buffer))
+                continue
+            if not self._inside:
+                self._join()
+            while self._step(parsed):
+                pass
+        return self._ended(parsed)
 
     def finish(self) -> Parsed:
         """The text has ended."""
         parsed = Parsed()
+        self._join()
         if self._inside:
             if self._format.end is not None or not self._block(self._buffer, parsed):
-                self._text(self._inside_text(), parsed)
+                self._text(self._inside_text())
         else:
-            self._text("" if self._called and not self._buffer.strip() else self._buffer, parsed)
+            self._text("" if self._called and not self._buffer.strip() else self._buffer)
         self._buffer = self._inside = ""
+        return self._ended(parsed)
+
+    def _ended(self, parsed: Parsed) -> Parsed:
+        parsed.text, self._said = "".join(self._said), []
         return parsed
+
+    def _keep(self, size: int) -> None:
+        """Look no more at so much of the buffer's beginning."""
+        self._kept.append(self._buffer[:size])
+        self._buffer = self._buffer[size:]
+
+    def _join(self) -> None:
+        self._kept.append(self._buffer)
+        self._buffer = "".join(self._kept)
+        self._kept.clear()
 
     def _step(self, parsed: Parsed) -> bool:
         """Decide about the beginning of the buffer. False: more text is needed."""
         form = self._format
-        if self._inside:
-            at = -1 if form.end is None else self._buffer.find(form.end)  # a block is open: look for its end
+        if self._inside:  # a block is open: look for its end
+            at = -1 if form.end is None else self._buffer.find(form.end)
             if form.end is None or at < 0:
+                self._keep(max(0, len(self._buffer) - len(form.end or " ") + 1))
                 return False
-            block, rest = self._buffer[:at], self._buffer[at + len(form.end) :]
-            if not self._block(block, parsed):  # no call, so it was text with markers
-                self._buffer = block + form.end
-                self._text(self._inside_text(), parsed)
+            rest, self._buffer = self._buffer[at + len(form.end) :], self._buffer[:at]
+            self._join()
+            if not self._block(self._buffer, parsed):  # no call, so it was text with markers
+                self._buffer += form.end
+                self._text(self._inside_text())
             self._inside, self._buffer = "", rest
             return bool(rest)
         found = [(at, -len(mark), mark) for mark in form.start if (at := self._buffer.find(mark)) >= 0]
@@ -124,7 +155,7 @@ class ToolParser:
             at, _, mark = min(found)
             before = self._buffer[:at]
             if before.strip():
-                self._text(before.rstrip(), parsed)
+                self._text(before.rstrip())
                 before = before[len(before.rstrip()) :]
             self._space = before
             self._inside, self._buffer = mark, self._buffer[at + len(mark) :]
@@ -133,7 +164,7 @@ class ToolParser:
         passed = self._buffer[: len(self._buffer) - keep]
         self._buffer = self._buffer[len(passed) :]
         if passed:
-            self._text(passed, parsed)
+            self._text(passed)
         return False
 
     _space = ""
@@ -176,11 +207,12 @@ class ToolParser:
         self._called = True
         return True
 
-    def _text(self, text: str, parsed: Parsed) -> None:
+    def _text(self, text: str) -> None:
         if self._called and text:
             text = text.lstrip()
         if text:
-            parsed.text += "" if self._format.nothing_else else text
+            if not self._format.nothing_else:
+                self._said.append(text)
             self._wrote, self._called = True, False
 
 
@@ -189,11 +221,34 @@ def new_call_id() -> str:
     return secrets.token_hex(5)[:9]
 
 
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is larger than any number that a client could read")
+    return value
+
+
+DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+"""Reads no NaN and no Infinity, neither by name nor as 1e999: they could not be written as JSON again."""
+
+
 def loads(text: str) -> Any:
     """JSON, or None where it is none."""
     try:
-        return json.loads(text)
+        return DECODER.decode(text)
     except (ValueError, RecursionError):
+        return None
+
+
+def tool_call(name: str, arguments: Any) -> ToolCall | None:
+    """A call with these arguments, if they are an object that JSON can say."""
+    try:
+        return ToolCall(name, dumps(arguments)) if isinstance(arguments, dict) else None
+    except (ValueError, RecursionError):  # nested as deep as could be read, and not written
         return None
 
 
@@ -202,9 +257,7 @@ def call_of(value: Any, *argument_names: str) -> ToolCall | None:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
     arguments: Any = next((value[name] for name in argument_names if name in value), {})
-    if isinstance(arguments, str):
-        arguments = loads(arguments)
-    return ToolCall(value["name"], dumps(arguments)) if isinstance(arguments, dict) else None
+    return tool_call(value["name"], loads(arguments) if isinstance(arguments, str) else arguments)
 
 
 def all_or_none(calls: Sequence[ToolCall | None]) -> list[ToolCall] | None:
@@ -214,4 +267,4 @@ def all_or_none(calls: Sequence[ToolCall | None]) -> list[ToolCall] | None:
 
 
 def dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

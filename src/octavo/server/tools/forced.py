@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, call_of
+from octavo.server.tools.base import DECODER, ToolCall, ToolFormat, Tools, all_or_none, call_of
 
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
@@ -14,14 +13,13 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     at = 0
     while (begin := block.find("{", at)) >= 0:
         try:
-            item, at = _DECODER.raw_decode(block, begin)
+            item, at = DECODER.raw_decode(block, begin)
         except (ValueError, RecursionError):
             break
         calls.append(call_of(item, "arguments"))
     return all_or_none(calls)
 
 
-_DECODER = json.JSONDecoder()
 FORCED = ToolFormat("forced", ("[",), None, parse, (), only_first=True, keep_start=True, nothing_else=True)
 
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any
 
-from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, call_of
+from octavo.server.tools.base import DECODER, ToolCall, ToolFormat, Tools, all_or_none, call_of
 
 TAG = "<|python_tag|>"
+_JOINT = re.compile(r"\s*+;?+\s*+")
 
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
-    rest = block.removeprefix(TAG).strip()
+    text = block.removeprefix(TAG).strip()
     calls: list[ToolCall | None] = []
-    decoder = json.JSONDecoder()
-    while rest:
+    at = 0
+    while at < len(text):
         try:
             value: Any
-            value, end = decoder.raw_decode(rest)
+            value, at = DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
             return None
         calls.append(call_of(value, "parameters", "arguments"))
-        rest = rest[end:].lstrip().removeprefix(";").lstrip()
+        joint = _JOINT.match(text, at)
+        at = joint.end() if joint else at
     return all_or_none(calls)
 
 

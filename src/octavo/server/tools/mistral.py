@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
-from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, call_of, dumps, loads
+from octavo.server.tools.base import (
+    DECODER,
+    ToolCall,
+    ToolFormat,
+    Tools,
+    all_or_none,
+    call_of,
+    loads,
+    tool_call,
+)
 
 MARK = "[TOOL_CALLS]"
-_NAME = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w*\s*)?(?:\[ARGS\])?\s*(?=\{)")
+# No part gives back what it has taken: what follows it could not begin with it.
+_NAME = re.compile(r"\s*+([\w.-]++)\s*+(?:\[CALL_ID\]\w*+\s*+)?+(?:\[ARGS\])?+\s*+(?=\{)")
 
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
@@ -18,21 +27,22 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
         value = loads(text)
         items = value if isinstance(value, list) else []
         return all_or_none([call_of(item, "arguments", "parameters") for item in items])
-    return all_or_none([call for each in text.split(MARK) for call in _named(each)])
+    return all_or_none([call for each in text.split(MARK) for call in _named(each.strip())])
 
 
 def _named(text: str) -> list[ToolCall | None]:
     calls: list[ToolCall | None] = []
-    rest = text.strip()
-    while rest:
-        found = _NAME.match(rest)
+    at = 0
+    while at < len(text):
+        found = _NAME.match(text, at)
+        if found is None:
+            return [None]
         try:
             arguments: Any
-            arguments, end = json.JSONDecoder().raw_decode(rest, found.end() if found else 0)
+            arguments, at = DECODER.raw_decode(text, found.end())
         except (ValueError, RecursionError):
             return [None]
-        calls.append(ToolCall(found[1], dumps(arguments)) if found and isinstance(arguments, dict) else None)
-        rest = rest[end:].strip()
+        calls.append(tool_call(found[1], arguments))
     return calls or [None]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
-from octavo.server.tools.base import ToolCall, ToolFormat, Tools, dumps, loads
+from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, loads, tool_call
 
-_FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*)</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_FUNCTION = re.compile(r"\s*+<function=([^>\n]++)>(.*)</function>\s*", re.DOTALL)
+_BEGIN, _END = "<parameter=", "</parameter>"
+_KEY_END = re.compile(r"[>\n]")
 
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
@@ -17,10 +19,27 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
         return None
     name = found[1].strip()
     known = tools.get(name, {}).get("properties", {})
-    arguments = {
-        key.strip(): _value(text, known.get(key.strip())) for key, text in _PARAMETER.findall(found[2])
-    }
-    return [ToolCall(name, dumps(arguments))]
+    arguments = {key: _value(text, known.get(key)) for key, text in _parameters(found[2])}
+    return all_or_none([tool_call(name, arguments)])
+
+
+def _parameters(text: str) -> Iterator[tuple[str, str]]:
+    """(key, value) of each parameter; the text is read once, however many begin and do not end."""
+    at = 0
+    while (begin := text.find(_BEGIN, at)) >= 0:
+        begin += len(_BEGIN)
+        closed = _KEY_END.search(text, begin)
+        if closed is None:
+            return
+        if closed[0] == "\n" or closed.start() == begin:  # no key; nor has what begins before this place one
+            at = closed.end() if closed[0] == "\n" else begin
+            continue
+        end = text.find(_END, closed.end())
+        if end < 0:
+            return
+        value = text[closed.end() : end].removeprefix("\n").removesuffix("\n")
+        yield text[begin : closed.start()].strip(), value
+        at = end + len(_END)
 
 
 def _value(text: str, schema: Any) -> Any:

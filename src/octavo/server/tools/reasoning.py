@@ -71,12 +71,16 @@ class ReasoningSplitter:
         self._start, self._end = start, end
         self._open = open
         self._state = "before"
+        self._white: list[str] = []  # white space that may be dropped: looked at once, with what follows it
         self._buffer = ""
         self._fresh = True  # white space at the beginning of a part is dropped
 
     def feed(self, text: str) -> tuple[str, str]:
         """(more reasoning, more of the answer)."""
-        self._buffer += text
+        if text.isspace() and not self._buffer and self._state != "after":
+            self._white.append(text)
+            return "", ""
+        self._join(text)
         reasoning = ""
         if self._state == "before":
             begun = self._buffer.lstrip()
@@ -90,15 +94,22 @@ class ReasoningSplitter:
                 self._state, self._fresh = "after", False
         if self._state == "inside":
             reasoning = self._inside()
+        if self._buffer.isspace() and self._state != "after":
+            self._white, self._buffer = [self._buffer], ""
         return reasoning, self._take(len(self._buffer)) if self._state == "after" else ""
 
     def finish(self) -> tuple[str, str]:
         """The text has ended: what was held back."""
+        self._join("")
         if self._state == "inside" or (self._state == "before" and self._open):
             text, self._buffer = self._buffer.rstrip(), ""
             return text.lstrip() if self._fresh else text, ""
         text, self._buffer = self._buffer, ""
         return "", text
+
+    def _join(self, text: str) -> None:
+        self._buffer = "".join((*self._white, self._buffer, text))
+        self._white.clear()
 
     def _inside(self) -> str:
         at = self._buffer.find(self._end)
