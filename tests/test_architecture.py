@@ -37,6 +37,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "tokenizer",
         "pooling",
         "params",
+        "confined",
         "checks",
         "errors",
     )

@@ -28,7 +28,7 @@ from octavo.prompts import (
     output_processor,
     refuse_chat,
 )
-from octavo.structured import ConstraintCompiler, compiled
+from octavo.structured import ConstraintCompiler, GrammarStats, compiled
 from octavo.tokenizer.stop import prepared
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class AsyncLLM:
         self._check_continuation(request)
         params = request.params
         if params.needs_compiling:
-            request = compiled(request, await self._compiler.compile_async(params))
+            request = compiled(request, await self._compiler.compile_async(params, request.namespace.salt))
         if sum(map(len, params.stop)) > LONG_STOPS:  # what is made here is found by open()
             stops = await asyncio.to_thread(prepared, params.stop)
             assert stops, "kept until then"
@@ -191,6 +191,16 @@ class AsyncLLM:
     def template(self) -> str | None:
         """The chat template's source, or None."""
         return self.chat_template.source
+
+    @property
+    def template_is_plain(self) -> bool:
+        """Whether render_chat() takes no longer than a chat's length says; else it belongs on a thread."""
+        return self.chat_template.is_plain
+
+    @property
+    def grammars(self) -> GrammarStats:
+        """What became of the grammars that were to be compiled."""
+        return self._compiler.stats()
 
     def stats(self) -> EngineStats:
         """Counters since start and the state of now."""

@@ -136,7 +136,7 @@ def test_a_grammar_that_outlives_the_time_limit_is_a_503_and_holds_nobody(
             begun.set()
             assert go.wait(60)
 
-        monkeypatch.setattr(engine.compiler, "_grammar", hold)
+        monkeypatch.setattr(engine.compiler, "_tried", hold)
         async with running(engine, 0.05) as server:
             body = BODY | {"stream": False, "structured_outputs": {"regex": "a"}}
             request = asyncio.ensure_future(server.client.post(CHAT, json=body))

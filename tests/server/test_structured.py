@@ -125,3 +125,34 @@ def test_best_of_asks_for_all_and_returns_the_best(app: FastAPI, engine: FakeEng
     assert [choice["index"] for choice in answer["choices"]] == [0]
     assert answer["choices"][0]["logprobs"] is None
     assert answer["usage"]["completion_tokens"] == 6 + 7 + 7
+
+
+DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+TAG = {"begin": "<f>", "end": "</f>"}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"structural_tag": "true"},
+        {"json": {"minimum": 10**300}},
+        {"json": {"type": "string", "minLength": 10**300}},
+        {"structural_tag": {"structures": [TAG | {"schema": {"$ref": "//["}}], "triggers": ["<f>"]}},
+        {"structural_tag": {"structures": [TAG | {"schema": {"minimum": 10**300}}], "triggers": ["<f>"]}},
+        {"structural_tag": DEEP},
+        {"regex": "(?x)(a {1000}) {1000}"},
+        {"grammar": "start: /(a{1000}){1000}/"},
+        {"grammar": 'start: %json {"pattern": "(a{1000}){1000}"}'},
+        {"grammar": "root ::= " + "(" * 50_000},
+        {
+            "grammar": "root ::= r0\n"
+            + "".join(f"r{i} ::= r{i + 1}\n" for i in range(8_000))
+            + 'r8000 ::= "a"'
+        },
+    ],
+    ids=lambda wanted: str(wanted)[:60],
+)
+def test_what_cannot_be_compiled_is_the_senders_mistake(app: FastAPI, wanted: dict[str, Any]) -> None:
+    reply = post(app, CHAT[0], CHAT[1] | {"structured_outputs": wanted})
+    assert reply.status == 400, reply.body
+    assert reply.json()["error"]["param"] == "structured_outputs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,39 @@ def test_the_page_has_the_table_of_states() -> None:
     for name, (text, lives, serves) in STATES.items():
         if name != "serving":
             assert told[name] == (f"`{text}`", "200" if lives else "503", "200" if serves else "503")
+
+
+def _samples(app: FastAPI) -> dict[tuple[str, str], float]:
+    text = get(app, "/metrics").body.decode()
+    return {
+        (sample.name, sample.labels.get("result", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_compiler_that_gave_up_shows_and_comes_back(app: FastAPI, engine: FakeEngine) -> None:
+    """All else is served, so nobody should end the process for it."""
+    assert get(app, "/health").json() == {"status": "ok"}
+    assert _samples(app)["octavo_grammar_compiler_available", ""] == 1
+    engine.compiler._trials._failed = time.monotonic()
+    reply = get(app, "/health")
+    assert (reply.status, reply.json()) == (200, {"status": "ok", "grammars": "unavailable"})
+    assert _samples(app)["octavo_grammar_compiler_available", ""] == 0
+    refused = post(app, CHAT, BODY | {"structured_outputs": {"regex": "a"}})
+    assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+    engine.compiler._trials._failed = time.monotonic() - 3600
+    assert post(app, CHAT, BODY | {"structured_outputs": {"regex": "a"}}).status == 200
+    assert get(app, "/health").json() == {"status": "ok"}
+
+
+def test_metrics_count_grammars_by_what_became_of_them(app: FastAPI) -> None:
+    for wanted, status in (("a", 200), ("a", 200), ("b", 200), ("(", 400)):
+        assert post(app, CHAT, BODY | {"structured_outputs": {"regex": wanted}}).status == status
+    found = _samples(app)
+    counts = {result: found["octavo_grammars_total", result] for result in ("compiled", "invalid", "killed")}
+    assert counts == {"compiled": 2, "invalid": 1, "killed": 0}
+    assert found["octavo_num_grammars_compiling", ""] == found["octavo_num_grammars_waiting", ""] == 0
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize"])

@@ -491,7 +491,7 @@ def test_a_format_says_nothing_about_what_is_no_string(make: ConstraintCompiler)
 def test_grammars_are_kept_up_to_a_number_of_bytes(
     make: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler, "CACHED_BYTES", 2 * compiler._weight("regex:q"))
+    monkeypatch.setattr(compiler, "CACHED_BYTES", 2 * compiler._weight("\0regex:q"))
     first, second = compiled(make, regex="q"), compiled(make, regex="r")
     assert compiled(make, regex="q") is first
     compiled(make, regex="s")

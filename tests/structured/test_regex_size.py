@@ -30,7 +30,7 @@ from octavo.structured.regex_size import repeats
     ],
 )
 def test_counts(regex: str, expected: tuple[int, int]) -> None:
-    assert repeats(regex) == expected
+    assert repeats(regex)[:2] == expected
 
 
 @pytest.mark.parametrize("regex", ["(a{1000}){1000}", "((a{100}){100}){100}", "a{10000000}"])

@@ -20,7 +20,7 @@ from octavo.params import (
     RequestOutputKind,
     SamplingParams,
 )
-from octavo.structured import ConstraintCompiler
+from octavo.structured import ConstraintCompiler, GrammarStats
 from octavo.tokenizer.messages import plain_messages
 
 EOS = 256
@@ -130,6 +130,7 @@ class FakeEngine:
     rendered: list[dict[str, Any]] = field(default_factory=list)
     template: str | None = "fake"
     drafted: tuple[int, int] = (0, 0)  # accepted and rejected tokens of each request
+    template_is_plain: bool = True
     draining: bool = False
     shut: bool = False
     prepared: bool = False
@@ -167,6 +168,10 @@ class FakeEngine:
 
     def prepare(self) -> None:
         self.prepared = True
+
+    @property
+    def grammars(self) -> GrammarStats:
+        return self.compiler.stats()
 
     def stats(self) -> FakeStats:
         return self.counts

@@ -37,6 +37,25 @@ class ServedStats(Protocol):
     def drafts(self) -> DraftCounts: ...
 
 
+class ServedGrammars(Protocol):
+    """Counts of grammars since start, and the state of now (structured.GrammarStats)."""
+
+    @property
+    def available(self) -> bool: ...
+    @property
+    def done(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def killed(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+
+
 class ServedTokenizer(Protocol):
     """Text to ids and back (octavo.tokenizer.Tokenizer)."""
 
@@ -98,6 +117,16 @@ class ServedEngine(Protocol):
     @property
     def template(self) -> str | None:
         """The chat template's source: it tells which tool calls and reasoning the model writes."""
+        ...
+
+    @property
+    def template_is_plain(self) -> bool:
+        """Whether render_chat() takes no longer than a chat's length says; else it belongs on a thread."""
+        ...
+
+    @property
+    def grammars(self) -> ServedGrammars:
+        """What became of the grammars that were to be compiled."""
         ...
 
     @property

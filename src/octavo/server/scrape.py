@@ -11,10 +11,16 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 if TYPE_CHECKING:
-    from octavo.server.engine import ServedEngine
+    from octavo.server.engine import ServedEngine, ServedGrammars
 
 LABELS = ("model_name", "engine")
-OURS_ALONE = ("octavo_http", "octavo_request_cut", "octavo_startup_seconds")
+OURS_ALONE = (
+    "octavo_http",
+    "octavo_request_cut",
+    "octavo_startup_seconds",
+    "octavo_grammar",
+    "octavo_num_grammars",
+)
 
 
 class EngineCollector(Collector):
@@ -59,6 +65,7 @@ class EngineCollector(Collector):
             gauge = GaugeMetricFamily(f"octavo_{name}", text, labels=LABELS)
             gauge.add_metric(self.labels(), value)
             yield gauge
+        yield from self._grammars(self.engine.grammars)
         start = GaugeMetricFamily(
             "octavo_startup_seconds", "What each phase of the start took, and each capture since.",
             labels=(*LABELS, "phase"),
@@ -77,6 +84,25 @@ class EngineCollector(Collector):
         for place, count in enumerate(stats.drafts.accepted_at):
             places.add_metric((*self.labels(), str(place)), count)
         yield places
+
+    def _grammars(self, stats: ServedGrammars) -> Iterable[Metric]:
+        gauges = (
+            ("grammar_compiler_available", "1: grammars are compiled; 0: all new ones are refused.",
+             int(stats.available)),
+            ("num_grammars_compiling", "Grammars that are being compiled.", stats.running),
+            ("num_grammars_waiting", "Grammars that wait to be compiled.", stats.waiting),
+        )  # fmt: skip
+        for name, text, value in gauges:
+            gauge = GaugeMetricFamily(f"octavo_{name}", text, labels=LABELS)
+            gauge.add_metric(self.labels(), value)
+            yield gauge
+        counter = CounterMetricFamily(
+            "octavo_grammars", "Grammars by what became of them.", labels=(*LABELS, "result")
+        )
+        results = {"compiled": stats.done, "invalid": stats.failed, "killed": stats.killed}
+        for result, value in {**results, "overloaded": stats.refused}.items():
+            counter.add_metric((*self.labels(), result), value)
+        yield counter
 
 
 class WithAliases(Collector):

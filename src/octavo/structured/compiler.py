@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -10,18 +11,32 @@ from functools import cached_property, partial
 from importlib import import_module
 from typing import Protocol
 
+from octavo.confined import Confined, JobKilledError, UnavailableError
 from octavo.engine.request import EngineRequest
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling.constraints import ConstraintError
 from octavo.structured.bad_words import BadWords, Vocabulary
-from octavo.structured.compile_pool import CompilePool
-from octavo.structured.grammar import Grammar, GrammarVocabulary
+from octavo.structured.compile_pool import MAX_ABANDONED, CompilePool, GrammarStats, SlowError
+from octavo.structured.grammar import ORIGINALS, Grammar, GrammarVocabulary
 from octavo.structured.grammar_source import PARAM, cache_key, grammar_source
+from octavo.structured.trial import SETUP
 
 CACHED = 256
 CACHED_BYTES = 256 << 20
-"""Of all grammars that are kept, as _weight() estimates them."""
+"""Of all grammars that are kept, as the trial measured them, or _weight() estimates."""
+REFUSED = 1_024
+"""So many of the last refusals are remembered: who asks again is told again, for nothing."""
+
+QUICK_S, PATIENT_S = 0.25, 4.0
+"""Of a processor, for the first attempt at a grammar and for the second one: most take 5 to 60 ms."""
+TRIAL_BYTES = 512 << 20
+"""Of memory, for one attempt."""
+
+
+_TOO_MUCH = (
+    f"{PARAM} takes more than {PATIENT_S:g} s of a processor, or too much memory, to compile: simplify it"
+)
 
 
 class Tokens(Protocol):
@@ -41,13 +56,16 @@ class ConstraintCompiler:
 
     Compiling happens on the caller's thread (compile) or in small pools (compile_async), never on the
     engine's. Cached grammars wait for nobody; bad words have threads of their own; of the other grammars
-    the shorter goes first (see CompilePool).
+    the shorter goes first (see CompilePool). What compile_async() compiles has passed a trial under limits of
+    time and memory in a confined process, which starts with the first grammar (see trial.py).
     """
 
     def __init__(self, tokenizer: Tokens) -> None:
         self._tokenizer = tokenizer
-        self._cache: OrderedDict[str, Grammar] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[Grammar, int]] = OrderedDict()
         self._cached_bytes = 0
+        self._refused: OrderedDict[bytes, InvalidRequestError] = OrderedDict()
+        self._trials = Confined(SETUP, self._for_trials, TRIAL_BYTES)
         self._lock = threading.Lock()
         self._grammars = CompilePool("grammars", PARAM)
         self._words = CompilePool("bad_words", "bad_words")
@@ -67,63 +85,121 @@ class ConstraintCompiler:
         if params.bad_words:
             constraints.append(self._bad_words(params.bad_words))
         if (wanted := params.structured_outputs) is not None:
-            key = cache_key(wanted)
-            constraints.append(self._known(key) or self._grammar(wanted, key))
+            key = _key(wanted)
+            constraints.append(self._known(key) or self._keep(key, self._guarded(wanted), _weight(key)))
         return params.replace(constraints=tuple(constraints))
 
-    async def compile_async(self, params: SamplingParams) -> SamplingParams:
-        """The same without blocking the event loop.
+    async def compile_async(self, params: SamplingParams, owner: str | None = None) -> SamplingParams:
+        """The same without blocking the event loop, each grammar on trial before.
+
+        Args:
+            owner: whose request it is. Nobody can tell by the time what others have asked for: each has
+                grammars of his own.
 
         Raises:
             InvalidRequestError, UnsupportedError: as compile(), or it takes too long.
-            OverloadedError: too much is being compiled already. ShuttingDownError: after close().
+            OverloadedError: too much is being compiled already, or no process can be started for trials.
+            ShuttingDownError: after close().
         """
         if not params.needs_compiling:
             return params
         constraints: list[BadWords | Grammar] = []
+        salt = owner or ""
+        owner = salt.partition("/")[
+            0
+        ]  # a server's salts begin with whose key it was; the rest is the caller's
         if words := params.bad_words:
             size = sum(map(len, words))
-            constraints.append(await self._words.run(size, partial(self._bad_words, words)))
+            constraints.append(await self._words.run(size, partial(self._bad_words, words), owner=owner))
         if (wanted := params.structured_outputs) is not None:
-            key = cache_key(wanted)
+            key = _key(wanted, salt)
             known = self._known(key)
-            make = partial(self._grammar, wanted, key)
-            constraints.append(known or await self._grammars.run(len(key), make))
+            quick, patient = (partial(self._tried, wanted, key, cpu_s) for cpu_s in (QUICK_S, PATIENT_S))
+            constraints.append(known or await self._grammars.run(len(key), quick, patient, owner))
         return params.replace(constraints=tuple(constraints))
+
+    def stats(self) -> GrammarStats:
+        """Of the grammars that compile_async() was asked for."""
+        stats = self._grammars.stats()
+        stuck = stats.abandoned >= MAX_ABANDONED
+        return replace(stats, available=self._trials.available and not stuck)
 
     def close(self) -> None:
         """End what compile_async() waits for with ShuttingDownError, and take nothing new there."""
         self._grammars.close()
         self._words.close()
+        self._trials.close()
 
     def _bad_words(self, words: Sequence[str]) -> BadWords:
         return BadWords(words, self._vocabulary)
 
     def _known(self, key: str) -> Grammar | None:
+        """The grammar, if it was compiled before.
+
+        Raises:
+            InvalidRequestError: it was refused before.
+        """
         with self._lock:
             if (known := self._cache.get(key)) is not None:
                 self._cache.move_to_end(key)
-            return known
+                return known[0]
+            refused = self._refused.get(_digest(key)) if self._refused else None
+        if refused is not None:
+            raise type(refused)(str(refused), refused.param)
+        return None
 
-    def _grammar(self, wanted: StructuredOutputsParams, key: str) -> Grammar:
+    def _tried(self, wanted: StructuredOutputsParams, key: str, cpu_s: float) -> Grammar:
+        """A grammar that passes its trial, compiled.
+
+        Raises:
+            SlowError: the trial took more than cpu_s of a processor, or too much memory.
+        """
         if (known := self._known(key)) is not None:  # made while this one waited
             return known
-        made = self._guarded(lambda: Grammar(grammar_source(wanted), self._grammar_vocabulary, PARAM))
+        vocabulary = self._grammar_vocabulary  # whose own mistakes are told first
+        job = {"kind": wanted.kind, "value": getattr(wanted, wanted.kind)}
+        try:
+            tried = self._trials.run(job, cpu_s)
+            made = Grammar(tried["source"], vocabulary, PARAM)
+        except JobKilledError:
+            if cpu_s == PATIENT_S:
+                self._refuse(key, InvalidRequestError(_TOO_MUCH, PARAM))
+            raise SlowError from None
+        except UnavailableError:
+            raise OverloadedError("no grammars are compiled at the moment; try again later") from None
+        except InvalidRequestError as error:
+            self._refuse(key, error)
+            raise
+        return self._keep(key, made, max(_weight(key), tried["bytes"] * ORIGINALS))
+
+    def _refuse(self, key: str, error: InvalidRequestError) -> None:
+        with self._lock:
+            self._refused[_digest(key)] = error.with_traceback(None)
+            if len(self._refused) > REFUSED:
+                self._refused.popitem(last=False)
+
+    def _keep(self, key: str, made: Grammar, weight: int) -> Grammar:
         with self._lock:
             if key not in self._cache:
-                self._cache[key] = made
-                self._cached_bytes += _weight(key)
+                self._cache[key] = made, weight
+                self._cached_bytes += weight
             while len(self._cache) > CACHED or self._cached_bytes > CACHED_BYTES:
-                gone, _ = self._cache.popitem(last=False)
-                self._cached_bytes -= _weight(gone)
+                _, (_, gone) = self._cache.popitem(last=False)
+                self._cached_bytes -= gone
         return made
 
-    @staticmethod
-    def _guarded(make: Callable[[], Grammar]) -> Grammar:
+    def _guarded(self, wanted: StructuredOutputsParams) -> Grammar:
         try:
-            return make()
+            return Grammar(grammar_source(wanted), self._grammar_vocabulary, PARAM)
         except RecursionError:
             raise InvalidRequestError("structured_outputs is nested too deeply", PARAM) from None
+
+    def _for_trials(self) -> dict[str, object]:
+        """What trial.prepare() takes."""
+        t = self._tokenizer
+        tokens = [t.token_bytes(i).decode("latin-1") for i in range(t.vocab_size)]
+        special = [i for i in range(t.vocab_size) if t.is_special(i) or i in t.stop_token_ids]
+        return {"tokens": tokens, "special": special, "ends": list(t.stop_token_ids)}
 
     @cached_property
     def _tokens(self) -> Sequence[bytes]:
@@ -181,6 +257,14 @@ class ConstraintCompiler:
 def _weight(key: str) -> int:
     """Bytes that a grammar takes, about: large schemas took up to 400 for each character of their text."""
     return 100_000 + 400 * len(key)
+
+
+def _key(wanted: StructuredOutputsParams, salt: str = "") -> str:
+    return f"{salt}\0{cache_key(wanted)}"
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", errors="surrogatepass")).digest()
 
 
 def compiled(request: EngineRequest, params: SamplingParams) -> EngineRequest:

@@ -26,6 +26,10 @@ ORIGINALS = 2
 KNOWN_TEXTS, KNOWN_BYTES = 4096, 64
 """Of so many of grammars' short texts the spelling in tokens is remembered: a few MB."""
 
+MASK_S, CREDIT_S = 0.002, 0.5
+"""Seconds that a grammar's rows are given for each token, and how much of that they can save up. A mask takes
+some 50 microseconds; the limits below let a hostile one take 15 ms, and every other row of the step waits."""
+
 # Units are llguidance's: 50 and 14 units of lexer fuel, or 20 Earley items, take about a microsecond.
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 5_000_000,
@@ -130,21 +134,35 @@ class _Wrapped:
         return max(map(len, self._by_bytes), default=1)
 
 
+class Allowance:
+    """Time that a grammar may still take, for all of its rows together, whichever requests they are of."""
+
+    def __init__(self) -> None:
+        self.left_s = CREDIT_S
+
+    def spend(self, seconds: float) -> None:
+        """A token of a row took so long."""
+        self.left_s = min(CREDIT_S, self.left_s + MASK_S - seconds)
+
+
 class Grammar:
     """A compiled grammar: a constraint (see sampling.constraints.Constraint).
 
     Args:
         source: in llguidance's format (grammar_source.py makes it).
         param: which field of the request to name when it is wrong.
+        originals: threads that may work on its masks at once.
 
     Raises:
         InvalidRequestError: it does not parse, exceeds the limits, or allows nothing at all.
     """
 
-    def __init__(self, source: str, vocabulary: GrammarVocabulary, param: str) -> None:
+    def __init__(
+        self, source: str, vocabulary: GrammarVocabulary, param: str, originals: int = ORIGINALS
+    ) -> None:
         import llguidance
 
-        self._vocabulary = vocabulary
+        self._vocabulary, self._allowance = vocabulary, Allowance()
 
         def original() -> Any:
             return llguidance.LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=vocabulary.limits)
@@ -155,9 +173,10 @@ class Grammar:
             raise InvalidRequestError(f"{param}: {_said(problem)}", param)
         # Copies of a matcher share what they have learned, and a lock on it: several originals, given out in
         # turn, let several threads work.
-        others = [original() for _ in range(ORIGINALS - 1)]
+        others = [original() for _ in range(originals - 1)]
         self._originals = itertools.cycle(enumerate([first, *others]))
-        # The first mask tells whether anything may come, and builds what later masks share.
+        # The first mask tells whether anything may come, and builds what later masks share. Its time is the
+        # compiling's, not the rows'.
         mask = full_mask(1, vocabulary.tokenizer.vocab_size)[0]
         try:
             self.start(()).restrict(mask)
@@ -165,10 +184,11 @@ class Grammar:
             raise InvalidRequestError(f"{param}: {error}", param) from None
         if not mask.any():
             raise InvalidRequestError(f"{param} allows no answer at all", param)
+        self._allowance.left_s = CREDIT_S
 
     def start(self, output: Sequence[int]) -> GrammarMatcher:
         original, prototype = next(self._originals)
-        matcher = GrammarMatcher(prototype.deep_copy(), self._vocabulary, original)
+        matcher = GrammarMatcher(prototype.deep_copy(), self._vocabulary, original, self._allowance)
         if output:
             matcher.append(output)
         return matcher
@@ -179,11 +199,14 @@ class GrammarMatcher(BatchedMatcher):
 
     Attributes:
         original: matchers of equal numbers may share a lock.
+        allowance: its grammar's; who works on it spends of it.
     """
 
-    def __init__(self, matcher: Any, vocabulary: GrammarVocabulary, original: int) -> None:
+    def __init__(
+        self, matcher: Any, vocabulary: GrammarVocabulary, original: int, allowance: Allowance
+    ) -> None:
         self._matcher, self._vocabulary = matcher, vocabulary
-        self.original = original
+        self.original, self.allowance = original, allowance
         self._size: int = vocabulary.tokenizer.vocab_size
         self._own = np.zeros(-(-self._size // 32), np.uint32)
 
@@ -198,24 +221,28 @@ class GrammarMatcher(BatchedMatcher):
         return len(self._own)
 
     def restrict(self, mask: U32, ahead: Sequence[int] = ()) -> None:
+        began = time.perf_counter()
         taken = self._matcher.try_consume_tokens(list(ahead)) if ahead else 0
         if taken == len(ahead):
             self._matcher.unsafe_compute_mask_ptr(self._own.ctypes.data, self._own.nbytes)
             _clear(mask, self._own)
         if taken:
             self._matcher.rollback(taken)
+        self.allowance.spend(time.perf_counter() - began)
         self.check()
 
     def masks(self, threads: int) -> GrammarMasks:
         return GrammarMasks(threads)
 
     def fill(self, mask: U32, pointer: int) -> None:
+        began = time.perf_counter()
         if len(mask) == len(self._own):
             self._matcher.unsafe_compute_mask_ptr(pointer, self._own.nbytes)
         else:
             self._matcher.unsafe_compute_mask_ptr(self._own.ctypes.data, self._own.nbytes)
             mask.fill(ALL)
             _clear(mask, self._own)
+        self.allowance.spend(time.perf_counter() - began)
         self.check()
 
     def allows(self, token_id: int) -> bool:
@@ -232,21 +259,29 @@ class GrammarMatcher(BatchedMatcher):
         return not forced or forced[0] == token_id
 
     def take(self, token_id: int) -> bool:
+        if self.allowance.left_s < 0:
+            return False  # the mask that is asked for instead says why
+        began = time.perf_counter()
         if taken := self.allows(token_id):
             self._matcher.consume_token(token_id)
+        self.allowance.spend(time.perf_counter() - began)
         return taken
 
     def check(self) -> None:
         """Raise ConstraintError if the last mask means nothing."""
         if self._matcher.is_error():
             raise ConstraintError(f"{GRAMMAR_FAILED}: {_said(self._matcher.get_error())}")
+        if self.allowance.left_s < 0:
+            raise ConstraintError(
+                f"{GRAMMAR_FAILED}: working out what may come next takes too long: simplify it"
+            )
 
     def append(self, token_ids: Sequence[int]) -> None:
         # A token that the grammar forbids leaves an error, which the next restrict() reports.
         self._matcher.consume_tokens(list(token_ids))
 
     def fork(self) -> GrammarMatcher:
-        return GrammarMatcher(self._matcher.deep_copy(), self._vocabulary, self.original)
+        return GrammarMatcher(self._matcher.deep_copy(), self._vocabulary, self.original, self.allowance)
 
 
 class GrammarMasks:
@@ -259,6 +294,7 @@ class GrammarMasks:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._executor: Any = None  # its threads start with its first use
+        self._singly = False  # the last call was slow: in this one each row's time is taken by itself
 
     def fill(self, matchers: Mapping[int, GrammarMatcher], mask: U32, alone_s: float) -> dict[int, str]:
         words = next(iter(matchers.values())).words
@@ -280,12 +316,16 @@ class GrammarMasks:
     def _compute(self, matchers: Mapping[int, GrammarMatcher], masks: U32, alone_s: float) -> None:
         left = dict(matchers)
         size, pointer = 4 * masks.shape[1], masks.ctypes.data
-        enough = time.perf_counter() + alone_s
+        now = time.perf_counter()
+        enough = now + alone_s
         for row, matcher in matchers.items():
-            if self._threads > 1 and len(left) > 1 and time.perf_counter() > enough:
+            if self._threads > 1 and len(left) > 1 and now > enough and not self._singly:
                 break
             matcher.inner.unsafe_compute_mask_ptr(pointer + row * size, size)
+            began, now = now, time.perf_counter()
+            matcher.allowance.spend(now - began)
             del left[row]
+        self._singly = False
         if not left:
             return
         if self._executor is None:
@@ -296,6 +336,8 @@ class GrammarMasks:
         order = sorted(left, key=lambda row: left[row].original)
         pairs = [(left[row].inner, row) for row in order]
         self._executor.unsafe_compute_mask_ptr(pairs, pointer, size, len(masks))
+        # Together they do not tell whose time it was, and nobody pays for his neighbour.
+        self._singly = time.perf_counter() - now > MASK_S * len(pairs)
 
 
 def _clear(mask: U32, allowed: U32) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from octavo.errors import InvalidRequestError
 from octavo.params import StructuredOutputsParams
-from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, repeats
+from octavo.structured.gbnf import as_lark
+from octavo.structured.lark import Regex, scan, with_schemas
+from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, MAX_WRITTEN, repeats
 from octavo.structured.schema import normalize
 
 MAX_CHARS = 200_000
 MAX_REGEX_CHARS = 10_000
 MAX_CHOICES = 2_000
 PARAM = "structured_outputs"
+
+Expression = tuple[str, str, str]
+"""(a regular expression, its flags, where it stands)"""
 
 # White space between JSON's parts: one space, or a line break with an indentation. Without a bound a
 # model at high temperature may never come to the next part.
@@ -41,11 +46,26 @@ def cache_key(wanted: StructuredOutputsParams) -> str:
 
 
 def grammar_source(wanted: StructuredOutputsParams) -> str:
-    """The grammar as llguidance reads it.
+    """The grammar as llguidance reads it, every regular expression in it looked at.
 
     Raises:
         InvalidRequestError: malformed. UnsupportedError: a JSON schema keyword that is not supported.
     """
+    kind = wanted.kind
+    try:
+        source = _source(wanted)
+        _check(_expressions(json.loads(source)["grammars"]))
+    except InvalidRequestError as error:
+        said = str(error)
+        raise type(error)(said if said.startswith(PARAM) else f"{PARAM}.{kind}: {said}", PARAM) from None
+    except RecursionError:
+        raise _wrong(f"{PARAM}.{kind} is nested too deeply") from None
+    except Exception as error:  # numbers of hundreds of digits; readers raise whatever they come upon
+        raise _wrong(f"{PARAM}.{kind}: {' '.join(str(error).split())[:200]}") from None
+    return source
+
+
+def _source(wanted: StructuredOutputsParams) -> str:
     match wanted.kind:
         case "json":
             return from_schema(_object(wanted.json, "json"))
@@ -65,39 +85,61 @@ def from_schema(schema: Any) -> str:
     """A JSON schema's grammar."""
     import llguidance
 
-    _check_patterns(schema)
-    try:
-        source: str = llguidance.LLMatcher.grammar_from_json_schema(normalize(schema), overrides=JSON_OPTIONS)
-    except InvalidRequestError as error:
-        raise type(error)(f"structured_outputs.json: {error}", PARAM) from None
-    except ValueError as error:  # what it cannot read, such as numbers of hundreds of digits
-        raise _wrong(f"structured_outputs.json: {' '.join(str(error).split())[:200]}") from None
+    source: str = llguidance.LLMatcher.grammar_from_json_schema(_normal(schema), overrides=JSON_OPTIONS)
     return source
 
 
-def _check_patterns(schema: Any) -> None:
-    """Refuse patterns that repeat too much, wherever they stand."""
-    if isinstance(schema, Mapping):
-        if isinstance(pattern := schema.get("pattern"), str):
-            _check_repeats(pattern, "json: pattern")
-        for name in schema.get("patternProperties", ()):
-            _check_repeats(str(name), "json: patternProperties")
-        for value in schema.values():
-            _check_patterns(value)
-    elif isinstance(schema, list):
-        for value in schema:
-            _check_patterns(value)
+def _normal(schema: Any) -> Any:
+    """normalize() with its patterns looked at before: it holds values against them, which compiles them."""
+    _check(_patterns(schema))
+    return normalize(schema)
 
 
-def _check_repeats(regex: str, where: str) -> None:
-    single, nested = repeats(regex)
-    if single > MAX_COUNT:
-        raise _wrong(f"structured_outputs.{where}: repeats {single} times; at most {MAX_COUNT} are taken")
-    if nested > MAX_REPEATS:
-        raise _wrong(
-            f"structured_outputs.{where}: repetitions inside each other multiply to {nested}; "
-            f"at most {MAX_REPEATS} are taken"
-        )
+def _check(expressions: Iterable[Expression]) -> None:
+    """Refuse expressions that repeat too much, each by itself or all together."""
+    written = 0
+    for regex, flags, where in expressions:
+        found = repeats(regex, flags)
+        written += found.written
+        if found.single > MAX_COUNT:
+            raise _wrong(f"{where} repeats {found.single} times; at most {MAX_COUNT} are taken")
+        if found.nested > MAX_REPEATS:
+            raise _wrong(
+                f"{where}: repetitions inside each other multiply to {found.nested}; "
+                f"at most {MAX_REPEATS} are taken"
+            )
+        if written > MAX_WRITTEN:
+            raise _wrong(
+                f"{where}: all repetitions written out have {written} characters; at most "
+                f"{MAX_WRITTEN} are taken"
+            )
+
+
+def _expressions(grammars: Iterable[Mapping[str, Any]]) -> Iterator[Expression]:
+    """Each expression in llguidance's own format."""
+    for grammar in grammars:
+        if (schema := grammar.get("json_schema")) is not None:
+            yield from _patterns(schema)
+        for found in scan(grammar.get("lark_grammar") or ""):
+            if isinstance(found, Regex):
+                yield found.text, found.flags, "regex"
+            else:
+                yield from _patterns(found.value)
+
+
+def _patterns(schema: Any) -> Iterator[Expression]:
+    open_parts = [schema]
+    while open_parts:  # no recursion: a client chooses the depth
+        part = open_parts.pop()
+        if isinstance(part, list):
+            open_parts.extend(part)
+        elif isinstance(part, Mapping):
+            for name, value in part.items():
+                if name in ("pattern", "whitespace_pattern") and isinstance(value, str):
+                    yield value, "", name
+                elif name == "patternProperties" and isinstance(value, Mapping):
+                    yield from ((str(pattern), "", name) for pattern in value)
+                open_parts.append(value)
 
 
 def _regex(regex: Any) -> str:
@@ -105,37 +147,42 @@ def _regex(regex: Any) -> str:
 
     if not isinstance(regex, str):
         raise _wrong("structured_outputs.regex must be a string")
-    _check_repeats(regex, "regex")
     source: str = llguidance.LLMatcher.grammar_from_regex(regex)
     return source
 
 
 def _choice(choice: Any) -> str:
-    import llguidance
-
     ok = isinstance(choice, (list, tuple)) and 0 < len(choice) <= MAX_CHOICES
     if not ok or not all(isinstance(text, str) and text for text in choice):
         raise _wrong(f"structured_outputs.choice must be a list of 1 to {MAX_CHOICES} non-empty strings")
-    source: str = llguidance.LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choice)))
-    return source
+    return _lark("start: " + " | ".join(map(json.dumps, choice)))
 
 
 def _grammar(grammar: Any) -> str:
-    import llguidance
-
     if not isinstance(grammar, str) or not grammar.strip():
         raise _wrong("structured_outputs.grammar must be Lark or GBNF text")
-    try:
-        source: str = llguidance.grammar_from("grammar", grammar)
-    except Exception as error:  # its GBNF reader raises whatever it comes upon
-        raise _wrong(f"structured_outputs.grammar: {' '.join(str(error).split())[:200]}") from None
-    return source
+    return _lark(with_schemas(as_lark(grammar), _embedded))
+
+
+def _lark(text: str) -> str:
+    """Lark text in llguidance's own format, which text that begins with a brace would be taken for itself."""
+    return json.dumps({"grammars": [{"lark_grammar": text}]})
+
+
+def _embedded(schema: Any) -> Any:
+    """What follows %json: refused or followed as elsewhere; its x-guidance is llguidance's own."""
+    if not isinstance(schema, Mapping) or "x-guidance" not in schema:
+        return _normal(schema)
+    normal = _normal({name: value for name, value in schema.items() if name != "x-guidance"})
+    return {**normal, "x-guidance": schema["x-guidance"]} if isinstance(normal, dict) else normal
 
 
 def _structural_tag(tag: Any) -> str:
     """Free text in which a trigger opens a part whose content follows a schema."""
     import llguidance
 
+    if not isinstance(tag, Mapping):
+        raise _wrong("structured_outputs.structural_tag must be an object")
     structures, triggers = tag.get("structures"), tag.get("triggers")
     if not (isinstance(structures, list) and isinstance(triggers, list) and structures and triggers):
         raise _wrong("structural_tag needs lists of structures and triggers, none of them empty")
@@ -150,21 +197,18 @@ def _structural_tag(tag: Any) -> str:
         trigger = next((t for t in triggers if isinstance(t, str) and t and begin.startswith(t)), None)
         if trigger is None:
             raise _wrong(f"structural_tag: {begin[:60]!r} begins with no trigger")
-        normal = normalize(schema)
+        normal = _normal(schema)
         if isinstance(normal, dict):
             normal = {**normal, "x-guidance": JSON_OPTIONS}
         tags.append(llguidance.StructTag(trigger=trigger, begin=begin, grammar=json.dumps(normal), end=end))
-    source: str = llguidance.LLMatcher.grammar_from_lark(
-        llguidance.StructTag.to_grammar(tags, assume_special=False)
-    )
-    return source
+    return _lark(llguidance.StructTag.to_grammar(tags, assume_special=False))
 
 
 def _object(value: Any, name: str) -> Any:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _wrong(f"structured_outputs.{name} is not JSON: {error}") from None
     if not isinstance(value, (Mapping, bool)):
         raise _wrong(f"structured_outputs.{name} must be an object")

@@ -1,44 +1,77 @@
 """How large a regular expression is once its counted repetitions are written out.
 
 (a{1000}){1000} is twelve characters and a million states: compiling it takes minutes that no limit of
-the grammar library bounds. So nested counts are multiplied here, before anything is compiled.
+the grammar library bounds. So nested counts are multiplied and those in a row are added up, before anything
+is compiled. What is written otherwise but means the same counts the same: a{ 1000 }, and (?x)a {1000}.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 MAX_REPEATS = 20_000
 """Product of counted repetitions that stand inside each other."""
 MAX_COUNT = 100_000
 """Of a repetition that holds no other."""
+MAX_WRITTEN = 200_000
+"""Characters, classes and groups of all counted repetitions of a grammar, each as often as it is repeated."""
 
-_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]?|\{(\d*)(?:,(\d*))?\}|.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\.|\[(?:\\.|[^\]\\])*+\]?|\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}|\s++|\#[^\n]*+|.", re.DOTALL
+)
+_VERBOSE = re.compile(r"\(\?[a-z]*x")
+"""Where a flag x may be, white space and comments mean nothing: a count behind them is of what was before."""
 
 
-def repeats(regex: str) -> tuple[int, int]:
-    """(the largest count by itself, the largest product of counts inside each other); 1: there is none."""
-    groups = [1]  # per open group: the largest product in it so far
-    last, single, nested = 1, 1, 1  # last: of the last atom
+class Repeats(NamedTuple):
+    """Of one expression; 1 and 0: nothing is counted in it.
+
+    Attributes:
+        single: the largest count of a repetition that holds none. nested: the largest product of counts
+            inside each other. written: MAX_WRITTEN's sum.
+    """
+
+    single: int
+    nested: int
+    written: int
+
+
+def repeats(regex: str, flags: str = "") -> Repeats:
+    """What is counted in an expression; one pass over its text.
+
+    Args:
+        flags: that stand outside of it, as in Lark's /.../x.
+    """
+    verbose = "x" in flags or _VERBOSE.search(regex) is not None
+    groups = [(1, 0)]  # per open group: the largest product in it so far, and its size written out
+    last, size = 1, 0  # of the last atom
+    single, nested, written = 1, 1, 0
     for token in _TOKEN.finditer(regex):
         text = token[0]
         if text == "(":
-            groups.append(1)
-            last = 1
+            groups.append((1, 0))
+            last, size = 1, 0
         elif text == ")" and len(groups) > 1:
-            last = groups.pop()
-            groups[-1] = max(groups[-1], last)
+            last, size = groups.pop()
+            groups[-1] = (max(groups[-1][0], last), groups[-1][1] + size)
         elif token[1] is not None and (token[1] or token[2]):
             count = max(_count(token[1]), _count(token[2]))
             if last > 1:
                 nested = max(nested, last * count)
             else:
                 single = max(single, count)
-            last *= count
-            groups[-1] = max(groups[-1], last)
+            more = max(size, 1) * (count - 1)
+            last, size = last * count, size + more
+            written += more
+            groups[-1] = (max(groups[-1][0], last), groups[-1][1] + more)
+        elif verbose and (text.isspace() or text[0] == "#"):
+            continue
         elif text not in "*+?":  # these repeat what they follow, without a count
-            last = 1
-    return single, nested
+            last, size = 1, 1
+            blank = text.isspace() or text[0] == "#"
+            groups[-1] = (groups[-1][0], groups[-1][1] + (len(text) if blank else 1))
+    return Repeats(single, nested, written)
 
 
 def _count(text: str | None) -> int:

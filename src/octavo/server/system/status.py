@@ -32,8 +32,12 @@ async def live(request: Request) -> Response:
 @router.get("/ping")
 async def ready(request: Request) -> Response:
     """200 while requests are served; 503 while starting, draining, or stuck."""
-    state = status(state_of(request))
-    return JSONResponse({"status": state}, 200 if state == "ok" else 503)
+    server = state_of(request)
+    state = status(server)
+    content = {"status": state}
+    if server.engine is not None and not server.engine.grammars.available:
+        content["grammars"] = "unavailable"  # no reason to end a server that answers all else
+    return JSONResponse(content, 200 if state == "ok" else 503)
 
 
 @router.get("/")

@@ -20,7 +20,8 @@ MAX_SIZE = 2**32 - 1
 def check_number(keyword: str, value: Any) -> None:
     """Raise unless the keyword's value is a number it can be, and one that can be followed."""
     size = keyword.startswith(("min", "max")) and keyword not in ("minimum", "maximum")
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool)
+    ok = ok and (isinstance(value, int) or math.isfinite(value))  # a float could not hold every int
     if not ok or (size and (value < 0 or value != int(value))) or (keyword == "multipleOf" and value <= 0):
         wanted = "a whole number from 0" if size else "above 0" if keyword == "multipleOf" else "a number"
         raise InvalidRequestError(f"{keyword} must be {wanted}, not {repr(value)[:40]}", PARAM)

@@ -1,0 +1,86 @@
+"""Grammars on trial: what runs in the confined process before the server compiles one itself.
+
+A grammar's text is made there (schemas written out, GBNF read), compiled, and followed for some tokens. What
+comes through within its limits does not take the server longer: it compiles the same text with the same
+vocabulary. Only the spelling of forced texts differs, which costs either side no more than the text's length.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import InvalidRequestError
+from octavo.params import StructuredOutputsParams
+from octavo.sampling.constraints import ConstraintError, full_mask
+from octavo.sampling.logits import allowed
+from octavo.structured.grammar import Grammar, GrammarVocabulary
+from octavo.structured.grammar_source import PARAM, grammar_source
+
+SETUP = "octavo.structured.trial:prepare"
+STEPS = 32
+STEP_S = 0.008
+"""Of a processor, for each token on average: four times what a row is given for each (grammar.MASK_S), as on
+the way states are built that are built once."""
+
+_ENOUGH_S = 1e6
+"""What a row is given goes by the clock of the wall; here the processor's counts."""
+
+
+def prepare(given: Any) -> Callable[[Any], Any]:
+    """The vocabulary, and what tries a grammar.
+
+    Args:
+        given: {"tokens": their bytes as latin-1, "special": ids, "ends": ids}.
+    """
+    made: list[GrammarVocabulary] = []
+
+    def encode(text: str) -> list[int]:  # any spelling will do
+        return list(made[0].tokenizer.greedy_tokenize(text)) if made else []
+
+    tokens = [token.encode("latin-1") for token in given["tokens"]]
+    made.append(GrammarVocabulary(tokens, given["special"], given["ends"], encode))
+    return lambda job: _try(job, made[0])
+
+
+def _try(job: Any, vocabulary: GrammarVocabulary) -> Any:
+    """{"source": the grammar's text for llguidance, "bytes": memory that it took}.
+
+    Args:
+        job: {"kind": of structured outputs, "value": what was wanted}.
+
+    Raises:
+        InvalidRequestError: as ConstraintCompiler.compile(), or following it takes too long.
+    """
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    source = grammar_source(StructuredOutputsParams(**{job["kind"]: job["value"]}))
+    _follow(Grammar(source, vocabulary, PARAM, originals=1), vocabulary)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"source": source, "bytes": grown << 10}
+
+
+def _follow(grammar: Grammar, vocabulary: GrammarVocabulary) -> None:
+    """Take some tokens, any of those that may come."""
+    choose = random.Random(0)
+    size = vocabulary.tokenizer.vocab_size
+    matcher, began = grammar.start(()), time.process_time()
+    for _ in range(STEPS):
+        mask = full_mask(1, size)[0]
+        matcher.allowance.left_s = _ENOUGH_S
+        try:
+            matcher.restrict(mask)
+        except ConstraintError as error:
+            raise InvalidRequestError(f"{PARAM}: {error}", PARAM) from None
+        may_come = [i for i in np.flatnonzero(allowed(mask, size)) if i not in vocabulary.control]
+        if not may_come:
+            break
+        matcher.append([int(choose.choice(may_come))])
+    if time.process_time() - began > STEPS * STEP_S:
+        raise InvalidRequestError(
+            f"{PARAM}: working out what may come next takes too long: simplify it", PARAM
+        )
