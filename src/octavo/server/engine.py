@@ -37,25 +37,6 @@ class ServedStats(Protocol):
     def drafts(self) -> DraftCounts: ...
 
 
-class ServedGrammars(Protocol):
-    """Counts of grammars since start, and the state of now (structured.GrammarStats)."""
-
-    @property
-    def available(self) -> bool: ...
-    @property
-    def done(self) -> int: ...
-    @property
-    def failed(self) -> int: ...
-    @property
-    def killed(self) -> int: ...
-    @property
-    def refused(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-    @property
-    def running(self) -> int: ...
-
-
 class ServedTokenizer(Protocol):
     """Text to ids and back (octavo.tokenizer.Tokenizer)."""
 
@@ -107,12 +88,10 @@ class ServedEngine(Protocol):
     @property
     def served_model_name(self) -> str:
         """The name that answers report: the first of served_model_names."""
-        ...
 
     @property
     def served_model_names(self) -> Sequence[str]:
         """Names that requests may give for the model."""
-        ...
 
     @property
     def template(self) -> str | None:
@@ -122,12 +101,10 @@ class ServedEngine(Protocol):
     @property
     def template_is_plain(self) -> bool:
         """Whether render_chat() takes no longer than a chat's length says; else it belongs on a thread."""
-        ...
 
     @property
-    def grammars(self) -> ServedGrammars:
-        """What became of the grammars that were to be compiled."""
-        ...
+    def grammars(self) -> Any:
+        """What became of the grammars that were to be compiled (structured.GrammarStats)."""
 
     @property
     def max_model_len(self) -> int: ...
@@ -139,7 +116,6 @@ class ServedEngine(Protocol):
     @property
     def facts(self) -> Mapping[str, str]:
         """What the lines of a start should say, by name."""
-        ...
 
     @property
     def embedding_size(self) -> int | None:
@@ -149,12 +125,10 @@ class ServedEngine(Protocol):
     @property
     def max_sequences(self) -> int:
         """Completions that may run and wait together."""
-        ...
 
     @property
     def max_waiting(self) -> int:
         """Of those, so many may wait before others are refused."""
-        ...
 
     @property
     def max_encoder_len(self) -> int:
@@ -164,7 +138,6 @@ class ServedEngine(Protocol):
     @property
     def failure(self) -> str | None:
         """Why the engine died, if it did."""
-        ...
 
     @property
     def healthy(self) -> bool: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 if TYPE_CHECKING:
-    from octavo.server.engine import ServedEngine, ServedGrammars
+    from octavo.server.engine import ServedEngine
 
 LABELS = ("model_name", "engine")
 OURS_ALONE = (
@@ -85,7 +85,7 @@ class EngineCollector(Collector):
             places.add_metric((*self.labels(), str(place)), count)
         yield places
 
-    def _grammars(self, stats: ServedGrammars) -> Iterable[Metric]:
+    def _grammars(self, stats: Any) -> Iterable[Metric]:
         gauges = (
             ("grammar_compiler_available", "1: grammars are compiled; 0: all new ones are refused.",
              int(stats.available)),

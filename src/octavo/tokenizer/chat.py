@@ -18,7 +18,11 @@ from octavo.tokenizer.messages import plain_messages
 if TYPE_CHECKING:
     import jinja2
 
+    from octavo.tokenizer.confined_template import ConfinedTemplate
+
 MAX_OUTPUT_CHARS = 32 << 20
+SHORT = 4_000
+"""Characters of what a template gets whose work grows with their square: so it takes some milliseconds."""
 _END = "\ue000octavo:end\ue000 "
 """Marks where the final message ends; the space tells whether the template trims."""
 
@@ -59,9 +63,33 @@ class ChatTemplate:
 
         return compile_template(self.source, self._now)
 
+    @functools.cached_property
+    def _degree(self) -> int | None:
+        """How its work grows (see template_proof.degree); None: nobody knows, so it is not run in here."""
+        if self.source is None:
+            raise InvalidRequestError(NO_TEMPLATE)
+        from octavo.tokenizer.chat_environment import parse_template
+        from octavo.tokenizer.template_proof import degree
+
+        return degree(parse_template(self.source))
+
+    @functools.cached_property
+    def _confined(self) -> ConfinedTemplate:
+        from octavo.tokenizer.confined_template import ConfinedTemplate
+
+        return ConfinedTemplate(self.source or "")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rendering takes no longer than a chat's length says, wherever it is done."""
+        return self.source is None or self._degree == 1
+
     def compile(self) -> None:
         """Compile the template now, not when it is first used. Raises as template does."""
-        _ = self.template
+        if self._degree is None:
+            self._confined.render(None)
+        else:
+            _ = self.template
 
     def render(
         self,
@@ -117,31 +145,40 @@ class ChatTemplate:
         if "developer" not in (self.source or ""):
             # Newer clients write "developer" for what every older template calls "system".
             messages = [m | {"role": "system"} if m["role"] == "developer" else m for m in messages]
-        chunks: list[str] = []
-        size = 0
-        template = self.template
-        try:
-            for chunk in template.generate(
-                **self._special_tokens,
-                **kwargs,
-                messages=messages,
-                tools=list(tools) if tools else None,
-                add_generation_prompt=add_generation_prompt,
-            ):
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > MAX_OUTPUT_CHARS:
-                    raise InvalidRequestError(
-                        f"the chat is longer than {MAX_OUTPUT_CHARS} characters", "messages"
-                    )
-        except InvalidRequestError:
-            raise
-        except Exception as error:  # a template can raise anything; it must end this request only
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise InvalidRequestError(
-                f"the chat template refuses these messages: {reason}", "messages"
-            ) from None
-        return "".join(chunks)
+        variables = {
+            **self._special_tokens,
+            **kwargs,
+            "messages": messages,
+            "tools": list(tools) if tools else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        if self._degree == 1 or (self._degree == 2 and len(str(variables)) <= SHORT):
+            return render(self.template, variables)
+        return self._confined.render(variables)
+
+
+def render(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
+    """The text that a template makes of these.
+
+    Raises:
+        InvalidRequestError: the template refuses them, or the text is too long.
+    """
+    chunks: list[str] = []
+    size = 0
+    try:
+        for chunk in template.generate(variables):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MAX_OUTPUT_CHARS:
+                raise InvalidRequestError(
+                    f"the chat is longer than {MAX_OUTPUT_CHARS} characters", "messages"
+                )
+    except InvalidRequestError:
+        raise
+    except Exception as error:  # a template can raise anything; it must end this request only
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise InvalidRequestError(f"the chat template refuses these messages: {reason}", "messages") from None
+    return "".join(chunks)
 
 
 def _cut(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -50,12 +49,14 @@ def _message(message: Any, where: str, template: str) -> dict[str, Any]:
     if role not in ROLES:
         raise InvalidRequestError(f"{where}.role must be one of {', '.join(ROLES)}", "messages")
     plain = {key: value for key, value in message.items() if value is not None}
-    _only_known(plain, KEYS, where, template)
+    only_known(plain, KEYS, where, template)
     for key in ("name", "tool_call_id", "refusal", "reasoning_content", "reasoning"):
         if not isinstance(plain.get(key, ""), str):
             raise InvalidRequestError(f"{where}.{key} must be a string", "messages")
     if plain.get("tool_calls"):
-        plain["tool_calls"] = _tool_calls(plain["tool_calls"], f"{where}.tool_calls")
+        from octavo.tokenizer.message_calls import tool_calls
+
+        plain["tool_calls"] = tool_calls(plain["tool_calls"], f"{where}.tool_calls")
     refusal = plain.pop("refusal", None)
     given = plain.get("content")
     content = refusal if given in (None, "") and refusal else given
@@ -65,7 +66,7 @@ def _message(message: Any, where: str, template: str) -> dict[str, Any]:
     return plain
 
 
-def _only_known(given: Iterable[str], known: frozenset[str], where: str, template: str = "") -> None:
+def only_known(given: Iterable[str], known: frozenset[str], where: str, template: str = "") -> None:
     for key in given:
         if key not in known and not _reads(template, key):
             raise InvalidRequestError(f"unknown field {where}.{key[:60]}", "messages")
@@ -96,35 +97,8 @@ def _part(part: Any, where: str) -> str:
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-        _only_known((str(key) for key in part if part[key] is not None), PART_KEYS, where)
+        only_known((str(key) for key in part if part[key] is not None), PART_KEYS, where)
         return str(part["text"])
     if isinstance(kind, str) and kind != "text":
         raise UnsupportedError(f"{where}: parts of type {kind[:40]!r} are not supported yet", "messages")
     raise InvalidRequestError(f"{where} must be a part with type and text", "messages")
-
-
-def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
-    if not isinstance(calls, Sequence) or isinstance(calls, (str, bytes)):
-        raise InvalidRequestError(f"{where} must be a list", "messages")
-    plain: list[dict[str, Any]] = []
-    for i, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise InvalidRequestError(f"{where}[{i}].function must have a name", "messages")
-        _only_known(map(str, call), frozenset({"id", "type", "function", "index"}), f"{where}[{i}]")
-        _only_known(map(str, function), frozenset({"name", "arguments"}), f"{where}[{i}].function")
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            arguments = _arguments(arguments, f"{where}[{i}]")
-        plain.append({**call, "function": {**function, "arguments": arguments}})
-    return plain
-
-
-def _arguments(text: str, where: str) -> Any:
-    try:
-        value = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError):
-        raise InvalidRequestError(f"{where}.function.arguments is not JSON", "messages") from None
-    if not isinstance(value, dict):
-        raise InvalidRequestError(f"{where}.function.arguments must be a JSON object", "messages")
-    return value

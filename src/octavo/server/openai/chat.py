@@ -19,7 +19,7 @@ from octavo.server.engine import ServedEngine
 from octavo.server.errors import to_api_error
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, make_generation, more_members, new_id, respond, usage
-from octavo.server.openai.body import Int, body_schema, off_loop, read
+from octavo.server.openai.body import LONG_TEXT, Int, body_schema, off_loop, read
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
 from octavo.server.openai.sampling import GenerationRequest
@@ -128,7 +128,7 @@ async def render(
         continue_final_message=body.continue_final_message,
         **body.chat_template_kwargs,
     )
-    return await off_loop(size, call)
+    return await off_loop(size if engine.template_is_plain else LONG_TEXT + 1, call)
 
 
 def _names(body: ChatRequest) -> dict[str, str]:

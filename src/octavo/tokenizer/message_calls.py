@@ -1,0 +1,59 @@
+"""Tool calls in chat messages as requests bring them, checked and made plain for templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.errors import InvalidRequestError
+from octavo.tokenizer.messages import only_known
+
+MAX_DEPTH = 100
+"""Of a call's arguments: templates and what looks for control tokens go down into them."""
+
+
+def tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    """A message's calls, their arguments as objects.
+
+    Raises:
+        InvalidRequestError: no calls, or arguments that are no JSON object, or too deep.
+    """
+    if not isinstance(calls, Sequence) or isinstance(calls, (str, bytes)):
+        raise InvalidRequestError(f"{where} must be a list", "messages")
+    plain: list[dict[str, Any]] = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise InvalidRequestError(f"{where}[{i}].function must have a name", "messages")
+        only_known(map(str, call), frozenset({"id", "type", "function", "index"}), f"{where}[{i}]")
+        only_known(map(str, function), frozenset({"name", "arguments"}), f"{where}[{i}].function")
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            arguments = _arguments(arguments, f"{where}[{i}]")
+        plain.append({**call, "function": {**function, "arguments": arguments}})
+    return plain
+
+
+def _arguments(text: str, where: str) -> Any:
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        raise InvalidRequestError(f"{where}.function.arguments is not JSON", "messages") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"{where}.function.arguments must be a JSON object", "messages")
+    if _deeper(value, MAX_DEPTH):
+        raise InvalidRequestError(f"{where}.function.arguments is nested deeper than {MAX_DEPTH}", "messages")
+    return value
+
+
+def _deeper(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        level = [
+            member
+            for each in level
+            for member in (each.values() if isinstance(each, dict) else each)
+            if isinstance(member, (dict, list))
+        ]
+    return bool(level)

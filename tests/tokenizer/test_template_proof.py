@@ -1,0 +1,230 @@
+"""Which chat templates are rendered in the server, which in a confined process, and that both end."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from typing import Any
+
+import pytest
+
+from octavo.errors import InvalidRequestError
+from octavo.tokenizer import confined_template
+from octavo.tokenizer.chat import SHORT, ChatTemplate
+from octavo.tokenizer.chat_environment import parse_template
+from octavo.tokenizer.template_proof import degree
+from support.growth import LINEAR, growth
+
+USER = {"role": "user", "content": "Hello"}
+
+PLAIN = {
+    "chatml": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content']}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    "first message apart": "{% if messages[0].role == 'system' %}"
+    "{% set system = messages[0].content | trim %}"
+    "{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}{{ system }}"
+    "{% for m in messages %}{{ m.content | trim }}{% endfor %}",
+    "tools and calls": "{% for tool in tools %}{{ tool | tojson(indent=4) }}{% endfor %}"
+    "{% for m in messages %}{% if m.tool_calls is defined %}{% for call in m.tool_calls %}"
+    "{% for name, value in call.function.arguments | items %}{{ name ~ '=' ~ (value | tojson) }}{% endfor %}"
+    "{% endfor %}{% endif %}{% endfor %}",
+    "thinking cut off": "{% for m in messages %}{% set content = m.content %}{% if '</think>' in content %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}{{ content }}{% endfor %}",
+    "one branch or the other": "{% for m in messages %}{% if m.content is string %}"
+    "{% set content = m.content %}"
+    "{% else %}{% set content = '' %}{% endif %}{{ content | trim }}{% endfor %}",
+    "neighbours": "{% for m in messages %}"
+    "{% if loop.index0 > 0 and messages[loop.index0 - 1].role == 'tool' %}"
+    "x{% endif %}{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}y{% endif %}{% endfor %}",
+    "a counter": "{% set ns = namespace(i=0) %}{% for m in messages %}"
+    "{% if (m.role == 'user') != (ns.i % 2 == 0) %}{{ raise_exception('no') }}{% endif %}"
+    "{% set ns.i = ns.i + 1 %}{% endfor %}",
+    "a place from behind": "{% set ns = namespace(last=messages | length - 1, found=false) %}"
+    "{% for m in messages[::-1] %}{% set index = (messages | length - 1) - loop.index0 %}"
+    "{% if not ns.found and m.role == 'user' %}{% set ns.found = true %}{% set ns.last = index %}{% endif %}"
+    "{% endfor %}",
+    "a date": "{{ strftime_now('%d %b %Y') }}",
+    "a prefix": "{% set prefix = messages[0].content + '\n\n' %}{% for m in messages %}"
+    "{{ (prefix if loop.first else '') + m.content }}{% endfor %}",
+    "parts": "{% for m in messages %}"
+    "{% for part in m.content %}{{ part.text | trim }}{% endfor %}{% endfor %}",
+}
+QUADRATIC = {
+    "all in each": "{% for m in messages %}"
+    "{% for other in messages %}{{ other.role }}{% endfor %}{% endfor %}",
+    "the same in each": "{% for m in messages %}{% if 'x' in messages[0].content %}{% endif %}{% endfor %}",
+    "an outer turn's": "{% for m in messages %}"
+    "{% for c in m.content %}{{ m.content | trim }}{% endfor %}{% endfor %}",
+    "one branch alone": "{% set text = messages[0].content %}{% for m in messages %}"
+    "{% if m.role == 'user' %}{% set text = m.content %}{% endif %}{{ text | upper }}{% endfor %}",
+    "tools in each": "{% for m in messages %}{{ tools | tojson }}{% endfor %}",
+}
+UNPROVEN = {
+    "endless loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "doubling": "{% set n = namespace(x='a') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "doubling by messages": "{% set n = namespace(x='a') %}"
+    "{% for m in messages %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "doubling in a row": "{% set x = messages[0].content %}" + "{% set x = x ~ x %}" * 40 + "{{ x }}",
+    "doubling by names": "{% set x = 'a' %}{% set y = 'b' %}" + "{% set x = x ~ y %}{% set y = y ~ x %}" * 20,
+    "doubling by joining": "{% set x = messages[0].content %}" + "{% set x = [x, x] | join %}" * 40,
+    "doubling lists": "{% set x = 'a' %}" + "{% set x = [x, x] %}" * 40 + "{{ x }}",
+    "doubling namespaces": "{% set a = namespace() %}{% set b = namespace(x=a, y=a) %}{{ b }}",
+    "growing by replacing": "{% set x = messages[0].content %}" + "{% set x = x | replace('a', 'aa') %}" * 40,
+    "replacing by what was sent": "{{ messages[0].content | replace('a', messages[0].content) }}",
+    "joining by what was sent": "{{ messages | map(attribute='role') | join(messages[0].content) }}",
+    "a width": "{{ '%999999999d' | format(1) }}",
+    "a width by an operator": "{{ '%999999999d' % 1 }}",
+    "a width that was sent": "{{ messages[0].content % 1 }}",
+    "a width in a name": "{% if false %}{% set ns = namespace(i=0) %}{% endif %}{{ ns.i % 2 }}",
+    "a width in a date": "{{ strftime_now('%999999999d') }}",
+    "odd": "{{ messages[0].content is odd }}",
+    "divided": "{{ messages[0].content is divisibleby 3 }}",
+    "centre": "{{ 'a'.center(10**9) }}",
+    "centre as a filter": "{{ 'a' | center(1000000000) }}",
+    "format": "{{ '{:>999999999}'.format(1) }}",
+    "batch": "{{ [1] | batch(1000000000, 0) | list | length }}",
+    "indent": "{{ '' | indent(1000000000) }}",
+    "indented JSON": "{{ messages | tojson(indent=1000000000) }}",
+    "indented by what was sent": "{{ messages | tojson(indent=width) }}",
+    "a product": "{{ 'a' * 1000000 }}",
+    "a macro": "{% macro f(x) %}{{ x ~ x }}{% endmacro %}{{ f(f(f('a'))) }}",
+    "a block that is set": "{% set x %}{{ messages }}{% endset %}",
+    "recursion": "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+    "text of the library": "{{ lipsum(1000000) }}",
+    "letters as a list": "{{ messages[0].content | list }}",
+    "an unknown filter by name": "{{ messages | map('center', 1000000000) | list }}",
+    "an include": "{% include 'x' %}",
+    "long": "{{ messages }}" * 6_000,
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_templates_are_proven(name: str) -> None:
+    assert degree(parse_template(PLAIN[name])) == 1
+    assert ChatTemplate(PLAIN[name]).is_plain
+
+
+@pytest.mark.parametrize("name", QUADRATIC)
+def test_quadratic_templates_are_told_from_plain_ones(name: str) -> None:
+    assert degree(parse_template(QUADRATIC[name])) == 2
+    assert not ChatTemplate(QUADRATIC[name]).is_plain
+
+
+@pytest.mark.parametrize("name", UNPROVEN)
+def test_nothing_is_proven_of_dangers(name: str) -> None:
+    template = UNPROVEN[name]
+    try:
+        tree = parse_template(template)
+    except InvalidRequestError:
+        return
+    assert degree(tree) is None
+
+
+def test_a_template_with_three_loops_over_all_is_no_better_than_unproven() -> None:
+    body = "{% for m in messages %}" * 3 + "{% endfor %}" * 3
+    assert degree(parse_template(body)) == 3
+
+
+@pytest.mark.parametrize(
+    "name", sorted({"chatml", "tools and calls", "thinking cut off", "a counter", "neighbours"})
+)
+def test_plain_templates_take_time_as_the_chat_is_long(name: str) -> None:
+    template = ChatTemplate(PLAIN[name])
+    call = {"function": {"name": "f", "arguments": {"a": "b"}}}
+
+    def render(count: int) -> None:
+        turn = [
+            {"role": "user", "content": "x" * 50},
+            {"role": "assistant", "content": "y", "tool_calls": [call]},
+        ]
+        template.render(turn * count, [{"type": "function"}] * count)
+
+    assert growth(render, 1_000) <= LINEAR
+
+
+def confined(template: ChatTemplate) -> list[Any]:
+    """Notes each time that a template is rendered in the other process."""
+    seen: list[Any] = []
+    inner = template._confined.render
+
+    def render(variables: Any) -> str:
+        seen.append(variables)
+        return inner(variables)
+
+    template._confined.render = render  # type: ignore[method-assign]
+    return seen
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *QUADRATIC])
+def test_proven_templates_need_no_other_process(name: str) -> None:
+    template = ChatTemplate((PLAIN | QUADRATIC)[name])
+    seen = confined(template)
+    template.render([USER, {"role": "assistant", "content": "y"}], [{"type": "function"}])
+    assert seen == []
+
+
+def test_a_long_chat_of_a_quadratic_template_is_rendered_elsewhere_and_alike() -> None:
+    template = ChatTemplate(QUADRATIC["all in each"])
+    seen = confined(template)
+    chat = [USER, {"role": "assistant", "content": "x" * SHORT}]
+    assert template.render(chat) == "userassistant" * 2
+    assert len(seen) == 1
+
+
+HOSTILE = sorted(
+    {"endless loops", "doubling", "doubling in a row", "a width", "a width by an operator",
+     "centre", "centre as a filter", "format", "batch", "indented JSON", "doubling lists"}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_templates_end_as_an_error_of_the_request(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the time nor the memory of the server is theirs; nor is anything of them computed at load."""
+    monkeypatch.setattr(confined_template, "CPU_S", 0.3)
+    template = ChatTemplate(UNPROVEN[name])
+    template.compile()
+    with pytest.raises(InvalidRequestError) as caught:
+        template.render([USER])
+    assert "\n" not in str(caught.value)
+    assert caught.value.param == "messages"
+
+
+def test_what_is_not_proven_is_rendered_as_ever() -> None:
+    template = ChatTemplate(
+        "{% macro say(m) %}{{ '<' ~ m.role ~ '>' }}{% endmacro %}{{ bos_token }}"
+        "{% for m in messages %}{{ say(m) }}{{ m.content }}{% endfor %}{{ mood }}{{ strftime_now('%Y') }}",
+        {"bos_token": "<s>"},
+    )
+    year = str(datetime.datetime.now().year)
+    assert template.render([USER], mood="😀") == f"<s><user>Hello😀{year}"
+
+
+def test_a_mistake_in_what_is_not_proven_is_found_at_load() -> None:
+    with pytest.raises(InvalidRequestError, match="No filter named 'nofilter'"):
+        ChatTemplate("{{ x | nofilter }}").compile()
+
+
+def test_variables_that_are_no_json_are_named() -> None:
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs must be plain JSON"):
+        ChatTemplate("{% macro f() %}{% endmacro %}").render([USER], when=threading.Lock())
+
+
+def test_a_template_of_a_megabyte_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="longer than"):
+        ChatTemplate("x" * (2 << 20)).render([USER])
+
+
+def test_json_is_bounded_however_deep_it_is_indented() -> None:
+    deep: Any = []
+    for _ in range(150):
+        deep = [deep]
+    template = ChatTemplate("{{ tools | tojson(indent=4) }}")
+    with pytest.raises(InvalidRequestError, match="characters of JSON"):
+        template.render([USER], [{"a": [deep] * 200}])
+
+
+def test_arguments_nested_deep_are_the_senders_mistake() -> None:
+    arguments = '{"a":' * 700 + "1" + "}" * 700
+    call = {"function": {"name": "f", "arguments": arguments}}
+    with pytest.raises(InvalidRequestError, match="nested deeper than 100"):
+        ChatTemplate("{{ messages[0].tool_calls }}").render([{"role": "assistant", "tool_calls": [call]}])
