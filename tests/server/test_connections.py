@@ -9,19 +9,22 @@ import logging
 import os
 import signal
 import socket
+import ssl
+from pathlib import Path
 
 import pytest
 
 from octavo.server import connections
 from octavo.server.app import create_app
 from octavo.server.connections import ConnectionLimits, Connections, network_of
-from octavo.server.listen import bind, raise_open_files
+from octavo.server.listen import bind, raise_open_files, tls_context
 from octavo.server.run import Network
 from octavo.server.state import ServerSettings
 from support.fake_engine import FakeEngine
 from support.live import BODY, CHAT, Running, closed, run, running, until
 
 SHORT = Network(ConnectionLimits(header_timeout_s=0.3, keep_alive_s=1, write_timeout_s=0.3))
+TLS = Path(__file__).resolve().parents[1] / "support" / "tls"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -454,3 +457,24 @@ def test_a_loop_that_stood_still_judges_nobody(monkeypatch: pytest.MonkeyPatch) 
             assert len(swept) <= count + 1
 
     run(test)
+
+
+def test_what_is_no_tls_is_closed_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    context = tls_context(TLS / "cert.pem", TLS / "key.pem", None)
+    limits = ConnectionLimits(max_connections=4)
+
+    async def test() -> None:
+        async with running(FakeEngine(), network=Network(limits, tls=context)) as server:
+            for _ in range(8):  # each gives its place back
+                assert b"HTTP/1.1" not in await server.ask(HEALTH)
+            for _ in range(8):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", server.port, ssl=ssl.create_default_context(cafile=TLS / "cert.pem"),
+                    server_hostname="localhost",
+                )  # fmt: skip
+                writer.write(HEALTH)
+                assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+                writer.transport.abort()
+
+    run(test)
+    assert not caplog.records
