@@ -14,6 +14,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.groups.sliding_pages import SlidingPages
 from octavo.errors import InvalidRequestError
 from octavo.params import BeamSearchParams, SamplingParams, StructuredOutputsParams
+from octavo.spec import Proposer, Wanted, method, methods
 from octavo.structured import ConstraintCompiler
 from support.grammars import WordTokenizer
 from support.late_device import Queue
@@ -75,7 +76,7 @@ def random_engine(
     late: Queue | None = None,
     window: int | None = None,
     sliding: int | None = None,
-    drafts: tuple[Scripted, int, int] | None = None,
+    drafts: tuple[Proposer, int, int] | None = None,
 ) -> EngineCore:
     """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two, any number
     of drafted tokens from 0 to 8.
@@ -117,6 +118,15 @@ def random_engine(
     return engine
 
 
+def random_proposer(chance: random.Random) -> Proposer:
+    """One of those that there are, or one that knows the answers and spoils some of its drafts."""
+    name = chance.choice((*methods(), *["scripted"] * 5))
+    if name == "scripted":
+        return Scripted(chance, VOCAB_SIZE, chance.choice((0.0, 0.5, 0.9, 1.0)), chance.random() < 0.5)
+    found = method(name)
+    return found.make(Wanted(8, MAX_LENGTH, trees=True, options=found.settings({})))
+
+
 class Crowd:
     """Some requests that meet in one engine, arrive at any time, and some of which are aborted.
 
@@ -141,10 +151,10 @@ class Crowd:
         self._rng = random.Random(seed)
         self._folder, self._kv_dtype = folder, self._rng.choice(KV_DTYPES)
         chance = random.Random(-seed)
-        self.proposer, drafts = None, None
+        self.proposer: Proposer | None = None
+        drafts = None
         if chance.random() < 0.6:
-            right, trees = chance.choice((0.0, 0.5, 0.9, 1.0)), chance.random() < 0.5
-            self.proposer = Scripted(chance, VOCAB_SIZE, right, trees)
+            self.proposer = random_proposer(chance)
             drafts = self.proposer, chance.randint(0, 8), chance.choice((0, 2, 30))
         self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window, sliding, drafts)
         self.happened: Counter[str] = Counter()
@@ -199,7 +209,7 @@ class Crowd:
                 raise
             return
         self._asked[name] = prompt, params
-        if self.proposer is not None and PARAMS[params].beam_search is None:
+        if isinstance(self.proposer, Scripted) and PARAMS[params].beam_search is None:
             answers = alone(self._folder, self._kv_dtype, prompt, params)
             self.proposer.texts += [[*prompt, *tokens] for tokens, _, _ in answers]
 

@@ -35,7 +35,8 @@ class Drafts(DraftBook):
         self.waiting.clear()
         first %= max(len(drafted), 1)
         drafted = drafted[first:] + drafted[:first]
-        counts = in_turns([len(tokens) for _, (tokens, _) in drafted], step.left_for_drafts)
+        wanted, left = [len(tokens) for _, (tokens, _) in drafted], step.left_for_drafts
+        counts = wanted if sum(wanted) <= left else in_turns(wanted, left)
         for (request, (tokens, parents)), count in zip(drafted, counts, strict=True):
             known = request.kv.num_scheduled_tokens
             pages = kv.grow_if_free(request, known + count)

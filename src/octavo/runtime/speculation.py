@@ -103,19 +103,20 @@ class Speculation:
         drafts = self._proposer.propose(asked) if asked else {}
         if not drafts:
             return result
-        drawing = list(result.tokens)
-        load = Load(len(drawing), len(drawing), float(lengths[drawing].sum()))
-        positions = {row: int(lengths[row]) for row in drafts}
-        for row, draft in self.policy.choose(drafts, positions, load).items():
-            self._add(result, row, draft)
+        # (An array's elements one by one: its own operations cost more for the few rows of most steps.)
+        known = {row: lengths.item(row) for row in result.tokens}
+        load = Load(len(known), len(known), sum(known.values()))
+        for row, draft in self.policy.choose(drafts, known, load).items():
+            if min(draft.tokens) < 0 or max(draft.tokens) >= self._vocab_size:
+                draft = self._known_words(draft)
+            result.drafts[row] = draft.tokens
+            if not draft.is_chain:
+                result.parents[row] = draft.parents
         return result
 
-    def _add(self, result: StepResult, row: int, draft: Draft) -> None:
-        unknown = next((i for i, token in enumerate(draft.tokens) if not 0 <= token < self._vocab_size), None)
-        draft = draft if unknown is None else draft.first(unknown)
-        result.drafts[row] = draft.tokens
-        if not draft.is_chain:
-            result.parents[row] = draft.parents
+    def _known_words(self, draft: Draft) -> Draft:
+        """The draft's tokens before the first one that the model has no word for."""
+        return draft.first(next(i for i, t in enumerate(draft.tokens) if not 0 <= t < self._vocab_size))
 
     def reset(self) -> None:
         """Forget what requests before have left with the proposer."""

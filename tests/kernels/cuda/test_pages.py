@@ -56,6 +56,20 @@ def test_all_are_read_before_any_is_written(
     assert pages_of(cache) == want
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
+def test_slots_are_moved_in_every_layer(dtype: str) -> None:
+    """One after another: a target may have been a source."""
+    moved, want = filled(dtype), filled(dtype)
+    pairs = [(9, 2), (14, 9), (3, 3)]
+    moved.move_slots(pairs)
+    for tensor in want.tensors:
+        for source, target in pairs:
+            tensor[target // 4, :, target % 4] = tensor[source // 4, :, source % 4].clone()
+    assert pages_of(moved)[:POOL] == pages_of(want)[:POOL]
+    with pytest.raises(ValueError, match="a slot to move lies outside the cache"):
+        moved.move_slots([(0, 4 * POOL)])
+
+
 def test_a_page_outside_is_refused() -> None:
     cache = filled("f16")
     assert isinstance(cache, LateCopies)
