@@ -59,6 +59,7 @@ def test_reads_as_the_list_does(tokens: list[SampledToken], start: int, stop: in
     assert made[start:stop][:2] == wanted[start:stop][:2]
     assert (len(made), bool(made), repr(made)) == (len(wanted), bool(wanted), repr(wanted))
     assert made != [*wanted, {}]
+    assert made + made == wanted + made == wanted + wanted
     for place in range(-len(wanted), len(wanted)):
         assert made[place] == wanted[place]
     with pytest.raises(IndexError):

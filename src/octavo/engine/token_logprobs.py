@@ -89,6 +89,12 @@ class TokenLogprobs(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (list, TokenLogprobs)) and list(self) == list(other)
 
+    def __add__(self, other: Sequence[Any]) -> list[Any]:
+        return [*self, *other]
+
+    def __radd__(self, other: Sequence[Any]) -> list[Any]:
+        return [*other, *self]
+
     __hash__ = None  # type: ignore[assignment]  # as of a list
 
     def __repr__(self) -> str:

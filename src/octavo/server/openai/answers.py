@@ -74,7 +74,7 @@ def make_generation(
         check_reported(params, [len(prompt) for prompt in prompts], engine.max_model_len)
     if len(body.cache_salt or "") > MAX_SALT:
         raise InvalidRequestError(f"cache_salt takes at most {MAX_SALT} characters", "cache_salt")
-    if body.priority < 0 and not state.settings.takes_priority:
+    if -(2**31) < body.priority < 0 and not state.settings.takes_priority:
         raise InvalidRequestError(URGENT, "priority")
     owner = key_owner(request.scope)
     salt = state.cache_salt(body.cache_salt, owner)
