@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import tracemalloc
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 
 from octavo.errors import InvalidRequestError
 from octavo.server.anthropic.protocol import MessagesRequest
+from octavo.server.errors import ApiError
 from octavo.server.openai import body as bodies
 from octavo.server.openai.body import alone, parse
 from octavo.server.openai.chat import ChatRequest
@@ -23,7 +25,7 @@ from octavo.server.openai.embeddings import EmbeddingRequest
 from octavo.server.openai.responses_input import ResponsesRequest, input_messages
 from octavo.server.openai.shapes import MANY, MAX_SCHEMA, MAX_VARIABLES, holds_more
 from octavo.server.openai.tokens import DetokenizeRequest, TokenizeRequest
-from support.asgi import post
+from support.asgi import get, post
 from support.fake_engine import FakeEngine
 from support.growth import LINEAR, growth
 
@@ -137,6 +139,45 @@ def test_one_large_body_is_parsed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     assert most == 1
 
 
+def test_the_collector_does_not_look_at_a_body_in_the_making() -> None:
+    """Each of its passes stops every thread, and a body of lists brings hundreds of them."""
+    passes: list[str] = []
+
+    def noted(phase: str, info: dict[str, int]) -> None:
+        passes.append(phase)
+
+    async def read() -> None:
+        body = b'{"messages":[' + b",".join([b"[]"] * 50_000) + b"]}"
+        gc.callbacks.append(noted)
+        try:
+            passes.clear()
+            parse(ChatRequest, body)
+            assert passes, "what parses on its own is interrupted"
+            passes.clear()
+            await alone(len(body), parse, ChatRequest, body)
+            assert len(passes) < 10
+            assert gc.isenabled()
+        finally:
+            gc.callbacks.remove(noted)
+
+    asyncio.run(read())
+
+
+def test_a_refused_body_is_gone_with_its_refusal(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No error keeps the frames in which the body's objects are."""
+    held: list[BaseException] = []
+    init = ApiError.__init__
+
+    def noted(self: ApiError, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        held.append(self)
+
+    monkeypatch.setattr(ApiError, "__init__", noted)
+    assert post(app, "/detokenize", {"tokens": [""] * 10_000}).status == 400
+    assert held[0].__context__ is None
+    assert held[0].__cause__ is None
+
+
 def calls(count: int) -> list[dict[str, Any]]:
     return [{"type": "function_call", "name": "a"}] * count
 
@@ -236,3 +277,15 @@ def test_the_largest_owner_makes_room_in_the_store() -> None:
     assert len(store) <= 4
     assert store.remove("loud", "49")
     assert not store.remove("loud", "49")
+
+
+def test_metrics_are_written_beside_the_loop(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    metrics = app.state.octavo.metrics
+    render = metrics.render
+    monkeypatch.setattr(
+        metrics, "render", lambda: (threads.append(threading.current_thread().name), render())[1]
+    )
+    assert get(app, "/metrics").status == 200
+    assert threads
+    assert threading.main_thread().name not in threads

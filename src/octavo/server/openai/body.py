@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Protocol, TypeVar
@@ -31,8 +32,19 @@ async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
 async def alone(size: int, function: Callable[..., T], *args: Any) -> T:
     """off_loop() for what takes many times its size in memory meanwhile: one at a time."""
     if size > LONG_TEXT:
-        return await asyncio.get_running_loop().run_in_executor(_ALONE, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(_ALONE, _uncollected, function, *args)
     return function(*args)
+
+
+def _uncollected(function: Callable[..., T], *args: Any) -> T:
+    """Call function without the cyclic collector, which stops all threads to look at a million new lists."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return function(*args)
+    finally:
+        if collects:
+            gc.enable()
 
 
 async def read(request: Request, model: type[Model]) -> tuple[Model, int]:
@@ -45,7 +57,8 @@ async def read(request: Request, model: type[Model]) -> tuple[Model, int]:
     try:
         return await alone(len(data), parse, model, data), len(data)
     except InvalidRequestError as error:
-        raise ApiError(400, str(error), param=error.param) from None
+        found = ApiError(400, str(error), param=error.param)
+    raise found  # out there: what was caught keeps frames, and they keep the whole body
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:

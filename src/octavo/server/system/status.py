@@ -56,7 +56,7 @@ def status(state: ServerState) -> str:
 
 
 @router.get("/metrics")
-async def metrics(request: Request) -> Response:
+def metrics(request: Request) -> Response:  # no coroutine: FastAPI calls it in a thread
     """Prometheus metrics as text."""
     return Response(state_of(request).metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
