@@ -171,11 +171,9 @@ def test_without_owners_the_oldest_goes_first() -> None:
 
 
 def test_a_newcomer_finds_a_row_beside_long_answers() -> None:
-    """Once two owners were seen, none takes the last eighth of the rows."""
+    """No owner takes the last eighth of the rows, though nobody else is there yet."""
     long = ONE.replace(max_tokens=30)
     h = harness(max_num_seqs=8, max_num_batched_tokens=256, num_pages=400, max_model_len=40)
-    h.add(book(90, 4), ONE, owner="b")
-    h.run()
     for number in range(20):
         h.add(book(number, 4), long, owner="a")
     h.step()
@@ -188,10 +186,10 @@ def test_a_newcomer_finds_a_row_beside_long_answers() -> None:
     h.drain_and_check()
 
 
-def test_one_owner_alone_takes_all_rows() -> None:
+def test_where_nobody_is_named_all_rows_are_taken() -> None:
     h = harness(max_num_seqs=8, max_num_batched_tokens=256, num_pages=400, max_model_len=40)
     for number in range(20):
-        h.add(book(number, 4), ONE.replace(max_tokens=30), owner="a")
+        h.add(book(number, 4), ONE.replace(max_tokens=30))
     h.step()
     h.step()
     assert len(h.scheduler.running) == 8

@@ -12,8 +12,7 @@ from octavo.engine.request import Request, RequestState
 class Turns:
     """Of requests of one priority the next is one of the owner who has the fewest rows.
 
-    Once several owners have been seen, none gets the last eighth of the rows: so another one's request need
-    not wait until a long answer ends.
+    None gets the last eighth of the rows: so another one's request need not wait until a long answer ends.
 
     Args:
         rows: that the engine has.
@@ -21,7 +20,6 @@ class Turns:
 
     def __init__(self, rows: int) -> None:
         self._most = rows - rows // 8
-        self._owners = set[str]()
 
     def offer(self, waiting: Iterable[Request], running: Sequence[Request]) -> Iterator[Request]:
         """The waiting requests in turns; those of one owner keep their order.
@@ -32,13 +30,12 @@ class Turns:
         queues: dict[str, deque[tuple[int, int, Request]]] = {}
         for place, request in enumerate(waiting):
             queues.setdefault(request.source.owner, deque()).append((request.order[0], place, request))
-        self._owners.update(queues)
         ahead = [(queue[0][0], rows[owner], queue[0][1], owner) for owner, queue in queues.items()]
         heapify(ahead)
         while ahead:
             *_, owner = heappop(ahead)
             queue = queues[owner]
-            if rows[owner] >= self._most and len(self._owners) > 1:
+            if rows[owner] >= self._most:
                 continue
             request = queue.popleft()[2]
             yield request

@@ -123,6 +123,9 @@ class ApiKeys:
         self._seen = _state_of(file)
         self._keys = self._given + (() if file is None else read_keys(file))
 
+    def __len__(self) -> int:
+        return len(self._keys)
+
     def find(self, headers: Iterable[tuple[bytes, bytes]]) -> ApiKey | None:
         """The key that a request brings: `Authorization: Bearer KEY` or `x-api-key: KEY`, whichever opens.
 

@@ -60,6 +60,7 @@ class Caller(Protocol):
 class Keys(Protocol):
     """The API keys that open the door (keys.ApiKeys)."""
 
+    def __len__(self) -> int: ...
     def require(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller: ...
     async def follow(self) -> None: ...
 
@@ -137,6 +138,11 @@ class ServerState:
         if model not in self.served_names:
             raise model_not_found(model, self.served_names)
         return self.served_names[model]
+
+    @property
+    def several_keys(self) -> bool:
+        """Whether keys tell one client from another."""
+        return self.keys is not None and len(self.keys) > 1
 
     def cache_salt(self, given: str | None, owner: str) -> str | None:
         """The prefix cache's namespace: what the caller names, else the caller itself where keys are set.

@@ -83,7 +83,7 @@ def make_generation(
         engine.request(prompt, params, name.format(index), priority=body.priority, cache_salt=salt)
         for index, prompt in enumerate(prompts)
     ]
-    if owner:  # where keys tell who asks, the engine is shared fairly
+    if state.several_keys:  # they tell who asks: the engine is shared fairly
         requests = [replace(one, owner=owner) for one in requests]
     return kind(engine, state.metrics, request_id, requests, state.queue)
 
