@@ -63,6 +63,8 @@ class Outputs(Protocol):
 class Queue(Protocol):
     """Where the requests of all clients wait (queueing.FairQueue)."""
 
+    @property
+    def retry_after_s(self) -> float: ...
     async def begin(self, engine: ServedEngine, request: EngineRequest) -> Outputs:
         """The outputs of a request that has begun. Raises OverloadedError where it cannot."""
         ...

@@ -109,7 +109,8 @@ class ServerState:
         self.served()
         if self.in_flight >= (limit := self.settings.max_concurrent_requests):
             message = f"{limit} requests are in flight already; try again later"
-            raise ApiError(429, message, "overloaded_error", code="overloaded", headers=RETRY)
+            retry = {"retry-after": f"{self.queue.retry_after_s:.0f}"}
+            raise ApiError(429, message, "overloaded_error", code="overloaded", headers=retry)
 
     def leave(self) -> None:
         """A request has ended, response and all."""
