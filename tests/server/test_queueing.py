@@ -9,7 +9,8 @@ import pytest
 
 from octavo.errors import OverloadedError
 from octavo.server.app import create_app
-from octavo.server.queueing import LONGEST_RETRY_S, FairQueue
+from octavo.server.overload import LONGEST_RETRY_S, DrainRate
+from octavo.server.queueing import FairQueue
 from octavo.server.state import ServerSettings
 from support.asgi import Reply, call, post
 from support.fake_engine import FakeEngine
@@ -150,11 +151,11 @@ class Clock:
 def drained(begun: int, every_s: float, waiting: int, n: int = 1) -> float:
     """What a queue says where requests of n began every so many seconds, and so many wait."""
     clock = Clock()
-    queue = FairQueue(1 << 20, clock=clock)
+    queue = FairQueue(1 << 20, rate=DrainRate(clock))
     queue.sequences["x"] += waiting
     for _ in range(begun):
         clock.now += every_s
-        queue._begun.append((clock.now, n))
+        queue.rate.begun.append((clock.now, n))
     return queue.retry_after_s
 
 
@@ -178,10 +179,10 @@ def test_retry_after_is_what_waits_over_the_rate(
 
 def test_a_queue_that_stands_still_says_so() -> None:
     clock = Clock()
-    queue = FairQueue(1 << 20, clock=clock)
+    queue = FairQueue(1 << 20, rate=DrainRate(clock))
     queue.sequences["x"] += 4
     for clock.now in (1.0, 2.0, 3.0):
-        queue._begun.append((clock.now, 1))
+        queue.rate.begun.append((clock.now, 1))
     assert queue.retry_after_s == 4
     clock.now = 11.0  # nobody has begun since
     assert queue.retry_after_s == 20

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-import time
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, field
 
 from octavo.engine.request import EngineRequest
 from octavo.errors import OverloadedError
 from octavo.server.engine import Outputs, ServedEngine
-
-WINDOW = 64
-"""Requests that began last, of whose times the rate is measured."""
-LONGEST_RETRY_S = 60
+from octavo.server.overload import DrainRate, begun_within
 
 
 @dataclass(slots=True)
@@ -31,10 +24,9 @@ class FairQueue:
 
     max_tokens: int
     timeout_s: float = 0.0
-    clock: Callable[[], float] = time.monotonic
     sequences: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
-    _begun: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    rate: DrainRate = field(default_factory=DrainRate)
 
     async def begin(self, engine: ServedEngine, request: EngineRequest) -> Outputs:
         """A request's outputs, when the first step has computed something of it.
@@ -49,34 +41,23 @@ class FairQueue:
         self.tokens[owner] += size
         try:
             stream = await engine.outputs(request)
-            await self._first(stream)
+            try:
+                await (begun_within(stream, self.timeout_s) if self.timeout_s else stream.begun())
+            except BaseException:
+                await stream.aclose()
+                raise
         except OverloadedError as error:
             error.retry_after_s = max(error.retry_after_s, self.retry_after_s)
             raise
         finally:
             self._forget(owner, count, size)
-        self._begun.append((self.clock(), count))
+        self.rate.begun.append((self.rate.clock(), count))
         return stream
 
     @property
     def retry_after_s(self) -> float:
-        """Seconds until what waits now will have begun, at the rate of late; 1 where nothing is known."""
-        if len(self._begun) < 2:
-            return 1.0
-        passed = self.clock() - self._begun[0][0]
-        begun = sum(count for _, count in self._begun) - self._begun[0][1]
-        seconds = math.ceil(sum(self.sequences.values()) * passed / max(begun, 1))
-        return float(min(max(seconds, 1), LONGEST_RETRY_S))
-
-    async def _first(self, stream: Outputs) -> None:
-        try:
-            async with asyncio.timeout(self.timeout_s or None) as limit:
-                await stream.begun()
-        except BaseException as error:
-            await stream.aclose()
-            if isinstance(error, TimeoutError) and limit.expired():
-                raise OverloadedError(f"the request waited {self.timeout_s:g} s in vain; try later") from None
-            raise
+        """Seconds until what waits now will have begun."""
+        return self.rate.seconds(self.sequences.total())
 
     def _check(self, owner: str, count: int, size: int, room: int) -> None:
         bounds = ("requests", self.sequences, count, room), ("tokens", self.tokens, size, self.max_tokens)
@@ -93,4 +74,4 @@ class FairQueue:
             if not waiting[owner]:
                 del waiting[owner]
         if not self.sequences:
-            self._begun.clear()  # the rate of an idle server says nothing
+            self.rate.begun.clear()  # the rate of an idle server says nothing

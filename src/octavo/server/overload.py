@@ -1,0 +1,52 @@
+"""Too many requests: when waiting ends in vain, and when a client had better come again."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from octavo.errors import OverloadedError
+from octavo.server.engine import Outputs
+
+WINDOW = 64
+"""Requests that began last, of whose times the rate is measured."""
+LONGEST_RETRY_S = 60
+
+
+@dataclass(slots=True)
+class DrainRate:
+    """How fast a queue drains.
+
+    Attributes:
+        begun: (second of the clock, sequences) of each request that has left the queue to be computed.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    begun: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def seconds(self, waiting: int) -> float:
+        """Until so many sequences will have begun, at the rate of late; 1 where nothing is known."""
+        if len(self.begun) < 2:
+            return 1.0
+        passed = self.clock() - self.begun[0][0]
+        begun = sum(count for _, count in self.begun) - self.begun[0][1]
+        return float(min(max(math.ceil(waiting * passed / max(begun, 1)), 1), LONGEST_RETRY_S))
+
+
+async def begun_within(stream: Outputs, seconds: float) -> None:
+    """Wait until something of a request has been computed.
+
+    Raises:
+        OverloadedError: nothing was, for so long.
+    """
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            await stream.begun()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise OverloadedError(f"the request waited {seconds:g} s in vain") from None
