@@ -15,12 +15,14 @@ import typer
 from typer.core import TyperGroup
 
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
+from octavo.cli._load import fetch
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.bench.calibrate import Machine
     from octavo.bench.driver import Driver
     from octavo.bench.roofline import Line, ModelCost
+    from octavo.bench.speculate import Speculated
     from octavo.lab.ablate import Ablation
 
 DEFAULT = "inference"
@@ -29,6 +31,9 @@ NOT_MEASURED = (*NO_MATTER, "enable_prefix_caching")
 JSON_FLAG = typer.Option(False, "--json", help="Print one JSON object.")
 ROOFLINE_TOKENS = 32
 """New tokens of a roofline's runs."""
+PROMPTS = typer.Option(
+    None, "--prompts", help="JSON lines, each with a prompt, messages or turns; three examples by default."
+)
 TRACE = typer.Option(None, "--trace", help="Take the requests from a file, as octavo plan does.")
 
 
@@ -144,6 +149,48 @@ def print_roofline(model: str, machine: Machine, work: ModelCost, lines: Sequenc
         print(line(row.work, row.size, row.context, *rates, row.limit, *read))
 
 
+@bench.command()
+@engine_flags(leave_out=NOT_MEASURED)
+def speculate(
+    engine: EngineChoice,
+    prompts: Path | None = PROMPTS,
+    limit: int = typer.Option(16, "--limit", help="Take so many of them.", min=1),
+    max_tokens: int = typer.Option(128, "--max-tokens", "-n", help="Tokens of an answer.", min=2),
+    temperature: float = typer.Option(0.0, "--temperature", help="Of the draws.", min=0.0),
+    as_json: bool = JSON_FLAG,
+) -> int:
+    """Measure what --speculative-config gains on your prompts, one at a time, and why."""
+    from octavo.bench.speculate import Speculating, conversations, speculate
+
+    talks = conversations(prompts)[:limit]
+    options = {"max_num_seqs": 1, **engine.options}
+    wanted = options.pop("speculative_config", None) or {"method": "ngram"}
+    fetch(engine.model, as_json)
+    measured = Speculating(engine.model, options, wanted)
+    result = speculate(measured, talks, {"temperature": temperature, "max_tokens": max_tokens})
+    if as_json:
+        print(json.dumps({"model": engine.model, "speculative_config": wanted, **dataclasses.asdict(result)}))
+    else:
+        print_speculated(engine.model, result)
+    return 0
+
+
+def print_speculated(model: str, result: Speculated) -> None:
+    places = " ".join(f"{share:.2f}" for share in result.accepted_at) or "none"
+    print(
+        f"{model}: {result.tokens} tokens of {result.prompts} answers, {result.step_ms:.2f} ms a step "
+        f"without drafts\n{result.drafting:.0%} of the steps verified drafts, tau {result.tau:.2f}; accepted "
+        f"by position {places}\nproposing costs {result.c_d:.1%} of a step\n"
+    )
+    print(line("drafted", "steps", "tau", "c_v"))
+    for each in result.steps:
+        print(line(each.drafted, f"{each.share:.1%}", f"{each.tau:.2f}", f"{each.c_v:.2f}"))
+    print(
+        f"\ngain {result.measured:.2f} measured, {result.predicted:.2f} predicted, "
+        f"{result.unrepeated:.2f} over answers that do not loop"
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
     """What `octavo bench load` asks for, as its options declare it."""
@@ -208,7 +255,6 @@ def ablate(
 ) -> int:
     """Measure what continuous batching, prefix cache, chunked prefill and copy-on-write gain here."""
     from octavo.assembly import load as assemble
-    from octavo.cli._load import fetch
     from octavo.engine_args import EngineArgs
     from octavo.lab.ablate import ENGINE
     from octavo.lab.ablate import ablate as run
@@ -324,7 +370,6 @@ def numbers(text: str, flag: str) -> list[int]:
 def load(engine: EngineChoice, max_batch: int, quiet: bool) -> Driver:
     """The engine to measure: no request may find another's prefix."""
     from octavo.bench.driver import Driver
-    from octavo.cli._load import fetch
 
     fetch(engine.model, quiet)
     options = {"max_num_seqs": max_batch, **engine.options, "enable_prefix_caching": False}
