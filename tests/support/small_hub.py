@@ -23,6 +23,8 @@ class SmallHub:
         cut: file name -> the bytes after which a connection breaks, once.
         served: (file, first byte, bytes sent), in order.
         revisions: names of the only commit.
+        spoiled: file name -> other bytes that are sent for it, under the right name and hash.
+        large: ends of names of files whose SHA-256 the hub names.
     """
 
     repositories: dict[str, dict[str, bytes]]
@@ -32,6 +34,8 @@ class SmallHub:
     cut: dict[str, int] = field(default_factory=dict)
     served: list[tuple[str, int, int]] = field(default_factory=list)
     revisions: tuple[str, ...] = ("main", "v1")
+    spoiled: dict[str, bytes] = field(default_factory=dict)
+    large: tuple[str, ...] = (".safetensors", ".gguf")
     url: str = ""
 
     def bytes_of(self, name: str) -> int:
@@ -82,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
         if revision not in (*self.hub.revisions, COMMIT):
             return self._refuse(404, "RevisionNotFound")
         if api:
-            siblings = [{"rfilename": f, "size": len(data)} for f, data in files.items()]
+            siblings = [self._sibling(file, data) for file, data in files.items()]
             return self._send(json.dumps({"id": name, "sha": COMMIT, "siblings": siblings}).encode(), body)
         if name in self.hub.gated:
             return self._refuse(403, "GatedRepo")
@@ -90,6 +94,13 @@ class _Handler(BaseHTTPRequestHandler):
         if file not in files:
             return self._refuse(404, "EntryNotFound")
         return self._file(file, files[file], body)
+
+    def _sibling(self, name: str, data: bytes) -> dict[str, object]:
+        found: dict[str, object] = {"rfilename": name, "size": len(data)}
+        if name.endswith(self.hub.large):
+            digest = hashlib.sha256(data).hexdigest()
+            found["lfs"] = {"size": len(data), "sha256": digest, "pointerSize": 130}
+        return found
 
     def _file(self, name: str, data: bytes, body: bool) -> None:
         span = self.headers.get("Range", "")
@@ -105,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not body:
             return
         stop = first + self.hub.cut.pop(name) if name in self.hub.cut else len(data)
-        self.wfile.write(data[first:stop])
+        self.wfile.write(self.hub.spoiled.get(name, data)[first:stop])
         self.hub.served.append((name, first, len(data[first:stop])))
         self.close_connection = True
 

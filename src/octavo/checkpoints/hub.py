@@ -5,22 +5,24 @@
     org/name/path/file.gguf  one file of it
 
 HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE are huggingface_hub's and mean what they always mean.
-No code of a repository is downloaded, and no pickle.
+No code of a repository is downloaded, and no pickle. What is downloaded has the hash that the hub names.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from octavo.checkpoints.base import PICKLES, Progress, why_no_pickle
 from octavo.checkpoints.safetensors import INDEX, indexed
 from octavo.errors import CapacityError, CheckpointError
 
-_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(/[\w./ -]+\.gguf)?(?:@([\w./-]+))?")
+_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(/[\w./ -]+\.gguf)?(?:@(\w[\w./-]*))?")
 MAIN = "main"
 _SMALL = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
@@ -65,10 +67,10 @@ def pull(
         CapacityError: the disk is full.
     """
     try:
-        commit, sizes = _contents(repo)
+        commit, sizes, hashes = _contents(repo)
     except _UnreachableError as error:
         return _from_cache(repo, str(error), weights)
-    fetch = _Fetch(repo, commit, sizes, force)
+    fetch = _Fetch(repo, commit, sizes, hashes, force)
     files = _wanted(repo, commit, sizes, weights)
     if INDEX in files:  # which says how the weights are called
         files += sorted(indexed(fetch(INDEX)))
@@ -100,14 +102,20 @@ class _UnreachableError(Exception):
     """The hub does not answer, or may not be asked."""
 
 
-def _contents(repo: Repository) -> tuple[str, dict[str, int]]:
-    """The commit that the revision means, and its files with their sizes."""
+def _contents(repo: Repository) -> tuple[str, dict[str, int], dict[str, str]]:
+    """The commit that the revision means, its files' sizes, and the SHA-256 of those that the hub has one of
+    (all large ones)."""
     import huggingface_hub as hub
     from huggingface_hub import constants, errors
 
     if constants.HF_HUB_OFFLINE:
         raise _UnreachableError("HF_HUB_OFFLINE is set")
     where = f"{constants.ENDPOINT}/{repo.id}"
+    if not _private(constants.ENDPOINT) and hub.get_token() is not None:
+        raise CheckpointError(
+            f"{constants.ENDPOINT} is not https, so the token would be sent in the clear: "
+            "change HF_ENDPOINT, or unset HF_TOKEN"
+        )
     try:
         info = hub.HfApi().model_info(repo.id, revision=repo.revision, files_metadata=True, timeout=10)
     except errors.GatedRepoError:
@@ -125,7 +133,15 @@ def _contents(repo: Repository) -> tuple[str, dict[str, int]]:
         raise _UnreachableError(f"{constants.ENDPOINT} does not answer ({_line(error)})") from None
     if info.sha is None:
         raise CheckpointError(f"{where} answers without a commit")
-    return info.sha, {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    files = info.siblings or ()
+    hashes = {file.rfilename: file.lfs.sha256 for file in files if file.lfs is not None}
+    return info.sha, {file.rfilename: file.size or 0 for file in files}, hashes
+
+
+def _private(url: str) -> bool:
+    """Whether nobody on the way can read what is sent there: https, or this machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def _wanted(repo: Repository, commit: str, sizes: Mapping[str, int], weights: bool) -> list[str]:
@@ -158,8 +174,11 @@ def _wanted(repo: Repository, commit: str, sizes: Mapping[str, int], weights: bo
 class _Fetch:
     """Downloads files one after the other, and counts the bytes of all of them."""
 
-    def __init__(self, repo: Repository, commit: str, sizes: Mapping[str, int], force: bool) -> None:
-        self._repo, self._commit, self._sizes, self._force = repo, commit, sizes, force
+    def __init__(
+        self, repo: Repository, commit: str, sizes: Mapping[str, int], hashes: Mapping[str, str], force: bool
+    ) -> None:
+        self._repo, self._commit, self._force = repo, commit, force
+        self._sizes, self._hashes = sizes, hashes
         self._progress: Progress | None = None
         self._done = self._total = 0
 
@@ -174,6 +193,7 @@ class _Fetch:
 
         if name not in self._sizes:
             raise CheckpointError(f"{INDEX} of {self._repo.id} names {name}, which is not there")
+        known = hub.try_to_load_from_cache(self._repo.id, name, revision=self._commit)
         try:
             path = hub.hf_hub_download(
                 self._repo.id,
@@ -191,9 +211,25 @@ class _Fetch:
             raise self._failed(name, error) from None
         except Exception as error:  # of whichever HTTP library huggingface_hub uses
             raise self._failed(name, error) from None
+        if self._force or not isinstance(known, str):  # what was there was checked when it came
+            self._check(name, Path(path))
         self._done += self._sizes[name]
         self._report(0)
         return Path(path)
+
+    def _check(self, name: str, path: Path) -> None:
+        """Raise CheckpointError, and keep nothing, if a file is another than the hub names."""
+        wanted = self._hashes.get(name)
+        if wanted is None:  # small files, which git keeps itself
+            return
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != wanted:
+            path.resolve().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"{self._repo.id}: {name} came with other bytes than the hub's SHA-256 says; it was not kept"
+            )
 
     def remember(self, name: str) -> None:
         """What the revision means now, for who is offline later: only of what is whole."""

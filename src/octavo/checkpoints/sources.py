@@ -220,7 +220,8 @@ def _write_stamp(source: Source, target: Path) -> None:
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; the system lets go of it when the process dies."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a link there leads to somebody's file
+    with open(os.open(folder / ".lock", flags, 0o600), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for dead in folder.glob(".pull-*"):  # whoever made it held this lock, and holds it no more
             shutil.rmtree(dead, ignore_errors=True)

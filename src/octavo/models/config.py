@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -84,10 +85,14 @@ class DecoderConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise CheckpointError(f"the model's {name} must be a positive integer, not {value!r}")
+        if not (math.isfinite(self.norm_eps) and self.norm_eps > 0):
+            raise CheckpointError(f"the model's norm_eps must be positive and finite, not {self.norm_eps:g}")
         if self.num_heads % self.num_kv_heads:
             raise CheckpointError(
                 f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
             )
+        if self.rope is not None and not (math.isfinite(self.rope.theta) and self.rope.theta > 0):
+            raise CheckpointError(f"the rotary base must be positive and finite, not {self.rope.theta:g}")
         if self.rope is not None and (self.rope.dim % 2 or not 0 < self.rope.dim <= self.head_dim):
             raise CheckpointError(
                 f"rotary embedding of {self.rope.dim} elements does not fit heads of {self.head_dim}"
@@ -137,7 +142,9 @@ class Reader:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(key, f"must be a number, not {value!r}")
-        return float(value)
+        if not math.isfinite(number := _float(value)):
+            raise self.error(key, f"must be finite, not {number:g}")
+        return number
 
     def positive(self, key: str, default: float) -> float:
         if (value := self.number(key, default)) > 0:
@@ -185,16 +192,20 @@ class Reader:
             if not isinstance(value, Mapping):
                 raise self.error(key, f"must be an object, not {value!r}")
         scaling = dict(stated)
-        theta = float(scaling.pop("rope_theta", self.number("rope_theta", theta)))
-        share = float(scaling.pop("partial_rotary_factor", self.number("partial_rotary_factor", 1.0)))
+        theta = self._popped(scaling, "rope_theta", self.number("rope_theta", theta))
+        share = self._popped(scaling, "partial_rotary_factor", self.number("partial_rotary_factor", 1.0))
         if added and kind != "sliding_attention":
             scaling = dict(added)
-            theta = float(scaling.pop("rope_theta", theta))
-            share = float(scaling.pop("partial_rotary_factor", share))
+            theta = self._popped(scaling, "rope_theta", theta)
+            share = self._popped(scaling, "partial_rotary_factor", share)
         scaling.setdefault("max_position_embeddings", max_position)
         original = self.integer("original_max_position_embeddings", max_position)
         scaling.setdefault("original_max_position_embeddings", original)
         return RopeConfig(theta, int(head_dim * share), scaling)
+
+    def _popped(self, scaling: dict[str, Any], key: str, default: float) -> float:
+        """A number that stands in an object of the file, taken out of it."""
+        return Reader({key: scaling.pop(key, default)}, self._where).number(key)
 
     def windows(self, num_layers: int, default: tuple[bool, ...] | None = None) -> tuple[int | None, ...]:
         """Each layer's window as config.json says it: layer_types, else default, with sliding_window."""
@@ -212,6 +223,13 @@ class Reader:
             return ()
         window = self.integer("sliding_window")
         return tuple(window if slide else None for slide in slides)
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
 
 
 def read_hf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:

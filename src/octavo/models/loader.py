@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.checkpoints.base import Checkpoint, StoredTensor
-from octavo.errors import CheckpointError
+from octavo.errors import CapacityError, CheckpointError
 from octavo.kernels.ops import F32, Backend, PackedWeight, Rotary
 from octavo.kernels.weight import Array, Weight
 from octavo.models.config import RopeConfig
@@ -34,6 +34,10 @@ Stacked = tuple[str, int, Order | None]
 
 _UNUSED = ("*rotary_emb.inv_freq", "*.attn.bias", "*.masked_bias", "*.attention.bias", "*.rotary_emb.*")
 """Buffers that older versions of transformers saved beside the weights."""
+
+
+MAX_TABLES = 1 << 30
+"""Bytes of rotary tables. A file may claim any context, and they are made before pages are counted."""
 
 
 class Piece(NamedTuple):
@@ -111,7 +115,7 @@ class Loader:
 
     def vector(self, name: str, length: int) -> F32:
         """A small f32 vector: norm gains, biases."""
-        return formats.vector(self._take(name, (length,)))
+        return np.array(formats.vector(self._take(name, (length,))))  # no view of a file that may be cut
 
     def matrix(self, name: str, shape: tuple[int, int]) -> F32:
         """A small f32 matrix: tables of biases."""
@@ -223,6 +227,11 @@ class Loader:
             if "long_factor" in scaling:
                 scaling["rope_type"] = "longrope"  # converters leave it unsaid
         positions = min(max_position, self.context or max_position)
+        if self.context is None and (size := 4 * rope.dim * positions) > MAX_TABLES:
+            raise CapacityError(
+                f"a context of {positions} tokens needs rotary tables of {size >> 20} MiB: "
+                "say with max_model_len how long sequences get"
+            )
         return rotary_tables(rope.dim, rope.theta, positions, scaling, rope.interleaved)
 
     def finish(self, ignored: Sequence[str] = ()) -> None:

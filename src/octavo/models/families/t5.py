@@ -66,7 +66,7 @@ def config_of(checkpoint: Checkpoint) -> T5Config:
         num_heads=read.integer("num_heads"),
         num_buckets=read.integer("relative_attention_num_buckets", 32),
         max_distance=read.integer("relative_attention_max_distance", 128),
-        eps=read.number("layer_norm_epsilon", 1e-6),
+        eps=read.positive("layer_norm_epsilon", 1e-6),
         gated=gated,
         activation=Activation.GELU_TANH if kind == "gated-gelu" else ACTIVATIONS[name],
         scaled=checkpoint.architecture == "t5" and read.flag("scale_decoder_outputs", tied),
