@@ -21,7 +21,7 @@ from octavo.kernels.cpu_program import CpuProgram
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.select import native_available
 from octavo.runtime import page_moves
-from octavo.runtime.page_file import MappedPages
+from octavo.runtime.page_file import PrefixFile
 from octavo.sampling.sampling_rows import SamplingRows
 from support.crowds import KV_DTYPES, PARAMS, Crowd, alone, crowds, prompts
 from support.tiny_engine import save_tiny_llama
@@ -102,8 +102,8 @@ def swapped_pages_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_from_disk_mixed_up(patch: pytest.MonkeyPatch) -> None:
-    page = MappedPages.page
-    patch.setattr(MappedPages, "page", lambda self, slot: page(self, max(slot - 1, 0)))
+    page = PrefixFile.page
+    patch.setattr(PrefixFile, "page", lambda self, slot: page(self, max(slot - 1, 0)))
 
 
 def last_page_copied_to_the_wrong_place(patch: pytest.MonkeyPatch) -> None:

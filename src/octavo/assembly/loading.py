@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from octavo.kernels.ops import Backend
     from octavo.models.registry import Model
     from octavo.runtime.model_runner import ModelRunner
-    from octavo.runtime.page_file import MappedPages
+    from octavo.runtime.page_file import PrefixFile
     from octavo.runtime.speculation import Speculation
     from octavo.tokenizer import Tokenizer
     from octavo.tokenizer.chat import ChatTemplate
@@ -57,7 +57,7 @@ class Loaded:
     phases: dict[str, float]
     decoder_prompt: tuple[int, ...] = ()  # of an encoder-decoder model: what its decoder begins with
     generation: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json over config.json
-    page_file: MappedPages | None = None  # the prefix cache's tier on disk
+    page_file: PrefixFile | None = None  # the prefix cache's tier on disk
     facts: Mapping[str, str] = field(default_factory=dict)  # what the lines of a start should say
     speculation: Speculation | None = None  # who proposes drafts
 

@@ -13,7 +13,7 @@ from octavo.errors import UnsupportedError
 from octavo.kernels.ops import Backend, KVCache, KVSpec
 from octavo.kernels.select import kernels_hash
 from octavo.kernels.split_kv import SplitKVCache
-from octavo.runtime.page_file import MappedPages, check_folder
+from octavo.runtime.page_file import PrefixFile, check_folder
 from octavo.runtime.page_moves import page_bytes
 
 
@@ -42,7 +42,7 @@ def content_hash(user: EngineConfig, checkpoint: Checkpoint) -> ContentHash | No
 
 def page_file_of(
     user: EngineConfig, backend: Backend, kv: KVCache, specs: Sequence[KVSpec], content: ContentHash | None
-) -> MappedPages | None:
+) -> PrefixFile | None:
     """Where the prefix cache outlives the process: a file of this model and this way to compute its pages.
 
     Raises:
@@ -67,4 +67,4 @@ def page_file_of(
     if isinstance(kv, SplitKVCache):
         made_by["local"] = True  # a page on disk is both of its parts
     space = DISK_SPACE if user.prefix_cache_disk_space is None else user.prefix_cache_disk_space
-    return MappedPages.open(user.prefix_cache_dir, made_by, size, int(space * 2**30))
+    return PrefixFile.open(user.prefix_cache_dir, made_by, size, int(space * 2**30))

@@ -1,4 +1,4 @@
-"""MappedPages: the file in which pages of the prefix cache outlive the process. An engine PageFile.
+"""PrefixFile: the file in which pages of the prefix cache outlive the process. An engine PageFile.
 
     [header | table: one record a block | block 0 | block 1 | ...]      sparse: it grows as blocks are used
 
@@ -9,12 +9,13 @@ that was half written when the power went, or belongs to another key by now, is 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import logging
-import mmap
 import os
+import stat
 import struct
 import threading
 import zlib
@@ -34,6 +35,8 @@ MAGIC, VERSION = b"OCTAVOKV", 1
 HEADER = struct.Struct("<8sI32sQQI")  # magic, version, hash of what made the pages, bytes, blocks, CRC-32
 RECORD = struct.Struct("<32sQII")  # key, order of use from 1, CRC-32 of key and page, CRC-32 of the record
 HEADER_BYTES = 4096
+MAX_ORDER = 2**63
+"""An order of use beyond that is a made-up one: the next would not fit its field."""
 SAVING_BYTES = 64 * 2**20
 """Memory that pages may take while they wait to be written."""
 
@@ -41,11 +44,11 @@ U8 = npt.NDArray[np.uint8]
 Stored = Sequence[tuple[bytes, int]]
 
 
-class MappedPages:
-    """Slots of page_bytes each, written by a thread of its own, read through a mapping.
+class PrefixFile:
+    """Slots of page_bytes each, read and written by a thread of its own.
 
-    Writing goes through the file, not the mapping, so that a full disk is an error and no signal; the first
-    one is logged and ends writing, reading goes on. Made by open().
+    Nothing is mapped, so that a full disk and a file that somebody cuts are errors and no signals. The first
+    error of writing is logged and ends writing; reading goes on. Made by open().
 
     Attributes:
         path: the file, locked by this process until close().
@@ -55,7 +58,6 @@ class MappedPages:
         self.path = path
         self._fd, self._page_bytes, self._num_blocks = fd, page_bytes, num_blocks
         self._first = HEADER_BYTES + num_blocks * RECORD.size
-        self._map = mmap.mmap(fd, self._first + num_blocks * page_bytes, access=mmap.ACCESS_READ)
         self._uses = 0  # the highest order of use in the table
         self._stored = self._read_table()
         self._scratch = bytearray(page_bytes)
@@ -72,8 +74,11 @@ class MappedPages:
     @staticmethod
     def open(
         folder: str, made_by: Mapping[str, object], page_bytes: int, num_bytes: int
-    ) -> MappedPages | None:
+    ) -> PrefixFile | None:
         """The file in this folder, made if need be. None, and a line in the log: it cannot be used now.
+
+        What is there and not this user's own plain file of pages is neither used nor touched: the folder may
+        be one where others write.
 
         Args:
             made_by: what the pages' bits depend on; a file of anything else is made anew.
@@ -94,16 +99,17 @@ class MappedPages:
         fd = -1
         try:
             check_folder(folder)
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path /= FILE_NAME
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+            _check_owned(fd)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _prepare(path, fd, digest, page_bytes, num_blocks)
-            return MappedPages(path, fd, page_bytes, num_blocks)
+            return PrefixFile(path, fd, page_bytes, num_blocks)
         except BlockingIOError:
             why = "another process uses it"
         except OSError as error:
-            why = error.strerror or str(error)
+            why = "it is a link" if error.errno == errno.ELOOP else error.strerror or str(error)
         logger.warning("%s: %s: the prefix cache does without a disk", path, why)
         if fd >= 0:
             os.close(fd)
@@ -153,7 +159,6 @@ class MappedPages:
             self._closed = True
             self._wake.notify_all()
         self._thread.join()
-        fcntl.flock(self._fd, fcntl.LOCK_UN)  # the mapping has a descriptor of its own, which lives on
         os.close(self._fd)
 
     # --- for the runner -------------------------------------------------------------------------------
@@ -163,10 +168,11 @@ class MappedPages:
         self._do(self._writes, block, lambda: self._write(key, block, page.data))
 
     def page(self, block: int) -> U8:
-        """A block's bytes, [page_bytes], a view; fetched before."""
-        if os.fstat(self._fd).st_size < len(self._map):
+        """A block's bytes, [page_bytes]; fetched before, so the system has them in memory."""
+        page = np.empty(self._page_bytes, np.uint8)
+        if os.preadv(self._fd, [page.data], self._at(block)) != self._page_bytes:
             raise OSError(f"{self.path} was cut by somebody else")
-        return np.frombuffer(self._map, np.uint8, self._page_bytes, self._at(block))
+        return page
 
     # --- the thread's ---------------------------------------------------------------------------------
 
@@ -179,7 +185,7 @@ class MappedPages:
             good = False
             try:
                 good = bool(job())
-            except OSError as error:
+            except BaseException as error:  # a thread that died would leave whoever waits for it waiting
                 self._warn(error)
             finally:
                 if block is not None:
@@ -203,11 +209,12 @@ class MappedPages:
                 self._working = True
             job()
 
-    def _warn(self, error: OSError) -> None:
+    def _warn(self, error: BaseException) -> None:
         if not self._full:
             self._full = True
-            why = error.strerror or error
-            logger.warning("%s: %s: no more pages are saved to disk", self.path, why)
+            disk = error.strerror or str(error) if isinstance(error, OSError) else ""
+            why = disk or f"{type(error).__name__}: {error}"
+            logger.warning("%s: %s: no more pages are saved to disk", self.path, why, exc_info=not disk)
 
     def _write(self, key: bytes, block: int, page: memoryview) -> bool:
         if self._full:
@@ -277,24 +284,47 @@ def check_folder(folder: str) -> None:
             return
 
 
+def _check_owned(fd: int) -> None:
+    """Raise OSError unless this is a plain file of this user's that no other name leads to."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is no plain file")
+    if found.st_uid != os.geteuid():
+        raise OSError("it belongs to another user")
+    if found.st_nlink != 1:
+        raise OSError("it has another name too (a hard link)")
+
+
 def _prepare(path: Path, fd: int, digest: bytes, page_bytes: int, num_blocks: int) -> None:
-    """Leave a file as it is if it is this one; otherwise make it anew, and say why."""
+    """Leave a file as it is if it is this one; otherwise make it anew, and say why.
+
+    At every moment the file begins with MAGIC, so that the next start knows it for Octavo's own.
+
+    Raises:
+        OSError: it is somebody's, and stays as it is.
+    """
     size = HEADER_BYTES + num_blocks * (RECORD.size + page_bytes)
     said = HEADER.pack(MAGIC, VERSION, digest, page_bytes, num_blocks, 0)[:-4]
     wanted = said + struct.pack("<I", zlib.crc32(said))
-    found, length = os.pread(fd, HEADER.size, 0), os.fstat(fd).st_size
-    if found == wanted and length == size:
+    found, status = os.pread(fd, HEADER.size, 0), os.fstat(fd)
+    length, written_by_others = status.st_size, status.st_mode & 0o022
+    if length and found[: len(MAGIC)] != MAGIC:
+        raise OSError("it is no file of Octavo's prefix cache and stays as it is")
+    if status.st_mode & 0o077:
+        os.fchmod(fd, 0o600)
+    if found == wanted and length == size and not written_by_others:
         return
     if length:
-        logger.warning("%s: %s: it is made anew", path, _why_not(found, digest, length))
-    os.ftruncate(fd, 0)
-    os.ftruncate(fd, size)
+        why = "others may have written to it" if written_by_others else _why_not(found, digest, length)
+        logger.warning("%s: %s: it is made anew", path, why)
+        os.ftruncate(fd, len(MAGIC))
     _write_at(fd, wanted, 0)
+    os.ftruncate(fd, size)
 
 
 def _why_not(found: bytes, digest: bytes, length: int) -> str:
-    if len(found) < HEADER.size or found[: len(MAGIC)] != MAGIC:
-        return "this is no file of Octavo's prefix cache"
+    if len(found) < HEADER.size:
+        return "the file is cut off"
     _, version, made_by, page_bytes, num_blocks, checksum = HEADER.unpack(found)
     if version != VERSION:
         return f"the file has version {version}, not {VERSION}"
@@ -321,7 +351,8 @@ def _parsed(record: bytes) -> tuple[bytes, int, int] | None:
     if len(record) < RECORD.size:
         return None
     key, order, checksum, own = RECORD.unpack(record)
-    return (key, order, checksum) if order and own == zlib.crc32(record[:-4]) else None
+    whole = 0 < order < MAX_ORDER and own == zlib.crc32(record[:-4])
+    return (key, order, checksum) if whole else None
 
 
 def _write_at(fd: int, data: memoryview | bytes | bytearray, at: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from octavo.engine.step_plan import StepPlan
 from octavo.kernels.ops import KVCache, PageBytes
 from octavo.kernels.split_kv import SplitKVCache, parts_of
-from octavo.runtime.page_file import MappedPages
+from octavo.runtime.page_file import PrefixFile
 
 Pairs = Sequence[tuple[int, int]]
 
@@ -25,7 +25,7 @@ class PageMoves:
         kv: the pages.
     """
 
-    def __init__(self, kv: KVCache, first_block: int = 0, page_file: MappedPages | None = None) -> None:
+    def __init__(self, kv: KVCache, first_block: int = 0, page_file: PrefixFile | None = None) -> None:
         self.kv, self._first_block, self._file = kv, first_block, page_file
         self._split = kv if isinstance(kv, SplitKVCache) else None
 
