@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.cli import main
+from octavo.errors import EngineDeadError, OverloadedError
+from octavo.server import batch_files
 from support.fake_engine import FakeEngine
 
 
@@ -163,3 +166,55 @@ def test_a_file_that_is_no_output_is_left_alone(
     assert target.read_text() == "my diary\n"
     assert run(source, source) == 1
     assert run(tmp_path / "nothing", target) == 1
+
+
+def test_answers_that_are_written_anew_stay_as_private_as_they_were(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    source, target = write(tmp_path / "in", [line("good"), line("bad", temperature=-1)]), tmp_path / "out"
+    assert run(source, target) == 1
+    target.chmod(0o600)
+    write(source, [line("good"), line("bad", temperature=0)])
+    assert run(source, target) == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert set(read(target)) == {"good", "bad"}
+
+
+def test_a_dead_engine_stops_the_batch_and_fails_no_line(
+    tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = write(tmp_path / "in", [line(str(i)) for i in range(4)]), tmp_path / "out"
+    engine.refuse, engine.failure = EngineDeadError("the engine has failed"), "a step hung"
+    assert run(source, target) == 1
+    assert "a step hung" in capsys.readouterr().err
+    assert target.read_bytes() == b""
+    engine.refuse = engine.failure = None
+    assert run(source, target) == 0
+    assert len(read(target)) == 4
+
+
+def test_a_full_engine_is_waited_for(
+    tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_files, "RETRY_S", 0.0)
+    refusals, outputs = [OverloadedError("full")] * 5, engine.outputs
+
+    async def sometimes(request: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await outputs(request)
+
+    monkeypatch.setattr(engine, "outputs", sometimes)
+    source, target = write(tmp_path / "in", [line(str(i)) for i in range(3)]), tmp_path / "out"
+    assert run(source, target) == 0
+    assert not refusals
+
+
+def test_a_line_has_a_bound(
+    tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(batch_files, "MAX_LINE", 1000)
+    source = write(tmp_path / "in", [line("a"), line("b", prompt="x" * 2000)])
+    assert run(source, tmp_path / "out") == 1
+    assert "line 2 is longer than 0 MiB" in capsys.readouterr().err
+    assert not engine.calls

@@ -66,4 +66,5 @@ async def _run(
         max_waiting_tokens=sys.maxsize,  # of one file, at_once bounds what waits
         **forms,
     )
-    return await batch_files.run(create_app(llm, settings), source, target, at_once, progress)
+    app = create_app(llm, settings)
+    return await batch_files.run(app, source, target, at_once, progress, failure=lambda: llm.failure)

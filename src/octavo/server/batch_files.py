@@ -16,6 +16,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,17 @@ from typing import Any, BinaryIO
 
 from starlette.types import ASGIApp
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.server import apis
 from octavo.server.inprocess import post
 
 Progress = Callable[[int, int], None]
 """Called with (requests answered, requests in all)."""
+MAX_LINE = 64 << 20
+"""Bytes of a line, as of a body (cli.run_batch)."""
+PATIENCE = 300
+"""How often a request that finds the engine full is sent again, each time RETRY_S later."""
+RETRY_S = 1.0
 _OWN_ID = re.compile(r"batch_req_[0-9a-f]{32}")
 
 
@@ -48,9 +54,11 @@ def read_requests(path: Path) -> Iterator[tuple[int, Any]]:
         InvalidRequestError: a line that is no JSON object with a custom_id; it is named.
     """
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
             if not line.strip():
                 continue
+            if len(line) > MAX_LINE:
+                raise InvalidRequestError(f"{path.name}, line {number} is longer than {MAX_LINE >> 20} MiB")
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError):
@@ -132,7 +140,8 @@ def discard(path: Path, wanted: Mapping[str, str]) -> None:
         return
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with beside.open("wb") as file:
+        with beside.open("xb") as file:
+            shutil.copymode(path, beside)  # before a byte is in it: nobody may read more than before
             file.writelines(line for line, answer in _answers(path) if not _to_redo(answer, wanted))
         os.replace(beside, path)
     finally:
@@ -140,15 +149,23 @@ def discard(path: Path, wanted: Mapping[str, str]) -> None:
 
 
 async def run(
-    app: ASGIApp, source: Path, target: Path, at_once: int, progress: Progress, token: str | None = None
+    app: ASGIApp,
+    source: Path,
+    target: Path,
+    at_once: int,
+    progress: Progress,
+    token: str | None = None,
+    failure: Callable[[], str | None] = lambda: None,
 ) -> BatchTotals:
     """Answer what is not answered yet, failed before, or changed since.
 
     Args:
         at_once: so many requests are with the engine together.
+        failure: why the engine died, if it did.
 
     Raises:
         InvalidRequestError: a file is malformed; nothing was done.
+        EngineDeadError: the engine has died. What it has not answered has no line, and is done the next time.
     """
     wanted = check(source)
     known = answered(target, wanted)
@@ -161,6 +178,8 @@ async def run(
     async def one(request: dict[str, Any], file: BinaryIO) -> None:
         try:
             line, good = await _answer(app, request, urls, token)
+            if not good and (why := failure()) is not None:
+                raise EngineDeadError(why)
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             counts[good] += 1
@@ -169,13 +188,16 @@ async def run(
             places.release()
 
     with target.open("ab") as file:
-        async with asyncio.TaskGroup() as group:
-            for _, request in read_requests(source):
-                if request["custom_id"] in known:  # answered by an earlier run
-                    skipped += 1
-                    continue
-                await places.acquire()
-                group.create_task(one(request, file))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _, request in read_requests(source):
+                    if request["custom_id"] in known:  # answered by an earlier run
+                        skipped += 1
+                        continue
+                    await places.acquire()
+                    group.create_task(one(request, file))
+        except* EngineDeadError as errors:
+            raise errors.exceptions[0] from None
     return BatchTotals(counts[True], counts[False], skipped)
 
 
@@ -193,7 +215,11 @@ async def _answer(
     if wrong is not None:
         line["error"] = {"code": "invalid_request", "message": wrong}
         return line, False
-    status, body = await post(app, request["url"], request["body"], token)
+    for _ in range(PATIENCE):
+        status, body = await post(app, request["url"], request["body"], token)
+        if status != 429:
+            break
+        await asyncio.sleep(RETRY_S)
     name = body.get("id") if isinstance(body, dict) else None
     line["response"] = {"status_code": status, "request_id": name or line["id"], "body": body}
     return line, status == 200
