@@ -230,6 +230,18 @@ class AsyncLLM:
         """Why the engine died, if it did: nothing can be served any more."""
         return self._engine.failure
 
+    @property
+    def stalled(self) -> bool:
+        """The engine was given up, because a step of it did not end: only a new process helps."""
+        return self._engine.stalled
+
+    def watch(self, stall_s: float) -> None:
+        """From now on give the engine up when it has work and makes no progress for so many seconds. Once.
+
+        Its requests end with EngineStalledError, and `failure` says why; what follows is the caller's.
+        """
+        self._engine.watch(stall_s)
+
     async def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes that no running request uses. True: none is left."""
         return await self._engine.call(partial(reset_prefix_cache, self._loaded))

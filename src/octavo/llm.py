@@ -18,6 +18,7 @@ from octavo.beam_search import BeamSearchOutput, output_of
 from octavo.beam_search import sampling_params as beam_sampling_params
 from octavo.engine.output import OutputProcessor, TextStream
 from octavo.engine.request import EngineRequest
+from octavo.engine.retries import FAILED, said
 from octavo.engine.stats import EngineStats
 from octavo.engine_args import AsyncEngineArgs, EngineArgs
 from octavo.errors import InvalidRequestError, OctavoError
@@ -280,6 +281,8 @@ class LLM:
             if failed is not None:
                 self._sound = True
                 message = f"request {failed.request_id} failed: {failed.stop_reason}"
+                if failed.stop_reason == FAILED and self._core.failure is not None:  # who calls may read why
+                    message += f": {said(self._core.failure)}"
                 raise OctavoError(message) from self._core.failure
             for update in updates:
                 if texts[update.request_id].take(update):

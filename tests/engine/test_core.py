@@ -9,10 +9,10 @@ import pytest
 
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
-from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
+from octavo.engine.core import EngineCore
 from octavo.engine.request import RequestState
-from octavo.engine.step_plan import NewRow, StepPlan
-from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
+from octavo.engine.step_plan import NewRow
+from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.params import SamplingParams
 from support.engine_harness import Harness
 from support.toy_executor import EOS, Toy, ToyExecutor
@@ -257,57 +257,6 @@ def test_a_failed_row_ends_its_request_alone(depth: int) -> None:
     h.drain_and_check()
     for name in (names[0], names[2]):
         assert h.tokens[name, 0] == h.expected(name)
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("at_once", [True, False])
-def test_a_failed_step_ends_its_requests_and_the_engine_lives(depth: int, at_once: bool) -> None:
-    h = Harness(num_pages=40, depth=depth, max_num_seqs=2)
-    hit = [h.add([i + 1] * 9) for i in range(2)]
-    later = h.add([9] * 9)
-    h.step()
-    submit, failures = h.executor.submit, [MemoryError("no room\nfor that")]
-
-    def fail_once(plan: StepPlan) -> Exception | None:
-        return failures.pop() if failures else None
-
-    def raise_once(plan: StepPlan) -> Any:
-        handle = submit(plan)
-        handle.result()  # raises here, where submit() is called
-        return handle
-
-    h.executor.fail_step = fail_once
-    if at_once:
-        h.executor.submit = raise_once  # type: ignore[method-assign]
-    ends = [update for _ in range(3) for update in h.step() if update.finish_reason == "error"]
-    assert [end.request_id for end in ends] == hit
-    assert ends[0].stop_reason == "the step of this request failed: MemoryError: no room"
-    h.drain_and_check()
-    assert h.tokens[later, 0] == h.expected(later)
-
-
-def test_a_broken_executor_ends_the_engine() -> None:
-    h = Harness(num_pages=40)
-    h.executor.fail_step = lambda plan: RuntimeError("gone")
-    for number in range(MAX_FAILED_STEPS):
-        h.add([number + 1, 2])
-        if number < MAX_FAILED_STEPS - 1:
-            h.step()
-    with pytest.raises(EngineDeadError, match="3 steps in a row failed, the last with RuntimeError: gone"):
-        h.step()
-
-
-def test_a_good_step_forgives_the_bad_ones_before() -> None:
-    h = Harness(num_pages=40)
-    for number in range(2 * MAX_FAILED_STEPS):
-        failures = [RuntimeError("once")]
-        h.executor.fail_step = lambda plan, failures=failures: failures.pop() if failures else None  # type: ignore[misc]
-        bad = h.add([number + 1, 2])
-        h.step()
-        assert h.reasons[bad, 0] == "error"
-        h.add([number + 1, 3])
-        h.step()
-    h.drain_and_check()
 
 
 @pytest.mark.parametrize("priority", [2**31, -(2**31), 10**30])

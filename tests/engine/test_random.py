@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from octavo.engine.core import MAX_FAILED_STEPS
+from octavo.engine.retries import MAX_FAILED_STEPS
 from octavo.errors import OverloadedError
 from octavo.params import SamplingParams
 from support.engine_harness import Harness
@@ -121,7 +121,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert (name, index) in self.h.reasons
 
     @precondition(lambda self: self.h.unfinished() and self.h.core.failed_steps < MAX_FAILED_STEPS - 1)
-    @rule(what=st.sampled_from(["row", "step"]))
+    @rule(what=st.sampled_from(["row", "step", "request"]))
     def fail(self, what: str) -> None:
         fail_once(self.h, what)
 

@@ -15,7 +15,7 @@ import pytest
 
 import octavo
 from octavo import LLM
-from octavo.engine.core import MAX_FAILED_STEPS, EngineCore
+from octavo.engine.core import EngineCore
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.errors import EngineDeadError, InvalidRequestError, OctavoError
@@ -295,13 +295,15 @@ class HandlerError(Exception):
 def test_why_a_step_failed_is_kept(
     llm: LLM, at: str, error: HandlerError, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = one(llm)
+    expected, computes = one(llm), llm._core._executor.submit
 
     class Fails:
         def result(self) -> StepResult:
             raise error
 
     def submit(plan: StepPlan) -> Any:
+        if any(new.request_id == "" for new in plan.new_rows):  # the engine's own, of a single token
+            return computes(plan)
         if at == "submit":
             raise error
         return Fails()
@@ -331,10 +333,7 @@ def test_an_executor_that_was_broken_may_be_whole_again(llm: LLM, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(llm._core._executor, "submit", submit)
-        for _ in range(MAX_FAILED_STEPS - 1):
-            with pytest.raises(OctavoError, match="the step of this request failed"):
-                one(llm)
-        with pytest.raises(EngineDeadError, match=r"3 steps in a row failed, the last with HandlerError$"):
+        with pytest.raises(EngineDeadError, match=r"steps in a row failed, the last .*: HandlerError$"):
             one(llm)
     assert one(llm) == expected
 

@@ -15,7 +15,7 @@ from octavo.errors import CapacityError, CheckpointError
 from octavo.kernels.reference import ReferenceBackend
 from octavo.models import loader
 from octavo.models.load import load_model
-from octavo.models.rotary import SCALINGS, rotary_tables
+from octavo.models.rotary import SCALINGS
 from support.tiny_engine import save_tiny_llama
 
 NAN, INF, HUGE = math.nan, math.inf, 10**400
@@ -93,7 +93,7 @@ def test_a_context_that_no_memory_holds_is_refused_before_its_tables_are_made(
 def test_tables_are_finite_or_refused(kind: str, theta: float, scaling: dict[str, Any]) -> None:
     lengths = {"max_position_embeddings": 64, "original_max_position_embeddings": 32}
     try:
-        tables = rotary_tables(8, theta, 16, {"rope_type": kind, **lengths, **scaling})
+        tables = loader.checked_tables(8, theta, 16, {"rope_type": kind, **lengths, **scaling})
     except CheckpointError:
         return
     assert all(math.isfinite(float(value)) for value in tables.cos.ravel())

@@ -182,3 +182,28 @@ def test_merge_gives_back_pressure() -> None:
 
     asyncio.run(read_one())
     assert produced <= 8
+
+
+class Panic(BaseException):
+    """As pyo3_runtime.PanicException: no Exception."""
+
+
+@both
+def test_a_panic_in_one_of_several_prompts_ends_the_request(stream: bool) -> None:
+    """Its reader would wait for ever for what no pump sends."""
+
+    async def panics() -> Any:
+        yield 1
+        raise Panic
+
+    async def holds() -> Any:
+        yield 2
+        await asyncio.sleep(3600)
+
+    async def read() -> None:
+        streams = [panics(), holds()]
+        with pytest.raises(Panic):
+            async for _ in merge(streams if stream else streams[::-1], 2):
+                pass
+
+    asyncio.run(asyncio.wait_for(read(), 30))

@@ -14,6 +14,7 @@ from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.core import EngineCore
 from octavo.engine.output import OutputProcessor, Outputs
 from octavo.engine.request import EngineRequest
+from octavo.engine.retries import StepRetries
 from octavo.engine.step_plan import StepPlan
 from octavo.params import RequestOutput, SamplingParams
 from octavo.tokenizer.stop import StopStrings
@@ -80,6 +81,7 @@ class House:
         )
         self.executor = GatedExecutor(gated=gated)
         self.core = EngineCore(Admission(config, frozenset({EOS}), 64), self.executor, steps_in_flight=depth)
+        self.core.recovery = StepRetries(self.core, self.executor)
         self.executor.references = self.core.scheduler.kv.pool.references
         self.texts = OutputProcessor(Letters, lambda params: StopStrings(params.stop))
         self.engine = AsyncEngine(self.core, **engine)

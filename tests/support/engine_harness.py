@@ -14,6 +14,7 @@ from octavo.engine.disk_prefixes import manager_of
 from octavo.engine.drafts import Drafts
 from octavo.engine.groups.sliding_pages import SlidingPages
 from octavo.engine.request import EngineRequest, Namespace, Request, RequestState, RequestUpdate
+from octavo.engine.retries import StepRetries
 from octavo.engine.scheduler import Scheduler
 from octavo.params import SamplingParams
 from octavo.sampling.beam import BeamSearch
@@ -98,6 +99,7 @@ class Harness:
             steps_in_flight=depth,
             scheduler=Scheduler(config, manager_of(config, page_file), Drafts()),
         )
+        self.core.recovery = StepRetries(self.core, self.executor)
         self.scheduler = self.core.scheduler
         self.kv = self.scheduler.kv
         self.executor.references = self.kv.pool.references

@@ -114,6 +114,7 @@ class FakeEngine:
     delay: float = 0.0
     healthy: bool = True
     failure: str | None = None
+    stalled: bool = False
     max_model_len: int = 128
     max_encoder_len: int = 0
     max_sequences: int = 512
@@ -172,6 +173,9 @@ class FakeEngine:
     @property
     def grammars(self) -> GrammarStats:
         return self.compiler.stats()
+
+    def watch(self, stall_s: float) -> None:
+        pass
 
     def stats(self) -> FakeStats:
         return self.counts

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo.config import pages_at_a_time
-from octavo.engine.core import MAX_FAILED_STEPS
+from octavo.engine.retries import MAX_FAILED_STEPS
+from octavo.engine.step_plan import StepPlan
 from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.params import BeamSearchParams, SamplingParams
 from support.engine_harness import Harness
@@ -152,18 +153,29 @@ def one_operation(harness: Harness, rng: random.Random) -> None:
         if harness.page_file is None or rng.random() < 0.2:  # what was kept should also be found
             harness.core.reset_prefix_cache()
     elif choice < 0.21 and harness.core.failed_steps < MAX_FAILED_STEPS - 1:
-        bad = rng.choice(("row", "step"))
+        bad = rng.choice(("row", "step", "request"))
         fail_once(harness, bad)
     else:
         harness.step()
 
 
 def fail_once(harness: Harness, what: str) -> None:
-    """One step in which the executor fails, for a row or altogether."""
+    """Faults of the executor: a row of one step, one step, or all steps of a request to its end."""
     executor = harness.executor
     if what == "row":
         victims = [row.new.request_id for row in executor.rows.values()]
         executor.fail_row = lambda new: "broken" if new.request_id in victims[:1] else None
+    elif what == "request":
+        running = [request.request_id for request in harness.scheduler.running][:1]
+
+        def fail(plan: StepPlan) -> Exception | None:
+            rows = {row: each.new.request_id for row, each in executor.rows.items()}
+            rows |= {new.row: new.request_id for new in plan.new_rows}
+            return RuntimeError("broken") if any(rows.get(s.row) in running for s in plan.steps) else None
+
+        executor.fail_step = fail
+        while any(name in running for name, _ in harness.unfinished()):
+            harness.step()
     else:
         failures = [RuntimeError("broken")]
         executor.fail_step = lambda plan: failures.pop() if failures else None

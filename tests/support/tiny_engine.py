@@ -17,6 +17,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.disk_prefixes import manager_of
 from octavo.engine.drafts import Drafts
 from octavo.engine.request import RequestUpdate
+from octavo.engine.retries import StepRetries
 from octavo.engine.scheduler import Scheduler
 from octavo.kernels.ops import Backend
 from octavo.kernels.reference import ReferenceBackend
@@ -27,7 +28,7 @@ from octavo.models.registry import Model
 from octavo.params import SampledToken, SamplingParams
 from octavo.runtime.model_runner import ModelRunner
 from octavo.runtime.overlap import OverlappedRunner
-from octavo.runtime.page_file import MappedPages
+from octavo.runtime.page_file import PrefixFile
 from octavo.runtime.page_moves import PageMoves, page_bytes
 from octavo.runtime.speculation import Speculation, speculating
 from octavo.sampling.beam import BeamSearch
@@ -147,7 +148,7 @@ def tiny_engine(
         made_by = {"backend": backend, "kv": kv_dtype, "page_size": config.page_size}
         size = page_bytes(pages)
         assert size is not None
-        page_file = MappedPages.open(str(pages_folder), made_by, size, 2**20)
+        page_file = PrefixFile.open(str(pages_folder), made_by, size, 2**20)
     plain, overlapped = ModelRunner, OverlappedRunner
     if speculate is not None:
         proposer, most = speculate
@@ -165,13 +166,15 @@ def tiny_engine(
         runner = overlapped(
             model, behind, PageMoves(kv, config.num_pages), limits, states, (EOS,), steps=steps
         )
-    return EngineCore(
+    core = EngineCore(
         Admission(config, frozenset({EOS}), VOCAB_SIZE, BeamSearches(BeamSearch)),
         runner,
         rng=random.Random(0),
         steps_in_flight=depth,
         scheduler=Scheduler(config, manager_of(config, page_file), Drafts()),
     )
+    core.recovery = StepRetries(core, runner)
+    return core
 
 
 class Answers:

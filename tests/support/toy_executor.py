@@ -24,11 +24,11 @@ from support.toy_sliding import SlidingPageError, ToySliding
 EOS = 0
 
 
-class PlanError(BaseException):  # no Exception: an engine that survives failing steps must not survive this
+class PlanError(SystemExit):  # an engine that survives failing steps and panics must not survive this
     """The plan asks for something that would corrupt a real KV cache."""
 
 
-class ToyCrash(BaseException):
+class ToyCrash(SystemExit):
     """The toy itself cannot go on with a plan. No check of it says why: that is no PlanError."""
 
 
@@ -130,10 +130,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Done:
-    value: StepResult | Exception
+    value: StepResult | BaseException
 
     def result(self) -> StepResult:
-        if isinstance(self.value, Exception):
+        if isinstance(self.value, BaseException):
             raise self.value
         return self.value
 
@@ -176,7 +176,7 @@ class ToyExecutor:
         self.num_copies = self.num_swaps = 0
         self.swapped: dict[int, list[int | None]] = {}
         self.fail_row: Callable[[NewRow], str | None] = lambda new: None
-        self.fail_step: Callable[[StepPlan], Exception | None] = lambda plan: None
+        self.fail_step: Callable[[StepPlan], BaseException | None] = lambda plan: None
         self._unknown: set[int] = set()  # rows of failed steps: free or not, until freed or given anew
 
     def submit(self, plan: StepPlan) -> Done:

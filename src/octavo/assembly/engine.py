@@ -21,17 +21,20 @@ def core_of(loaded: Loaded) -> EngineCore:
     from octavo.engine.admission import Admission
     from octavo.engine.beams import BeamSearches
     from octavo.engine.core import EngineCore
+    from octavo.engine.retries import StepRetries
     from octavo.sampling.beam import BeamSearch
 
     config, runner, seed = loaded.config, loaded.runner, loaded.user.seed
     ends = frozenset(loaded.tokenizer.stop_token_ids)
-    return EngineCore(
+    core = EngineCore(
         Admission(config, ends, loaded.model.vocab_size, BeamSearches(BeamSearch)),
         runner,
         rng=None if seed is None else random.Random(seed),
         steps_in_flight=runner.steps_in_flight,
         scheduler=scheduler_of(loaded),
     )
+    core.recovery = StepRetries(core, runner)
+    return core
 
 
 def scheduler_of(loaded: Loaded) -> Scheduler:

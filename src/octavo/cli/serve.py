@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +27,7 @@ from octavo.cli._flags import (
 from octavo.cli._network import NetworkFlags
 
 if TYPE_CHECKING:
+    from octavo.async_llm import AsyncLLM
     from octavo.server.engine import ServedEngine
 
 
@@ -39,6 +43,15 @@ class Serving:
             min=0.0,
         ),
     ] = 30.0
+    stall_timeout: Annotated[
+        float,
+        typer.Option(
+            "--stall-timeout",
+            help="Seconds without progress after which a step counts as hung: its requests get an error and "
+            "the server ends with status 75; 0: never.",
+            min=0.0,
+        ),
+    ] = 300.0
     max_concurrent_requests: Annotated[
         int,
         typer.Option(
@@ -79,19 +92,17 @@ def serve(
     serving: Serving,
     as_json: bool = typer.Option(False, "--json", help="Print events as JSON lines."),
 ) -> int:
-    """Serve a model over HTTP (the OpenAI API) until Ctrl-C or SIGTERM."""
+    """Serve a model over HTTP (the OpenAI API) until Ctrl-C, SIGTERM or SIGHUP."""
     begin = time.perf_counter()
     say = _Events(as_json)
     keys = flags.keys()
     forms = parsers(serving.tool_call_parser, serving.reasoning_parser)
-    from octavo.cli._load import fetch
-    from octavo.server.signals import stop_signals
+    from octavo.server.signals import END_S, StopSignals, stop_signals
 
     listener, address = flags.listen()
     say.event("listening", f"listening on {address}", url=address)
     if (warning := flags.warning(listener, keys)) is not None:
         say.event("warning", f"warning: {warning}", message=warning)
-    fetch(engine.model)
     settings: dict[str, Any] = {
         "max_body_bytes": serving.max_body_bytes,
         "max_concurrent_requests": serving.max_concurrent_requests,
@@ -102,22 +113,24 @@ def serve(
     }
 
     watcher = _Watcher(say, begin, address, serving.drain_timeout)
-    loading: Future[ServedEngine] = Future()
+    loading: Future[AsyncLLM] = Future()
 
-    async def until_signal() -> bool:
-        with stop_signals() as signals:
-            _load_in_thread(engine, say, loading)
-            # Importing the server takes as long as loading a small model: the two overlap.
-            from octavo.server.app import create_app
-            from octavo.server.run import serve as run
-            from octavo.server.state import ServerSettings
+    async def until_signal(signals: StopSignals) -> bool:
+        signals.bind()
+        _load_in_thread(engine, serving.stall_timeout, say, loading)
+        # Importing the server takes as long as loading a small model: the two overlap.
+        from octavo.server.app import create_app
+        from octavo.server.run import serve as run
+        from octavo.server.state import ServerSettings
 
-            app = create_app(None, ServerSettings(**settings), keys)
-            future = asyncio.wrap_future(loading)
-            network = flags.network(listener, serving.max_concurrent_requests)
-            return await run(app, listener, future, watcher, signals, serving.drain_timeout, network)
+        app = create_app(None, ServerSettings(**settings), keys)
+        future = asyncio.wrap_future(loading)
+        network = flags.network(listener, serving.max_concurrent_requests)
+        return await run(app, listener, future, watcher, signals, serving.drain_timeout, network)
 
-    finished = asyncio.run(until_signal())
+    most_s = flags.drain_delay + serving.drain_timeout + END_S
+    with _stalled_engines_end(loading), stop_signals(most_s) as caught:
+        finished = asyncio.run(until_signal(caught))
     say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)
     from octavo.structured import is_compiling
 
@@ -165,15 +178,35 @@ class _Watcher:
         self.say.event("draining", text, requests=num_requests, seconds=most)
 
 
-def _load_in_thread(engine: EngineChoice, say: _Events, future: Future[ServedEngine]) -> None:
-    """Load the model beside the main thread, which goes on hearing signals."""
+@contextlib.contextmanager
+def _stalled_engines_end(loading: Future[AsyncLLM]) -> Iterator[None]:
+    """Where the engine was given up, end the process here and now: its thread cannot be told to stop."""
+    try:
+        yield
+    finally:
+        known = loading.done() and not loading.exception()
+        if known and loading.result().stalled:
+            from octavo.server.signals import STALLED
+
+            why = loading.result().failure
+            print(f"octavo: error: {why}; see --stall-timeout", file=sys.stderr, flush=True)
+            os._exit(STALLED)
+
+
+def _load_in_thread(
+    engine: EngineChoice, stall_timeout: float, say: _Events, future: Future[AsyncLLM]
+) -> None:
+    """Pull and load the model beside the main thread, which goes on hearing signals and answers 503."""
     future.set_running_or_notify_cancel()  # from here on nobody can cancel it under our feet
 
     def work() -> None:
-        from octavo.cli._load import load
+        from octavo.cli._load import fetch, load
 
         try:
+            fetch(engine.model)
             llm = load(engine, say.phase)
+            if stall_timeout:
+                llm.watch(stall_timeout)
             for name, text in llm.facts.items():
                 say.event("fact", f"  {name:<10} {text}", name=name, value=text)
             future.set_result(llm)

@@ -15,6 +15,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.engine.stats import EngineStats
 from octavo.engine.token_source import Reader
+from octavo.engine.watchdog import DEAD, EngineStalledError, Watchdog
 from octavo.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ T = TypeVar("T")
 logger = logging.getLogger("octavo.engine")
 
 ABORT_GRACE_S = 5.0
-"""How long drain() waits for the last step once it has aborted what was left."""
+"""How long drain() waits without any progress, once it has aborted what was left, before it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class _CoreCall:
             return
         try:
             result = self.function()
-        except Exception as error:
+        except BaseException as error:  # a panic of native code is no Exception
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
@@ -86,7 +87,8 @@ class AsyncEngine:
         max_waiting + max_num_seqs.
     5.  A reader that leaves aborts its request; one that raises leaves, and no other one notices.
         The id stays in use until the core has confirmed the end.
-    6.  If the thread dies, every reader fails with EngineDeadError, now and later.
+    6.  If the thread dies, or is given up because a step of it does not end (watch(), drain()), every
+        reader fails with EngineDeadError, now and later.
     7.  One event loop at a time; another one may follow when the first is closed.
 
     *The switch interval.* Both threads share the GIL. A step releases it while the kernels run; to
@@ -110,12 +112,13 @@ class AsyncEngine:
         self._stall_s = stall_s
         self._clock = clock
         self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
-        # Under this lock: inbox, outbox, _stopping, _dead, _waking, _loop.
+        # Under this lock: inbox, outbox, _stopping, _dead, _failure, _waking, _loop.
         self._wake = threading.Condition()
         self._inbox: list[_Add | _Abort | _CoreCall] = []
         self._outbox: list[RequestUpdate | _Added] = []
         self._stopping = False
         self._dead: EngineDeadError | None = None
+        self._failure: str | None = None
         self._waking = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # The loop's own.
@@ -126,12 +129,19 @@ class AsyncEngine:
         # Written by the engine thread, read by `healthy`.
         self._busy = False
         self._last_progress = clock()
+        self._moves = 0  # how often it has made progress
+        self._watchdog = Watchdog(lambda: self._moves if self._busy else 0)
 
     # --- for callers, on the event loop -------------------------------------------------------------
 
     def start(self) -> None:
         """Start the engine thread. Once."""
         self._thread.start()
+
+    def watch(self, stall_s: float) -> None:
+        """Give the thread up once it has work and makes no progress for so long. Once."""
+        text = f"a step made no progress for {stall_s:g} s"
+        self._watchdog.start(stall_s, lambda: self._give_up(text))
 
     def submit(self, request: EngineRequest, reader: Reader) -> None:
         """Serve a request; on the event loop, where the reader is told of it.
@@ -194,24 +204,37 @@ class AsyncEngine:
 
     @property
     def failure(self) -> str | None:
-        """Why the thread died, if it did; None also where it was told to stop."""
-        return None if self._dead is None or self._stopping else str(self._dead)
+        """Why the thread died or was given up, if it was; None also where it did as it was told."""
+        return self._failure
+
+    @property
+    def stalled(self) -> bool:
+        """The thread was given up: only the process's end may end it."""
+        return isinstance(self._dead, EngineStalledError)
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests, let the others end for at most timeout_s, abort the rest, and stop."""
+        """Refuse new requests, let the others end for at most timeout_s, abort the rest, and stop; give the
+        thread up if it then makes no progress for ABORT_GRACE_S."""
         self._draining = True
         if not await self._until_idle(timeout_s):
             for request_id in tuple(self._open):
                 self._send(_Abort(request_id))
             await self._until_idle(ABORT_GRACE_S)
-        await asyncio.to_thread(self.stop)
+        moves = -1
+        while self._moves != moves and not self.stalled:  # it may be saving the prefix cache
+            moves = self._moves
+            await asyncio.to_thread(self.stop, ABORT_GRACE_S)
+        if self._thread.is_alive() and not self.stalled:
+            self._give_up(f"a step has not ended {ABORT_GRACE_S:g} s after it was told to")
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Stop after the step in progress and wait for it; requests in the engine get EngineDeadError."""
+        """Stop after the step in progress and wait for it, unless it was given up; requests in the engine
+        get EngineDeadError."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        if self._thread.is_alive():
+        self._watchdog.stop()
+        if self._thread.is_alive() and not self.stalled:
             self._thread.join(timeout_s)
 
     # --- the loop's side ----------------------------------------------------------------------------
@@ -310,38 +333,53 @@ class AsyncEngine:
                 return False
         return True
 
+    def _give_up(self, why: str) -> None:
+        """Of any other thread: what waits for the engine thread waits no more."""
+        logger.error("%s: the engine is given up", why)
+        self._die(EngineStalledError(), why)
+
     # --- the engine thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        reason = EngineDeadError("the engine was stopped")
+        reason, failure = EngineDeadError("the engine was stopped"), None
         try:
             while self._turn():
                 pass
-            self._core.close()
-        except EngineDeadError as error:
-            reason = error
+            self._core.close(self._progress)
         except BaseException as error:  # whatever it was, the callers must not wait for ever
-            reason = EngineDeadError(f"the engine thread died: {type(error).__name__}: {error}")
+            known = isinstance(error, EngineDeadError)
+            failure = str(error) if known else f"the engine thread died: {type(error).__name__}: {error}"
+            reason = EngineDeadError(DEAD)
             reason.__cause__ = error
+        self._die(reason, None if self._stopping else failure)
+
+    def _die(self, reason: EngineDeadError, failure: str | None) -> None:
+        """From now on whoever asks is told the reason. The first one counts."""
         with self._wake:
-            self._dead, self._busy = reason, False
+            if self._dead is None:
+                self._dead, self._failure = reason, failure
+            self._busy = False
             commands, self._inbox = self._inbox, []
         for command in commands:
             if isinstance(command, _CoreCall):
-                command.refuse(reason)
+                command.refuse(self._why_dead())
         self._wake_loop()
+
+    def _progress(self) -> None:
+        self._last_progress, self._moves = self._clock(), self._moves + 1
 
     def _turn(self) -> bool:
         """Sleep until there is work, take the inbox, do one step. False: told to stop."""
         with self._wake:
-            while not (self._inbox or self._stopping or self._core.can_step):
+            while not (self._inbox or self._stopping or self._dead or self._core.can_step):
                 self._busy = False
                 self._wake.wait()
-            if self._stopping:
+            if self._stopping or self._dead:
                 return False
             commands, self._inbox = self._inbox, []
             if not self._busy:
-                self._busy, self._last_progress = True, self._clock()
+                self._busy = True
+                self._progress()
         news: list[RequestUpdate | _Added] = []
         left = iter(commands)
         try:
@@ -353,7 +391,7 @@ class AsyncEngine:
             raise
         if self._core.can_step:  # one step; the inbox is looked at again before the next one
             news += self._core.step()
-        self._last_progress = self._clock()
+        self._progress()
         if news:
             with self._wake:
                 self._outbox += news

@@ -26,16 +26,34 @@ from octavo.params import RequestMetrics, SamplingParams
 SEED_BITS = 53
 """Of seeds that are drawn here: what JavaScript, and so many a JSON client, keeps of an integer."""
 
-MAX_FAILED_STEPS = 3
-"""So many steps failing one after the other mean that the executor is broken, not a request."""
+
+Flights = deque[tuple[StepPlan, Handle, float]]
+"""Steps in flight, the oldest first: plan, what was submitted, when."""
+
+
+class Recovery:
+    """What becomes of a step that failed: here the engine ends. StepRetries finds the request at fault: those
+    `pending` are computed alone before everybody goes on. isolate() goes before each step, and forget() after
+    the scheduler was made anew."""
+
+    pending: Sequence[object] = ()
+
+    def isolate(self) -> None: ...
+    def forget(self) -> None: ...
+    def is_fault(self, error: BaseException) -> bool:
+        """Whether a step may fail so; what else strikes passes through the engine."""
+        return isinstance(error, Exception)
+
+    def failed(self, plan: StepPlan, error: BaseException, later: Flights) -> list[RequestUpdate]:
+        """A plan could not be executed. later: plans in flight that were made after it."""
+        raise EngineDeadError(f"a step failed: {type(error).__name__}") from error
 
 
 class EngineCore:
     """The engine without threads, text or model: check(), add(), step(), abort().
 
-    One bad request ends alone: a row that failed ends its request, a step that failed ends the
-    requests of that step, and only MAX_FAILED_STEPS failing steps in a row end the engine, or a device
-    that is lost. A step that was too large for the device's memory is done again in smaller ones.
+    One bad request ends alone: a row that failed ends its request, and what becomes of a step that failed
+    `recovery` says. A device that is lost ends the engine.
 
     Not thread safe, but for stats() and check(): AsyncEngine gives it a thread of its own.
 
@@ -48,6 +66,7 @@ class EngineCore:
         scheduler: another one than Scheduler(config): with a tier below its cache, or to compare with.
 
     Attributes:
+        recovery: what becomes of a step that failed.
         failed_steps: how many steps have failed since the last one that did not.
         failure: why a step failed in the last call of step(); None: none did.
     """
@@ -69,16 +88,17 @@ class EngineCore:
         self.config = admission.config
         self._executor = executor
         self._rng = rng or random.SystemRandom()
-        self._clock = clock
+        self.clock = clock
         self._admission = admission
         self._depth = steps_in_flight
         self.scheduler = scheduler or Scheduler(admission.config)
         self._requests: dict[str, list[Request]] = {}  # unfinished ones by the caller's name
-        self._flights: deque[tuple[StepPlan, Handle, float]] = deque()
+        self._flights: Flights = deque()
         self._last_result_time = 0.0
         self._arrivals = 0
+        self.recovery = Recovery()
         self.failed_steps = 0
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self._closed = False
         self._steps = 0
 
@@ -121,7 +141,7 @@ class EngineCore:
             raise InvalidRequestError("add_request takes token ids and SamplingParams", "prompt")
         request = EngineRequest(request_id, list(token_ids), params, priority)
         self.check(request)
-        return self.add(request, self._clock())
+        return self.add(request, self.clock())
 
     def add(self, request: EngineRequest, arrival: float) -> int:
         """Queue a request that check() has let pass. Returns the seed that it uses, given or drawn.
@@ -143,7 +163,7 @@ class EngineCore:
         seed = self._rng.getrandbits(SEED_BITS) if params.seed is None else params.seed
         beams = params.beam_search
         indexes = request.indexes if beams is None else (0,)
-        sequences = [self._new(request, index, seed, arrival) for index in indexes]
+        sequences = [self.new(request, index, seed, arrival) for index in indexes]
         first = sequences[0]
         if beams is not None:
             self._admission.searches.begin(first, beams)
@@ -154,7 +174,8 @@ class EngineCore:
             self.scheduler.add(sequence)
         return seed
 
-    def _new(self, request: EngineRequest, index: int, seed: int, arrival: float) -> Request:
+    def new(self, request: EngineRequest, index: int, seed: int, arrival: float) -> Request:
+        """One of a request's sequences, for the scheduler."""
         self._arrivals += 1
         return Request(
             request,
@@ -173,7 +194,7 @@ class EngineCore:
 
         Returns the updates that say so; step() does not repeat them.
         """
-        now, updates = self._clock(), list[RequestUpdate]()
+        now, updates = self.clock(), list[RequestUpdate]()
         for request in tuple(self._requests.get(request_id, ())):
             if index is None or request.index == index or request.group.forks:
                 self.scheduler.abort(request, now)
@@ -196,9 +217,11 @@ class EngineCore:
         """Plan and submit, wait for the oldest step in flight, and return what it changed.
 
         Raises:
-            EngineDeadError: the executor failed MAX_FAILED_STEPS times in a row.
+            EngineDeadError: the device is lost, or `recovery` has given up.
         """
         self.failure = None
+        if self.recovery.pending:  # a step has failed: its requests go on one by one
+            self.recovery.isolate()
         updates = self._submit()
         if self._flights:
             updates += self._collect()
@@ -207,8 +230,8 @@ class EngineCore:
 
     def _submit(self) -> list[RequestUpdate]:
         """Fill the pipeline. Returns news only if a step could not be submitted."""
-        while len(self._flights) < self._depth:
-            now = self._clock()
+        while len(self._flights) < (1 if self.scheduler.alone else self._depth):
+            now = self.clock()
             plan = self.scheduler.schedule(now)
             if plan is None:
                 if not self._flights and self.scheduler.kv.disk.wait():
@@ -218,8 +241,8 @@ class EngineCore:
                 break
             try:
                 handle = self._executor.submit(plan)
-            except Exception as error:
-                return self._failed(plan, error)
+            except BaseException as error:
+                return self._failed(plan, error, deque())
             self._flights.append((plan, handle, now))
         return []
 
@@ -227,9 +250,9 @@ class EngineCore:
         plan, handle, submitted = self._flights.popleft()
         try:
             result = handle.result()
-        except Exception as error:
-            return self._failed(plan, error)
-        now = self._clock()
+        except BaseException as error:
+            return self._failed(plan, error, self._flights)
+        now = self.clock()
         # With two steps in flight this one began when the one before it ended.
         duration = now - max(submitted, self._last_result_time)
         self._last_result_time = now
@@ -237,18 +260,15 @@ class EngineCore:
         self._steps += 1
         return self.scheduler.update(result, now, duration)
 
-    def _failed(self, plan: StepPlan, error: Exception) -> list[RequestUpdate]:
+    def _failed(self, plan: StepPlan, error: BaseException, later: Flights) -> list[RequestUpdate]:
+        """In the midst of an except clause."""
+        if not self.recovery.is_fault(error):
+            raise
         self.failure = error
         if isinstance(error, DeviceLostError):
             raise EngineDeadError(str(error)) from error
-        if isinstance(error, StepTooLargeError):
-            return self.scheduler.fail(plan.step_id, str(error), self._clock(), again=True)
-        self.failed_steps += 1
-        text = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
-        if self.failed_steps >= MAX_FAILED_STEPS:
-            message = f"{self.failed_steps} steps in a row failed, the last with {text}"
-            raise EngineDeadError(message) from error
-        return self.scheduler.fail(plan.step_id, f"the step of this request failed: {text}", self._clock())
+        self.failed_steps += not isinstance(error, StepTooLargeError)
+        return self.recovery.failed(plan, error, later)
 
     def _forget(self, updates: Iterable[RequestUpdate]) -> None:
         """Drop requests that have ended from the books."""
@@ -265,6 +285,7 @@ class EngineCore:
         """Forget all and go on with another scheduler, unless closed: the old one may be torn."""
         if not self._closed:
             self._requests, self._flights = {}, deque()
+            self.recovery.forget()
             self.scheduler = make()
             self.scheduler.name_free_rows()
 
@@ -282,16 +303,15 @@ class EngineCore:
         """What pages and rows hold. O(pages), so on request only; not while a step is being planned."""
         return snapshot_of(self.scheduler)
 
-    def close(self) -> None:
+    def close(self, saved: Callable[[], None] = lambda: None) -> None:
         """Save what is cached to disk, where there is a file for it, and let go of it. Nothing may follow.
-
-        Waits for the disk.
-        """
+        Waits for the disk, and calls saved() after each portion."""
         kv, closed, self._closed = self.scheduler.kv, self._closed, True
         if closed:
             return
         for plan in kv.disk.plans_to_keep():
             self._executor.submit(plan).result()
+            saved()
         kv.disk.close()
 
     def reset_prefix_cache(self) -> bool:

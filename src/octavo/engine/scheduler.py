@@ -15,7 +15,7 @@ from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.request import ABORT, ERROR, ORDER, Request, RequestState, RequestUpdate, update_of
 from octavo.engine.stats import DraftCounts
-from octavo.engine.step_builder import InFlight, StepBuilder, decode_step, take_back
+from octavo.engine.step_builder import InFlight, StepBuilder, decode_step
 from octavo.engine.step_plan import RowStep, StepPlan, StepResult
 from octavo.params import SampledToken
 
@@ -104,6 +104,7 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
+        self.alone: tuple[Request, ...] = ()  # if any, nobody else is computed (StepRetries)
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self._freed: list[int] = []  # not yet told to the executor
         self._in_flight: deque[InFlight] = deque()
@@ -203,9 +204,10 @@ class Scheduler:
         step.withdraw(victim.group.together(victim))
         if not copying and (pairs := self.kv.swap_out(victim)):
             step.swapped[victim] = pairs
-        self._put_back(victim)
+        self.put_back(victim)
 
-    def _put_back(self, victim: Request) -> None:
+    def put_back(self, victim: Request) -> None:
+        """A running request, or the owner of a cohort, waits again."""
         self._leave(victim)
         victim.state = RequestState.PREEMPTED
         victim.metrics.num_preemptions += 1
@@ -216,7 +218,8 @@ class Scheduler:
         """Let waiting requests enter, in order."""
         in_progress = PrefixesInProgress(self.kv, self.running)
         admitted: list[Request] = []
-        for request in self.queue_order.offer(self.waiting, self.running):
+        offered = self.queue_order.offer(self.waiting, self.running)
+        for request in [each for each in self.alone if each in self.waiting] if self.alone else offered:
             if step.left <= 0 or len(self._free_rows) < request.group.width:  # no budget or row is left
                 break
             if request.num_in_flight or request.kv.swapping:
@@ -290,7 +293,7 @@ class Scheduler:
             if error is None and bool(tokens) is not step.sample:
                 error = "the executor did not return the tokens it was asked for"
             if error is not None:
-                updates += self._fail(request, error, now)
+                updates += self.fail(request, error, now)
                 continue
             if same_run:  # the pages that the step wrote are still the request's
                 request.kv.arriving = False
@@ -333,22 +336,19 @@ class Scheduler:
                 self.num_prompt_tokens += request.num_prompt_tokens + len(request.encoder_token_ids)
         metrics.last_token_time = now
 
-    def fail(self, step_id: int, message: str, now: float = 0.0, again: bool = False) -> list[RequestUpdate]:
-        """A step in flight could not be executed: end its requests, keep the others. But put them back if
-        it is to be tried again, is the last one submitted, and can be done in smaller steps."""
-        flight, freed = take_back(self._in_flight, step_id, set(self._free_rows).difference(self._freed))
-        self._freed += freed
+    def take_back(self, step_id: int, executed: bool) -> InFlight:
+        """Forget the newest step in flight, which failed or follows one that did; the caller puts back its
+        requests. Its freed rows are named again, unless it was executed."""
+        flight = self._in_flight.pop()
+        ensure(flight.plan.step_id == step_id, f"step {step_id} is not the newest in flight")
+        named = {row for other in self._in_flight for row in other.plan.freed_rows}
+        free = set(self._free_rows).difference(self._freed, named)
+        self._freed += [row for row in flight.plan.freed_rows if row in free and not executed]
         flight.failed(self.kv)
-        last = step_id == self._next_step - 1
-        if not (again and last and self.budget.shrink(flight.plan.num_tokens)):
-            return [u for r in flight.requests if not r.finished for u in self._fail(r, message, now)]
-        for request, step in zip(flight.requests, flight.plan.steps, strict=True):
-            request.group.take_back(request, step)
-            if request.state is RequestState.RUNNING:
-                self._put_back(request.group.owner_of(request))
-        return []
+        return flight
 
-    def _fail(self, request: Request, message: str, now: float) -> list[RequestUpdate]:
+    def fail(self, request: Request, message: str, now: float) -> list[RequestUpdate]:
+        """End a request with an error."""
         request = request.group.owner_of(request)
         request.finish_reason, request.stop_reason = ERROR, message
         self.finish(request, now, publish=False)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.engine.kv_manager import NO_GROWTH, Growth, KVManager
 from octavo.engine.page_group import EncoderOutput, PageGroup
-from octavo.engine.page_pool import IntegrityError
 from octavo.engine.request import Request
 from octavo.engine.sources import Tier
 from octavo.engine.step_plan import EncoderInput, NewRow, RowStep, StepPlan
@@ -67,24 +65,6 @@ def decode_step(
         request.kv.num_scheduled_tokens += 1
     plan = StepPlan(step_id, tuple(freed_rows), (), tuple(steps))
     return InFlight(plan, tuple(running), tuple([r.metrics.num_preemptions for r in running]))
-
-
-def take_back(in_flight: deque[InFlight], step_id: int, free_rows: set[int]) -> tuple[InFlight, list[int]]:
-    """Take a step that could not be executed out of the queue.
-
-    Args:
-        free_rows: rows that are free and that no later plan will name.
-
-    Returns:
-        The step, and those of its freed rows that the next plan must name again: how far the executor came
-        is not known.
-    """
-    flight = next((f for f in in_flight if f.plan.step_id == step_id), None)
-    if flight is None:
-        raise IntegrityError(f"step {step_id} is not in flight")
-    in_flight.remove(flight)
-    free = free_rows.difference(*(f.plan.freed_rows for f in in_flight))
-    return flight, [row for row in flight.plan.freed_rows if row in free]
 
 
 class StepBuilder:

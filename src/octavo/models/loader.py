@@ -18,7 +18,7 @@ from octavo.kernels.ops import F32, Backend, PackedWeight, Rotary
 from octavo.kernels.weight import Array, Weight
 from octavo.models.config import RopeConfig
 from octavo.models.layers import HEAD, ROWS, LayerNorm, Linear, RMSNorm, Role, SourceRows, Use
-from octavo.models.rotary import rotary_tables
+from octavo.models.rotary import Scaling, rotary_tables
 from octavo.quant import registry as formats
 from octavo.quant.schemes import scheme_of
 
@@ -232,7 +232,7 @@ class Loader:
                 f"a context of {positions} tokens needs rotary tables of {size >> 20} MiB: "
                 "say with max_model_len how long sequences get"
             )
-        return rotary_tables(rope.dim, rope.theta, positions, scaling, rope.interleaved)
+        return checked_tables(rope.dim, rope.theta, positions, scaling, rope.interleaved)
 
     def finish(self, ignored: Sequence[str] = ()) -> None:
         """Raise if the file holds tensors that nobody took: its config says less than it holds.
@@ -308,6 +308,24 @@ class Loader:
         """One of the matrices that are stacked in a tensor."""
         data = tensor.data.reshape(tensor.shape[0], -1)[index]
         return replace(tensor, shape=tuple(tensor.shape[1:]), data=data)
+
+
+def checked_tables(
+    dim: int, theta: float, positions: int, scaling: Scaling, interleaved: bool = False
+) -> Rotary:
+    """rotary_tables() of numbers that a file claims.
+
+    Raises:
+        CheckpointError: nothing finite can be computed of them.
+    """
+    try:
+        with np.errstate(all="ignore"):  # what is not finite is refused below
+            tables = rotary_tables(dim, theta, positions, scaling, interleaved)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise CheckpointError(f"rope_scaling cannot be computed: {error}") from None
+    if not (np.isfinite(tables.cos).all() and np.isfinite(tables.sin).all()):
+        raise CheckpointError("rope_scaling gives angles that are not finite")
+    return tables
 
 
 def sources_of(matrices: Sequence[Stacked], role: Role) -> tuple[SourceRows, ...]:

@@ -145,9 +145,10 @@ class OverlappedRunner(ModelRunner):
         return np.where(late, rows, np.int32(-1))
 
     def _settle(self) -> None:
-        """Know the tokens of the step before."""
-        if self._latest is not None:
-            self._latest.settle()
+        """Know the tokens of the step before. What fails here has failed, and no step after it."""
+        latest, self._latest = self._latest, None
+        if latest is not None:
+            latest.settle()
 
     def keep(
         self, step_id: int, rows: list[int], drawn: Sequence[SampledToken | RowError], same: list[bool]

@@ -48,7 +48,9 @@ async def merge(streams: Sequence[AsyncGenerator[T, None]], at_once: int) -> Asy
                 async for item in stream:
                     await queue.put((item,))
             await queue.put(None)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a panic of native code is no Exception, and its reader waits
             await queue.put(error)
 
     tasks = [asyncio.ensure_future(pump(stream)) for stream in streams]

@@ -1,0 +1,49 @@
+"""`octavo serve` with a fault put into its steps, as a process of its own.
+
+    python faulty_serve.py FAULT TRIGGER serve MODEL ...
+
+The fault begins when the file TRIGGER is there. hang: a step never ends. fail:N: the next N steps raise.
+always: all of them do. panic: one raises what is no Exception.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+SECRET = "/home/operator/private/model.gguf"
+
+
+class Panic(BaseException):
+    """As pyo3_runtime.PanicException."""
+
+
+def faulty(execute: Callable[..., Any], fault: str, trigger: str) -> Callable[..., Any]:
+    kind, _, number = fault.partition(":")
+    most = {"fail": int(number or 0), "panic": 1}.get(kind)
+    steps = itertools.count()
+
+    def mutant(self: Any, plan: Any) -> Any:
+        time.sleep(0.005)  # so that a crowd is still there when the fault comes
+        if os.path.exists(trigger) and (most is None or next(steps) < most):
+            if kind == "hang":
+                threading.Event().wait()
+            if kind == "panic":
+                raise Panic("rust")
+            raise OSError(5, "a secret", SECRET)
+        return execute(self, plan)
+
+    return mutant
+
+
+if __name__ == "__main__":
+    from octavo.cli import main
+    from octavo.runtime.model_runner import ModelRunner
+
+    ModelRunner.execute = faulty(ModelRunner.execute, sys.argv[1], sys.argv[2])  # type: ignore[method-assign]
+    sys.exit(main(sys.argv[3:]))
