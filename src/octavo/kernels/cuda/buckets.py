@@ -147,5 +147,5 @@ class Bucket:
 
     def write(self, batch: ForwardBatch | None) -> None:
         """Start moving a batch into the arrays."""
-        pad(batch, self._staging.host, self.form)
+        pad(batch, self._staging.writable(), self.form)
         self._staging.send()

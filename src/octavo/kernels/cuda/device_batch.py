@@ -33,11 +33,8 @@ class DeviceBatch:
     """
 
     token_ids: torch.Tensor
-    positions: torch.Tensor
     rope_positions: torch.Tensor
-    slots: torch.Tensor
     sampled: torch.Tensor
-    query_start: torch.Tensor
     queries: Queries
     cross: Queries | None = None
     sliding: Queries | None = None
@@ -56,7 +53,7 @@ class DeviceBatch:
         return self.sliding
 
 
-class Staging:
+class Staging(Lane):
     """The arrays of a batch, int32, on the host (pinned, where there is a GPU) and on the device.
 
     Args:
@@ -66,17 +63,7 @@ class Staging:
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
-        self._lane = Lane({name: (torch.int32, shape) for name, shape in shapes.items()}, device)
-        self.device = self._lane.device
-
-    @property
-    def host(self) -> dict[str, npt.NDArray[np.int32]]:
-        """What the next send() moves."""
-        return self._lane.writable()
-
-    def send(self) -> None:
-        """Start the copy."""
-        self._lane.send()
+        super().__init__({name: (torch.int32, shape) for name, shape in shapes.items()}, device)
 
     def batch(self, max_query: int, max_context: int) -> DeviceBatch:
         at = self.device
@@ -89,11 +76,8 @@ class Staging:
             sliding = replace(queries, slots=at["sliding_slots"], page_tables=at["sliding_tables"])
         return DeviceBatch(
             token_ids=at["token_ids"],
-            positions=at["positions"],
             rope_positions=at.get("rope_positions", at["positions"]),
-            slots=at["slots"],
             sampled=at["sampled"],
-            query_start=at["query_start"],
             queries=queries,
             sliding=sliding,
         )
@@ -110,7 +94,7 @@ def move(batch: ForwardBatch, device: torch.device) -> DeviceBatch:
     if extras is not None and extras.rope_positions is not None:
         arrays["rope_positions"] = extras.rope_positions
     staging = Staging({name: array.shape for name, array in arrays.items()}, device)
-    host = staging.host
+    host = staging.writable()
     for name, array in arrays.items():
         host[name][...] = array
     staging.send()

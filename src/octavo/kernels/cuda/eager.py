@@ -34,7 +34,7 @@ class CudaEagerOps(CudaOps):
     """CudaOps with a way in and out for tests of single ops."""
 
     def tensor(self, x: F32, rows: Rows = Rows.TOKENS) -> Tensor:
-        return Tensor(rows, x.shape[1], torch.tensor(x, device=self.batch.slots.device, dtype=self.dtype))
+        return Tensor(rows, x.shape[1], torch.tensor(x, device=self.batch.token_ids.device, dtype=self.dtype))
 
     def value(self, x: Tensor) -> F32:
         return np.asarray(value(x).float().cpu().numpy())

@@ -26,9 +26,7 @@ class Lane:
         device: the arrays on the device, by name.
     """
 
-    def __init__(
-        self, fields: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], device: torch.device
-    ) -> None:
+    def __init__(self, fields: Fields, device: torch.device) -> None:
         spans, total = {}, 0
         for name, (dtype, shape) in fields.items():
             nbytes = int(np.prod(shape)) * dtype.itemsize

@@ -125,7 +125,7 @@ class CudaOps(Ops):
         return Tensor(Rows.TOKENS, y.shape[1], y)
 
     def embed_positions(self, inputs: Inputs, x: Tensor, table: PackedWeight, offset: int = 0) -> Tensor:
-        y = self._rows(packed(table), self.batch.positions + offset, 1.0, value(x))
+        y = self._rows(packed(table), self.batch.queries.positions + offset, 1.0, value(x))
         return Tensor(x.rows, x.width, y)
 
     def _rows(
