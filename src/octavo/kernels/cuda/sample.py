@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -284,8 +284,7 @@ class DeviceSampler:
         kernel[grid](*args, **options, enable_fp_fusion=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceLogprobs:
+class DeviceLogprobs(NamedTuple):
     """On the device: as kernels.draws.RowLogprobs has them."""
 
     logprobs: torch.Tensor
@@ -298,9 +297,7 @@ class Copied:
     """Tokens, and scores where there are any, on their way to pinned memory. A draws.Pending."""
 
     def __init__(self, tokens: torch.Tensor, scores: DeviceLogprobs | None) -> None:
-        on_device = [tokens]
-        if scores is not None:
-            on_device += [scores.logprobs, scores.ranks, scores.top_tokens, scores.top_logprobs]
+        on_device = [tokens, *(scores or ())]
         cuda = tokens.device.type == "cuda"
         self._host = [torch.empty(each.shape, dtype=each.dtype, pin_memory=cuda) for each in on_device]
         for host, each in zip(self._host, on_device, strict=True):
