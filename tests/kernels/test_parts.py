@@ -461,13 +461,12 @@ def test_recorded_steps_keep_and_are_given() -> None:
     """Graphs over arrays at fixed addresses; what one has kept is given to another without the host."""
     backend = interpreted()
     from octavo.kernels.cuda.capture import Captures
-    from octavo.kernels.cuda.eager import EagerProgram
     from octavo.kernels.cuda.graph_program import GraphProgram
 
     captures = Captures(Recordings(), background=False)
     limits = replace(LIMITS, extras=frozenset({"rope_positions"}))
     graphs = GraphProgram(backend.maker, Model(backend, "before"), limits, captures)
-    eager = EagerProgram(backend.maker, Model(backend, "before"), limits)
+    eager = GraphProgram(backend.maker, Model(backend, "before"), limits, None)
     doubled = GraphProgram(backend.maker, sum_of(Rows.TOKENS), LIMITS, captures)
     for rows in (3, 3, 2, 3):
         batch = batch_of(np.random.default_rng(rows), [7] * rows, [1] * rows, num_pages=8)
@@ -497,7 +496,7 @@ def test_a_step_keeps_what_it_has_computed_itself(recorded_at: int) -> None:
     """A graph fills its tensors when it is replayed, not when it is recorded: who records meanwhile, at the
     end of a step or in the midst of one, leaves that step's own rows as they are."""
     backend = interpreted()
-    from octavo.kernels.cuda.eager import CudaEagerOps, EagerProgram, values
+    from octavo.kernels.cuda.eager import CudaEagerOps, values
     from octavo.kernels.cuda.graph_program import GraphProgram
     from octavo.kernels.cuda.ops import value
 
@@ -535,7 +534,7 @@ def test_a_step_keeps_what_it_has_computed_itself(recorded_at: int) -> None:
 
     captures: Any = Captures()
     graphs = GraphProgram(backend.maker, forward, LIMITS, captures)
-    eager = EagerProgram(backend.maker, Model(backend, "before"), LIMITS)
+    eager = GraphProgram(backend.maker, Model(backend, "before"), LIMITS, None)
     for seed in range(4):
         steps.append(seed)
         batch = batch_of(np.random.default_rng(seed), [7, 3], [1, 1], num_pages=8)

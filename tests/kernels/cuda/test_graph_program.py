@@ -45,7 +45,6 @@ def same(ours: F32, theirs: F32) -> None:
 def test_a_padded_step_equals_an_eager_one() -> None:
     """Rows of padding change nothing, in pages or in logits; each bucket is recorded once."""
     from octavo.kernels.cuda.capture import Captures
-    from octavo.kernels.cuda.eager import EagerProgram
 
     program, backend, rng = program_module(), interpreted(), np.random.default_rng(0)
     table = backend.pack([random_weight(rng, "f32", 50, 64)])
@@ -67,7 +66,7 @@ def test_a_padded_step_equals_an_eager_one() -> None:
     limits, record = Limits(64, 6, 6, 4), Recordings()
     captures = Captures(record, background=False)
     graphs = program.GraphProgram(backend.maker, forward_on(caches[0]), limits, captures)
-    eager = EagerProgram(backend.maker, forward_on(caches[1]), limits)
+    eager = program.GraphProgram(backend.maker, forward_on(caches[1]), limits, None)
     for rows, made, replays in ((3, 1, 0), (3, 1, 1), (2, 2, 1), (4, 2, 2), (6, 3, 2), (5, 3, 3)):
         lengths = rng.integers(1, 17, rows).tolist()
         batch = batch_of(np.random.default_rng(rows), lengths, [1] * rows, num_pages=12)

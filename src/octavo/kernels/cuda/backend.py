@@ -9,7 +9,7 @@ import torch
 from octavo.errors import InvalidRequestError
 from octavo.kernels.cuda.capture import Captures, GraphRecorder
 from octavo.kernels.cuda.device import SHARE
-from octavo.kernels.cuda.eager import CudaEagerOps, EagerProgram, OpsMaker
+from octavo.kernels.cuda.eager import CudaEagerOps, OpsMaker
 from octavo.kernels.cuda.errors import clear_errors
 from octavo.kernels.cuda.gemm import SHARED, Policy
 from octavo.kernels.cuda.graph_program import GraphProgram
@@ -108,8 +108,6 @@ class CudaBackend(Backend):
             return CudaKVCache(layers, num_pages, page_size, self.device, swap_pages, sliding)
 
     def capture(self, forward: Forward, limits: Limits) -> Program:
-        if self.captures is None:
-            return EagerProgram(self.maker, forward, limits)
         return GraphProgram(self.maker, forward, limits, self.captures, self._page_size)
 
     def steps(self, forward: Forward, limits: Limits, vocab_size: int) -> Steps:

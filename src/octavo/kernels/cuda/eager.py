@@ -9,12 +9,10 @@ import numpy as np
 import torch
 
 from octavo.kernels.cuda.device_batch import DeviceBatch, move
-from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.gemm import Policy
 from octavo.kernels.cuda.ops import Constants, CudaOps, value
 from octavo.kernels.forward_batch import ForwardBatch
-from octavo.kernels.ops import F32, Forward, Inputs, Limits, Rows, Tensor
-from octavo.kernels.program import Signature
+from octavo.kernels.ops import F32, Rows, Tensor
 
 Given = F32 | torch.Tensor
 """What a replay is given: an array, or what another program has kept on the device."""
@@ -63,27 +61,3 @@ class OpsMaker:
             name: torch.as_tensor(array).to(self.device, self.dtype).contiguous()
             for name, array in given.items()
         }
-
-
-class EagerProgram:
-    """No capture: a replay calls the model code again."""
-
-    def __init__(self, maker: OpsMaker, forward: Forward, limits: Limits) -> None:
-        self._maker, self._forward, self._limits = maker, forward, limits
-        self._signature = Signature.of(forward, limits)
-        self._kept: dict[str, torch.Tensor] = {}
-
-    def replay(self, batch: ForwardBatch, given: Mapping[str, Given] | None = None) -> F32:
-        self._limits.check(batch)
-        arrays = given or {}
-        self._signature.check(batch, self._limits, arrays)
-        with step_errors():
-            inputs = Inputs(batch, self._limits.extras, self._maker.there(arrays))
-            result = on_host(value(self._forward(self._maker.eager(batch), inputs)))
-            self._kept = values(inputs.kept)
-            return result
-
-    def kept(self, name: str) -> F32:
-        self._signature.check_kept(name, bool(self._kept))
-        with step_errors():
-            return on_host(self._kept[name])

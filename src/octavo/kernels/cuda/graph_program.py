@@ -51,12 +51,17 @@ class GraphProgram:
     """A forward whose decode and tree steps are replayed as CUDA graphs.
 
     Args:
-        captures: who records them.
+        captures: who records them; None: all steps run eagerly.
         page_size: slots of a page: a context is no longer than its table.
     """
 
     def __init__(
-        self, maker: OpsMaker, forward: Forward, limits: Limits, captures: Captures, page_size: int = 16
+        self,
+        maker: OpsMaker,
+        forward: Forward,
+        limits: Limits,
+        captures: Captures | None,
+        page_size: int = 16,
     ) -> None:
         self._maker, self._forward, self._limits = maker, forward, limits
         self._captures, self._page_size = captures, page_size
@@ -88,7 +93,8 @@ class GraphProgram:
         arrays = given or {}
         self._signature.check(batch, self._limits, arrays)
         form = self._forms.of(batch) if self._fixed else None
-        if form is None or not (form.decodes or form.words):  # (plain chunks here are prompts to be scored)
+        # (Plain chunks here are prompts to be scored.)
+        if self._captures is None or form is None or not (form.decodes or form.words):
             inputs = Inputs(batch, self._limits.extras, self._maker.there(arrays))
             result = value(self._forward(self._maker.eager(batch), inputs))
             self._kept = values(inputs.kept)
@@ -108,12 +114,12 @@ class GraphProgram:
         else:
             result, kept = self._run(held)
             if new:
-                self._want(held)
+                self._want(self._captures, held)
         # A recorded step samples each of its tokens.
         self._kept = {name: x[: batch.num_tokens] for name, x in kept.items()}
         return result[: batch.num_sampled]
 
-    def _want(self, held: Captured) -> None:
+    def _want(self, captures: Captures, held: Captured) -> None:
         kept: dict[str, torch.Tensor] = {}
 
         def run() -> torch.Tensor:
@@ -127,7 +133,7 @@ class GraphProgram:
         def take(graph: Any, logits: torch.Tensor) -> None:
             held.recorded = Recorded(graph, logits, kept)
 
-        self._captures.want(str(held.bucket.form), run, warm, take)
+        captures.want(str(held.bucket.form), run, warm, take)
 
     def _run(self, held: Captured) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The forward over a bucket: its result, and what it keeps."""
