@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 
 import pytest
 
 from octavo import AsyncEngineArgs, AsyncLLM, SamplingParams
 from octavo.errors import InvalidRequestError
+from octavo.tokenizer.stop import StopAutomaton
 
 
 def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(
@@ -71,3 +74,36 @@ def test_shutting_down_ends_the_preparation(fastest: str) -> None:
     llm.shutdown()
     assert llm._preparing is not None
     assert not llm._preparing.is_alive()
+
+
+def test_long_stop_strings_are_prepared_beside_the_loop(
+    fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for all n and all prompts that run with them; short ones are made where they are needed."""
+    llm = AsyncLLM.from_engine_args(AsyncEngineArgs("smollm2", backend=fastest, max_model_len=128))
+    made: list[str] = []
+    init = StopAutomaton.__init__
+
+    def noted(self: StopAutomaton, strings: Sequence[str]) -> None:
+        made.append(threading.current_thread().name)
+        init(self, strings)
+
+    monkeypatch.setattr(StopAutomaton, "__init__", noted)
+
+    async def answer(params: SamplingParams) -> None:
+        async for _ in llm.generate("One, two,", params):
+            pass
+
+    async def several(stop: list[str]) -> None:
+        params = SamplingParams(n=3, max_tokens=4, stop=stop)
+        await asyncio.gather(*[answer(params) for _ in range(3)])
+
+    try:
+        asyncio.run(several(["".join(chr(0x3400 + i) for i in range(600))]))
+        assert len(made) == 1
+        assert made != [threading.main_thread().name]
+        made.clear()
+        asyncio.run(several(["stop here"]))
+        assert made == [threading.main_thread().name]
+    finally:
+        llm.shutdown()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,10 +105,10 @@ class BadWords:
     def clear(self, mask: U32, state: int) -> None:
         """Clear what would complete a word in this state."""
         if len(self._always_mask) != len(mask):
-            self._always_mask = ~mask_of(self._always.tolist(), len(mask))
+            self._always_mask = ~_mask(self._always, len(mask))
         mask &= self._always_mask
         for found in self._ranges(state):
-            mask &= ~mask_of(self._vocabulary.ids[found.low : found.high].tolist(), len(mask))
+            mask &= ~_mask(self._vocabulary.ids[found.low : found.high], len(mask))
 
     def allows(self, token_id: int, state: int) -> bool:
         """Whether the token completes no word in this state."""
@@ -133,6 +133,12 @@ class BadWords:
             for byte in tokens[token_id] if token_id < len(tokens) else b"":
                 state = step(state, byte)
         return state
+
+
+def _mask(ids: NDArray[np.int64], words: int) -> U32:
+    """[words] with the bits of these tokens set. (Half of a vocabulary is no list on the way.)"""
+    one_dimension: Any = ids
+    return mask_of(one_dimension, words)
 
 
 class BadWordsMatcher:
