@@ -15,6 +15,7 @@ from starlette.responses import Response
 import octavo
 from octavo.errors import OctavoError
 from octavo.server import apis
+from octavo.server.edge_metrics import EdgeCollector
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError
 from octavo.server.keys import ApiKeys
@@ -41,14 +42,17 @@ def create_app(
     if keys is None and settings.api_keys:
         keys = ApiKeys(settings.api_keys)
     queue = FairQueue(settings.max_waiting_tokens, settings.queue_timeout_s)
-    state = ServerState(settings, Metrics(), queue, keys=keys)
+    metrics = Metrics()
+    state = ServerState(settings, metrics, queue, keys=keys)
+    edge = EdgeCollector(state)
+    metrics.add(edge)
     # The interactive documentation loads its scripts from elsewhere: not from here.
     app = FastAPI(
         title="Octavo", version=octavo.__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     endpoints = apis.find()
     paths = apis.table(endpoints)
-    app.state.octavo, app.state.paths = state, paths
+    app.state.octavo, app.state.paths, app.state.edge = state, paths, edge
     for each in endpoints:
         app.include_router(each.router)
     for kind in (OctavoError, HTTPException, RequestValidationError):

@@ -8,6 +8,7 @@ no foreign Origin. Programs send neither.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -17,11 +18,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from octavo.server.apis import Paths
 from octavo.server.errors import ApiError
-from octavo.server.limits import plain
+from octavo.server.limits import plain, reason_of
 from octavo.server.state import ServerState
 
 SIMPLE_TYPES = (b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
 """Content types that any page may post anywhere, unasked."""
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 NAMED = frozenset(
     {b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding"}
 )
@@ -55,10 +57,13 @@ class Edge:
             scope = {**scope, "path": path[len(root) :] or "/"}
         if self._state.draining:
             send = closing(send)
+        if any(name == b"x-request-id" for name, _ in scope["headers"]):
+            send = naming(send, scope["headers"])
         try:
             self._check(scope)
         except ApiError as error:
             self._state.metrics.count_http("other", "other", error.status)
+            self._state.rejections[reason_of(error)] += 1
             await self._paths[plain(scope)["path"]].dialect.response(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -87,6 +92,24 @@ def closing(send: Send) -> Send:
         await send(message)
 
     return closed
+
+
+def naming(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
+    """A send whose responses carry the id that the client, or a proxy, has given to the request.
+
+    An id that has other characters than ids have is not taken over: it may end in a log.
+    """
+    given = next(value for name, value in headers if name == b"x-request-id")
+    if REQUEST_ID.fullmatch(given) is None:
+        return send
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            others = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"x-request-id"]
+            message = {**message, "headers": [*others, (b"x-request-id", given)]}
+        await send(message)
+
+    return named
 
 
 def check_framing(told: dict[bytes, bytes], version: str) -> None:

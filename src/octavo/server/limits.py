@@ -51,6 +51,7 @@ class LimitsMiddleware:
         except Exception as error:
             if exchange.started:
                 raise  # too late for a status; the server closes the connection
+            self.state.rejections[reason_of(error)] += 1
             await path.dialect.response(error)(scope, receive, exchange)
         finally:
             exchange.release()
@@ -67,7 +68,9 @@ class LimitsMiddleware:
             async with asyncio.timeout(settings.body_timeout_s):
                 receive = await read_body(scope, receive, settings.max_body_bytes, exchange.hold)
         except TimeoutError:
-            raise ApiError(408, f"the body took longer than {settings.body_timeout_s:g} s") from None
+            raise ApiError(
+                408, f"the body took longer than {settings.body_timeout_s:g} s", code="timeout"
+            ) from None
         self.state.admit()
         if exchange.caller is not None:
             exchange.caller.enter()
@@ -84,6 +87,11 @@ def plain(scope: Scope) -> Scope:
     if scope["method"] == "HEAD":
         changes["method"] = "GET"
     return {**scope, **changes} if changes else scope
+
+
+def reason_of(error: Exception) -> str:
+    """Why a request was refused, as a word of the code's."""
+    return str(getattr(error, "code", None) or getattr(error, "type", "internal_error"))
 
 
 class ClientDisconnectedError(Exception):
@@ -168,7 +176,7 @@ class _Exchange:
             self.release()
             # The route is known only where one matched: other paths are counted as one.
             route = getattr(self.scope.get("route"), "path", "other")
-            method = self.scope["method"]
-            known = method in METHODS and message["status"] != 401
-            self.state.metrics.count_http(method if known else "other", route, message["status"])
+            known = self.scope["method"] in METHODS and message["status"] != 401
+            method = self.scope["method"] if known else "other"
+            self.state.metrics.count_http(method, route, message["status"])
         await self.send(message)

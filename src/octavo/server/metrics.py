@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.registry import Collector
 
 from octavo.params import RequestMetrics, RequestOutput
 from octavo.server.scrape import LABELS, EngineCollector, WithAliases
@@ -68,6 +69,10 @@ class Metrics:
         self._engine.engine = engine
         self._labels = self._engine.labels()
         self._intervals = self._histograms["inter_token_latency_seconds"].labels(*self._labels)
+
+    def add(self, collector: Collector) -> None:
+        """Report what this one knows, too."""
+        self._registry.register(collector)
 
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""

@@ -90,7 +90,7 @@ async def serve(
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     stopping = asyncio.ensure_future(signals.stop.wait())
     load = asyncio.ensure_future(loading)
-    beside = _beside(state, network.notifier)
+    beside = [*_beside(state, network.notifier), asyncio.create_task(app.state.edge.watch_loop())]
     finished = True
     try:
         await asyncio.wait({load, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +137,7 @@ def _http_server(app: FastAPI, listener: socket.socket, network: Network) -> Htt
     )
     config.load()
     quieten("uvicorn.error", "uvicorn.access", "octavo.server")
-    return HttpServer(config, listener, Connections(network.limits), network.tls)
+    return HttpServer(config, listener, Connections(network.limits, app.state.edge.close), network.tls)
 
 
 def _beside(state: ServerState, notifier: Notifier) -> list[asyncio.Task[None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class ServerState:
         keys: None accepts anybody.
         leaving: a signal has come; draining: new requests are refused; stopping: the engine is told to end.
         buffered: bytes of bodies that are held now (see max_buffered_bytes).
+        rejections: requests refused before an endpoint, by reason.
         served_names: what serves each name that a request may give as its model; the first one's is reported.
         kept: what an API keeps from one request to the next, by a name of its own.
     """
@@ -88,6 +90,7 @@ class ServerState:
     stopping: bool = False
     in_flight: int = 0
     buffered: int = 0
+    rejections: Counter[str] = field(default_factory=Counter)
     started: int = field(default_factory=lambda: int(time.time()))
     kept: dict[str, Any] = field(default_factory=dict)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
