@@ -46,6 +46,9 @@ PLAIN = {
     "a date": "{{ strftime_now('%d %b %Y') }}",
     "a prefix": "{% set prefix = messages[0].content + '\n\n' %}{% for m in messages %}"
     "{{ (prefix if loop.first else '') + m.content }}{% endfor %}",
+    "a macro": "{% macro text(content, last=false) %}{% if content is string %}{{ content }}{% else %}"
+    "{% for part in content %}{{ part.text }}{% endfor %}{% endif %}{% endmacro %}"
+    "{% for m in messages %}{% set content = text(m.content, loop.last) | trim %}{{ content }}{% endfor %}",
     "parts": "{% for m in messages %}"
     "{% for part in m.content %}{{ part.text | trim }}{% endfor %}{% endfor %}",
 }
@@ -55,6 +58,10 @@ QUADRATIC = {
     "the same in each": "{% for m in messages %}{% if 'x' in messages[0].content %}{% endif %}{% endfor %}",
     "an outer turn's": "{% for m in messages %}"
     "{% for c in m.content %}{{ m.content | trim }}{% endfor %}{% endfor %}",
+    "a macro of all in each": "{% macro all() %}{{ messages[0].content }}{% endmacro %}"
+    "{% for m in messages %}{{ all() }}{% endfor %}",
+    "a macro that shadows": "{% macro of(m) %}{{ message }}{% endmacro %}"
+    "{% for message in messages %}{{ of(1) }}{% endfor %}",
     "one branch alone": "{% set text = messages[0].content %}{% for m in messages %}"
     "{% if m.role == 'user' %}{% set text = m.content %}{% endif %}{{ text | upper }}{% endfor %}",
     "tools in each": "{% for m in messages %}{{ tools | tojson }}{% endfor %}",
@@ -64,6 +71,16 @@ UNPROVEN = {
     "doubling": "{% set n = namespace(x='a') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
     "doubling by messages": "{% set n = namespace(x='a') %}"
     "{% for m in messages %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "doubling by a variable between": "{% set n = namespace(x='a') %}{% for m in messages %}"
+    "{% set y = n.x ~ n.x %}{% set n.x = y %}{% endfor %}",
+    "doubling by parts of what was kept": "{% set n = namespace(x=['a']) %}"
+    "{% for m in messages %}"
+    "{% for c in n.x %}{% set t = c ~ c %}{% set n.x = t.split(',') %}{% endfor %}{% endfor %}",
+    "doubling by a macro between": "{% macro f(t) %}{{ t }}{{ t }}{% endmacro %}"
+    "{% set n = namespace(x='a') %}"
+    "{% for m in messages %}{% set n.x = f(n.x) %}{% endfor %}",
+    "doubling in a macro": "{% set n = namespace(x='a') %}{% macro f() %}{% set y = n.x ~ n.x %}"
+    "{% set n.x = y %}{% endmacro %}{% for m in messages %}{{ f() }}{% endfor %}",
     "doubling in a row": "{% set x = messages[0].content %}" + "{% set x = x ~ x %}" * 40 + "{{ x }}",
     "doubling by names": "{% set x = 'a' %}{% set y = 'b' %}" + "{% set x = x ~ y %}{% set y = y ~ x %}" * 20,
     "doubling by joining": "{% set x = messages[0].content %}" + "{% set x = [x, x] | join %}" * 40,
@@ -87,7 +104,22 @@ UNPROVEN = {
     "indented JSON": "{{ messages | tojson(indent=1000000000) }}",
     "indented by what was sent": "{{ messages | tojson(indent=width) }}",
     "a product": "{{ 'a' * 1000000 }}",
-    "a macro": "{% macro f(x) %}{{ x ~ x }}{% endmacro %}{{ f(f(f('a'))) }}",
+    "macros within macros": "{% macro f(x) %}{{ x ~ x }}{% endmacro %}"
+    "{% set x = messages[0].content %}" + "{% set x = f(x) %}" * 40,
+    "a macro that calls itself": "{% macro f(x) %}{% if x %}{{ f(x[1:]) ~ f(x[1:]) }}{% endif %}"
+    "{% endmacro %}"
+    "{{ f(messages[0].content) }}",
+    "macros that call each other": "{% macro f() %}{{ g() }}{% endmacro %}"
+    "{% macro g() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "a macro with two meanings": "{% macro f(x) %}{% endmacro %}"
+    "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(1) }}",
+    "a macro that is a variable": "{% macro f(x) %}{% endmacro %}{% set f = 1 %}{{ f(1) }}",
+    "a macro with more than it names": "{% macro f() %}{{ varargs }}{% endmacro %}{{ f(messages) }}",
+    "a macro's caller": "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}x{% endcall %}",
+    "macros in a tower": "".join(
+        f"{{% macro f{i + 1}() %}}" + f"{{{{ f{i}() }}}}" * 10 + "{% endmacro %}" for i in range(1, 9)
+    )
+    + "{{ f9() }}",
     "a block that is set": "{% set x %}{{ messages }}{% endset %}",
     "recursion": "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
     "text of the library": "{{ lipsum(1000000) }}",
@@ -206,7 +238,7 @@ def test_a_mistake_in_what_is_not_proven_is_found_at_load() -> None:
 
 def test_variables_that_are_no_json_are_named() -> None:
     with pytest.raises(InvalidRequestError, match="chat_template_kwargs must be plain JSON"):
-        ChatTemplate("{% macro f() %}{% endmacro %}").render([USER], when=threading.Lock())
+        ChatTemplate("{{ range(2) }}").render([USER], when=threading.Lock())
 
 
 def test_a_template_of_a_megabyte_is_refused() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from octavo.tokenizer.confined_template import ConfinedTemplate
 
 MAX_OUTPUT_CHARS = 32 << 20
-SHORT = 4_000
+SHORT = 8_000
 """Characters of what a template gets whose work grows with their square: so it takes some milliseconds."""
 _END = "\ue000octavo:end\ue000 "
 """Marks where the final message ends; the space tells whether the template trims."""

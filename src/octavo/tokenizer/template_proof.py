@@ -28,8 +28,11 @@ from jinja2 import nodes
 MAX_NODES = 5_000
 MAX_GROWTH = 64
 MAX_INDENT = 8
-SMALL = 1_000
-"""Where a value comes from that is small whatever the input: further in than any loop."""
+MAX_STATEMENTS = 20_000
+"""That are looked at, a macro's at each of its calls."""
+SMALL, KEPT = 1_000, -1
+"""Where a value comes from that is small whatever the input: further in than any loop; and one that an
+earlier turn of a loop may have left in a namespace."""
 
 _CHEAP_FILTERS = frozenset({"length", "count", "default", "d", "first"})
 _FILTERS = _CHEAP_FILTERS | frozenset(
@@ -60,6 +63,7 @@ _METHODS = frozenset(
         "values"
     }
 )  # fmt: skip
+_ODD = frozenset({"caller", "varargs", "kwargs"})
 _LOOP = frozenset({"index", "index0", "first", "last", "length", "revindex", "revindex0", "depth", "depth0"})
 
 
@@ -73,7 +77,7 @@ def degree(template: nodes.Template) -> int | None:
         return None
     try:
         spaces = _namespaces(template)
-        proof = _Proof(spaces, _numbers(template, spaces))
+        proof = _Proof(spaces, _numbers(template, spaces), _variables(template))
         proof.statements(template.body)
     except (_UnprovenError, RecursionError):
         return None
@@ -87,24 +91,46 @@ class _Turn:
     names: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Written:
+    """What a macro has written so far: how many values, whence the worst, and how large one may be."""
+
+    name: str
+    pieces: int = 0
+    origin: int = SMALL
+    growth: int = 1
+
+
 class _Proof:
     """Walks through a template.
 
     Values are known by their origin: the number of the loop whose turns each have their own; 0: the input.
     """
 
-    def __init__(self, namespaces: frozenset[str], numbers: frozenset[tuple[str, str]]) -> None:
-        self._namespaces = namespaces
+    def __init__(
+        self,
+        namespaces: frozenset[str],
+        numbers: frozenset[tuple[str, str]],
+        variables: frozenset[str] = frozenset(),
+    ) -> None:
+        self._namespaces, self._variables = namespaces, variables
         self._numbers = numbers  # fields of namespaces that only ever hold numbers
         self._turns = [_Turn()]
         self._all_in_each = 0  # loops that are open and go through more than their turn's own
-        self._growth = 1
+        self._growth = 1  # of the value that is looked at, in sizes of the input
+        self._grown: dict[str, int] = {}  # of variables, and of namespaces' fields
         self.power = 1
+        self._macros: dict[str, nodes.Macro] = {}
+        self._calls: list[_Written] = []  # the macros that are open, each within the one before
+        self._left = MAX_STATEMENTS
 
     # Statements
 
     def statements(self, body: Iterable[nodes.Node]) -> None:
         for node in body:
+            self._left -= 1
+            if self._left < 0:
+                raise _UnprovenError
             match node:
                 case nodes.Output():
                     for each in node.nodes:
@@ -119,6 +145,8 @@ class _Proof:
                     self.statements(node.body)
                 case nodes.ExprStmt():
                     self._passing(self._origin, node.node)
+                case nodes.Macro() if node.name not in self._variables and node.name not in self._macros:
+                    self._macros[node.name] = node
                 case nodes.Continue() | nodes.Break():
                     pass
                 case _:
@@ -130,6 +158,8 @@ class _Proof:
         walk(node)
         if self._growth > MAX_GROWTH:
             raise _UnprovenError
+        if self._calls:
+            self._calls[-1].growth = max(self._calls[-1].growth, self._growth)
         self._growth = before
 
     def _branches(self, node: nodes.If) -> None:
@@ -167,43 +197,61 @@ class _Proof:
                 for branch in filter(None, (node.expr1, node.expr2)):
                     self._shown(branch)
             case _:
-                self._origin(node)
+                origin = self._origin(node)
+                if self._calls:  # of a macro it is a text that is put together, and handed on
+                    self._work(origin)
+                    self._calls[-1].pieces += 1
+                    self._calls[-1].origin = min(self._calls[-1].origin, origin)
 
     def _loop(self, node: nodes.For) -> None:
         if node.recursive:
             raise _UnprovenError
+        before, self._growth = self._growth, 1
         origin = self._stored(node.iter)
         own = len(self._turns) > 1 and origin >= len(self._turns) - 1
         self._all_in_each += not own
-        turn = _Turn({name.name: len(self._turns) for name in node.target.find_all(nodes.Name)})
-        if isinstance(node.target, nodes.Name):
-            turn.names[node.target.name] = len(self._turns)
-        self._turns.append(turn)
+        targets = (
+            [node.target] if isinstance(node.target, nodes.Name) else [*node.target.find_all(nodes.Name)]
+        )
+        each = KEPT if origin == KEPT else len(self._turns)
+        self._grown.update({name.name: self._growth for name in targets} if self._growth > 1 else {})
+        self._turns.append(_Turn({name.name: each for name in targets}))
         self.power = max(self.power, self._all_in_each)
         if node.test is not None:
             self._passing(self._origin, node.test)
         self.statements(node.body)
         self._turns.pop()
         self._all_in_each -= not own
+        self._growth = before
         self.statements(node.else_)
 
     def _assign(self, target: nodes.Node, value: nodes.Node) -> None:
         inside = len(self._turns) > 1
         if isinstance(target, nodes.Name) and _is_namespace(value):
             for pair in value.kwargs:  # type: ignore[attr-defined]
-                self._stored(pair.value)
+                self._given(f"{target.name}.{pair.key}", pair.value)
             if value.args or value.dyn_args or value.dyn_kwargs:  # type: ignore[attr-defined]
                 raise _UnprovenError
             return
-        origin = self._stored(value)
         if isinstance(target, nodes.Name):
-            self._turns[-1].names[target.name] = origin if inside else 0
-        elif not isinstance(target, nodes.NSRef):
+            origin = self._given(target.name, value)
+            self._turns[-1].names[target.name] = origin if inside else min(origin, 0)
+        elif isinstance(target, nodes.NSRef):
+            self._given(f"{target.name}.{target.attr}", value, in_turns=inside)
+        else:
             raise _UnprovenError
-        elif inside and origin < len(self._turns) - 1 and self._joins(value):
-            raise _UnprovenError  # it may hold what an earlier turn has left there, and grow with every one
+
+    def _given(self, name: str, value: nodes.Node, in_turns: bool = False) -> int:
+        """The origin of what a variable gets; how large it may be is kept by its name."""
+        before, self._growth = self._growth, 1
+        origin = self._stored(value)
+        if in_turns and origin == KEPT and (self._growth > 1 or self._joins(value)):
+            raise _UnprovenError  # it may grow with every turn
         if self._growth > MAX_GROWTH:
             raise _UnprovenError
+        self._grown[name] = max(self._growth, self._grown.get(name, 1))
+        self._growth = before
+        return origin
 
     def _joins(self, value: nodes.Node) -> bool:
         """Whether the value is more than a part of another one."""
@@ -235,15 +283,10 @@ class _Proof:
                 return self._filter(node)
             case nodes.Call():
                 return self._call(node)
-            case nodes.Test():
-                return self._test(node)
-            case nodes.Compare():
-                return self._compare(node)
+            case nodes.Test() | nodes.Compare() | nodes.Not():
+                return self._truth(node)
             case nodes.And() | nodes.Or():
                 return min(self._origin(node.left), self._origin(node.right))
-            case nodes.Not():
-                self._origin(node.node)
-                return SMALL
             case nodes.Neg() | nodes.Pos():
                 return self._origin(node.node)
             case nodes.CondExpr():
@@ -265,6 +308,19 @@ class _Proof:
                     return self._least((node.left, node.right))
         raise _UnprovenError
 
+    def _truth(self, node: nodes.Test | nodes.Compare | nodes.Not) -> int:
+        """Whether something is so: as small as a value can be, whatever it was asked of."""
+        before = self._growth
+        match node:
+            case nodes.Test():
+                self._test(node)
+            case nodes.Compare():
+                self._compare(node)
+            case _:
+                self._origin(node.node)
+        self._growth = before
+        return SMALL
+
     def _least(self, parts: Iterable[nodes.Node | None]) -> int:
         return min((self._origin(part) for part in parts if part is not None), default=SMALL)
 
@@ -285,6 +341,7 @@ class _Proof:
     def _name(self, name: str) -> int:
         if name in self._namespaces:
             raise _UnprovenError  # itself, and not a field of it: they may hold each other
+        self._growth *= self._grown.get(name, 1)
         for turn in reversed(self._turns):
             if name in turn.names:
                 return turn.names[name]
@@ -300,7 +357,8 @@ class _Proof:
                 return len(self._turns) - 1
             raise _UnprovenError
         if isinstance(node.node, nodes.Name) and node.node.name in self._namespaces:
-            return 0
+            self._growth *= self._grown.get(f"{node.node.name}.{node.attr}", 1)
+            return KEPT
         return self._origin(node.node)
 
     def _item(self, node: nodes.Getitem) -> int:
@@ -317,20 +375,18 @@ class _Proof:
                 return max(origin, len(self._turns) - 1)
         return origin
 
-    def _compare(self, node: nodes.Compare) -> int:
+    def _compare(self, node: nodes.Compare) -> None:
         origins = [self._origin(node.expr), *(self._origin(each.expr) for each in node.ops)]
         contains = any(each.op in ("in", "notin") for each in node.ops)
         if contains or SMALL not in origins:  # beside something small no more than that is looked at
             self._work(min(origins))
-        return SMALL
 
-    def _test(self, node: nodes.Test) -> int:
+    def _test(self, node: nodes.Test) -> None:
         if node.name not in _TESTS or node.dyn_args or node.dyn_kwargs or node.kwargs:
             raise _UnprovenError
         origin = self._least((node.node, *node.args))
         if node.name in ("in", "lower", "upper") or node.args:
             self._work(origin)
-        return SMALL
 
     def _filter(self, node: nodes.Filter) -> int:
         if node.node is None or node.name not in _FILTERS or node.dyn_args or node.dyn_kwargs:
@@ -393,6 +449,8 @@ class _Proof:
         return self._work(self._least((of, *node.args)))
 
     def _function(self, name: str, node: nodes.Call, given: list[object] | None) -> int:
+        if name in self._macros:
+            return self._macro(self._macros[name], node)
         for turn in self._turns:
             if name in turn.names:
                 raise _UnprovenError
@@ -404,6 +462,39 @@ class _Proof:
                     raise _UnprovenError
                 return SMALL
         raise _UnprovenError
+
+    def _macro(self, macro: nodes.Macro, call: nodes.Call) -> int:
+        """What a macro writes, as if it stood where it is called; one that calls itself is a loop."""
+        names = [argument.name for argument in macro.args]
+        given = dict(zip(names, call.args, strict=False)) | {str(p.key): p.value for p in call.kwargs}
+        odd = any(name.name in _ODD for name in macro.find_all(nodes.Name))
+        if odd or len(call.args) > len(names) or set(given) - set(names):
+            raise _UnprovenError
+        if any(each.name == macro.name for each in self._calls):
+            raise _UnprovenError
+        if not all(isinstance(default, nodes.Const) for default in macro.defaults):
+            raise _UnprovenError
+        outside, self._grown = self._grown, {k: v for k, v in self._grown.items() if k not in names}
+        parameters = dict.fromkeys(names, SMALL)
+        inside: dict[str, int] = {}
+        for name, value in given.items():
+            before, self._growth, self._grown, own = self._growth, 1, outside, self._grown
+            parameters[name], inside[name] = self._stored(value), self._growth
+            self._growth, self._grown = before, own
+        self._grown |= inside
+        seen = [turn.names for turn in self._turns]
+        for turn in self._turns[1:]:
+            turn.names = {}  # of the loops that it is called in it sees no variable
+        self._turns[-1].names = self._turns[-1].names | parameters
+        self._calls.append(written := _Written(macro.name))
+        self.statements(macro.body)
+        self._calls.pop()
+        for turn, names_before in zip(self._turns, seen, strict=True):
+            turn.names = names_before
+        outside |= {k: max(v, outside.get(k, 1)) for k, v in self._grown.items() if "." in k}
+        self._grown = outside
+        self._growth *= max(1, written.pieces) * written.growth
+        return written.origin
 
     def _replace(self, given: list[object] | None) -> None:
         match given:
@@ -446,6 +537,11 @@ def _constants(parts: Iterable[nodes.Node]) -> list[object] | None:
             return None
         values.append(part.value)
     return values
+
+
+def _variables(template: nodes.Template) -> frozenset[str]:
+    """Names that something is assigned to, somewhere."""
+    return frozenset(name.name for name in template.find_all(nodes.Name) if name.ctx == "store")
 
 
 def _namespaces(template: nodes.Template) -> frozenset[str]:
