@@ -55,7 +55,13 @@ def test_a_tree_has_positions_by_depth_and_slots_by_index() -> None:
 
 
 @pytest.mark.parametrize(
-    "step", [RowStep(0, 6, 2, (), True, (7,)), RowStep(0, 5, 2, (), False, (7,)), RowStep(0, 5, 2, (), True)]
+    "step",
+    [
+        RowStep(0, 6, 2, (), True, (7,)),
+        RowStep(0, 5, 2, (), False, (7,)),
+        RowStep(0, 4, 2, (), True, (7,)),
+        RowStep(0, 5, 2, (), True),
+    ],
 )
 def test_what_nobody_knows_is_not_gathered(step: RowStep) -> None:
     with pytest.raises(ValueError, match=r"row 0: positions .* go beyond its 6 tokens"):

@@ -155,6 +155,29 @@ def test_the_decoder_walks_as_the_runner_does(
     assert slow.stats().drafts.accepted_at == quick.stats().drafts.accepted_at
 
 
+@pytest.mark.skipif(not native_available(), reason="the reference has no decoder")
+@pytest.mark.parametrize(
+    ("start", "draft", "message"),
+    [
+        (2, [5], "drafts follow a row's last known token"),
+        (4, [5], "a position is not a known token's"),
+        (3, [VOCAB_SIZE], "a draft is no token of the vocabulary"),
+        (3, [5, -1], "a draft is no token of the vocabulary"),
+        (3, [5] * 160, "a draft is beyond what its row holds"),
+    ],
+)
+def test_what_the_decoder_refuses(folder: Path, start: int, draft: list[int], message: str) -> None:
+    """Nothing has changed then."""
+    runner: Any = tiny_engine(folder, speculate=(Scripted(Random(0), VOCAB_SIZE), 2))._executor
+    new = NewRow(0, "a", (5, 6, 7), 3, GREEDY, 0, 0)
+    runner.submit(StepPlan(1, (), (new,), (RowStep(0, 0, 3, (0,), True),))).result()
+    before = runner._states.tokens.copy()
+    with pytest.raises(ValueError, match=message):
+        runner._decoding.decoder.verify([0], [start], [draft])
+    assert runner._states.length[0] == 4
+    np.testing.assert_array_equal(runner._states.tokens, before)
+
+
 # --- who has drafts ---------------------------------------------------------------------------------------
 
 
@@ -283,6 +306,19 @@ def go_on_after_any_child(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Walk, "take", mutant)
 
 
+def forget_the_token_after_the_last_accepted(patch: pytest.MonkeyPatch) -> None:
+    """Of accepted drafts nothing is drawn behind the last one."""
+    walk = drafted.walk
+
+    def mutant(walks: Any, draw: Any, states: Any, samplings: SamplingRows) -> None:
+        walk(walks, draw, states, samplings)
+        for one in walks:
+            if len(one.drawn) > 1:
+                one.drawn.pop()
+
+    patch.setattr(speculation, "walk", mutant)
+
+
 def positions_by_index(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(drafted, "depths_of", lambda parents: list(range(len(parents))))
 
@@ -294,6 +330,7 @@ MUTANTS: list[Patch] = [
     advance_along_rejected_drafts,
     go_on_after_any_child,
     positions_by_index,
+    forget_the_token_after_the_last_accepted,
 ]
 
 

@@ -132,8 +132,10 @@ def gather_drafted(steps: Sequence[RowStep], states: RequestStates) -> ForwardBa
     for step in steps:
         own = step.count - len(step.drafts)
         end = step.start + own
-        if end > states.length[step.row] or (step.drafts and not step.sample):
-            known = states.length[step.row]
+        known = states.length.item(step.row)
+        if end > known or (
+            step.drafts and (end != known or not step.sample)
+        ):  # drafts follow all that is known
             raise ValueError(f"row {step.row}: positions [{step.start}, {end}) go beyond its {known} tokens")
         place = np.arange(step.start, step.start + step.count)
         ids += [states.tokens[step.row, step.start : end], np.array(step.drafts, np.int32)]
