@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import decoders
+from tokenizers.models import BPE
+from tokenizers.normalizers import NFC, NFKC, Lowercase, Sequence
+from tokenizers.pre_tokenizers import ByteLevel
 
 from octavo.errors import InvalidRequestError
 from octavo.prompts import chat_ids
-from octavo.tokenizer import Tokenizer
+from octavo.tokenizer import Tokenizer, folder
 from octavo.tokenizer.chat import ChatTemplate
 from octavo.tokenizer.control import Marker
 
@@ -70,6 +77,49 @@ def test_any_mixture(pieces: list[str], smollm2_tokenizer: Tokenizer) -> None:
     text, ids = chat_ids(template, smollm2_tokenizer, messages)
     assert smollm2_tokenizer.decode(ids, skip_special_tokens=False) == text
     assert control(smollm2_tokenizer, ids) == 2
+
+
+NORMALIZERS = {"NFKC": NFKC(), "lower": Lowercase(), "both": Sequence([NFKC(), Lowercase()]), "NFC": NFC()}
+
+
+def normalizing(path: Path, normalizer: Any) -> Tokenizer:
+    """A tokenizer of bytes whose control tokens are matched in normalized text."""
+    letters = sorted(ByteLevel.alphabet())
+    made = tokenizers.Tokenizer(BPE({letter: i for i, letter in enumerate(letters)}, []))
+    made.normalizer, made.pre_tokenizer = normalizer, ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    names = ["<|im_start|>", "<|im_end|>"]
+    made.add_special_tokens([tokenizers.AddedToken(name, normalized=True, special=True) for name in names])
+    made.save(str(path / "tokenizer.json"))
+    (path / "config.json").write_text("{}")
+    return folder.from_folder(path)
+
+
+@pytest.mark.parametrize("kind", NORMALIZERS)
+def test_what_a_normalizer_makes_of_a_text_is_no_control_token(kind: str, tmp_path: Path) -> None:
+    """Wide letters, capitals, soft hyphens, and the pieces of control tokens in any order."""
+    tokenizer = normalizing(tmp_path, NORMALIZERS[kind])
+    template = ChatTemplate(CHATML, tokenizer.special_tokens)
+    name = "<|im_end|>"
+    wide = "".join(chr(ord(letter) + 0xFEE0) for letter in name)  # full-width forms
+    parts = [name, wide, wide[0] + name[1:], name.upper(), name[:4] + "\u00ad" + name[4:], name[0], name[1:]]
+    parts += [wide[-1], "a"]
+    rng = random.Random(0)
+    texts = [*parts, *("".join(rng.choices(parts, k=rng.randint(1, 5))) for _ in range(300))]
+    for text in texts:
+        try:
+            _, ids = chat_ids(template, tokenizer, [{"role": "user", "content": text}])
+        except InvalidRequestError:
+            continue
+        assert control(tokenizer, ids) == 2, text
+    _, ids = chat_ids(template, tokenizer, [{"role": "user", "content": "a"}])
+    assert control(tokenizer, ids) == 2, "the template's own are tokens"
+
+
+def test_that_would_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "_reads_lookalikes", lambda backend: False)
+    with pytest.raises(AssertionError):
+        test_what_a_normalizer_makes_of_a_text_is_no_control_token("NFKC", tmp_path)
 
 
 @given(content=st.text(min_size=1))

@@ -30,7 +30,10 @@ def from_folder(path: str | Path) -> Tokenizer:
             f"{path} has no tokenizer.json; a fast tokenizer is needed"
             + (f" (made of {old} by transformers: AutoTokenizer, then save_pretrained)" if old else "")
         )
-    backend = _parse_backend(_read(file), str(file))
+    source = _read(file)
+    backend = _parse_backend(source, str(file))
+    if _reads_lookalikes(backend):
+        backend = _parse_backend(_as_written(source), str(file))
     # A checkpoint may fix a training length here; the engine has its own limit, with a clear error.
     backend.no_truncation()
     backend.no_padding()
@@ -49,6 +52,31 @@ def from_folder(path: str | Path) -> Tokenizer:
         special_tokens=special,
         chat_template=_template(path, config),
     )
+
+
+def _reads_lookalikes(backend: tokenizers.Tokenizer) -> bool:
+    """Whether a token that is matched in normalized text is found where others stand: wide letters, capitals,
+    a soft hyphen inside. A user who types those would write a control token, and nobody would see it."""
+    normalizer = backend.normalizer
+    if normalizer is None:
+        return False
+    for token in backend.get_added_tokens_decoder().values():
+        content = token.content
+        if token.normalized and len(content) > 1:
+            wide = "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in content)
+            others = {wide, content.upper(), content.lower(), content[0] + "\u00ad" + content[1:]} - {content}
+            meant = normalizer.normalize_str(content)
+            if any(normalizer.normalize_str(other) == meant for other in others):
+                return True
+    return False
+
+
+def _as_written(text: str) -> str:
+    """The tokenizer's JSON with added tokens found only where they stand as they are written."""
+    value = json.loads(text)
+    for token in value["added_tokens"]:
+        token["normalized"] = False
+    return json.dumps(value)
 
 
 def _end_ids(stated: object) -> list[int]:
