@@ -137,7 +137,7 @@ def test_a_text_with_every_noncharacter_is_refused(smollm2_tokenizer: Tokenizer)
     assert Marker(smollm2_tokenizer, marks).marked(marks) == marks
 
 
-@pytest.mark.parametrize("depth", [10, 100, 700, 2000, 100_000])
+@pytest.mark.parametrize("depth", [10, 90, 700, 2000, 100_000])
 def test_arguments_nested_deep_are_an_error_of_the_request(
     depth: int, template: ChatTemplate, smollm2_tokenizer: Tokenizer
 ) -> None:
@@ -147,7 +147,7 @@ def test_arguments_nested_deep_are_an_error_of_the_request(
         text, _ = chat_ids(template, smollm2_tokenizer, messages)
         assert text.count("[") >= depth
     else:
-        with pytest.raises(InvalidRequestError, match=r"too deep|not JSON|refuses"):
+        with pytest.raises(InvalidRequestError, match=r"nested deeper|not JSON|refuses"):
             chat_ids(template, smollm2_tokenizer, messages)
 
 
