@@ -64,6 +64,16 @@ def test_a_new_row_is_as_all_are_and_goes_its_own_way() -> None:
     assert acceptance.chances(1, 0, 1)[0][0] > 0.6
 
 
+def test_chances_end_where_they_are_too_small() -> None:
+    acceptance = Acceptance()
+    acceptance.start(0)
+    assert len(acceptance.chances(0, 0, 8)[0]) == 4  # halved from 0.5 on
+    for _ in range(100):
+        acceptance.offered(0, Draft.chain([1] * 8))
+        acceptance.observe(0, [2])
+    assert acceptance.chances(0, 0, 8) == ([], [])
+
+
 def test_one_draft_is_followed_at_a_time() -> None:
     acceptance = Acceptance()
     acceptance.start(0)

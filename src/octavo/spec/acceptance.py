@@ -22,6 +22,8 @@ SUPPORTS = 8
 ROW_MEMORY = 0.95
 ALL_MEMORY = 0.995
 """What an earlier draft still counts after one more."""
+SMALLEST = 0.04
+"""A chance that pays in no step: a drafted token always costs something."""
 PRIOR = 2.0
 """Drafts that the first guess counts as: that each further token is right in half of all cases."""
 ROW_PRIOR = 3.0
@@ -105,7 +107,10 @@ class Acceptance:
         return followed.hits
 
     def chances(self, row: int, support: int, count: int) -> tuple[list[float], list[float]]:
-        """(chance that each of a draft's first `count` tokens is right, its standard error), none rising."""
+        """(chance that each of a draft's first `count` tokens is right, its standard error), none rising.
+
+        Both end before a chance that is too small for any step to pay.
+        """
         support = min(support, SUPPORTS)
         everyone, own = self._all.get(support), self._rows[row].get(support)
         chances: list[float] = []
@@ -120,6 +125,8 @@ class Acceptance:
                 mean = (mean * ROW_PRIOR + own.right[place]) / (ROW_PRIOR + own.seen[place])
                 seen = min(seen, ROW_PRIOR) + own.seen[place]
             most = min(mean, most)
+            if most < SMALLEST:
+                break
             chances.append(most)
             errors.append((most * (1 - most) / (seen + 1)) ** 0.5)
             guess = most / 2

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from octavo.params.drafts import Draft
 from octavo.spec.base import Begin, Option, Registration, Wanted
@@ -56,8 +58,7 @@ class _OwnText:
     generated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Vote:
+class _Vote(NamedTuple):
     """A place where the end of the row's text stood, and how much of it."""
 
     text: TextIndex
@@ -170,15 +171,13 @@ class Suffix:
         """The latest places of both texts, without those that match less than half of the longest."""
         own, answers = state.text, self._answers.of(state.salt)
         tail = own.tail(self._depth)
-        votes = [_Vote(own, *match) for match in _some(own.matches(own.keys, tail))]
-        if answers is not None:
-            votes += [_Vote(answers, *match) for match in _some(answers.matches(own.keys, tail))]
-        longest = max((vote.weight for vote in votes), default=0)
+        votes: list[_Vote] = []
+        for text in (own,) if answers is None else (own, answers):
+            votes += [_Vote(text, *match) for match in islice(text.matches(own.keys, tail), ENOUGH)]
+        if not votes:
+            return votes
+        longest = max(vote.weight for vote in votes)
         return [vote for vote in votes if 2 * vote.weight >= longest]
-
-
-def _some(matches: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    return (match for match, _ in zip(matches, range(ENOUGH), strict=False))
 
 
 def likeliest(

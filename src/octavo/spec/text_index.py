@@ -176,19 +176,21 @@ class TextIndex:
             tail: its last tokens; a match is at most as long.
         """
         for level in range(len(self.levels) - 1, -1, -1):
-            if len(tail) < self.levels[level]:
+            place = self._latest[level][self._chain(keys[level])]
+            if place == self.count:  # of this text itself the chain begins at the end
+                place = self._earlier[level][(place - 1) & self._mask]
+            if place <= self.first or len(tail) < self.levels[level]:  # mostly: such a run was never there
                 continue
             found = False
-            for match in self._matches(level, keys[level], tail):
+            for match in self._matches(level, place, tail):
                 found = True
                 yield match
             if found:
                 return
 
-    def _matches(self, level: int, key: int, tail: Sequence[int]) -> Iterator[Match]:
+    def _matches(self, level: int, place: int, tail: Sequence[int]) -> Iterator[Match]:
         tokens, mask, least = self._tokens, self._mask, self.levels[level]
         earlier, first = self._earlier[level], self.first
-        place = self._latest[level][self._chain(key)]
         for _ in range(STEPS):
             if place <= first:
                 return
