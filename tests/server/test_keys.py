@@ -309,3 +309,18 @@ def test_a_named_key_can_be_replaced_and_keeps_what_is_its_own(tmp_path: Path) -
     assert owner("a") == owner("b")
     assert owner("a") not in (hashlib.sha256(b"a").hexdigest(), "alice")
     assert get(app_of(ApiKeys(["a"])), "/version", headers={"x-api-key": "a"}).status == 200
+
+
+def test_the_log_says_once_a_minute_that_somebody_tries(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    store = ApiKeys(["right"])
+    for second in range(121):
+        now[0] = 1000.0 + second
+        for _ in range(10):
+            with pytest.raises(ApiError):
+                store.require([(b"x-api-key", b"guess")])
+    assert [record.getMessage().rsplit(" ", 1)[1] for record in caplog.records] == ["1", "600", "600"]
+    assert "guess" not in caplog.text

@@ -25,6 +25,7 @@ logger = logging.getLogger("octavo.server")
 VARIABLE = "OCTAVO_API_KEY"
 """The one environment variable that configures Octavo: a key on the command line stands in `ps`."""
 LOOK_S = 2.0
+SAY_S = 60.0
 MAX_FILE_BYTES = 1 << 20
 FIELDS = {"key", "sha256", "max_concurrent_requests", "requests_per_minute"}
 
@@ -122,6 +123,8 @@ class ApiKeys:
         self._file = file
         self._seen = _state_of(file)
         self._keys = self._given + (() if file is None else read_keys(file))
+        self._num_refused = 0
+        self._said_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -148,6 +151,7 @@ class ApiKeys:
         """
         found = self.find(headers)
         if found is None:
+            self._note_refusal()
             raise _error(
                 401,
                 "a valid API key is needed: Authorization: Bearer KEY",
@@ -156,6 +160,14 @@ class ApiKeys:
                 {"www-authenticate": "Bearer"},
             )
         return found
+
+    def _note_refusal(self) -> None:
+        """Say in the log that somebody tries, at most once in SAY_S, whatever they try."""
+        self._num_refused += 1
+        now = time.monotonic()
+        if now - self._said_at >= SAY_S:
+            logger.warning("requests refused for want of a valid key: %d", self._num_refused)
+            self._num_refused, self._said_at = 0, now
 
     def refresh(self) -> None:
         """Read the file again if it has changed. What cannot be read changes nothing, but is logged."""
