@@ -1,0 +1,190 @@
+"""Mistakes in the proposers and in the policy, each of which a check must notice."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from typing import Any
+
+from octavo.params.drafts import Draft
+from octavo.spec import Begin, Wanted, method
+from octavo.spec.costs import CostTable, Load
+from octavo.spec.text_index import most_bytes
+from support.source_mutants import Cases, checked, mistaken, must_die
+
+
+def index_finds_what_a_search_finds(module: Any) -> None:
+    draw = random.Random(0)
+    index, text = module.TextIndex((2,), 128), list[int]()
+    for _ in range(600):
+        text.append(draw.choice([1, 2, 3, 4, 5, 6, module.SEPARATOR]))
+        index.append(text[-1])
+        tail = index.tail(6)
+        for place, length in index.matches(index.keys, tail):
+            assert place > len(text) - 128
+            assert module.SEPARATOR not in (*text[place - length : place], text[place])
+            assert text[place - length : place] == tail[len(tail) - length :]
+
+
+def texts_repeat_themselves(module: Any) -> None:
+    index = module.TextIndex((2,), 128)
+    index.extend([9, 1, 2, 3, 1, 2])
+    assert index.following(3, 7) == [3, 1, 2, 3, 1, 2, 3]
+    text = module.with_prediction([1, 2], 2, [3])
+    assert text == [1, 2, module.SEPARATOR, 1, 2, 3, module.SEPARATOR, 1, 2]
+
+
+def suffix_of(module: Any, **given: object) -> Any:
+    options = method("suffix").settings({f"suffix_decoding_{name}": value for name, value in given.items()})
+    return module.Suffix(Wanted(4, 512, False, options))
+
+
+def answers_are_kept_apart_and_forgotten(module: Any) -> None:
+    proposer = suffix_of(module, max_cached_requests=1)
+    for salt, answer in ((None, [3, 4]), ("a", [3, 5]), ("a", [6, 7])):
+        proposer.start(0, Begin([1, 2], 2, salt=salt))
+        proposer.observe(0, answer)
+        proposer.remove(0)
+    for salt, prompt, expected in (
+        (None, [2, 3], {(4,)}),
+        ("a", [2, 3], set()),  # only the last answer is kept
+        ("a", [2, 6], {(7,)}),
+        ("b", [2, 6], set()),
+    ):
+        proposer.start(0, Begin(prompt, 2, salt=salt))
+        assert {draft.tokens for draft in proposer.propose({0: 1}).values()} == expected
+        proposer.remove(0)
+    proposer.start(0, Begin([1, 2], 2))
+    proposer.observe(0, [3, 8])
+    proposer.reset()
+    proposer.remove(0)
+    proposer.start(0, Begin([2, 3], 2))
+    assert proposer.propose({0: 1}) == {}
+
+
+def a_chance_leaves_room_for_something_new(module: Any) -> None:
+    proposer = suffix_of(module, min_token_prob=0.5, max_spec_factor=9.0)
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
+    proposer.start(0, Begin(text, len(text)))
+    assert proposer.propose({0: 5})[0].tokens == (3,)  # two votes of three, then less than a half
+
+
+def answers_stay_in_their_bytes(module: Any) -> None:
+    answers = module.Answers(1024, 100)
+    for salt in "abcdef":
+        answers.add(salt, list(range(300)))
+        assert answers.nbytes <= most_bytes(1024, len(module.LEVELS))
+
+
+def chances_are_learned(module: Any) -> None:
+    acceptance = module.Acceptance()
+    acceptance.start(0)
+    acceptance.offered(0, Draft.chain([1, 2]))
+    assert acceptance.observe(0, [1]) is None
+    acceptance.offered(0, Draft.chain([8, 9]))
+    assert acceptance.observe(0, [2]) == [True, True]
+    acceptance.offered(0, Draft.chain([1, 2]))
+    assert acceptance.observe(0, [3]) == [False, False]
+    tree = Draft((5, 6, 7), (-1, -1, 1), 3)
+    for tokens, hits in (
+        ([5], [True, False, False]),
+        ([6, 7], [False, True, True]),
+        ([6, 7], [False, True, True]),
+    ) * 4:
+        acceptance.offered(0, tree)
+        assert acceptance.observe(0, tokens) == hits
+    means, _ = acceptance.chances(0, 3, 3)
+    assert means == sorted(means, reverse=True)
+    assert acceptance.chances(0, 4, 1)[0] == [0.5]
+
+
+def learned(module: Any, hits: int, misses: int, cost: float) -> Any:
+    auto = module.Auto(CostTable({1: 1.0, 2: cost, 256: 300.0}))
+    auto.start(0, 8)
+    for token in [1] * hits + [2] * misses:
+        auto.wanted([0])
+        auto.choose({0: Draft.chain([1])}, {0: 10}, Load(1, 1, 10))
+        auto.observe(0, [token])
+    return auto
+
+
+def what_pays_is_verified(module: Any) -> None:
+    for hits, misses, cost, verified in (
+        (30, 0, 1.1, True),
+        (0, 30, 1.1, False),
+        (30, 0, 1.96, False),  # a gain of less than 2 %
+        (10, 10, 1.3, False),  # and one that is not sure
+    ):
+        auto = learned(module, hits, misses, cost)
+        auto._to_lose = 0.0
+        assert bool(auto.choose({0: Draft.chain([1])}, {0: 10}, Load(1, 1, 10))) is verified
+
+
+def what_does_not_pay_is_tried_now_and_then(module: Any) -> None:
+    auto = learned(module, 30, 0, 4.0)
+    tried = 0
+    for _ in range(4000):
+        auto.wanted([0])
+        tried += bool(auto.choose({0: Draft.chain([1])}, {0: 10}, Load(1, 1, 10)))
+        auto.observe(0, [1])
+        auto.took(Load(1, 1, 10), 1.0)
+    assert 4 <= tried <= 11  # of 4000 seconds one in 200 may be lost, two each time
+
+
+CASES: Cases = {
+    "octavo.spec.text_index": (
+        [index_finds_what_a_search_finds, texts_repeat_themselves],
+        [
+            ("== tail[-1 - length] != SEPARATOR:", "== tail[-1 - length]:"),
+            ("if length >= least and self.token(place) != SEPARATOR:", "if length >= least:"),
+            ("        self.first = max(self.first, place - self._size)\n", ""),
+            ("found[index - period]", "found[-1]"),
+            ("*prompt, SEPARATOR, *end, *prediction,", "*prompt, *prediction,"),
+        ],
+    ),
+    "octavo.spec.suffix": (
+        [
+            answers_are_kept_apart_and_forgotten,
+            a_chance_leaves_room_for_something_new,
+            answers_stay_in_their_bytes,
+        ],
+        [
+            ("self._answers.of(state.salt)", "self._answers.of(None)"),
+            ("self._answers.add(state.salt,", "self._answers.add(None,"),
+            ("        self._answers.clear()\n", ""),
+            ("state.begin, state.generated = state.text.count, False", "pass"),
+            ("text.forget_before(begins[0])", "pass"),
+            ("    total = 1\n", "    total = 0\n"),
+            ("while self.nbytes > self._most_bytes and len(self._texts) > 1:", "while False:"),
+        ],
+    ),
+    "octavo.spec.acceptance": (
+        [chances_are_learned],
+        [
+            ("if row not in self._followed:", "if True:"),
+            ("most = min(mean, most)", "most = mean"),
+            ("self._children.get((self._node, token))", "self._children.get((-1, token))"),
+            ("return all(parent != self._node for parent in self.draft.parents)", "return True"),
+        ],
+    ),
+    "octavo.spec.policy": (
+        [what_pays_is_verified, what_does_not_pay_is_tried_now_and_then],
+        [
+            ("            self.acceptance.offered(row, draft)\n", ""),
+            ("max(best_rate, rate * (1 + doubt))", "best_rate"),
+            ("sure = tokens - math.sqrt(variance)", "sure = tokens"),
+            ("if best == 0 and 0 < lost <= self._to_lose:", "if False:"),
+            ("            self._to_lose -= lost\n", ""),
+        ],
+    ),
+}
+
+
+@checked(CASES)
+def test_the_code_passes(name: str, check: Any) -> None:
+    check(importlib.import_module(name))
+
+
+@mistaken(CASES)
+def test_a_mistake_is_noticed(name: str, right: str, wrong: str) -> None:
+    must_die(importlib.import_module(name), right, wrong, CASES[name][0])
