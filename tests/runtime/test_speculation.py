@@ -186,6 +186,7 @@ def test_what_the_decoder_refuses(folder: Path, start: int, draft: list[int], me
     [
         (GREEDY, True),
         (GREEDY.replace(speculative={"k": 0}), False),
+        (GREEDY.replace(speculative={"k": "many"}), False),  # refused where requests are made of prompts
         (GREEDY.replace(prompt_logprobs=0), False),
         (SamplingParams(n=2, max_tokens=8, beam_search=BeamSearchParams(2, 8)), False),
     ],

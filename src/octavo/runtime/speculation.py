@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from octavo.engine.step_plan import Handle, NewRow, RowStep, SampledToken, StepPlan, StepResult
+from octavo.errors import InvalidRequestError
 from octavo.kernels.ops import F32
 from octavo.params.drafts import Draft
 from octavo.params.speculative import SpeculativeParams, speculates
@@ -58,7 +59,10 @@ class Speculation:
     def start(self, new: NewRow) -> None:
         """A request enters a row."""
         self.remove(new.row)
-        wanted = SpeculativeParams.of(new.params.speculative)
+        try:
+            wanted = SpeculativeParams.of(new.params.speculative)
+        except InvalidRequestError:  # of a caller of the core, who is not worth a failed step
+            return
         most = self._most if wanted.k is None else min(wanted.k, self._most)
         if most > 0 and speculates(new.params):
             self._rows[new.row] = Tenant()
