@@ -308,7 +308,7 @@ class TestServe:
         assert models["data"][0]["id"] == "my-model"
         assert httpx.get(ready["url"] + "/v1/models").status_code == 401
         status, out, err = serving.end(name)
-        assert (status, err) == (0, "engine shut\n")
+        assert (status, err) == (0, "requests refused for want of a valid key: 1\nengine shut\n")
         assert json.loads(out) == {"event": "stopped", "finished": True}
 
     @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
