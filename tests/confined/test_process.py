@@ -84,20 +84,21 @@ def test_a_job_sees_no_secrets_and_writes_no_files(
 
 def test_jobs_run_side_by_side(jobs: Confined) -> None:
     jobs.run(["echo", 0], 1)
-    killed: list[bool] = []
+    ended: list[Exception] = []
 
-    def spin() -> None:
+    def sleep() -> None:
         try:
-            jobs.run(["sleep", None], 0.1)
-        except JobKilledError:
-            killed.append(True)
+            jobs.run(["sleep", None], 20)
+        except (JobKilledError, UnavailableError) as error:
+            ended.append(error)
 
-    thread = threading.Thread(target=spin)
+    thread = threading.Thread(target=sleep)
     thread.start()
     assert [jobs.run(["echo", i], 1)[1] for i in range(5)] == list(range(5))
-    assert thread.is_alive(), "it sleeps for more than two seconds before it is ended"
+    assert thread.is_alive(), "it would sleep for more than a minute"
+    jobs.close()
     thread.join()
-    assert killed == [True]
+    assert len(ended) == 1
 
 
 def test_a_prepared_process_that_is_gone_is_replaced(jobs: Confined) -> None:
