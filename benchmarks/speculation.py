@@ -14,7 +14,8 @@ Two engines take turns on the same prompts, one plain, one with a policy of "aut
 token by token. A cell is a workload at a number of streams; each group of as many prompts is a pair, and the
 cell's figure is the median of the pairs' ratios of decoding time, with its bootstrap interval (paired.py).
 "total" is with the prompts. "unrepeated" leaves out groups in which an answer loops: easy to predict.
-A cell loses where its whole interval is below 0.98. Exits 1 where one loses or an aim is not met. Give it the
+"drafting" is the share of steps that verify drafts, tau how many plain steps one step stands for. A cell
+loses where its whole interval is below 0.98. Exits 1 where one loses or an aim is not met. Give it the
 machine alone.
 """
 
@@ -149,6 +150,7 @@ def cell_of(pairs: Sequence[Pair], aim: float | None) -> dict[str, Any]:
     gain = gain_of(usable)
     unrepeated = gain_of(fresh) if fresh else None
     steps = [step for pair in usable for step in pair.drafted.steps]
+    alone = [step for pair in usable for step in pair.plain.steps]
     drafting = [step for step in steps if step.drafted]
     total = sum(pair.plain.seconds for pair in usable) / sum(pair.drafted.seconds for pair in usable)
     decides = unrepeated or gain
@@ -159,7 +161,7 @@ def cell_of(pairs: Sequence[Pair], aim: float | None) -> dict[str, Any]:
         "unrepeated_pairs": len(fresh),
         "total": round(total, 4),
         "drafting_steps": round(len(drafting) / len(steps), 4),
-        "tau": round(sum(step.tokens for step in steps) / len(steps), 3),
+        "tau": round(len(alone) / len(steps), 3),  # both have drawn the same tokens
         "loses": gain.high < NEVER_BELOW,
         "aim": aim,
         "met": aim is None or decides.median >= aim,

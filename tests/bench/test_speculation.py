@@ -67,6 +67,14 @@ def test_a_cell(gains: list[float], aim: float | None, loses: bool, met: bool) -
     assert ("NOT MET" in line_of({**about, **cell})) is not met
 
 
+@pytest.mark.parametrize("streams", [1, 4])
+def test_tau_is_of_a_row(streams: int) -> None:
+    ids = ((1, 2, 3, 4),) * streams
+    plain = Answers(ids, (Verified(1.0, streams, 0),) * 3, 4.0)
+    drafted = Answers(ids, (Verified(1.5, 3 * streams, 2 * streams),), 2.0)
+    assert cell_of([Pair(plain, drafted, False)] * 9, None)["tau"] == 3
+
+
 def test_answers_that_do_not_loop_decide() -> None:
     pairs = [pair(3.0, 1.0, loops=True)] * 9 + [pair(1.2, 1.0)] * 9
     cell = cell_of(pairs, 1.8)
