@@ -34,7 +34,7 @@ EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmak
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	golden ext lint format docs bench paired figures gpu-check native-mutants env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
+	golden ext lint format docs bench kills paired figures gpu-check native-mutants env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
 
 help:
 	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
@@ -49,6 +49,7 @@ help:
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table (ARGS=--dry: tried on a CPU)"
 	@echo "make test-clients  Instructor, npm's openai and lm-eval, in an environment of their own (needs node)"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
+	@echo "make kills        servers ended by SIGTERM and SIGKILL under load, 50 times each; RESULT=1 writes benchmarks/results"
 	@echo "make paired       two commits side by side, within 1 %? A=COMMIT B=COMMIT (some six minutes)"
 	@echo "make figures      all that docs/status.md shows, measured and rendered (hours; ARGS=\"--list\" or \"--only counts\")"
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
@@ -168,6 +169,9 @@ docs: test-env
 
 bench: env oracle-env
 	@$(RUNTIME) benchmarks/decode.py --peer-python $(ORACLE) $(if $(RESULT),--write)
+
+kills: env
+	@$(RUNTIME) benchmarks/kills.py $(if $(RESULT),--write) $(ARGS)
 
 paired: env
 	@$(RUNTIME) benchmarks/paired.py $(A) $(B) $(ARGS)
