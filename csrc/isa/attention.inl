@@ -15,6 +15,7 @@
 #include "attention_int_pages.inl"
 #include "attention_softmax.inl"
 #include "attention_blocks.inl"
+#include "attention_int_few.inl"
 #include "attention_int_blocks.inl"
 
 // Queries scaled into panels, and what each row may see: [low, high).

@@ -18,6 +18,13 @@ constexpr int fitting(int rows, int most) {
 // keep them, and put sums on the stack.
 constexpr bool fits_columns(int rows, int n) { return (rows + 1) * n * (16 / VW) + 2 <= REGISTERS; }
 
+// Into a register, for the products of all rows.
+template <class E> SIMD VI viload_once(const E* at) {
+    VI x = viload(at);
+    vikeep(x);
+    return x;
+}
+
 template <int R, int N, bool AHEAD, class E> // N halves, from `first` on
 SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t pairs, const float* factor,
                        const float* scale, float* s) {
@@ -31,8 +38,8 @@ SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t 
             VI column[COLUMN * H];
             UNROLL for (int n = 0; n < COLUMN; n++) {
                 const int half = first + first_column + n;
-                if (AHEAD) prefetch_far(k.next[half] + at), prefetch(k.soon[half] + at);
-                UNROLL for (int j = 0; j < H; j++) column[n * H + j] = viload(k.at[half] + at + 2 * j * VW);
+                if (AHEAD) prefetch(k.next[half] + at);
+                UNROLL for (int j = 0; j < H; j++) column[n * H + j] = viload_once(k.at[half] + at + 2 * j * VW);
             }
             UNROLL for (int r = 0; r < R; r++) {
                 const VI b = vipair(q + 2 * r);
@@ -66,14 +73,13 @@ SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t d
     for (int half = 0; half < 2; half++) {
         const E* row = v.at[half] + 2 * c;
         const E* next = v.next[half] + 2 * c;
-        const int64_t soon = AHEAD ? v.soon[half] - v.next[half] : 0;
         const int stop = to < 16 * half + 16 ? to : 16 * half + 16;
         for (int i = 16 * half; i < stop; i += 2, row += v.stride, next += v.stride) {
             UNROLL for (int n = 0; n < N; n += LINE)
-                if (AHEAD) prefetch_far(next + 32 * n), prefetch(next + soon + 32 * n);
+                if (AHEAD) prefetch(next + 32 * n);
             UNROLL for (int n = 0; n < N * H; n += COLUMN * H) {
                 VI x[COLUMN * H];
-                UNROLL for (int j = 0; j < COLUMN * H; j++) x[j] = viload(row + 2 * (n + j) * VW);
+                UNROLL for (int j = 0; j < COLUMN * H; j++) x[j] = viload_once(row + 2 * (n + j) * VW);
                 UNROLL for (int r = 0; r < R; r++) {
                     const VI b = vipair(p + 2 * r * kRescale + i);
                     UNROLL for (int j = 0; j < COLUMN * H; j++) vidot(z[r][n + j], x[j], b);

@@ -90,13 +90,10 @@ template <class T> struct Places {
     const float *k_scale[2], *v_scale[2]; // of integer pages
 };
 
-// K or V of a block; `next` is what a later block will read, asked for while this one is computed. Of integer
-// pages `next` is asked for to the second-level cache, and what is needed sooner from there to the first: it can
-// wait for many more lines of memory than the first-level cache can.
+// K or V of a block; `next` is what a later block will read, asked for while this one is computed.
 template <class T> struct Halves {
     const T *const *at, *const *next; // [2]
     int64_t stride;                   // elements from one row, or pair of rows, to the next
-    const T *const *soon = nullptr;   // of integer pages
 };
 
 // Rows of K that lie side by side.
@@ -183,7 +180,7 @@ SIMD int64_t first_block(const AttentionArgs& a, const AttentionItem& item) {
 
 // Pages lie apart, where the hardware does not look ahead: where the block `ahead` positions later lies, which may
 // be of one of the items after this one.
-enum { kAhead = 4 * kRescale, kIntegersAhead = 8 * kRescale, kIntegersSoon = 2 * kRescale };
+enum { kAhead = 4 * kRescale, kIntegersAhead = 2 * kRescale };
 SIMD int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 SIMD int64_t whole_blocks(int64_t positions) { return (positions + kRescale - 1) / kRescale * kRescale; }
 template <class T>

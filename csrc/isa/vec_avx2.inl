@@ -118,6 +118,13 @@ SIMD void vidot(VI& sum, VI x, VI y) {
     __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(x, y)));
 #endif
 }
+// For vidot's x, many times: where it is no operand of asm, compilers would load it again for each product, and there
+// are fewer loads a cycle than that.
+SIMD void vikeep([[maybe_unused]] VI& x) {
+#ifndef VNNI256
+    __asm__("" : "+x"(x));
+#endif
+}
 SIMD V vi_float(VI x) { return _mm256_cvtepi32_ps(x); }
 // 16 integers within int16's range to 16 of them.
 SIMD void store_s16(int16_t* p, I x) {

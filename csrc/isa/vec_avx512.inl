@@ -98,6 +98,7 @@ SIMD VI viload(const int8_t* p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256
 SIMD VI vipair(const int16_t* p) { int32_t x; __builtin_memcpy(&x, p, 4); return _mm512_set1_epi32(x); }
 // In its register: compilers copy each sum to another one, and back.
 SIMD void vidot(VI& sum, VI x, VI y) { __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y)); }
+SIMD void vikeep(VI&) {} // vidot's operands are in registers
 SIMD V vi_float(VI x) { return _mm512_cvtepi32_ps(x); }
 // 16 integers within int16's range to 16 of them.
 SIMD void store_s16(int16_t* p, I x) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtsepi32_epi16(x)); }

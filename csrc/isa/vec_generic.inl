@@ -135,6 +135,7 @@ SIMD void vidot(VI& sum, VI x, VI y) { // unsigned: what is not finite may wrap
     sum = (I)((U)sum + low + high);
 }
 #endif
+SIMD void vikeep(VI&) {} // as compilers choose
 SIMD V vi_float(VI x) { return to_float(x); }
 SIMD void store_s16(int16_t* p, I x) { for (int i = 0; i < 16; i++) p[i] = (int16_t)x[i]; }
 // A row's lanes folded to four: at [4].
