@@ -246,7 +246,7 @@ def broken(vocab: int) -> dict[int, tuple[SamplingParams, Callable[[np.ndarray],
         8: (GREEDY, fill(-np.inf), "no token is allowed"),
         9: (SamplingParams(**banned), fill(0.0, 0), "no token is allowed"),
         10: (GREEDY.replace(**banned), fill(0.0, 0), "no token is allowed"),
-        12: (SamplingParams(repetition_penalty=1e-30), fill(1e30, 1), "infinity"),
+        12: (SamplingParams(repetition_penalty=0.01), fill(1e38, 1), "infinity"),
         13: (SamplingParams(logit_bias=everything, top_p=0.5), fill(np.nan), "NaN"),
     }
 
