@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 from fastapi import FastAPI
 
 from octavo.server.app import create_app
+from octavo.server.log_limit import RateFilter
 from support.fake_engine import FakeEngine
 
 
@@ -17,3 +21,13 @@ def engine() -> FakeEngine:
 @pytest.fixture
 def app(engine: FakeEngine) -> FastAPI:
     return create_app(engine)
+
+
+@pytest.fixture(autouse=True)
+def whole_logs() -> Iterator[None]:
+    """A server that a test ran has bounded the lines of loggers that all tests of the process share."""
+    yield
+    for name in ("octavo.server", "uvicorn.access", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        for each in [one for one in logger.filters if isinstance(one, RateFilter)]:
+            logger.removeFilter(each)

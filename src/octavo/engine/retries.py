@@ -86,11 +86,9 @@ class StepRetries(Recovery):
         if isinstance(error, StepTooLargeError) and budget.shrink(plan.num_tokens):
             return []
         suspects = [self._suspect(request, until) for request, until in taken.items()]
-        if len(suspects) != 1:  # none, where all were aborted meanwhile
-            if suspects:
-                logger.warning(
-                    "a step failed; its %d requests are computed alone: %s", len(taken), said(error)
-                )
+        if suspects:  # none, where all were aborted meanwhile
+            logger.warning("a step failed; requests that are computed alone: %d: %s", len(taken), said(error))
+        if len(suspects) != 1:
             return []
         suspects[0].tries += 1
         return [] if suspects[0].tries < TRIES else self._blame(suspects[0], error)
