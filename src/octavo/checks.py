@@ -35,6 +35,7 @@ def items(name: str, kind: str, values: Iterable[Any] | None) -> tuple[Any, ...]
 
 def are_ids(values: Sequence[object]) -> bool:
     """All are integers from 0 on. (Of hundreds of thousands this is asked several times.)"""
+    # The first half says that all are integers; mypy does not follow it into the second.
     return set(map(type, values)) <= {int} and min(values, default=0) >= 0  # type: ignore[type-var,operator]
 
 
