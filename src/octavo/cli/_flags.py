@@ -48,7 +48,7 @@ ENGINE_HELP = {
     "swap_space": "GiB of memory for the KV pages of preempted requests; 0: compute them again.",
     "prefix_cache_dir": "A folder where cached prefixes are kept over a restart.",
     "prefix_cache_disk_space": "GiB that cached prefixes may take in that folder.  [default: 4]",
-    "scheduling_policy": "Which of equally urgent requests runs first: fcfs (oldest) or lpm (most cached).",
+    "scheduling_policy": "Who runs first: fcfs (oldest), lpm (most cached), priority (as requests say).",
     "seed": "Requests without a seed of their own draw theirs from this one.",
     "threads": "CPU threads that compute.",
     "isa": "CPU instruction set: auto, or one that `octavo env` lists.",

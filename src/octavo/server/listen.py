@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import os
 import socket
@@ -45,9 +46,10 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise PortInUseError(
-            f"cannot listen on {host}:{port}: {_reason(error)}; choose another with --port (0: any free one)"
-        ) from None
+        # An address that is not this machine's has no free port either.
+        foreign = error.errno == errno.EADDRNOTAVAIL
+        advice = "change --host" if foreign else "choose another with --port (0: any free one)"
+        raise PortInUseError(f"cannot listen on {host}:{port}: {_reason(error)}; {advice}") from None
     listener.setblocking(False)
     return listener
 
