@@ -18,6 +18,7 @@ from octavo.errors import InvalidRequestError
         ({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}, "ngram", 3, True),
         ({"model": "[ngram]", "num_speculative_tokens": 5}, "ngram", 5, True),
         ({"model": "ngram", "policy": "fixed"}, "ngram", DEFAULT_TOKENS, False),
+        ({"method": "ngram", "model": "[ngram]"}, "ngram", DEFAULT_TOKENS, True),
         ({"method": "suffix", "model": None}, "suffix", DEFAULT_TOKENS, True),
     ],
 )
@@ -42,6 +43,8 @@ def test_what_is_read(given: dict[str, Any], method: str, most: int, auto: bool)
         ({"method": "ngram", "prompt_lookup_max": "x"}, "prompt_lookup_max must be"),
         ({"method": "ngram", "tokens": 5}, "'tokens'"),
         ({"method": "ngram", "policy": "often"}, "policy must be auto or fixed, not 'often'"),
+        ({"method": "ngram", "model": "smollm2"}, "model is for method 'draft': ngram drafts without one"),
+        ({"method": "suffix", "model": "ngram"}, "suffix drafts without one"),
         ({"model": ""}, "model must be a model's name"),
         ({"model": 5}, "model must be a model's name"),
     ],

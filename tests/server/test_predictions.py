@@ -67,11 +67,20 @@ def test_counters_have_vllms_names(app: FastAPI, engine: FakeEngine) -> None:
         ({"k": True}, "speculative.k must be an integer"),
         ({"k": 1.5}, "speculative.k must be an integer"),
         ({"n": 1}, r"unknown field speculative\.n"),
-        ({"prediction": {"type": "text", "content": "a"}}, "must be an object of type content"),
-        ({"prediction": {"type": "content"}}, "must be an object of type content"),
+        (
+            {"prediction": {"type": "text", "content": "a"}},
+            "must be an object with type .content. and content, and nothing else",
+        ),
+        (
+            {"prediction": {"type": "content"}},
+            "must be an object with type .content. and content, and nothing else",
+        ),
         ({"prediction": {"type": "content", "content": 5}}, "needs content"),
         ({"prediction": {"type": "content", "content": [{"type": "image"}]}}, "needs content"),
-        ({"prediction": {"type": "content", "content": "a", "more": 1}}, "must be an object of type content"),
+        (
+            {"prediction": {"type": "content", "content": "a", "more": 1}},
+            "must be an object with type .content. and content, and nothing else",
+        ),
         ({"prediction": [1, -2]}, "must be text or token ids"),
         ({"prediction": [True]}, "must be text or token ids"),
         ({"prediction": "a" * (MAX_PREDICTION + 1)}, f"takes at most {MAX_PREDICTION}"),

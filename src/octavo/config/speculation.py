@@ -16,7 +16,9 @@ from octavo.spec import method, methods
 from octavo.spec.base import MOST_TOKENS, Number, Registration
 
 NAME = "speculative_config"
-ALIASES = {"[ngram]": "ngram", "draft_model": "draft"}
+DRAFT = "draft"
+"""The method that a model's name asks for."""
+ALIASES = {"[ngram]": "ngram", "draft_model": DRAFT}
 """vLLM's names of methods, where they are not those of files."""
 POLICIES = ("auto", "fixed")
 
@@ -62,9 +64,11 @@ def read_speculation(given: Mapping[str, object]) -> Speculative:
     if name is None and model is None:
         raise _wrong(f"needs a method: {', '.join(methods())}")
     if name is None:
-        name = model if model in ("ngram", "[ngram]") else "draft"
-        model = None if name == model else model
+        name = model if model in ("ngram", "[ngram]") else DRAFT
     name = ALIASES.get(name, name) if isinstance(name, str) else name
+    model = None if ALIASES.get(str(model), model) == name else model  # older versions said it twice
+    if model is not None and name != DRAFT:
+        raise _wrong(f"model is for method {DRAFT!r}: {name} drafts without one")
     proposer, most = method(name), values.pop("num_speculative_tokens", DEFAULT_TOKENS)
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_TOKENS:
         raise _wrong(f"num_speculative_tokens must be a whole number from 1 to {MOST_TOKENS}, not {most!r}")

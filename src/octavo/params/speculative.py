@@ -74,7 +74,7 @@ def predicted_text(prediction: Mapping[str, Any]) -> str:
     """
     content = prediction.get("content")
     if prediction.get("type") != "content" or set(prediction) != {"type", "content"}:
-        raise _wrong("must be an object of type content")
+        raise _wrong("must be an object with type (content) and content, and nothing else")
     if isinstance(content, str):
         return content
     texts: list[str] = []
