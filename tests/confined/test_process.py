@@ -26,6 +26,21 @@ def jobs() -> Iterator[Confined]:
     confined.close()
 
 
+def asleep(jobs: Confined, cpu_s: float) -> tuple[threading.Thread, list[Exception]]:
+    """A thread whose job sleeps for long, and what ends it."""
+    ended: list[Exception] = []
+
+    def sleep() -> None:
+        try:
+            jobs.run(["sleep", None], cpu_s)
+        except (JobKilledError, UnavailableError) as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    return thread, ended
+
+
 def test_jobs_get_what_was_prepared_and_leave_nothing_behind(jobs: Confined) -> None:
     assert jobs.starts == 0
     assert jobs.run(["echo", "é\ud800"], 1) == [{"prepared": "ü"}, "é\ud800"]
@@ -84,16 +99,7 @@ def test_a_job_sees_no_secrets_and_writes_no_files(
 
 def test_jobs_run_side_by_side(jobs: Confined) -> None:
     jobs.run(["echo", 0], 1)
-    ended: list[Exception] = []
-
-    def sleep() -> None:
-        try:
-            jobs.run(["sleep", None], 20)
-        except (JobKilledError, UnavailableError) as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=sleep)
-    thread.start()
+    thread, ended = asleep(jobs, 20)
     assert [jobs.run(["echo", i], 1)[1] for i in range(5)] == list(range(5))
     assert thread.is_alive(), "it would sleep for more than a minute"
     jobs.close()
@@ -126,20 +132,11 @@ def test_a_setup_that_fails_is_unavailable_for_a_while(monkeypatch: pytest.Monke
 
 def test_closing_ends_jobs_and_starts_none(jobs: Confined) -> None:
     jobs.run(["echo", 0], 1)
-    errors: list[Exception] = []
-
-    def sleep() -> None:
-        try:
-            jobs.run(["sleep", None], 50)
-        except (JobKilledError, UnavailableError) as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=sleep)
-    thread.start()
+    thread, ended = asleep(jobs, 50)
     time.sleep(0.2)
     jobs.close()
     thread.join(30)
-    assert len(errors) == 1
+    assert len(ended) == 1
     assert jobs._process is None
     with pytest.raises(UnavailableError):
         jobs.run(["echo", 1], 1)
