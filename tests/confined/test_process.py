@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -105,6 +108,22 @@ def test_jobs_run_side_by_side(jobs: Confined) -> None:
     jobs.close()
     thread.join()
     assert len(ended) == 1
+
+
+def test_a_server_of_many_connections_has_jobs_too(jobs: Confined) -> None:
+    """select() knows no descriptor above 1,023."""
+    jobs.run(["echo", 0], 1)
+    assert jobs._control is not None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        high = fcntl.fcntl(jobs._control.fileno(), fcntl.F_DUPFD_CLOEXEC, 1500)
+        jobs._control.close()
+        jobs._control = socket.socket(fileno=high)
+        assert jobs.run(["echo", 1], 1)[1] == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert jobs.starts == 1
 
 
 def test_a_prepared_process_that_is_gone_is_replaced(jobs: Confined) -> None:

@@ -279,6 +279,17 @@ def test_the_largest_owner_makes_room_in_the_store() -> None:
     assert not store.remove("loud", "49")
 
 
+def test_many_small_responses_push_out_no_large_one_of_another_owner() -> None:
+    from octavo.server.store import ResponseStore, Stored
+
+    store = ResponseStore(most=4, most_bytes=1_000_000)
+    store.put("quiet", "first", Stored(b"", b"." * 500))
+    for number in range(10):
+        store.put("loud", str(number), Stored(b"", b"."))
+    assert store.get("quiet", "first") is not None
+    assert len(store) == 4
+
+
 def test_metrics_are_written_beside_the_loop(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
     metrics = app.state.octavo.metrics

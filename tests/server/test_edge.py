@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from starlette.types import Message
 
 from octavo.server.app import create_app
-from octavo.server.edge import Edge, EdgeRules
+from octavo.server.edge import Edge, EdgeRules, closing
 from octavo.server.state import ServerSettings
 from support.asgi import Reply, call
 from support.fake_engine import FakeEngine
@@ -131,6 +132,11 @@ def test_what_any_page_can_post_is_415(rules: EdgeRules, kind: str) -> None:
     assert "application/json" in reply.error["message"]
 
 
+def test_what_a_page_posts_without_a_type_is_415() -> None:
+    for origin in ("http://localhost:3000", "https://evil.example"):
+        assert ask(ANYWHERE, {"content-type": "", "origin": origin}).status == 415
+
+
 @pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/vnd.api+json", ""])
 def test_other_content_types_pass(kind: str) -> None:
     assert ask(LOCAL, {"host": "localhost", "content-type": kind}).status == 200
@@ -175,3 +181,16 @@ def test_a_draining_server_keeps_no_connection() -> None:
     for method, path, status in (("GET", "/health", 503), ("GET", "/version", 200), ("POST", CHAT, 503)):
         reply = ask(ANYWHERE, {}, method, path, app)
         assert (reply.status, reply.headers["connection"]) == (status, "close")
+
+
+def test_an_answer_that_began_before_the_drain_is_the_last_of_its_connection() -> None:
+    app = create_app(FakeEngine())
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    late = closing(send, app.state.octavo)
+    app.state.octavo.draining = True
+    asyncio.run(late({"type": "http.response.start", "status": 200, "headers": []}))
+    assert (b"connection", b"close") in sent[0]["headers"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 
 import pytest
@@ -280,3 +281,13 @@ def test_a_body_counts_until_the_answer_begins(engine: FakeEngine, stream: bool)
         assert state.buffered == 0
 
     asyncio.run(one())
+
+
+def test_a_body_may_be_as_large_as_the_limit_says(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little is read of one that is too large."""
+    monkeypatch.setattr(limits, "DRAIN_BYTES", 100)
+    body = json.dumps({"messages": [{"role": "user", "content": "a"}]}).encode() + b" " * 500
+    parts = [body[i : i + 50] for i in range(0, len(body), 50)]
+    assert post(create_app(engine, ServerSettings(max_body_bytes=1000)), CHAT, parts=parts).status == 200

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -330,4 +329,3 @@ def test_masks_that_take_long_end_their_own_rows_alone() -> None:
         slow.fork().restrict(mask)
     other.restrict(mask)
     assert other.take(ord("b"))
-    time.sleep(0)

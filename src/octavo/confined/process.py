@@ -109,8 +109,11 @@ class Confined:
 
     def close(self) -> None:
         """End every job and start none any more."""
-        with self._lock:
-            self._closed = True
+        self._closed = True
+        # Who starts a process holds the lock until it is ready, which may take a minute: it hears the end.
+        if (process := self._process) is not None and process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
         self._kill()
 
     def __del__(self) -> None:
@@ -171,7 +174,10 @@ class Confined:
         if self._process is None or self._control is None or self._process.poll() is not None:
             return False
         # It says nothing after its start: what can be read is the end, which comes before the exit status.
-        return not select.select([self._control], [], [], 0)[0]
+        # (poll, as select knows no descriptor above 1,023, and a server may have thousands of connections.)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        return not poll.poll(0)
 
     def _kill(self) -> None:
         with self._lock:

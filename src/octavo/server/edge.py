@@ -55,8 +55,7 @@ class Edge:
         root, path = self._rules.root_path, scope["path"]
         if root and (path == root or path.startswith(root + "/")):
             scope = {**scope, "path": path[len(root) :] or "/"}
-        if self._state.draining:
-            send = closing(send)
+        send = closing(send, self._state)
         if any(name == b"x-request-id" for name, _ in scope["headers"]):
             send = naming(send, scope["headers"])
         try:
@@ -79,15 +78,18 @@ class Edge:
         if self._hosts is not None and not (asks and not self._paths[plain(scope)["path"]].rules.keyed):
             check_host(told, self._hosts)
             check_origin(told)
-        if not asks and told.get(b"content-type", b"").partition(b";")[0].strip().lower() in SIMPLE_TYPES:
+        kind = told.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        # A page can also post a body of no type, unasked; programs that do send no Origin.
+        if not asks and (kind in SIMPLE_TYPES or (not kind and b"origin" in told)):
             raise ApiError(415, "send JSON: Content-Type: application/json", code="unsupported_media_type")
 
 
-def closing(send: Send) -> Send:
-    """A send whose responses are the last of their connection: the next request goes to another server."""
+def closing(send: Send, state: ServerState) -> Send:
+    """A send whose responses are the last of their connection once the server drains, also to requests that
+    came before: the next one goes to another server."""
 
     async def closed(message: Message) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"] == "http.response.start" and state.draining:
             message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
         await send(message)
 

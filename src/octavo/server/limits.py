@@ -51,7 +51,8 @@ class LimitsMiddleware:
         except Exception as error:
             if exchange.started:
                 raise  # too late for a status; the server closes the connection
-            self.state.rejections[reason_of(error)] += 1
+            if isinstance(error, ApiError):  # what an endpoint raised otherwise is no refusal
+                self.state.rejections[reason_of(error)] += 1
             await path.dialect.response(error)(scope, receive, exchange)
         finally:
             exchange.release()
@@ -68,9 +69,8 @@ class LimitsMiddleware:
             async with asyncio.timeout(settings.body_timeout_s):
                 receive = await read_body(scope, receive, settings.max_body_bytes, exchange.hold)
         except TimeoutError:
-            raise ApiError(
-                408, f"the body took longer than {settings.body_timeout_s:g} s", code="timeout"
-            ) from None
+            told = f"the body took longer than {settings.body_timeout_s:g} s"
+            raise ApiError(408, told, code="timeout") from None
         self.state.admit()
         if exchange.caller is not None:
             exchange.caller.enter()
@@ -89,9 +89,9 @@ def plain(scope: Scope) -> Scope:
     return {**scope, **changes} if changes else scope
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: ApiError) -> str:
     """Why a request was refused, as a word of the code's."""
-    return str(getattr(error, "code", None) or getattr(error, "type", "internal_error"))
+    return str(error.code or error.type)
 
 
 class ClientDisconnectedError(Exception):
@@ -113,7 +113,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int, hold: Callable[[
     if not too_large or int(declared) <= DRAIN_BYTES:
         parts: list[bytes] = []
         size, more = 0, True
-        while more and size <= DRAIN_BYTES:
+        while more and (size <= DRAIN_BYTES or not too_large):
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnectedError

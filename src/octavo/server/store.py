@@ -54,7 +54,8 @@ class ResponseStore:
         self._owned[owner] = self._owned.get(owner, 0) + stored.size
         self._count += 1
         while self._count > self._most or self.nbytes > self._most_bytes:
-            largest = max(self._owned, key=self._owned.__getitem__)
+            too_many = self._count > self._most
+            largest = max(self._kept, key=lambda one: len(self._kept[one]) if too_many else self._owned[one])
             self.remove(largest, next(iter(self._kept[largest])))
 
     def get(self, owner: str, name: str) -> Stored | None:
