@@ -426,17 +426,16 @@ GPU_CHECKS = Table((
 
 # --- what changes cost ------------------------------------------------------------------------------------
 
-PAIRED = "make paired A=e9d8bdb B=HEAD"
 
 
-def pair(label: str, figure: str) -> Row:
-    """One figure of paired.py: B over A, and what two copies of A differ by."""
+def pair(label: str, figure: str, first: str, command: str) -> Row:
+    """One figure of paired.py: B over A, a commit of twelve digits, and what two copies of A differ by."""
     path = f"figures/{figure}"
     return Row(
         label, "paired", (f"{path}/ratio/0", f"{path}/ratio/1", f"{path}/ratio/2", f"{path}/control/1",
                           f"{path}/control/2"),
-        ("{0:.2f} ({1:.2f} to {2:.2f})", "{3:.2f} to {4:.2f}", "{0:.3f}"), PAIRED, most=1.01,
-        only={"a": "e9d8bdbb2282"}, detail=f"{path}/verdict", spread=partial(control_spread, figure),
+        ("{0:.2f} ({1:.2f} to {2:.2f})", "{3:.2f} to {4:.2f}", "{0:.3f}"), command, most=1.01,
+        only={"a": first}, detail=f"{path}/verdict", spread=partial(control_spread, figure),
     )  # fmt: skip
 
 
@@ -445,11 +444,21 @@ def control_spread(figure: str, result: Result) -> float:
     return float(control[2] / control[1])
 
 
-SEAMS = Table((
-    pair("decode, 1 stream", "decode_1_ms"), pair("decode, 32 streams", "decode_32_ms"),
-    pair("prompt", "prompt_ms"), pair("host time", "host_us"), pair("start-up", "start_up_s"),
-    pair("resident memory", "resident_mb"),
-), columns=("B / A", "control", "median"), command=PAIRED, detail="verdict")  # fmt: skip
+PAIRED = {
+    "decode, 1 stream": "decode_1_ms", "decode, 32 streams": "decode_32_ms", "prompt": "prompt_ms",
+    "host time": "host_us", "start-up": "start_up_s", "resident memory": "resident_mb",
+}  # fmt: skip
+
+
+def pairs(first: str, second: str) -> Table:
+    """paired.py's figures of a commit, named by twelve digits, against the one it began from."""
+    command = f"make paired A={first[:7]} B={second}"
+    rows = tuple(pair(label, figure, first, command) for label, figure in PAIRED.items())
+    return Table(rows, columns=("B / A", "control", "median"), command=command, detail="verdict")
+
+
+SEAMS = pairs("e9d8bdbb2282", "HEAD")
+WORDS = pairs("3b40dd7503c8", "a7a36ab")
 
 SCORED = Table((
     Row("one row with log-probabilities among 32 greedy ones: its steps over theirs (the control)",
@@ -465,6 +474,6 @@ TABLES = {
         command=".venv/bin/python benchmarks/peers --tune-peer --write", detail="llama.cpp's settings",
     ),
     "cpu": CPU, "engine": ENGINE, "overload": OVER, "api": API, "counted": COUNTED, "gpu": GPU,
-    "gpu-checks": GPU_CHECKS, "seams": SEAMS, "scored": SCORED,
+    "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS, "scored": SCORED,
 }  # fmt: skip
 """By the names in the pages' marks."""
