@@ -427,7 +427,6 @@ GPU_CHECKS = Table((
 # --- what changes cost ------------------------------------------------------------------------------------
 
 
-
 def pair(label: str, figure: str, first: str, command: str) -> Row:
     """One figure of paired.py: B over A, a commit of twelve digits, and what two copies of A differ by."""
     path = f"figures/{figure}"
