@@ -18,6 +18,7 @@ from octavo.params import DEFAULTS, NUMBERS, SamplingParams
 from octavo.params.declare import Number, texts
 from octavo.quant import registry as formats
 from octavo.quant import schemes
+from octavo.server.metric_names import METRICS, PROCESS, SUMS, exposed, exposed_elsewhere
 from octavo.structured.schema import FORMATS, PARTLY, SUPPORTED
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -114,9 +115,35 @@ def values(number: Number) -> str:
     return f"{kind}, {least} {number.high}" + (", or none" if number.optional else "")
 
 
+def metrics_page() -> str:
+    """What /metrics has, and what other servers call it."""
+    lines = [NOTE, "", "# Metrics", ""]
+    lines += [
+        "What `/metrics` has, in Prometheus's text format. Metrics of a model have the labels `model_name`",
+        "and `engine` (always `0`). Of a histogram there are `_bucket`, `_sum`, `_count`. A name of vLLM's",
+        "or TGI's stands for the same values. [How to observe a server](../how-to/observe.md).",
+        "",
+        row(("metric", "kind", "labels", "what it says", "other names")),
+        row(["---"] * 5),
+    ]
+    for name, known in {**METRICS, **PROCESS}.items():
+        others = [exposed_elsewhere(name, other) for other in known.others]
+        labels = [label for label in known.labels if label not in ("model_name", "engine")]
+        lines.append(row((code([exposed(name)]), known.kind, code(labels), known.text, code(others))))
+    lines += ["", "TGI's names that stand for a sum, whatever the other labels are:", ""]
+    for other, names in SUMS.items():
+        lines.append(f"- `{other}`: {code(exposed(name) for name in names)}")
+    return "\n".join([*lines, ""])
+
+
 def pages() -> dict[Path, str]:
     """Every derived page: where it lies, what it should say."""
-    made = {"models": models_page(), "json-schemas": schemas_page(), "sampling": sampling_page()}
+    made = {
+        "models": models_page(),
+        "json-schemas": schemas_page(),
+        "sampling": sampling_page(),
+        "metrics": metrics_page(),
+    }
     return {PAGES / f"{name}.md": text for name, text in made.items()}
 
 

@@ -91,6 +91,11 @@ class AsyncLLM:
         """What the lines of a start should say: the device, and why it is no GPU."""
         return self._loaded.facts
 
+    @property
+    def device_memory(self) -> Mapping[str, int]:
+        """Bytes of a GPU: total, used and peak by this process; empty on a CPU."""
+        return self._loaded.backend.device_memory()
+
     async def generate(
         self,
         prompt: Prompt,

@@ -147,6 +147,10 @@ class Backend(ABC):
         """What the lines of a start should say of it, by name."""
         return {}
 
+    def device_memory(self) -> dict[str, int]:
+        """Bytes of a memory of its own: total, used and peak by this process; empty: it has none."""
+        return {}
+
     def report(self, tell: Callable[[str, float], None]) -> None:
         """From now on tell of work that ended in the background: (what it was, seconds), on its thread."""
         return None

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from prometheus_client import Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 import octavo
+from octavo.server.metric_names import METRICS, family
 from octavo.server.state import ServerState
 
 TICK_S = 0.1
-LAGS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class EdgeCollector(Collector):
@@ -24,18 +25,16 @@ class EdgeCollector(Collector):
     Attributes:
         closed: connections that were refused or given up, by reason.
         lag: seconds that the event loop was late for its own timer.
+        lines_dropped: log lines that were not written.
     """
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._process = ProcessCollector(registry=None)
         self.closed: Counter[str] = Counter()
-        self.lag = Histogram(
-            "octavo_event_loop_lag_seconds",
-            "How late the event loop was for a timer of its own: it stood still for so long.",
-            buckets=LAGS,
-            registry=None,
-        )
+        self.lines_dropped: Callable[[], int] = lambda: 0
+        lag = METRICS["event_loop_lag_seconds"]
+        self.lag = Histogram("octavo_event_loop_lag_seconds", lag.text, buckets=lag.buckets, registry=None)
 
     def close(self, reason: str) -> None:
         """A connection was refused or given up."""
@@ -51,30 +50,29 @@ class EdgeCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         state, engine = self._state, self._state.engine
-        gauges = {
-            "octavo_http_requests_in_flight": ("Requests that hold a place.", state.in_flight),
-            "octavo_http_buffered_bytes": ("Bytes of bodies whose answers have not begun.", state.buffered),
-            "octavo_healthy": (
-                "1 while the engine makes progress.",
-                int(engine is not None and engine.healthy),
-            ),
-            "octavo_draining": ("1 after a signal.", int(state.leaving or state.draining)),
+        numbers: dict[str, float] = {
+            "http_requests_in_flight": state.in_flight,
+            "http_buffered_bytes": state.buffered,
+            "healthy": int(engine is not None and engine.healthy),
+            "draining": int(state.leaving or state.draining),
+            "log_lines_dropped": self.lines_dropped(),
         }
-        for name, (text, value) in gauges.items():
-            gauge = GaugeMetricFamily(name, text)
-            gauge.add_metric((), value)
-            yield gauge
-        yield _by_reason("octavo_http_rejections", "Requests refused before an endpoint.", state.rejections)
-        yield _by_reason("octavo_connections_closed", "Connections refused or given up.", self.closed)
-        build = GaugeMetricFamily("octavo_build_info", "What runs here.", labels=("version", "python"))
-        build.add_metric((octavo.__version__, platform.python_version()), 1)
-        yield build
+        for name, value in numbers.items():
+            yield family(name, [((), value)])
+        for name, counts in (("http_rejections", state.rejections), ("connections_closed", self.closed)):
+            yield family(name, [((reason,), count) for reason, count in sorted(counts.items())])
+        yield family("build_info", [((octavo.__version__, platform.python_version()), 1)])
         yield from self.lag.collect()
         yield from self._process.collect()
+        if (count := num_threads()) is not None:
+            yield family("process_threads", [((), count)])
 
 
-def _by_reason(name: str, text: str, counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=("reason",))
-    for reason, count in sorted(counts.items()):
-        family.add_metric((reason,), count)
-    return family
+def num_threads() -> int | None:
+    """Threads of this process, native ones included; None: the system has no /proc."""
+    try:
+        stat = Path("/proc/self/stat").read_bytes()
+    except OSError:
+        return None
+    # The name of the program comes before, in brackets, and may itself hold brackets and spaces.
+    return int(stat.rpartition(b")")[2].split()[17])

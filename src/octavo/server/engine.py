@@ -120,6 +120,10 @@ class ServedEngine(Protocol):
         """What the lines of a start should say, by name."""
 
     @property
+    def device_memory(self) -> Mapping[str, int]:
+        """Bytes of a GPU: total, used and peak by this process; empty on a CPU (kernels.backend)."""
+
+    @property
     def embedding_size(self) -> int | None:
         """Members of an embedding; None: the model gives none."""
         ...

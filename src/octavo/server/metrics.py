@@ -1,4 +1,4 @@
-"""Prometheus metrics: octavo_*, and the same values under the vllm:* names that dashboards query.
+"""Prometheus metrics: octavo_*, and the same values under the names that others' dashboards query.
 
 One registry per app, so that two apps in one process (tests) do not share counts.
 """
@@ -12,27 +12,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.registry import Collector
 
 from octavo.params import RequestMetrics, RequestOutput
-from octavo.server.scrape import LABELS, EngineCollector, WithAliases
+from octavo.server.metric_names import METRICS
+from octavo.server.scrape import EngineCollector, WithAliases
 
 if TYPE_CHECKING:
     from octavo.server.engine import ServedEngine
-
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5, 5.0)
-TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
-
-HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "time_to_first_token_seconds": ("From arrival to the first token.", SECONDS),
-    "inter_token_latency_seconds": ("Between tokens, as streamed responses saw them.", STEP_SECONDS),
-    "request_time_per_output_token_seconds": ("A request's mean time between tokens.", STEP_SECONDS),
-    "e2e_request_latency_seconds": ("From arrival to the end.", SECONDS),
-    "request_queue_time_seconds": ("From arrival to the first step.", SECONDS),
-    "request_prefill_time_seconds": ("From the first step to the first token.", SECONDS),
-    "request_decode_time_seconds": ("From the first token to the last.", SECONDS),
-    "request_prompt_tokens": ("Prompt lengths.", TOKENS),
-    "request_generation_tokens": ("Tokens generated for a request, all of its n.", TOKENS),
-    "request_max_num_generation_tokens": ("The longest of a request's n.", TOKENS),
-}
 
 
 class Metrics:
@@ -41,21 +25,13 @@ class Metrics:
     def __init__(self) -> None:
         inner = CollectorRegistry()
         self._histograms = {
-            name: Histogram(f"octavo_{name}", text, LABELS, buckets=buckets, registry=inner)
-            for name, (text, buckets) in HISTOGRAMS.items()
+            name: Histogram(f"octavo_{name}", known.text, known.labels, buckets=known.buckets, registry=inner)
+            for name, known in METRICS.items()
+            if known.kind == "histogram" and known.labels
         }
-        self._success = Counter(
-            "octavo_request_success",
-            "Requests answered to their end, by reason.",
-            (*LABELS, "finished_reason"),
-            registry=inner,
-        )
-        self._cut = Counter(
-            "octavo_request_cut", "Requests without an end: the client left, or they failed.", LABELS,
-            registry=inner,
-        )  # fmt: skip
-        self._http = Counter(
-            "octavo_http_requests", "Responses sent.", ("method", "path", "status"), registry=inner
+        self._success, self._cut, self._http = (
+            Counter(f"octavo_{name}", METRICS[name].text, METRICS[name].labels, registry=inner)
+            for name in ("request_success", "request_cut", "http_requests")
         )
         self._engine = EngineCollector()
         self._labels = ("", "0")  # of no model yet
@@ -125,6 +101,8 @@ def _durations(times: RequestMetrics, longest: int) -> Iterator[tuple[str, float
             yield "request_prefill_time_seconds", first - scheduled
         if last is not None:
             yield "request_decode_time_seconds", last - first
+            if scheduled is not None:
+                yield "request_inference_time_seconds", last - scheduled
             if longest > 1:
                 yield "request_time_per_output_token_seconds", (last - first) / (longest - 1)
     if end is not None:

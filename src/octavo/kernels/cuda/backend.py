@@ -86,6 +86,15 @@ class CudaBackend(Backend):
             name = f"{torch.cuda.get_device_name(self.device)} ({self.isa})"
         return {"device": f"{self.device}: {name}", "kernels": f"compiled ones are kept in {cache_dir()}"}
 
+    def device_memory(self) -> dict[str, int]:
+        if self.device.type != "cuda":
+            return {}
+        return {  # asked of torch's own books: a GPU that hangs must not hold the scrape
+            "total": torch.cuda.get_device_properties(self.device).total_memory,
+            "used": torch.cuda.memory_reserved(self.device),
+            "peak": torch.cuda.max_memory_reserved(self.device),
+        }
+
     def report(self, tell: Callable[[str, float], None]) -> None:
         if self.captures is not None:
             self.captures.tell = tell
