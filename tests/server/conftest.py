@@ -27,7 +27,7 @@ def app(engine: FakeEngine) -> FastAPI:
 def whole_logs() -> Iterator[None]:
     """A server that a test ran has bounded the lines of loggers that all tests of the process share."""
     yield
-    for name in ("octavo.server", "uvicorn.access", "uvicorn.error"):
+    for name in ("octavo.server", "octavo.access", "uvicorn.error"):
         logger = logging.getLogger(name)
         for each in [one for one in logger.filters if isinstance(one, RateFilter)]:
             logger.removeFilter(each)

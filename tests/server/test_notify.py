@@ -130,7 +130,7 @@ def test_access_lines_are_bounded_where_the_key_was_wrong() -> None:
     bounded = RateFilter(Clock())
     written = {
         status: sum(
-            bounded.filter(record("%s %d", "client", status, name="uvicorn.access")) for _ in range(50)
+            bounded.filter(record("%s %d", "client", status, name="octavo.access")) for _ in range(50)
         )
         for status in (200, 401, 429)
     }

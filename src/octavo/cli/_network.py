@@ -14,6 +14,7 @@ from octavo.errors import InvalidRequestError
 if TYPE_CHECKING:
     import ssl
 
+    from octavo.cli._observe import Observers
     from octavo.server.keys import ApiKeys
     from octavo.server.run import Network
 
@@ -108,9 +109,6 @@ class NetworkFlags:
             min=0.0,
         ),
     ] = 0.0
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for each HTTP request.")] = (
-        False
-    )
 
     def listen(self) -> tuple[socket.socket, str]:
         """The listening socket, and its URL.
@@ -158,15 +156,19 @@ class NetworkFlags:
             raise InvalidRequestError("--api-key must not be empty")
         return ApiKeys(given, self.api_key_file) if given or self.api_key_file is not None else None
 
-    def network(self, listener: socket.socket, max_requests: int) -> Network:
+    def network(
+        self, listener: socket.socket, max_requests: int, observers: Observers | None = None
+    ) -> Network:
         """How the server meets the network.
 
         Args:
             max_requests: that are answered at once.
+            observers: who writes down what requests did; None: nobody.
         """
         from octavo.server.connections import ConnectionLimits
         from octavo.server.edge import EdgeRules
         from octavo.server.listen import is_loopback, raise_open_files
+        from octavo.server.log_lines import ServerLogs
         from octavo.server.notify import Notifier
         from octavo.server.run import Network
 
@@ -185,7 +187,8 @@ class NetworkFlags:
             self.tls(),
             self.drain_delay,
             Notifier.from_environment(),
-            self.access_log,
+            ServerLogs() if observers is None else observers.logs,
+            () if observers is None else observers.readers,
         )
 
     def warning(self, listener: socket.socket, keys: ApiKeys | None) -> str | None:

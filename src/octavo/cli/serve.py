@@ -25,6 +25,7 @@ from octavo.cli._flags import (
     parsers,
 )
 from octavo.cli._network import NetworkFlags
+from octavo.cli._observe import ObserveFlags
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
@@ -85,17 +86,19 @@ class Serving:
 
 @engine_flags()
 @option_group("flags", NetworkFlags)
+@option_group("observe", ObserveFlags)
 @option_group("serving", Serving)
 def serve(
     engine: EngineChoice,
     flags: NetworkFlags,
+    observe: ObserveFlags,
     serving: Serving,
     as_json: bool = typer.Option(False, "--json", help="Print events as JSON lines."),
 ) -> int:
     """Serve a model over HTTP (the OpenAI API) until Ctrl-C, SIGTERM or SIGHUP."""
     begin = time.perf_counter()
-    say = _Events(as_json)
-    keys = flags.keys()
+    say = _Events(as_json or observe.as_json)
+    keys, observers = flags.keys(), observe.observers()
     forms = parsers(serving.tool_call_parser, serving.reasoning_parser)
     from octavo.server.signals import END_S, StopSignals, stop_signals
 
@@ -125,11 +128,11 @@ def serve(
 
         app = create_app(None, ServerSettings(**settings), keys)
         future = asyncio.wrap_future(loading)
-        network = flags.network(listener, serving.max_concurrent_requests)
+        network = flags.network(listener, serving.max_concurrent_requests, observers)
         return await run(app, listener, future, watcher, signals, serving.drain_timeout, network)
 
     most_s = flags.drain_delay + serving.drain_timeout + END_S
-    with _stalled_engines_end(loading), stop_signals(most_s) as caught:
+    with _stalled_engines_end(loading), stop_signals(most_s) as caught, observers.at_work():
         finished = asyncio.run(until_signal(caught))
     say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)
     from octavo.structured import is_compiling

@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from octavo.server.log_lines import ACCESS
+
 LINES = 10
 """Lines of one kind that are written within PERIOD_S."""
 PERIOD_S = 10.0
@@ -25,9 +27,7 @@ class RateFilter(logging.Filter):
         self._kinds: dict[str, tuple[float, int]] = {}  # of each: since when, how many
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name == "uvicorn.access" and not (
-            isinstance(record.args, tuple) and record.args[-1:] == (401,)
-        ):
+        if record.name == ACCESS and not (isinstance(record.args, tuple) and record.args[-1:] == (401,)):
             return True
         now, kind = self._clock(), str(record.msg)
         since, count = self._kinds.get(kind, (now, 0))

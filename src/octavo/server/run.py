@@ -7,10 +7,11 @@ import socket
 import ssl
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.config import LOGGING_CONFIG
 
 from octavo.errors import EngineDeadError
 from octavo.server.app import attach
@@ -18,10 +19,14 @@ from octavo.server.connections import ConnectionLimits, Connections, HttpServer
 from octavo.server.edge import Edge, EdgeRules
 from octavo.server.engine import ServedEngine
 from octavo.server.log_limit import quieten
+from octavo.server.log_lines import ACCESS, ServerLogs
 from octavo.server.notify import Notifier, keep_alive
 from octavo.server.signals import StopSignals
 from octavo.server.state import ServerState
 from octavo.server.system.status import ALIVE, status
+
+if TYPE_CHECKING:
+    from octavo.server.request_record import Reader, Recorded
 
 LOOK_S = 0.5
 """How often to see whether the engine is still alive."""
@@ -50,7 +55,8 @@ class Network:
         tls: its certificate; None speaks HTTP in the clear.
         drain_delay_s: how long after a signal new requests are still taken, while /ready and /health say 503.
         notifier: told when the server is ready, stops, and lives.
-        access_log: a line for each request.
+        logs: how log lines are written; the caller enters and leaves them.
+        readers: are given what each request did, when it has ended.
     """
 
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -58,7 +64,8 @@ class Network:
     tls: ssl.SSLContext | None = None
     drain_delay_s: float = 0.0
     notifier: Notifier = field(default_factory=Notifier)
-    access_log: bool = False
+    logs: ServerLogs = field(default_factory=ServerLogs)
+    readers: tuple[Reader, ...] = ()
 
 
 async def serve(
@@ -124,9 +131,10 @@ async def serve(
 
 def _http_server(app: FastAPI, listener: socket.socket, network: Network) -> HttpServer:
     config = uvicorn.Config(
-        Edge(app, network.edge),
-        log_level="info" if network.access_log else "warning",
-        access_log=network.access_log,
+        _at_the_network(app, network),
+        log_config=None if network.logs.as_json else LOGGING_CONFIG,
+        log_level="warning",
+        access_log=False,  # uvicorn's lines hold queries, and are written from the event loop
         interface="asgi3",
         http="h11",
         lifespan="off",
@@ -136,8 +144,19 @@ def _http_server(app: FastAPI, listener: socket.socket, network: Network) -> Htt
         timeout_graceful_shutdown=CLOSE_S,
     )
     config.load()
-    quieten("uvicorn.error", "uvicorn.access", "octavo.server")
+    quieten("uvicorn.error", ACCESS, "octavo.server")
+    app.state.edge.lines_dropped = lambda: network.logs.dropped
     return HttpServer(config, listener, Connections(network.limits, app.state.edge.close), network.tls)
+
+
+def _at_the_network(app: FastAPI, network: Network) -> Edge | Recorded:
+    """The app as the network meets it; recorded where somebody reads what requests did."""
+    edge = Edge(app, network.edge)
+    if not network.readers:
+        return edge
+    from octavo.server.request_record import Recorded
+
+    return Recorded(edge, app.state.octavo, network.readers)
 
 
 def _beside(state: ServerState, notifier: Notifier) -> list[asyncio.Task[None]]:
