@@ -80,6 +80,36 @@ def test_memory_is_bounded_by_the_cgroup(tmp_path: Path) -> None:
     assert available_memory(tmp_path) == 0
 
 
+@pytest.mark.parametrize("service", ["", "sub/"])
+def test_limits_of_a_service_stand_in_its_own_cgroup(tmp_path: Path, service: str) -> None:
+    """systemd's MemoryMax= and CPUQuota=, of the service or of a slice above it; the root has none."""
+    write(tmp_path, "proc/meminfo", "MemAvailable:   64 kB\n")
+    write(tmp_path, "proc/self/cgroup", f"1:name=systemd:/x\n0::/system.slice/octavo.service/{service}\n")
+    write(tmp_path, "sys/fs/cgroup/memory.current", "60000\n")
+    folder = "sys/fs/cgroup/system.slice/octavo.service"
+    write(tmp_path, f"{folder}/memory.max", "5000\n")
+    write(tmp_path, f"{folder}/memory.current", "2000\n")
+    write(tmp_path, f"{folder}/cpu.max", "150000 100000\n")
+    assert available_memory(tmp_path) == 3000
+    assert cgroup_cpus(tmp_path) == 1.5
+    write(tmp_path, "sys/fs/cgroup/system.slice/memory.max", "9000\n")
+    write(tmp_path, "sys/fs/cgroup/system.slice/memory.current", "8500\n")
+    write(tmp_path, "sys/fs/cgroup/system.slice/cpu.max", "50000 100000\n")
+    assert available_memory(tmp_path) == 500
+    assert cgroup_cpus(tmp_path) == 0.5
+
+
+@pytest.mark.parametrize("told", ["0::/\n", "0::/../other\n", "2:memory:/a\n", ""])
+def test_a_container_sees_its_cgroup_as_the_root(tmp_path: Path, told: str) -> None:
+    write(tmp_path, "proc/meminfo", "MemAvailable:   64 kB\n")
+    write(tmp_path, "proc/self/cgroup", told)
+    write(tmp_path, "sys/fs/cgroup/memory.max", "5000\n")
+    write(tmp_path, "sys/fs/cgroup/memory.current", "1000\n")
+    write(tmp_path, "sys/fs/other/memory.max", "1\n")
+    write(tmp_path, "sys/fs/other/memory.current", "0\n")
+    assert available_memory(tmp_path) == 4000
+
+
 def test_memory_is_bounded_by_the_address_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "proc/meminfo", "MemAvailable:   64 kB\n")
     page = os.sysconf("SC_PAGE_SIZE")

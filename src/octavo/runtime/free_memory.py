@@ -12,6 +12,7 @@ from pathlib import Path
 
 from octavo.kernels.ops import KVCache, LateCopies
 from octavo.kernels.split_kv import SplitKVCache, parts_of
+from octavo.runtime.hardware import cgroup_folders
 
 
 def seconds_to_copy(kv: KVCache, block: int) -> float:
@@ -33,14 +34,13 @@ def seconds_to_copy(kv: KVCache, block: int) -> float:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: the system's, within the limits of cgroup and `ulimit -v`."""
+    """Bytes that this process may still take: the system's, within the limits of cgroups and `ulimit -v`."""
     free = _system_available(root)
-    limit = _cgroup_number(root, ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"))
-    used = _cgroup_number(
-        root, ("sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory/memory.usage_in_bytes")
-    )
-    if limit is not None and used is not None:
-        free = min(free, max(limit - used, 0))
+    for folder in cgroup_folders(root):
+        limit = _cgroup_number(folder, ("memory.max", "memory/memory.limit_in_bytes"))
+        used = _cgroup_number(folder, ("memory.current", "memory/memory.usage_in_bytes"))
+        if limit is not None and used is not None:
+            free = min(free, max(limit - used, 0))
     left = _address_space(root)
     return free if left is None else min(free, left)
 
@@ -67,10 +67,10 @@ def _system_available(root: Path) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-def _cgroup_number(root: Path, names: tuple[str, ...]) -> int | None:
+def _cgroup_number(folder: Path, names: tuple[str, ...]) -> int | None:
     for name in names:
         try:
-            text = (root / name).read_text().strip()
+            text = (folder / name).read_text().strip()
         except OSError:
             continue
         return int(text) if text.isdigit() else None  # "max": no limit
