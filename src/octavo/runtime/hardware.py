@@ -21,8 +21,8 @@ def usable_threads(root: Path = Path("/")) -> int:
 def cgroup_folders(root: Path = Path("/")) -> list[Path]:
     """Where the limits of this process may stand: its own cgroup, and each one above it.
 
-    A container sees its own as the root of all; a service of systemd sees the whole tree, and its limits stand
-    below (`MemoryMax=`, `CPUQuota=`).
+    A container sees its own as the root of all; a service of systemd sees the whole tree, and its limits
+    (`MemoryMax=`, `CPUQuota=`) stand below.
     """
     top = root / "sys/fs/cgroup"
     try:
