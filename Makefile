@@ -27,6 +27,7 @@ RUNTIME  := .venv/bin/python
 TEST     := .venv-test/bin/python
 ORACLE   := .venv-oracle/bin/python
 CLIENTS  := .venv-clients/bin/python
+RELEASE  := .venv-release/bin/python
 BUILD    := .venv-build/bin/python
 PIP      := -m pip --disable-pip-version-check install --quiet
 # The extension is built once, in place (make ext), so the environments install Python alone.
@@ -34,7 +35,8 @@ EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmak
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	golden ext lint format docs bench kills paired figures gpu-check native-mutants env-size clean _env _test-env _oracle-env _clients-env _build-env _ext
+	golden ext lint format docs bench kills paired figures gpu-check native-mutants env-size lock release-check clean \
+	_env _test-env _oracle-env _clients-env _release-env _build-env _ext
 
 help:
 	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
@@ -53,6 +55,8 @@ help:
 	@echo "make paired       two commits side by side, within 1 %? A=COMMIT B=COMMIT (some six minutes)"
 	@echo "make figures      all that docs/status.md shows, measured and rendered (hours; ARGS=\"--list\" or \"--only counts\")"
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
+	@echo "make release-check  hashed locks up to date, bill of materials, known weaknesses of what is locked"
+	@echo "make lock         resolve the hashed locks anew (constraints/runtime.txt, wheel.txt)"
 	@echo "make ext | lint | format | docs | clean"
 
 # --- environments -------------------------------------------------------------------------------
@@ -94,6 +98,14 @@ _clients-env:
 	@$(CLIENTS) $(PIP) -r constraints/clients.txt
 	@cp tests/clients/package.json .venv-clients/
 	@cd .venv-clients && npm install --silent --no-fund --no-audit
+
+release-env:
+	@$(ONCE) .make/release-env --makes $(RELEASE) constraints/release.txt -- $(MAKE) --no-print-directory _release-env
+
+_release-env:
+	@echo "making .venv-release (pip-audit)"
+	@$(PYTHON) -m venv .venv-release
+	@$(RELEASE) $(PIP) -r constraints/release.txt
 
 # --- the native extension, in place ---------------------------------------------------------------
 
@@ -181,6 +193,18 @@ figures: env test-env
 
 env-size:
 	@$(PYTHON) scripts/env_size.py --fresh --limit-mb 200
+
+lock: test-env
+	@$(TEST) scripts/lock.py
+
+# Every part runs, whatever the one before said. The audit's own status is 69 where nobody could be asked.
+release-check: test-env
+	@failed=0; \
+	$(TEST) scripts/lock.py --check || failed=1; \
+	$(TEST) scripts/sbom.py --output dist/octavo.cdx.json || failed=1; \
+	$(MAKE) --no-print-directory release-env || echo "release-check: pip-audit could not be installed" >&2; \
+	$(RELEASE) scripts/audit.py || failed=$$?; \
+	exit $$failed
 
 # On a machine with an NVIDIA GPU: only numpy, torch and Triton, and this source tree.
 gpu-check:

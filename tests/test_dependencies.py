@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
-import tomllib
 from pathlib import Path
+from typing import Any
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -15,26 +17,10 @@ PIP_MB = 20  # pip and the interpreter's links, which a fresh environment holds 
 UNWANTED = {"torch", "triton", "transformers", "scipy", "pandas", "llama-cpp-python"}
 
 
-def declared() -> list[Requirement]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [Requirement(line) for line in project["dependencies"]]
-
-
-def closure(wanted: list[Requirement]) -> set[str]:
-    """Canonical names of all distributions that the requirements lead to, as installed here."""
-    done: set[tuple[str, str]] = set()
-    queue = [(r, extra) for r in wanted for extra in (r.extras or {""})]
-    while queue:
-        requirement, extra = queue.pop()
-        key = (canonicalize_name(requirement.name), extra)
-        if key in done:
-            continue
-        done.add(key)
-        for line in importlib.metadata.requires(requirement.name) or ():
-            inner = Requirement(line)
-            if inner.marker is None or inner.marker.evaluate({"extra": extra}):
-                queue.extend((inner, e) for e in (inner.extras | {""}))
-    return {name for name, _ in done}
+@pytest.fixture
+def distributions(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module("distributions")
 
 
 def installed_mb(name: str) -> float:
@@ -42,22 +28,23 @@ def installed_mb(name: str) -> float:
     return sum(path.stat().st_size for file in files if (path := Path(str(file.locate()))).is_file()) / 1e6
 
 
-def test_the_runtime_needs_no_torch() -> None:
-    names = closure(declared())
+def test_the_runtime_needs_no_torch(distributions: Any) -> None:
+    names = set(distributions.closure(distributions.runtime_requirements()))
     assert "numpy" in names  # the walk works
     assert "starlette" in names  # and goes deeper than one level
     assert not names & UNWANTED
     assert not {name for name in names if name.startswith("nvidia")}
 
 
-def test_the_runtime_is_small() -> None:
-    sizes = {name: installed_mb(name) for name in closure(declared())}
+def test_the_runtime_is_small(distributions: Any) -> None:
+    names = distributions.closure(distributions.runtime_requirements())
+    sizes = {name: installed_mb(name) for name in names}
     assert sizes["numpy"] > 5  # the scale works
     total = sum(sizes.values()) + PIP_MB
     assert total < LIMIT_MB, sorted(sizes.items(), key=lambda item: -item[1])[:8]
 
 
-def test_versions_are_locked() -> None:
+def test_versions_are_locked(distributions: Any) -> None:
     """Each declared dependency has exactly one locked version, and that one is allowed."""
     lines = (ROOT / "constraints" / "test.txt").read_text(encoding="utf-8").splitlines()
     locks = [Requirement(line) for line in lines if line and not line.startswith("#")]
@@ -65,7 +52,7 @@ def test_versions_are_locked() -> None:
     assert len(names) == len(set(names))
     version = {name: str(lock.specifier).removeprefix("==") for name, lock in zip(names, locks, strict=True)}
     assert version["torch"] == "2.13.0"
-    for requirement in declared():
+    for requirement in distributions.runtime_requirements():
         locked = version[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(locked), f"{requirement} against {locked}"
 
