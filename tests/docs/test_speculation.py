@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from octavo.config.speculation import DEFAULT_TOKENS
+from octavo.params.speculative import MOST_DRAFTED
 from octavo.spec import methods
-from octavo.spec.base import MOST_TOKENS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "speculation.md").read_text("utf-8")
 ROWS = {
@@ -30,5 +30,5 @@ def test_an_option_stands_there_as_it_is(method: str, name: str, option: object)
 def test_nothing_else_stands_there() -> None:
     assert set(ROWS) == {*OWN, *(name for _, name, _ in OPTIONS)}
     assert ROWS["num_speculative_tokens"][0] == str(DEFAULT_TOKENS)
-    assert f"up to {MOST_TOKENS}" in ROWS["num_speculative_tokens"][1]
+    assert f"up to {MOST_DRAFTED}" in ROWS["num_speculative_tokens"][1]
     assert all(f"`{method}`" in ROWS["method"][1] for method in methods())

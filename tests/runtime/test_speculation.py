@@ -23,11 +23,12 @@ from octavo.runtime.drafted import Walk
 from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.speculation import OverlappedSpeculation, SpeculatingRunner
 from octavo.sampling import SamplingRows
+from octavo.spec.costs import Load, counted
 from octavo.spec.policy import Fixed
 from support.crowds import Crowd
 from support.late_device import Queue
 from support.scripted import Scripted
-from support.tiny_engine import BACKENDS, EOS, VOCAB_SIZE, run, save_tiny_llama, save_tiny_mixed, tiny_engine
+from support.tiny_engine import BACKENDS, VOCAB_SIZE, run, save_tiny_llama, save_tiny_mixed, tiny_engine
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, seed=3, max_tokens=24, ignore_eos=True)
@@ -187,6 +188,7 @@ def test_what_the_decoder_refuses(folder: Path, start: int, draft: list[int], me
         (GREEDY, True),
         (GREEDY.replace(speculative={"k": 0}), False),
         (GREEDY.replace(speculative={"k": "many"}), False),  # refused where requests are made of prompts
+        (GREEDY.replace(speculative={"prediction": [2**40]}), False),
         (GREEDY.replace(prompt_logprobs=0), False),
         (SamplingParams(n=2, max_tokens=8, beam_search=BeamSearchParams(2, 8)), False),
     ],
@@ -231,6 +233,23 @@ def test_an_end_within_accepted_drafts(folder: Path) -> None:
         assert answer == run(tiny_engine(folder), PROMPT, params)
         assert core.stats().steps < len(answer[0][0])
         assert core.stats().kv_usage == 0
+
+
+def test_the_policy_is_told_of_every_step_with_drafts(folder: Path) -> None:
+    """Of those without it is told of one in TOLD_ONE_IN."""
+    core = tiny_engine(folder, speculate=(oracle(folder, GREEDY, 0.5), 3), max_sampled_rows=40)
+    runner: Any = core._executor
+    told: list[Load] = []
+    plans: list[StepPlan] = []
+    submit = runner.submit
+    runner._speculation.policy.took = lambda load, seconds: told.append(load)
+    runner.submit = lambda plan: plans.append(plan) or submit(plan)
+    run(core, PROMPT, GREEDY)
+    run(core, PROMPT, GREEDY.replace(speculative={"k": 0}))
+    drafted = [counted(plan.steps) for plan in plans if any(step.drafts for step in plan.steps)]
+    assert len(drafted) > 5
+    assert [load for load in told if load.sampled > 1] == drafted
+    assert 3 < len(told) - len(drafted) < (len(plans) - len(drafted)) / 2
 
 
 def test_of_a_row_that_has_gone_to_another_nothing_is_told() -> None:
@@ -357,4 +376,3 @@ def test_runners_by_device(folder: Path) -> None:
     assert type(tiny_engine(folder, speculate=speculate)._executor) is SpeculatingRunner
     late = tiny_engine(folder, speculate=speculate, depth=2, late=Queue())
     assert type(late._executor) is OverlappedSpeculation
-    assert EOS < VOCAB_SIZE

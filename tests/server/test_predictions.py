@@ -83,6 +83,8 @@ def test_counters_have_vllms_names(app: FastAPI, engine: FakeEngine) -> None:
         ),
         ({"prediction": [1, -2]}, "must be text or token ids"),
         ({"prediction": [True]}, "must be text or token ids"),
+        ({"prediction": [1.5]}, "must be text or token ids"),
+        ({"prediction": [2**31]}, "must be text or token ids"),
         ({"prediction": "a" * (MAX_PREDICTION + 1)}, f"takes at most {MAX_PREDICTION}"),
     ],
 )
@@ -97,6 +99,7 @@ def test_what_is_wrong_is_named(given: Any, message: str) -> None:
     [
         (None, SpeculativeParams()),
         ({"k": 0}, SpeculativeParams(0)),
+        ({"k": 4.0, "prediction": [3.0, 2**31 - 1]}, SpeculativeParams(4, (3, 2**31 - 1))),
         ({"k": None, "prediction": (3, 4)}, SpeculativeParams(None, (3, 4))),
         ({"prediction": {"type": "content", "content": [{"type": "text", "text": "a"}] * 2}},
          SpeculativeParams(None, "aa")),

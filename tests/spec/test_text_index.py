@@ -117,15 +117,6 @@ def test_a_text_is_looked_up_in_another_one() -> None:
     assert list(other.matches(own.keys, own.tail(16))) == []
 
 
-def test_a_text_is_cleared() -> None:
-    index = TextIndex((2,), 4096)
-    index.extend(text_of(2000, 5))
-    index.clear()
-    index.extend([1, 2, 3, 1, 2])
-    assert list(index.matches(index.keys, index.tail(4))) == [(2, 2)]
-    assert index.nbytes == most_bytes(SMALLEST, 1)
-
-
 @pytest.mark.parametrize("vocabulary", [1, 50_000])
 def test_lines_of_a_token_do_not_grow_with_the_text(vocabulary: int) -> None:
     def lines(count: int) -> int:

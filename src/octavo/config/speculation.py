@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from octavo.errors import InvalidRequestError
+from octavo.params.speculative import MOST_DRAFTED
 from octavo.spec import method, methods
-from octavo.spec.base import MOST_TOKENS, Number, Registration
+from octavo.spec.base import Number, Registration
 
 NAME = "speculative_config"
 DRAFT = "draft"
@@ -70,8 +71,8 @@ def read_speculation(given: Mapping[str, object]) -> Speculative:
     if model is not None and name != DRAFT:
         raise _wrong(f"model is for method {DRAFT!r}: {name} drafts without one")
     proposer, most = method(name), values.pop("num_speculative_tokens", DEFAULT_TOKENS)
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_TOKENS:
-        raise _wrong(f"num_speculative_tokens must be a whole number from 1 to {MOST_TOKENS}, not {most!r}")
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_DRAFTED:
+        raise _wrong(f"num_speculative_tokens must be a whole number from 1 to {MOST_DRAFTED}, not {most!r}")
     policy = values.pop("policy", "auto")
     if policy not in POLICIES:
         raise _wrong(f"policy must be {' or '.join(POLICIES)}, not {policy!r}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from octavo.engine.step_plan import StepPlan
 from octavo.errors import InvalidRequestError
+from octavo.spec.costs import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,9 @@ class CostModel:
 
     def seconds(self, plan: StepPlan) -> float:
         """Of one step."""
-        tokens, pairs, sampled = 0, 0.0, 0
-        for step in plan.steps:
-            count = step.count
-            tokens += count
-            pairs += count * (step.start + (count + 1) / 2)
-            sampled += step.sample + len(step.drafts)
-        return self.step_s + self.token_s * tokens + self.pair_s * pairs + self.sample_s * sampled
+        load = counted(plan.steps)
+        drawn = self.sample_s * load.sampled
+        return self.step_s + self.token_s * load.tokens + self.pair_s * load.pairs + drawn
 
     @staticmethod
     def read(text: str) -> CostModel:

@@ -21,7 +21,8 @@ class SpeculativeParams:
     """What a request asks of speculative decoding. An engine that does not speculate only checks it.
 
     Attributes:
-        k: tokens that may be drafted for each step; 0: none. None: as many as the engine may draft.
+        k: tokens that may be drafted for each step; 0: none. None: as many as the engine may draft. Here and
+            among ids 4.0 is 4, as in JSON.
         prediction: what the answer is expected to hold, as text or token ids: proposers look there for what
             follows. OpenAI's {"type": "content", "content": text} is taken, too.
     """
@@ -31,14 +32,15 @@ class SpeculativeParams:
 
     def __post_init__(self) -> None:
         if self.k is not None:
+            object.__setattr__(self, "k", _whole(self.k))
             try:
                 integer(self, "k", low=0, high=MOST_DRAFTED)
             except InvalidRequestError as error:
                 raise InvalidRequestError(f"speculative.{error}", "speculative") from None
         given = predicted_text(self.prediction) if isinstance(self.prediction, Mapping) else self.prediction
         if not isinstance(given, str):
-            given = token_ids("prediction", given)
-            if not all(is_int(one) and one >= 0 for one in given):
+            given = tuple(map(_whole, token_ids("prediction", given)))
+            if not all(is_int(one) and 0 <= one < 2**31 for one in given):  # what a table of tokens holds
                 raise _wrong("must be text or token ids")
         if len(given) > MAX_PREDICTION:
             raise _wrong(f"takes at most {MAX_PREDICTION} characters or token ids")
@@ -84,6 +86,10 @@ def predicted_text(prediction: Mapping[str, Any]) -> str:
             raise _wrong("needs content: a text, or a list of text parts")
         texts.append(text)
     return "".join(texts)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _wrong(what: str) -> InvalidRequestError:

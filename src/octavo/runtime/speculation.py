@@ -29,11 +29,12 @@ from octavo.sampling.device import read
 from octavo.sampling.native import ERRORS
 from octavo.sampling.sampler import RowError
 from octavo.spec.base import Begin, Proposer
-from octavo.spec.costs import Load
+from octavo.spec.costs import Load, counted
 from octavo.spec.policy import Policy
 
 TOLD_ONE_IN = 4
-"""Of so many steps the policy is told of one, how long it took: that costs the host as much as a plan."""
+"""Of so many steps without drafts the policy is told of one, how long it took: that costs the host as much as
+a plan. It is told of every step with drafts."""
 
 
 class Tenant:
@@ -78,13 +79,7 @@ class Speculation:
 
     def took(self, steps: Sequence[RowStep], seconds: float) -> None:
         """These steps were computed together, and took so long."""
-        tokens = sampled = 0
-        pairs = 0.0
-        for step in steps:
-            tokens += step.count
-            pairs += step.count * (step.start + (step.count + 1) / 2)
-            sampled += step.sample + len(step.drafts)
-        self.policy.took(Load(tokens, sampled, pairs), seconds)
+        self.policy.took(counted(steps), seconds)
 
     def drawing(self, plan: StepPlan) -> dict[int, Tenant]:
         """The rows that draw in this step, as they are now, and may have drafts after it."""
@@ -165,7 +160,7 @@ class SpeculatingRunner(ModelRunner):
         begin = time.perf_counter()
         drafted = any(step.drafts for step in steps)
         result = self._draw_drafted(step_id, steps) if drafted else super()._draw(step_id, steps)
-        if step_id % TOLD_ONE_IN == 0:
+        if drafted or step_id % TOLD_ONE_IN == 0:
             self._speculation.took(steps, time.perf_counter() - begin)
         return result
 
@@ -219,7 +214,11 @@ class SpeculatingRunner(ModelRunner):
 
 
 class OverlappedSpeculation(SpeculatingRunner, OverlappedRunner):
-    """The same on a device. A step with drafts is not overlapped: what follows it is known on the host."""
+    """The same on a device. A step with drafts is not overlapped: what follows it is known on the host.
+
+    It never tells the policy what a step took: steps overlap there, and one has no time of its own. What was
+    measured at start stands.
+    """
 
     def _launch(
         self, step_id: int, steps: Sequence[RowStep], logprobs: ByRow, vectors: dict[int, Vector | RowError]

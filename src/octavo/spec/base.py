@@ -15,8 +15,6 @@ from octavo.errors import InvalidRequestError
 from octavo.params.drafts import Draft
 
 Number = int | float
-MOST_TOKENS = 64
-"""Drafted tokens of one row in one step: a tree mask has a bit for each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,12 +110,10 @@ class Auto:
 
     Args:
         costs: measured at start; steps keep it up to date.
-        draft_s: seconds that a proposer takes for one token of the longest draft; 0 where it has drafted
-            before it is asked what that was worth.
     """
 
-    def __init__(self, costs: CostTable, draft_s: float = 0.0) -> None:
-        self.costs, self.draft_s = costs, draft_s
+    def __init__(self, costs: CostTable) -> None:
+        self.costs = costs
         self.acceptance = Acceptance()
         self._rows: dict[int, _Asked] = {}
         self._to_lose = 0.0  # seconds
@@ -183,7 +181,7 @@ class Auto:
             pairs += positions[row] + length
             tokens += chance
             step = Load(load.tokens + count, load.sampled + count, pairs)
-            seconds = self.costs.seconds(step) + self.draft_s * max(lengths.values())
+            seconds = self.costs.seconds(step)
             doubt = GAIN + self.costs.error(step) + self.costs.error(load)
             sure = tokens - math.sqrt(variance)
             if sure / seconds > max(best_rate, rate * (1 + doubt)):

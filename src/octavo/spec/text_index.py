@@ -75,11 +75,6 @@ class TextIndex:
         """Tokens that are held."""
         return self.count - self.first
 
-    def clear(self) -> None:
-        self.count = self.first = 0
-        self.keys = [0] * len(self.levels)
-        self._allocate(min(SMALLEST, self._capacity))
-
     # --- growing ----------------------------------------------------------------------------------
 
     def append(self, token: int) -> None:
