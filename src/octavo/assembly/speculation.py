@@ -9,9 +9,11 @@ from octavo.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig, SchedulerConfig
+    from octavo.config.speculation import Speculative
     from octavo.models.registry import Model
     from octavo.runtime.model_runner import ModelRunner
     from octavo.runtime.speculation import Speculation
+    from octavo.spec.base import Wanted
 
 Kinds = tuple[Callable[..., "ModelRunner"], Callable[..., "ModelRunner"]]
 
@@ -22,18 +24,16 @@ def speculation_of(user: EngineConfig, config: SchedulerConfig, model: Model) ->
     Raises:
         UnsupportedError: the model has an encoder.
     """
-    if user.speculative_config is None:
+    if (found := _asked(user, config)) is None:
         return None
-    from octavo.config.speculation import NAME, read_speculation
+    from octavo.config.speculation import NAME
     from octavo.models.registry import EncoderDecoder
     from octavo.runtime.speculation import Speculation
-    from octavo.spec.base import Wanted
     from octavo.spec.policy import Fixed
 
     if isinstance(model, EncoderDecoder):
         raise UnsupportedError("speculative_config: a model with an encoder is not drafted for", NAME)
-    asked = read_speculation(user.speculative_config)
-    wanted = Wanted(config.max_num_seqs, config.max_model_len, trees=True, options=asked.options)
+    asked, wanted = found
     return Speculation(asked.proposer.make(wanted), Fixed(), asked.most, model.vocab_size)
 
 
@@ -50,11 +50,11 @@ def choose_policy(
     user: EngineConfig, config: SchedulerConfig, speculation: Speculation, runner: ModelRunner
 ) -> bool:
     """Measure what steps cost, where the policy asks for it. False: it does not."""
-    from octavo.config.speculation import read_speculation
     from octavo.runtime.step_costs import StepCosts
     from octavo.spec.policy import Auto
 
-    if user.speculative_config is None or not read_speculation(user.speculative_config).auto:
+    found = _asked(user, config)
+    if found is None or not found[0].auto:
         return False
     most = min(config.max_sampled_rows, config.max_num_batched_tokens)
     costs = StepCosts(
@@ -67,11 +67,18 @@ def choose_policy(
 
 def proposer_bytes(user: EngineConfig, config: SchedulerConfig) -> int:
     """Bytes that the proposer's tables never exceed."""
-    if user.speculative_config is None:
+    if (found := _asked(user, config)) is None:
         return 0
+    asked, wanted = found
+    return asked.proposer.bound(wanted)
+
+
+def _asked(user: EngineConfig, config: SchedulerConfig) -> tuple[Speculative, Wanted] | None:
+    """What speculative_config asks for, and what its proposer has to be; None: there is no such config."""
+    if user.speculative_config is None:
+        return None
     from octavo.config.speculation import read_speculation
     from octavo.spec.base import Wanted
 
     asked = read_speculation(user.speculative_config)
-    wanted = Wanted(config.max_num_seqs, config.max_model_len, trees=True, options=asked.options)
-    return asked.proposer.bound(wanted)
+    return asked, Wanted(config.max_num_seqs, config.max_model_len, trees=True, options=asked.options)
