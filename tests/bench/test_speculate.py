@@ -16,7 +16,7 @@ DRAFTED = Answers(PLAIN.token_ids, (Verified(0.011, 1, 0), Verified(0.021, 4, 4)
 
 
 def test_figures() -> None:
-    found = figures([(PLAIN, DRAFTED)], [0.5, 0.5, 0.5], 0.001)
+    found = figures([(PLAIN, DRAFTED)], 0.001)
     assert (found.prompts, found.tokens, found.step_ms) == (1, 6, pytest.approx(10))
     assert found.c_d == pytest.approx(0.1)
     assert [(line.drafted, line.tau) for line in found.steps] == [(0, 1), (2, 1), (4, 4)]
@@ -26,23 +26,24 @@ def test_figures() -> None:
     assert found.predicted == pytest.approx(6 / (1.0 + 1.2 + 2.0 + 3 * 0.1))
     assert found.measured == pytest.approx(0.060 / 0.045)
     assert found.unrepeated == found.measured
+    assert found.accepted_at == (0.5, 0.5, 1.0, 0.0)  # of two tokens none, of four three
 
 
 def test_answers_that_loop_stand_apart() -> None:
     ids = (tuple([1, 2] * 20),)
     loop = [Answers(ids, one.steps, one.seconds) for one in (PLAIN, PLAIN)]
-    found = figures([(PLAIN, DRAFTED), (loop[0], loop[1])], [], 0.0)
+    found = figures([(PLAIN, DRAFTED), (loop[0], loop[1])], 0.0)
     assert found.measured == pytest.approx(0.120 / 0.105)
     assert found.unrepeated == pytest.approx(0.060 / 0.045)
-    assert figures([(loop[0], loop[1])], [], 0.0).unrepeated == 0
+    assert figures([(loop[0], loop[1])], 0.0).unrepeated == 0
 
 
 def test_another_answer_is_an_error() -> None:
     other = Answers(((1, 2, 3),), DRAFTED.steps, 0.1)
     with pytest.raises(OctavoError, match="please report it"):
-        figures([(PLAIN, other)], [], 0.0)
+        figures([(PLAIN, other)], 0.0)
     with pytest.raises(OctavoError, match="nothing was decoded"):
-        figures([(Answers(((1,),), (), 0.1),) * 2], [], 0.0)
+        figures([(Answers(((1,),), (), 0.1),) * 2], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +69,44 @@ def test_prompts_of_a_file(tmp_path: Path, line: dict[str, object]) -> None:
     assert len(conversations(None)) == len(EXAMPLES)
 
 
-@pytest.mark.parametrize("text", ["{", '{"other": 1}', '{"turns": []}', "3", '{"turns": 3}'])
-def test_files_without_prompts(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("{", "prompts.jsonl, line 2 is not JSON"),
+        ("[" * 100_000, "line 2 is not JSON"),
+        ("3", "line 2 is no JSON object"),
+        ('{"other": 1}', "line 2 has none of prompt, messages, turns"),
+        ('{"prompt": ["hi"]}', "line 2: prompt must be a text"),
+        ('{"turns": []}', "line 2: turns must be a list of texts"),
+        ('{"turns": 3}', "line 2: turns must be"),
+        ('{"messages": "hi"}', "line 2: messages must be a list of objects with role and content"),
+        ('{"messages": [{"role": "user"}]}', "line 2: messages must be"),
+        ('{"messages": []}', "line 2: messages must be"),
+    ],
+)
+def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, text: str, wrong: str) -> None:
     path = tmp_path / "prompts.jsonl"
-    path.write_text(text)
+    path.write_text(f'{{"prompt": "hi"}}\n{text}\n')
+    with pytest.raises(InvalidRequestError, match=wrong):
+        conversations(path)
+
+
+def test_files_without_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b"\n \n")
     with pytest.raises(InvalidRequestError, match="holds no prompts"):
         conversations(path)
-    with pytest.raises(InvalidRequestError, match="holds no prompts"):
+    path.write_bytes(b'{"prompt": "\xff"}')
+    with pytest.raises(InvalidRequestError, match="no text in UTF-8"):
+        conversations(path)
+    with pytest.raises(InvalidRequestError, match="cannot be read: No such file"):
         conversations(tmp_path / "missing")
+
+
+def test_a_line_ends_at_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a\u2028b\x85c"}\r\n{"prompt": "d"}', "utf-8", newline="")
+    assert [talk[0]["content"] for talk in conversations(path)] == ["a\u2028b\x85c", "d"]
 
 
 SMALL = ["--max-model-len", "512", "--num-pages", "64", "--limit", "2", "--max-tokens", "24"]
@@ -90,14 +121,15 @@ def test_a_run(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["prompts"], found["model"]) == (2, "smollm2")
     assert found["drafting"] > 0
     assert 0 < found["c_d"] < 1
-    assert found["accepted_at"] == sorted(found["accepted_at"], reverse=True)
+    assert all(0 <= share <= 1 for share in found["accepted_at"])
+    assert max(line["drafted"] for line in found["steps"]) == len(found["accepted_at"])
     assert {line["drafted"] for line in found["steps"]} <= set(range(5))
 
 
 def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "speculate", *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("smollm2: ")
+    assert lines[0] == "smollm2 with ngram, drafts of at most 8 tokens, policy auto"
     assert lines[-1].startswith("gain ")
     assert ["drafted", "steps", "tau", "c_v"] in [line.split() for line in lines]
 

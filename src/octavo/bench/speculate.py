@@ -112,7 +112,8 @@ class Speculated:
 
     Attributes:
         step_ms: of a step without drafts. c_d: the proposer's time for a step, beside it.
-        accepted_at: share of drafts whose token at each place was accepted.
+        accepted_at: by place, of the drafts that had a token there the share where it was accepted. A tree's
+            tokens count as a place each, so of trees it is at least so much.
         drafting: share of steps that verified any drafted token. tau: tokens a step, over these.
         predicted, measured: tokens a second with drafts over those without, while decoding.
         unrepeated: the same as measured, over the prompts whose answers do not repeat themselves.
@@ -153,9 +154,7 @@ def proposer_seconds(proposer: Proposer, prompt: Sequence[int], answer: Sequence
     return time.perf_counter() - begin
 
 
-def figures(
-    pairs: Sequence[tuple[Answers, Answers]], accepted_at: Sequence[float], c_d_s: float
-) -> Speculated:
+def figures(pairs: Sequence[tuple[Answers, Answers]], c_d_s: float) -> Speculated:
     """Of pairs of answers without and with drafts to the same prompts.
 
     Args:
@@ -182,13 +181,20 @@ def figures(
         tokens=tokens,
         step_ms=1e3 * plain_s,
         c_d=c_d_s / plain_s,
-        accepted_at=tuple(accepted_at),
+        accepted_at=_accepted_at(drafting),
         drafting=len(drafting) / len(steps),
         tau=statistics.mean(step.tokens for step in drafting) if drafting else 1.0,
         predicted=tokens / spent,
         measured=_gain(pairs),
         unrepeated=_gain(fresh) if fresh else 0.0,
         steps=lines,
+    )
+
+
+def _accepted_at(drafting: Sequence[Verified]) -> tuple[float, ...]:
+    return tuple(
+        statistics.fmean(step.tokens > place + 1 for step in drafting if step.drafted > place)
+        for place in range(max((step.drafted for step in drafting), default=0))
     )
 
 
@@ -232,30 +238,58 @@ class Speculating:
         return self.asked.proposer.make(wanted)
 
 
-def conversations(path: Path | None) -> list[list[dict[str, str]]]:
-    """Messages of each line of a file; None: a few requests for code that is given once.
+def conversations(path: Path | None) -> list[list[dict[str, Any]]]:
+    """Messages of each line of a file; None: EXAMPLES.
 
     Raises:
-        InvalidRequestError: the file cannot be read, or a line holds none of `prompt`, `messages`, `turns`.
+        InvalidRequestError: the file cannot be read, or a line holds none of `prompt`, `messages`, `turns`;
+            it is named.
     """
     if path is None:
         return [[{"role": "user", "content": text}] for text in EXAMPLES]
+    found: list[list[dict[str, Any]]] = []
     try:
-        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-        return [_messages(line) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise InvalidRequestError(f"{path} holds no prompts: {error or type(error).__name__}") from None
+        with path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file, 1):
+                if text.strip():
+                    found.append(_messages(text, f"{path.name}, line {number}"))
+    except UnicodeDecodeError:
+        raise InvalidRequestError(f"{path} is no text in UTF-8") from None
+    except OSError as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error.strerror}") from None
+    if not found:
+        raise InvalidRequestError(f"{path} holds no prompts")
+    return found
 
 
-def _messages(line: Mapping[str, Any]) -> list[dict[str, str]]:
+def _messages(text: str, where: str) -> list[dict[str, Any]]:
+    """Of one line. where: which it is."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidRequestError(f"{where} is not JSON") from None
+    if not isinstance(line, dict):
+        raise InvalidRequestError(f"{where} is no JSON object")
     if "messages" in line:
-        return list(line["messages"])
-    text = line["prompt"] if "prompt" in line else line["turns"][0]
-    return [{"role": "user", "content": str(text)}]
+        messages = line["messages"]
+        if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+            raise InvalidRequestError(f"{where}: messages must be a list of objects with role and content")
+        return messages
+    if "prompt" not in line and "turns" not in line:
+        raise InvalidRequestError(f"{where} has none of prompt, messages, turns")
+    turns = [line["prompt"]] if "prompt" in line else line["turns"]
+    if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
+        wrong = "prompt must be a text" if "prompt" in line else "turns must be a list of texts"
+        raise InvalidRequestError(f"{where}: {wrong}")
+    return [{"role": "user", "content": turns[0]}]
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value
 
 
 def speculate(
-    engines: Speculating, talks: Sequence[Sequence[Mapping[str, str]]], sampling: Mapping[str, Any]
+    engines: Speculating, talks: Sequence[Sequence[Mapping[str, Any]]], sampling: Mapping[str, Any]
 ) -> Speculated:
     """Answer each conversation with both engines, in turns; the first once more before, to warm up.
 
@@ -268,7 +302,6 @@ def speculate(
     for engine in (plain, drafted):
         engine.answer(prompts[:1], params)
         engine.reset_prefix_cache()
-    before = drafted.get_metrics().drafts
     pairs: list[tuple[Answers, Answers]] = []
     proposing = 0.0
     for turn, prompt in enumerate(prompts):
@@ -276,10 +309,5 @@ def speculate(
         found = {id(arm): arm.answer([prompt], params) for arm in arms}
         pairs.append((found[id(plain)], found[id(drafted)]))
         proposing += proposer_seconds(proposer, prompt, found[id(plain)].token_ids[0], engines.asked.most)
-    after = drafted.get_metrics().drafts
-    drafts = after.drafts - before.drafts
-    earlier = [*before.accepted_at, *[0] * len(after.accepted_at)]
-    places = zip(after.accepted_at, earlier, strict=False)
-    accepted = [(now - then) / drafts for now, then in places] if drafts else []
     steps = sum(len(one.steps) for one, _ in pairs)
-    return figures(pairs, accepted, proposing / max(steps, 1))
+    return figures(pairs, proposing / max(steps, 1))

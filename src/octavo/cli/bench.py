@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from octavo.bench.driver import Driver
     from octavo.bench.roofline import Line, ModelCost
     from octavo.bench.speculate import Speculated
+    from octavo.config.speculation import Speculative
     from octavo.lab.ablate import Ablation
 
 DEFAULT = "inference"
@@ -171,16 +172,19 @@ def speculate(
     if as_json:
         print(json.dumps({"model": engine.model, "speculative_config": wanted, **dataclasses.asdict(result)}))
     else:
-        print_speculated(engine.model, result)
+        print_speculated(engine.model, measured.asked, result)
     return 0
 
 
-def print_speculated(model: str, result: Speculated) -> None:
+def print_speculated(model: str, asked: Speculative, result: Speculated) -> None:
     places = " ".join(f"{share:.2f}" for share in result.accepted_at) or "none"
+    policy = "auto" if asked.auto else "fixed"
     print(
-        f"{model}: {result.tokens} tokens of {result.prompts} answers, {result.step_ms:.2f} ms a step "
-        f"without drafts\n{result.drafting:.0%} of the steps verified drafts, tau {result.tau:.2f}; accepted "
-        f"by position {places}\nproposing costs {result.c_d:.1%} of a step\n"
+        f"{model} with {asked.method}, drafts of at most {asked.most} tokens, policy {policy}\n"
+        f"{result.tokens} tokens of {result.prompts} answers, {result.step_ms:.2f} ms a step without drafts\n"
+        f"{result.drafting:.0%} of the steps verified drafts, tau {result.tau:.2f}\n"
+        f"accepted by position, of the drafts that reach it: {places}\n"
+        f"proposing costs {result.c_d:.1%} of a step\n"
     )
     print(line("drafted", "steps", "tau", "c_v"))
     for each in result.steps:
