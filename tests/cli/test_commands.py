@@ -241,8 +241,12 @@ class TestDevice:
     def test_a_gpu_that_is_there_is_spoken_of(
         self, device: str | None, said: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        _load.name_device({} if device is None else {"device": device})
+        _load.say_facts({} if device is None else {"device": device})
         assert capsys.readouterr() == ("", said)
+
+    def test_a_short_context_is_spoken_of(self, capsys: pytest.CaptureFixture[str]) -> None:
+        _load.say_facts({"context": "16 tokens"})
+        assert capsys.readouterr() == ("", "context: 16 tokens\n")
 
 
 class TestEnv:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from octavo.assembly import limits_of
-from octavo.assembly.memory import Budget, FreeMemory, Pages, Shape, plan_pages, resolve
+from octavo.assembly.memory import Budget, FreeMemory, Pages, Shape, plan_pages, resolve, shortened
 from octavo.bench.resident import resident_bytes
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.engine.step_builder import StepBuilder
@@ -48,6 +48,22 @@ def test_the_scheduler_and_the_programs_mean_the_same_rows_of_logits() -> None:
     unbounded = SchedulerConfig(20, max_model_len=100, max_num_batched_tokens=64, max_num_seqs=5)
     step = StepBuilder(unbounded.max_num_batched_tokens, max_sampled=unbounded.max_sampled_rows)
     assert step.max_sampled == limits_of(unbounded).max_sampled == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_pages": 1}, "16 tokens, not the model's 100: num_pages 1 holds no more"),
+        ({}, "16 tokens, not the model's 100: what fits in memory holds no more"),
+        ({"max_model_len": 16}, None),
+    ],
+)
+def test_a_shortened_context_is_spoken_of(options: dict[str, int], said: str | None) -> None:
+    user = EngineConfig("x", **options)  # type: ignore[arg-type]
+    config = resolve(user, Shape((), 100), Budget(0, 0, 0, 1, 16, 1))
+    assert shortened(user, Shape((), 100), config).get("context") == said
+    roomy = resolve(user, Shape((), 100), Budget(0, 0, 0, 7, 16, 1))
+    assert shortened(user, Shape((), 100), roomy) == {}
 
 
 def test_less_than_a_page_is_refused_with_its_size() -> None:

@@ -92,7 +92,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     Raises:
         OctavoError: one line that names what is wrong; nothing keeps running.
     """
-    from octavo.assembly.memory import Shape, budget_of, free_memory_of, page_specs
+    from octavo.assembly.memory import Shape, budget_of, free_memory_of, page_specs, shortened
     from octavo.assembly.pages import content_hash, kv_cache_of, page_file_of
     from octavo.assembly.speculation import choose_policy, kinds_of, speculation_of
     from octavo.assembly.tokenizer import tokenizer_and_template
@@ -125,7 +125,9 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
     specs = page_specs(model, backend, user)
     free_memory = free_memory_of(user, model, backend)
-    memory, config = budget_of(user, Shape.of(model, backend, specs), weight_bytes, free_memory)
+    shape = Shape.of(model, backend, specs)
+    memory, config = budget_of(user, shape, weight_bytes, free_memory)
+    facts |= shortened(user, shape, config)
     first_block = memory.num_pages + (config.window is not None)
     kv, spare = kv_cache_of(memory, backend, specs, first_block)
     if swap := memory.num_swap_pages:  # the scheduler weighs a copy against computing the pages again

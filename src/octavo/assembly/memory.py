@@ -417,3 +417,12 @@ def resolve(user: EngineConfig, shape: Shape, budget: Budget) -> SchedulerConfig
         num_sliding_pages=budget.num_sliding_pages,
         max_sampled_rows=sampled_rows(user, lengths.step),
     )
+
+
+def shortened(user: EngineConfig, shape: Shape, config: SchedulerConfig) -> dict[str, str]:
+    """What a start should say where the pages hold less than a context that nobody has named."""
+    longest = Lengths.of(user, shape).sequence
+    if config.max_model_len >= longest:
+        return {}
+    few = "what fits in memory" if user.num_pages is None else f"num_pages {user.num_pages}"
+    return {"context": f"{config.max_model_len} tokens, not the model's {longest}: {few} holds no more"}

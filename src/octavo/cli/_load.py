@@ -41,7 +41,7 @@ def load(engine: EngineChoice, progress: Callable[[str, float], None] | None = N
     args = AsyncEngineArgs(model=engine.model, **engine.options)
     llm = AsyncLLM.from_engine_args(args, progress=progress)
     if progress is None:
-        name_device(llm.facts)
+        say_facts(llm.facts)
     return llm
 
 
@@ -63,10 +63,13 @@ def loaded(engine: EngineChoice, quiet: bool) -> Generator[AsyncLLM, None, None]
         llm.shutdown()
 
 
-def name_device(facts: Mapping[str, str]) -> None:
-    """Say on stderr which GPU is used, or why one that may be there is not; without a driver say nothing."""
+def say_facts(facts: Mapping[str, str]) -> None:
+    """Say on stderr how far the context was shortened, and which GPU is used, or why one that may be there is
+    not; where there is no driver, GPUs are not spoken of."""
     from octavo.kernels.cuda.device import NO_DRIVER
 
     device = facts.get("device")
     if device and NO_DRIVER not in device:
         print(f"device: {device}", file=sys.stderr)
+    if (context := facts.get("context")) is not None:
+        print(f"context: {context}", file=sys.stderr)
