@@ -168,10 +168,10 @@ def disk_hits(port: int) -> int:
 
 
 def measure(model: str, times: int, streams: int, seed: int) -> dict[str, Any]:
-    """All rounds.
+    """All rounds, and what speaks against the server in them: see judged().
 
     Raises:
-        SystemExit: a stream was cut, an answer wrong, or a server ended otherwise than it should.
+        SystemExit: a server did not start, or cut an answer although nobody disturbed it.
     """
     asked, rng = prompts(streams), random.Random(seed)
     server = Server.start(model)

@@ -12,7 +12,7 @@ from octavo.engine.request import Request, RequestState
 class Turns:
     """Of requests of one priority the next is one of the owner who has the fewest rows.
 
-    None gets the last eighth of the rows: so another one's request need not wait until a long answer ends.
+    Of 8 rows and more no owner gets the last eighth: others need not wait until a long answer ends.
 
     Args:
         rows: that the engine has.
