@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from octavo.errors import InvalidRequestError
 from octavo.server.anthropic.protocol import MessagesRequest
+from octavo.server.app import create_app
 from octavo.server.errors import ApiError
 from octavo.server.openai import body as bodies
 from octavo.server.openai.body import alone, parse
@@ -25,7 +26,7 @@ from octavo.server.openai.embeddings import EmbeddingRequest
 from octavo.server.openai.responses_input import ResponsesRequest, input_messages
 from octavo.server.openai.shapes import MANY, MAX_SCHEMA, MAX_VARIABLES, holds_more
 from octavo.server.openai.tokens import DetokenizeRequest, TokenizeRequest
-from support.asgi import get, post
+from support.asgi import Reply, call, get, post
 from support.fake_engine import FakeEngine
 from support.growth import LINEAR, growth
 
@@ -131,11 +132,11 @@ def test_one_large_body_is_parsed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(bodies, "parse", counted)
 
-    async def several() -> list[Any]:
-        data = json.dumps({"prompt": "a" * 30_000}).encode()
-        return await asyncio.gather(*[alone(len(data), counted, CompletionRequest, data) for _ in range(6)])
+    async def several() -> list[Reply]:
+        app, body = create_app(FakeEngine()), {"prompt": "a", "user": "a" * 30_000}
+        return await asyncio.gather(*[call(app, "POST", "/v1/completions", body) for _ in range(6)])
 
-    assert len(asyncio.run(several())) == 6
+    assert [reply.status for reply in asyncio.run(several())] == [200] * 6
     assert most == 1
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from octavo.engine.request import EngineRequest
 from octavo.errors import OverloadedError
 from octavo.server.app import create_app
+from octavo.server.many_prompts import Siblings
 from octavo.server.overload import LONGEST_RETRY_S, DrainRate
 from octavo.server.queueing import FairQueue
 from octavo.server.state import ServerSettings
 from support.asgi import Reply, call, post
-from support.fake_engine import FakeEngine
+from support.fake_engine import FakeEngine, FakeOutputs
 
 TEXT, RESPONSES = "/v1/completions", "/v1/responses"
 A, B, C = ({"authorization": f"Bearer {key}"} for key in "abc")
@@ -91,6 +93,67 @@ def test_a_request_of_many_prompts_is_not_refused_for_its_own() -> None:
     in_crowd(scenario, "ab")
 
 
+def test_a_batch_waits_for_room_that_its_own_prompts_take() -> None:
+    """In tokens, and in places where another key's requests wait too."""
+
+    async def tokens(crowd: Crowd) -> None:
+        assert await crowd.wait(1, prompt=["abcd"] * 9) == []
+        assert crowd.app.state.octavo.queue.tokens.total() == 12
+
+    async def places(crowd: Crowd) -> None:
+        assert await crowd.wait(2, B) == []
+        assert await crowd.wait(1, A, prompt=["abcd"] * 9) == []
+        assert crowd.app.state.octavo.queue.sequences.total() == 5
+
+    in_crowd(tokens, max_waiting_tokens=12)
+    in_crowd(places, "ab")
+
+
+def test_a_batch_is_refused_for_room_that_others_take() -> None:
+    async def scenario(crowd: Crowd) -> None:
+        assert await crowd.wait(3) == []
+        assert await crowd.wait(1, prompt=["abcd"] * 2) == [429]
+
+    in_crowd(scenario, max_waiting_tokens=12)
+
+
+def test_a_prompt_without_room_asks_again_when_a_sibling_has_left() -> None:
+    """And not before: it does not keep the event loop busy."""
+    gate, asked, standing = asyncio.Event(), 0, 0
+
+    class Narrow(FairQueue):
+        async def begin(self, engine: Any, request: Any) -> Any:
+            nonlocal asked, standing
+            asked += 1
+            if standing == 2:
+                raise OverloadedError("full")
+            standing += 1
+            await gate.wait()
+            standing -= 1
+
+    async def run() -> None:
+        siblings, nothing = Siblings(Narrow(1)), cast(Any, None)
+        tasks = [asyncio.ensure_future(siblings.begin(nothing, nothing)) for _ in range(10)]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert (asked, siblings.standing) == (10, 2)
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert asked <= 10 + sum(range(10))
+
+
+def test_a_batch_does_not_wait_beyond_the_deadline() -> None:
+    async def late() -> Reply:
+        engine = FakeEngine(gate=asyncio.Event())
+        app = create_app(engine, ServerSettings(queue_timeout_s=0.01, max_waiting_tokens=4))
+        return await call(app, "POST", TEXT, ASK | {"prompt": ["abcd"] * 3})
+
+    reply = asyncio.run(late())
+    assert (reply.status, "0.01 s" in reply.error["message"]) == (429, True)
+
+
 def test_prompts_that_wait_are_bounded_in_tokens() -> None:
     async def scenario(crowd: Crowd) -> None:
         assert await crowd.wait(5) == [429, 429]  # of four tokens each
@@ -126,6 +189,16 @@ def test_who_waits_too_long_is_told_when_to_come_again(
     reply = asyncio.run(late())
     assert (reply.status, reply.headers["retry-after"]) == (429, "1")
     assert b"0.01 s" in reply.body
+
+
+def test_a_grammar_that_compiles_for_long_counts_as_waiting() -> None:
+    class Compiling(FakeEngine):
+        async def outputs(self, request: EngineRequest) -> FakeOutputs:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    reply = post(create_app(Compiling(), ServerSettings(queue_timeout_s=0.01)), TEXT, ASK)
+    assert (reply.status, "0.01 s" in reply.error["message"]) == (429, True)
 
 
 def test_who_has_begun_in_time_may_take_long() -> None:

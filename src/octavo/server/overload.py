@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from octavo.errors import OverloadedError
@@ -37,16 +37,20 @@ class DrainRate:
         return float(min(max(math.ceil(waiting * passed / max(begun, 1)), 1), LONGEST_RETRY_S))
 
 
-async def begun_within(stream: Outputs, seconds: float) -> None:
-    """Wait until something of a request has been computed.
+class WaitedError(OverloadedError):
+    """A request has waited as long as requests may, and none of it was computed."""
+
+
+async def begun_within(begin: Awaitable[Outputs], seconds: float) -> Outputs:
+    """What begins a request, its grammar compiled and all, where that takes no longer than so many seconds.
 
     Raises:
-        OverloadedError: nothing was, for so long.
+        WaitedError: it does.
     """
     try:
         async with asyncio.timeout(seconds) as limit:
-            await stream.begun()
+            return await begin
     except TimeoutError:
         if not limit.expired():
             raise
-        raise OverloadedError(f"the request waited {seconds:g} s in vain") from None
+        raise WaitedError(f"the request waited {seconds:g} s in vain") from None

@@ -18,7 +18,8 @@ class FairQueue:
     1.  *Tokens.* The engine bounds the sequences that wait; here their prompts are, in tokens.
     2.  *Shares.* Where API keys tell who asks, an owner that has requests waiting may add as much as there is
         room left for others: one alone fills half of the queue, two a third each, and a newcomer finds room.
-    3.  *Deadline.* What has not begun after timeout_s is refused (429); 0: it waits on.
+    3.  *Deadline.* What has not begun after timeout_s is refused (429), or has
+        no compiled grammar yet; 0: it waits on.
     4.  *Retry-After* is what waits, over the rate at which requests have begun lately.
     """
 
@@ -40,12 +41,8 @@ class FairQueue:
         self.sequences[owner] += count
         self.tokens[owner] += size
         try:
-            stream = await engine.outputs(request)
-            try:
-                await (begun_within(stream, self.timeout_s) if self.timeout_s else stream.begun())
-            except BaseException:
-                await stream.aclose()
-                raise
+            begin = _begun(engine, request)
+            stream = await (begun_within(begin, self.timeout_s) if self.timeout_s else begin)
         except OverloadedError as error:
             error.retry_after_s = max(error.retry_after_s, self.retry_after_s)
             raise
@@ -75,3 +72,13 @@ class FairQueue:
                 del waiting[owner]
         if not self.sequences:
             self.rate.begun.clear()  # the rate of an idle server says nothing
+
+
+async def _begun(engine: ServedEngine, request: EngineRequest) -> Outputs:
+    stream = await engine.outputs(request)
+    try:
+        await stream.begun()
+    except BaseException:
+        await stream.aclose()
+        raise
+    return stream
