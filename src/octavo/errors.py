@@ -51,6 +51,10 @@ class EngineDeadError(OctavoError):
     """The engine thread has stopped; no further request can be served by this process."""
 
 
+class EngineEndedError(EngineDeadError):
+    """The same in words that clients may read: they name nothing of the machine."""
+
+
 class RequestFailedError(OctavoError):
     """The engine could not finish this request, through no fault of the caller; others go on."""
 

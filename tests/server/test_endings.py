@@ -13,6 +13,7 @@ from octavo.errors import (
     NO_TOKEN_ALLOWED,
     CapacityError,
     EngineDeadError,
+    EngineEndedError,
     InvalidRequestError,
     OverloadedError,
     RequestFailedError,
@@ -34,12 +35,27 @@ everywhere = pytest.mark.parametrize(("path", "body"), BODIES)
 
 @both
 @everywhere
+@pytest.mark.parametrize("after", [0, 2])
+def test_an_engine_that_has_ended_says_so(
+    path: str, body: dict[str, Any], stream: bool, after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In words that were made for clients, so no line in the log has to tell what was meant."""
+    app = create_app(FakeEngine(fail_after=(after, EngineEndedError("the engine was stopped"))))
+    reply = post(app, path, body | {"stream": stream})
+    assert "the engine was stopped" in reply.body.decode()
+    assert "engine_dead" in reply.body.decode()
+    assert "internal error" not in caplog.text + reply.body.decode()
+
+
+@both
+@everywhere
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
         (InvalidRequestError("min_p is odd", "min_p"), 400, None),
         (OverloadedError("the queue is full", 2.5), 429, "overloaded"),
         (EngineDeadError("the engine has stopped"), 503, "engine_dead"),
+        (EngineEndedError("the engine was stopped"), 503, "engine_dead"),
         (CapacityError("too large"), 400, "capacity"),
         (RequestFailedError(f"{NO_TOKEN_ALLOWED}: nothing is left"), 400, "no_token_allowed"),
         (RequestFailedError("the model's logits hold NaN"), 500, "generation_failed"),

@@ -16,7 +16,7 @@ from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.engine.stats import EngineStats
 from octavo.engine.token_source import Reader
 from octavo.engine.watchdog import DEAD, EngineStalledError, Watchdog
-from octavo.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
+from octavo.errors import EngineDeadError, EngineEndedError, InvalidRequestError, ShuttingDownError
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class AsyncEngine:
         self._inbox: list[_Add | _Abort | _CoreCall] = []
         self._outbox: list[RequestUpdate | _Added] = []
         self._stopping = False
-        self._dead: EngineDeadError | None = None
+        self._dead: EngineEndedError | None = None
         self._failure: str | None = None
         self._waking = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -267,8 +267,8 @@ class AsyncEngine:
         with self._wake:
             return sum(c.request.num_sequences for c in self._inbox if isinstance(c, _Add))
 
-    def _why_dead(self) -> EngineDeadError:
-        return self._dead or EngineDeadError("the engine is not running")
+    def _why_dead(self) -> EngineEndedError:
+        return self._dead or EngineEndedError("the engine is not running")
 
     def _deliver(self) -> None:
         """Read the outbox (on the loop, at most once a step)."""
@@ -341,7 +341,7 @@ class AsyncEngine:
     # --- the engine thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        reason, failure = EngineDeadError("the engine was stopped"), None
+        reason, failure = EngineEndedError("the engine was stopped"), None
         try:
             while self._turn():
                 pass
@@ -349,11 +349,11 @@ class AsyncEngine:
         except BaseException as error:  # whatever it was, the callers must not wait for ever
             known = isinstance(error, EngineDeadError)
             failure = str(error) if known else f"the engine thread died: {type(error).__name__}: {error}"
-            reason = EngineDeadError(DEAD)
+            reason = EngineEndedError(DEAD)
             reason.__cause__ = error
         self._die(reason, None if self._stopping else failure)
 
-    def _die(self, reason: EngineDeadError, failure: str | None) -> None:
+    def _die(self, reason: EngineEndedError, failure: str | None) -> None:
         """From now on whoever asks is told the reason. The first one counts."""
         with self._wake:
             if self._dead is None:

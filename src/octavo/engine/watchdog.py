@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from octavo.errors import EngineDeadError
+from octavo.errors import EngineEndedError
 
 DEAD = "the engine has failed and serves no more requests"
 """What clients hear. Why it failed may name paths and types, and is for who runs it."""
@@ -13,7 +13,7 @@ LOOK_S = 0.5
 """How often it looks."""
 
 
-class EngineStalledError(EngineDeadError):
+class EngineStalledError(EngineEndedError):
     """The engine thread was given up, because a step of it does not end."""
 
     def __init__(self) -> None:

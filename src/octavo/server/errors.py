@@ -17,6 +17,7 @@ from octavo.errors import (
     NO_TOKEN_ALLOWED,
     CapacityError,
     EngineDeadError,
+    EngineEndedError,
     InvalidRequestError,
     OctavoError,
     OverloadedError,
@@ -127,11 +128,13 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
         return to_api_error(InvalidRequestError(str(error), "structured_outputs"), params)
     if isinstance(error, RequestFailedError) and str(error).startswith(NO_TOKEN_ALLOWED):
         return ApiError(400, str(error), code="no_token_allowed")  # what the request asks for together
+    if isinstance(error, EngineEndedError):  # no request will be answered until a restart
+        return ApiError(503, str(error), "server_error", code="engine_dead")
     # Paths and traces are for whoever runs the server; the client gets a number to quote.
     reference, status, code = secrets.token_hex(4), 500, "internal_error"
     if isinstance(error, RequestFailedError):  # a step failed: the request was fine
         code = "generation_failed"
-    elif isinstance(error, EngineDeadError):  # no request will be answered until a restart
+    elif isinstance(error, EngineDeadError):
         status, code = 503, "engine_dead"
     traced = None if isinstance(error, OctavoError) else error
     logger.error("internal error %s: %s", reference, error, exc_info=traced)
