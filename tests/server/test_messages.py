@@ -82,6 +82,16 @@ def test_any_tool_is_forced_by_a_grammar(app: FastAPI, engine: FakeEngine) -> No
     assert body["stop_reason"] == "tool_use"
 
 
+def test_a_forced_call_that_is_cut_has_no_input_yet(app: FastAPI, engine: FakeEngine) -> None:
+    """Which must be an object; a stream says what was written of it."""
+    engine.reply = '[{"name": "now", "arguments": {"a": 1}}]'
+    wanted = {**HI, "tools": TOOLS, "tool_choice": {"type": "any"}, "max_tokens": 33}
+    body = post(app, PATH, wanted).json()
+    assert (body["content"][0]["name"], body["content"][0]["input"]) == ("now", {})
+    assert body["stop_reason"] == "max_tokens"
+    assert b'"partial_json":"{\\"a"' in post(app, PATH, wanted | {"stream": True}).body
+
+
 def test_its_clients_send_the_key_in_a_header_of_their_own(engine: FakeEngine) -> None:
     app = create_app(engine, ServerSettings(api_keys=("secret",)))
     assert post(app, PATH, HI).status == 401

@@ -91,6 +91,28 @@ def test_required_calls_are_made_by_a_grammar(app: FastAPI, engine: FakeEngine, 
     assert choice["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("max_tokens", "arguments"),
+    [(20, ""), (45, '{"city": "P'), (51, '{"city": "Paris"}'), (52, '{"city": "Paris"}')],
+)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_call_that_is_cut_comes_as_far_as_it_was_written(
+    app: FastAPI, engine: FakeEngine, stream: bool, max_tokens: int, arguments: str, choice: Any
+) -> None:
+    engine.reply = '[{"name": "weather", "arguments": {"city": "Paris"}}]'
+    reply = ask(app, tool_choice=choice, max_tokens=max_tokens, stream=stream)
+    if stream:
+        whole, reason = streamed(reply)
+        call, content = whole["tool_calls"][0], whole["content"]
+    else:
+        found = reply.json()["choices"][0]
+        call, content = found["message"]["tool_calls"][0]["function"], found["message"]["content"] or ""
+        reason = found["finish_reason"]
+    assert (call, content) == ({"name": "weather", "arguments": arguments}, "")
+    assert reason == "length"
+
+
 def test_a_named_tool_is_the_only_one(app: FastAPI, engine: FakeEngine) -> None:
     engine.reply = '[{"name": "now", "arguments": {}}]'
     choice = ask(app, tool_choice={"type": "function", "function": {"name": "now"}}).json()["choices"][0]

@@ -99,12 +99,36 @@ def test_what_is_no_call_is_text_as_it_was(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("size", range(1, len(WRITTEN["forced"][0]) + 1))
-def test_of_forced_calls_that_were_cut_off_the_whole_ones_are_left(size: int) -> None:
-    """No piece of the grammar's JSON is text."""
+def test_of_forced_calls_that_were_cut_off_the_beginning_is_left(size: int) -> None:
+    """A call comes as soon as its name is whole, and no piece of the grammar's JSON is text."""
     text = WRITTEN["forced"][0]
-    first, second = text.index('}, {"name"') + 1, len(text) - 1
+    first, second = text.index('}, {"name"'), len(text) - 2  # so far the arguments of each reach
     said, calls = read(forced.FORCED, [text[:size]])
-    assert (said, calls) == ("", TWO[: (size >= first) + (size >= second)])
+    whole = [call for call in calls if not call.cut]
+    assert (said, whole) == ("", TWO[: (size >= first) + (size >= second)])
+    named = [name for name in ("weather", "now") if f'"name": "{name}"' in text[:size]]
+    assert [call.name for call in calls] == named
+    assert all(text[:size].endswith(call.arguments) for call in calls[len(whole) :])
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("[", []),
+        ("[{", [ToolCall("now", "", cut=True)]),  # it can only be this one
+        ('[{"name": "no', [ToolCall("now", "", cut=True)]),
+        ('[{"name": "now", "argu', [ToolCall("now", "", cut=True)]),
+        ('[{ "name" : "now" , "arguments" :\n{"a": "\\"}', [ToolCall("now", '{"a": "\\"}', cut=True)]),
+        ('[{"name": "now", "arguments": {"a": 1e', [ToolCall("now", '{"a": 1e', cut=True)]),
+        ('[{"name": "now", "arguments": {"a": 1}', [ToolCall("now", '{"a": 1}')]),
+        ('[{"name": "now", "arguments": {"a": 1e999}}]', []),  # not cut, and no number that JSON can say
+    ],
+)
+def test_the_one_forced_call_cut_off(text: str, calls: list[ToolCall]) -> None:
+    parser = ToolParser(forced.FORCED, {"now": {}})
+    parser.feed(text)
+    parsed = parser.finish()
+    assert (parsed.text, parsed.calls) == ("", calls)
 
 
 THINKS = {mark for each in REASONINGS.values() for mark in (each.start, each.end)}

@@ -124,7 +124,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 def _block(item: Item, whole: bool) -> dict[str, Any]:
     if item.call is not None:
-        given = json.loads(item.call.arguments) if whole else {}
+        given = json.loads(item.call.arguments) if whole and not item.call.cut else {}
         return {"type": "tool_use", "id": item.call_id, "name": item.call.name, "input": given}
     text = item.text if whole else ""
     if item.kind == "reasoning":

@@ -219,8 +219,9 @@ class _Response:
         return self._totals.reason == "length"
 
     def _status(self, item: Item) -> str:
-        """Of an item that gets no more; calls come whole or not at all."""
-        cut = self._cut and item is self._items.items[-1] and item.kind != "call"
+        """Of an item that gets no more; a call that is not cut is whole."""
+        whole = item.call is not None and not item.call.cut
+        cut = self._cut and item is self._items.items[-1] and not whole
         return "incomplete" if cut else "completed"
 
     async def _finish(self) -> tuple[str, bytes]:

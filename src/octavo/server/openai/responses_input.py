@@ -114,7 +114,7 @@ def as_message(items: Sequence[Item]) -> Message:
         {"id": item.call_id, "type": "function",
          "function": {"name": item.call.name, "arguments": item.call.arguments}}
         for item in items
-        if item.call is not None
+        if item.call is not None and not item.call.cut  # templates read arguments as JSON
     ]  # fmt: skip
     message: Message = {"role": "assistant", "content": text}
     return message | ({"tool_calls": calls} if calls else {})

@@ -23,10 +23,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call; arguments are JSON text."""
+    """A tool call; arguments are JSON text, or its beginning where max_tokens has cut it."""
 
     name: str
     arguments: str
+    cut: bool = False
 
 
 Tools = Mapping[str, Mapping[str, Any]]
@@ -46,8 +47,7 @@ class ToolFormat:
             keep_start.
         only_first: a block can only begin the text.
         special: the markers are control tokens, so these must be part of the text.
-        nothing_else: the answer is calls alone (a grammar sees to it): what is left of one that was cut off
-            is no text.
+        nothing_else: the answer is calls alone (a grammar sees to it): what is no call is no text either.
         signs: found in the chat templates of such models.
         strict: (name) -> what stands before and after the arguments of a call, for grammars; the
             former begins with the start marker.
