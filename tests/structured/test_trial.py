@@ -185,10 +185,10 @@ def make() -> Iterator[ConstraintCompiler]:
     made.close()
 
 
-def ask(make: ConstraintCompiler, owner: str | None = None, **wanted: Any) -> Any:
+def ask(make: ConstraintCompiler, salt: str | None = None, **wanted: Any) -> Any:
     """What compile_async() gives for it."""
     params = SamplingParams(structured_outputs=StructuredOutputsParams(**wanted))
-    return make.compile_async(params, owner)
+    return make.compile_async(params, salt)
 
 
 def endless(job: Any, cpu_s: float) -> Any:
@@ -208,6 +208,21 @@ def test_no_process_starts_before_the_first_grammar(make: ConstraintCompiler) ->
         assert make._trials.starts == 1
 
     asyncio.run(test())
+
+
+def test_a_vocabulary_is_read_once() -> None:
+    """By the table and the trials together: each reading holds the interpreter for long."""
+    read: list[int] = []
+
+    class Counted(ByteTokenizer):
+        def token_bytes(self, token_id: int) -> bytes:
+            read.append(token_id)
+            return super().token_bytes(token_id)
+
+    make = ConstraintCompiler(Counted())
+    asyncio.run(ask(make, regex="[ab]{2}"))
+    make.close()
+    assert sorted(read) == list(range(Counted.vocab_size))
 
 
 def test_a_process_that_dies_is_started_again(make: ConstraintCompiler) -> None:

@@ -89,12 +89,12 @@ class ConstraintCompiler:
             constraints.append(self._known(key) or self._keep(key, self._guarded(wanted), _weight(key)))
         return params.replace(constraints=tuple(constraints))
 
-    async def compile_async(self, params: SamplingParams, owner: str | None = None) -> SamplingParams:
+    async def compile_async(self, params: SamplingParams, salt: str | None = None) -> SamplingParams:
         """The same without blocking the event loop, each grammar on trial before.
 
         Args:
-            owner: whose request it is. Nobody can tell by the time what others have asked for: each has
-                grammars of his own.
+            salt: the request's (Namespace.salt). Each salt has grammars of its own: nobody can tell by
+                the time what those of other salts have asked for.
 
         Raises:
             InvalidRequestError, UnsupportedError: as compile(), or it takes too long.
@@ -104,7 +104,7 @@ class ConstraintCompiler:
         if not params.needs_compiling:
             return params
         constraints: list[BadWords | Grammar] = []
-        salt = owner or ""
+        salt = salt or ""
         owner = salt.partition("/")[
             0
         ]  # a server's salts begin with whose key it was; the rest is the caller's
@@ -196,10 +196,19 @@ class ConstraintCompiler:
 
     def _for_trials(self) -> dict[str, object]:
         """What trial.prepare() takes."""
+        tokens = [token.decode("latin-1") for token in self._written]
+        return {"tokens": tokens, "special": self._special, "ends": list(self._tokenizer.stop_token_ids)}
+
+    @cached_property
+    def _written(self) -> list[bytes]:
+        """Bytes by id, control tokens' names among them."""
+        return [self._tokenizer.token_bytes(i) for i in range(self._tokenizer.vocab_size)]
+
+    @cached_property
+    def _special(self) -> list[int]:
+        """Ids that no text produces, and those that end an answer."""
         t = self._tokenizer
-        tokens = [t.token_bytes(i).decode("latin-1") for i in range(t.vocab_size)]
-        special = [i for i in range(t.vocab_size) if t.is_special(i) or i in t.stop_token_ids]
-        return {"tokens": tokens, "special": special, "ends": list(t.stop_token_ids)}
+        return [i for i in range(t.vocab_size) if t.is_special(i) or i in t.stop_token_ids]
 
     @cached_property
     def _tokens(self) -> Sequence[bytes]:
@@ -240,15 +249,15 @@ class ConstraintCompiler:
 
     def _make_table(self) -> Iterator[None]:
         """Fill in the table, with rests."""
-        t = self._tokenizer
-        ends = t.stop_token_ids
-        special = [i for i in range(t.vocab_size) if t.is_special(i) or i in ends]
+        t, special = self._tokenizer, self._special
         yield
-        tokens = [t.token_bytes(i) for i in range(t.vocab_size)]
+        tokens = self._written
         yield
         import_module("llguidance")  # some 50 ms
         yield
-        table = GrammarVocabulary(tokens, special, ends, lambda text: t.encode(text, False), slices=False)
+        table = GrammarVocabulary(
+            tokens, special, t.stop_token_ids, lambda text: t.encode(text, False), slices=False
+        )
         yield
         table.add_slices()
         self._table = table
