@@ -303,3 +303,12 @@ def test_unknown_parsers_are_errors_before_any_work(
 ) -> None:
     assert main([*command, *words]) == 1
     assert text in capsys.readouterr().err
+
+
+def test_a_body_of_the_largest_size_finds_room() -> None:
+    """Beside what all requests may hold by default."""
+    from octavo.cli.serve import Serving, _settings
+    from octavo.server.state import ServerSettings
+
+    assert ServerSettings(**_settings(Serving())) == ServerSettings()
+    assert _settings(Serving(max_body_bytes=1 << 30))["max_buffered_bytes"] == 1 << 30

@@ -57,7 +57,8 @@ ENGINE_HELP = {
     "bit_exact": "GPU: answers do not depend on other requests, to the bit; slower. A CPU always so.",
     "round_activations": "GPU: round activations to int8 for quantized weights (W8A8, W4A8), as a CPU does.",
     "enforce_eager": "GPU: record no CUDA graphs.",
-    "served_model_name": "The model's name in the API. May be given several times; answers carry the first.",
+    "served_model_name": "The model's name in the API; an empty one is its own. May be given several times; "
+    "answers carry the first.",
     "chat_template": "A chat template in Jinja, or a file that holds one, in the place of the model's own.",
 }
 _TEXTS = texts(SamplingParams)

@@ -99,21 +99,13 @@ def serve(
     begin = time.perf_counter()
     say = _Events(as_json or observe.as_json)
     keys, observers = flags.keys(), observe.observers()
-    forms = parsers(serving.tool_call_parser, serving.reasoning_parser)
+    settings = {**_settings(serving), "takes_priority": engine.options.get("scheduling_policy") == "priority"}
     from octavo.server.signals import END_S, StopSignals, stop_signals
 
     listener, address = flags.listen()
     say.event("listening", f"listening on {address}", url=address)
     if (warning := flags.warning(listener, keys)) is not None:
         say.event("warning", f"warning: {warning}", message=warning)
-    settings: dict[str, Any] = {
-        "max_body_bytes": serving.max_body_bytes,
-        "max_concurrent_requests": serving.max_concurrent_requests,
-        "max_waiting_tokens": serving.max_waiting_tokens,
-        "queue_timeout_s": serving.queue_timeout,
-        "takes_priority": engine.options.get("scheduling_policy") == "priority",
-        **forms,
-    }
 
     watcher = _Watcher(say, begin, address, serving.drain_timeout)
     loading: Future[AsyncLLM] = Future()
@@ -141,6 +133,18 @@ def serve(
         # A thread that loads or compiles cannot be told to stop, and must not meet the interpreter's end.
         os._exit(0)
     return 0
+
+
+def _settings(serving: Serving) -> dict[str, Any]:
+    """Of ServerSettings, what the flags say. (Importing that takes as long as loading a small model.)"""
+    return {
+        "max_body_bytes": serving.max_body_bytes,
+        "max_buffered_bytes": max(256 << 20, serving.max_body_bytes),  # one body must fit
+        "max_concurrent_requests": serving.max_concurrent_requests,
+        "max_waiting_tokens": serving.max_waiting_tokens,
+        "queue_timeout_s": serving.queue_timeout,
+        **parsers(serving.tool_call_parser, serving.reasoning_parser),
+    }
 
 
 class _Events:
