@@ -11,7 +11,7 @@ import pytest
 
 from octavo.bench.driver import Driver
 from octavo.engine.cost import CostModel
-from octavo.engine.step_plan import RowStep, StepPlan
+from octavo.engine.step_plan import RowStep, StepPlan, counted
 from octavo.errors import InvalidRequestError
 from octavo.lab.cost import calibrate, features, fit
 
@@ -32,6 +32,14 @@ def test_a_step_by_hand() -> None:
     step = plan((0, 4, False), (9, 1, True))
     assert features(step) == (1.0, 5.0, 1 + 2 + 3 + 4 + 10, 1.0)
     assert TRUE.seconds(step) == pytest.approx(2e-3 + 5 * 3e-4 + 20 * 1e-8 + 5e-5)
+
+
+def test_drafts_are_drawn_from_and_attend_to_each_other() -> None:
+    prompt = RowStep(0, 4, 3, (), True)  # positions 4, 5 and 6 attend to 5, 6 and 7 tokens
+    chunk = RowStep(1, 0, 2, (), False)
+    drafted = RowStep(2, 9, 3, (), True, drafts=(5, 6))
+    assert counted([prompt, chunk, drafted]) == (8, 4, 18 + 3 + 33)
+    assert counted([]) == (0, 0, 0)
 
 
 def test_a_fit_finds_what_made_the_times() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from octavo.engine.drafts import Drafts
 from octavo.engine.request import Request
-from octavo.engine.step_plan import NewRow, RowStep, SampledToken, StepPlan, StepResult
+from octavo.engine.step_plan import NewRow, RowStep, SampledToken, StepPlan, StepResult, counted
 from octavo.kernels.select import native_available
 from octavo.params import BeamSearchParams, SamplingParams
 from octavo.params.drafts import Draft
@@ -23,7 +23,7 @@ from octavo.runtime.drafted import Walk
 from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.speculation import OverlappedSpeculation, SpeculatingRunner
 from octavo.sampling import SamplingRows
-from octavo.spec.costs import Load, counted
+from octavo.spec.costs import Load
 from octavo.spec.policy import Fixed
 from support.crowds import Crowd
 from support.late_device import Queue
@@ -246,7 +246,7 @@ def test_the_policy_is_told_of_every_step_with_drafts(folder: Path) -> None:
     runner.submit = lambda plan: plans.append(plan) or submit(plan)
     run(core, PROMPT, GREEDY)
     run(core, PROMPT, GREEDY.replace(speculative={"k": 0}))
-    drafted = [counted(plan.steps) for plan in plans if any(step.drafts for step in plan.steps)]
+    drafted = [Load(*counted(plan.steps)) for plan in plans if any(step.drafts for step in plan.steps)]
     assert len(drafted) > 5
     assert [load for load in told if load.sampled > 1] == drafted
     assert 3 < len(told) - len(drafted) < (len(plans) - len(drafted)) / 2

@@ -6,20 +6,11 @@ import random
 
 import pytest
 
-from octavo.engine.step_plan import RowStep
-from octavo.spec.costs import FORGOTTEN, CostTable, Load, counted
+from octavo.spec.costs import FORGOTTEN, CostTable, Load
 
 
 def one(count: int, pairs: float = 0.0) -> Load:
     return Load(count, count, pairs)
-
-
-def test_steps_are_counted() -> None:
-    prompt = RowStep(0, 4, 3, (), True)  # positions 4, 5 and 6 attend to 5, 6 and 7 tokens
-    chunk = RowStep(1, 0, 2, (), False)
-    drafted = RowStep(2, 9, 3, (), True, drafts=(5, 6))
-    assert counted([prompt, chunk, drafted]) == Load(8, 4, 18 + 3 + 33)
-    assert counted([]) == Load(0, 0)
 
 
 def test_the_table_has_steps() -> None:

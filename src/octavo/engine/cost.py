@@ -8,9 +8,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.engine.step_plan import StepPlan
+from octavo.engine.step_plan import StepPlan, counted
 from octavo.errors import InvalidRequestError
-from octavo.spec.costs import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,8 @@ class CostModel:
 
     def seconds(self, plan: StepPlan) -> float:
         """Of one step."""
-        load = counted(plan.steps)
-        drawn = self.sample_s * load.sampled
-        return self.step_s + self.token_s * load.tokens + self.pair_s * load.pairs + drawn
+        tokens, sampled, pairs = counted(plan.steps)
+        return self.step_s + self.token_s * tokens + self.pair_s * pairs + self.sample_s * sampled
 
     @staticmethod
     def read(text: str) -> CostModel:

@@ -10,7 +10,7 @@ the engine may plan the next step before it has seen them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -89,6 +89,16 @@ class RowStep:
     sliding_pages: tuple[int, ...] = ()
     copied_sliding_page: int | None = None
     parents: tuple[int, ...] = ()
+
+
+def counted(steps: Iterable[RowStep]) -> tuple[int, int, float]:
+    """(tokens computed, rows of logits drawn from, pairs of a token and one that it attends to) of a step."""
+    tokens, sampled, pairs = 0, 0, 0.0
+    for step in steps:
+        tokens += step.count
+        sampled += step.sample + len(step.drafts)
+        pairs += step.count * (step.start + (step.count + 1) / 2)
+    return tokens, sampled, pairs
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from octavo.bench.workload import random_prompts
 from octavo.engine.cost import CostModel
-from octavo.engine.step_plan import StepPlan, StepResult
+from octavo.engine.step_plan import StepPlan, StepResult, counted
 
 if TYPE_CHECKING:
     from octavo.bench.driver import Driver
@@ -21,8 +21,8 @@ Features = tuple[float, float, float, float]
 
 def features(plan: StepPlan) -> Features:
     """What the cost model multiplies by its four numbers."""
-    pairs = sum(s.count * (s.start + (s.count + 1) / 2) for s in plan.steps)
-    return 1.0, float(plan.num_tokens), pairs, float(sum(s.sample for s in plan.steps))
+    tokens, sampled, pairs = counted(plan.steps)
+    return 1.0, float(tokens), pairs, float(sampled)
 
 
 def fit(rows: Sequence[Features], seconds: Sequence[float]) -> CostModel:

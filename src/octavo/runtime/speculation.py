@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.engine.step_plan import Handle, NewRow, RowStep, SampledToken, StepPlan, StepResult
+from octavo.engine.step_plan import Handle, NewRow, RowStep, SampledToken, StepPlan, StepResult, counted
 from octavo.errors import InvalidRequestError
 from octavo.kernels.ops import F32
 from octavo.params.drafts import Draft
@@ -29,7 +29,7 @@ from octavo.sampling.device import read
 from octavo.sampling.native import ERRORS
 from octavo.sampling.sampler import RowError
 from octavo.spec.base import Begin, Proposer
-from octavo.spec.costs import Load, counted
+from octavo.spec.costs import Load
 from octavo.spec.policy import Policy
 
 TOLD_ONE_IN = 4
@@ -79,7 +79,7 @@ class Speculation:
 
     def took(self, steps: Sequence[RowStep], seconds: float) -> None:
         """These steps were computed together, and took so long."""
-        self.policy.took(counted(steps), seconds)
+        self.policy.took(Load(*counted(steps)), seconds)
 
     def drawing(self, plan: StepPlan) -> dict[int, Tenant]:
         """The rows that draw in this step, as they are now, and may have drafts after it."""

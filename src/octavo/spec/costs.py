@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
 
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 192, 256)
 """Numbers of tokens and of sampled rows worth measuring at start: both sides of steps of tiles and heads."""
@@ -47,27 +46,6 @@ class Load:
     tokens: int
     sampled: int
     pairs: float = 0.0
-
-
-class Computed(Protocol):
-    """What one row computes in a step (engine.step_plan.RowStep)."""
-
-    start: int
-    count: int
-    sample: bool
-    drafts: tuple[int, ...]
-
-
-def counted(steps: Iterable[Computed]) -> Load:
-    """What a step computes for all of its rows."""
-    tokens = sampled = 0
-    pairs = 0.0
-    for step in steps:
-        count = step.count
-        tokens += count
-        pairs += count * (step.start + (count + 1) / 2)
-        sampled += step.sample + len(step.drafts)
-    return Load(tokens, sampled, pairs)
 
 
 class _Size:
