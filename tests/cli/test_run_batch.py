@@ -136,21 +136,51 @@ def test_many_requests_are_with_the_engine_together(tmp_path: Path, engine: Fake
     assert len(read(target)) == 40
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "line 1 is not JSON"),
-        ("[]", "line 1 has no custom_id that is a string"),
-        ('\n{"custom_id": 5}', "line 2 has no custom_id"),
-        ('{"custom_id": "a"}\n{"custom_id": "a"}', "lines 1 and 2 have the same custom_id"),
-    ],
-)
-def test_a_malformed_file_starts_nothing(
-    tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str], text: str, message: str
+WRONG: list[tuple[str, str, str]] = [
+    ("{", "invalid_json_line", "line 2 is not JSON"),
+    ("[" * 100_000, "invalid_json_line", "line 2 is not JSON"),
+    ("[]", "invalid_request", "line 2 has no custom_id that is a string"),
+    ('{"custom_id": 5}', "invalid_request", "line 2 has no custom_id"),
+    (json.dumps(line("a")), "duplicate_custom_id", "lines 1 and 2 have the same custom_id 'a'"),
+]
+
+
+@pytest.mark.parametrize(("text", "code", "message"), WRONG)
+def test_a_line_that_is_no_request_has_an_error_of_its_own(
+    tmp_path: Path,
+    engine: FakeEngine,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    code: str,
+    message: str,
 ) -> None:
-    (tmp_path / "in").write_text(text)
+    """The others are answered, and the next run tells it again, as long as it stands there."""
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_text(f"{json.dumps(line('a'))}\n{text}\n\n{json.dumps(line('b'))}")
+    for done, skipped in ((2, 0), (0, 2)):
+        assert run(source, target) == 1
+        assert json.loads(capsys.readouterr().out) == {"done": done, "failed": 1, "skipped": skipped}
+        answers: dict[Any, Any] = read(target)
+        assert answers.keys() == {"a", "b", None}
+        assert (answers[None]["response"], answers[None]["error"]["code"]) == (None, code)
+        assert message in answers[None]["error"]["message"]
+    assert len(engine.calls) == 2
+    assert run(write(source, [line("a"), line("b")]), target) == 0
+    assert set(read(target)) == {"a", "b"}
+
+
+@pytest.mark.parametrize(("text", "code", "message"), WRONG[:-1])
+def test_a_file_without_a_request_starts_nothing(
+    tmp_path: Path,
+    engine: FakeEngine,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    code: str,
+    message: str,
+) -> None:
+    (tmp_path / "in").write_text(f"\n{text}")
     assert run(tmp_path / "in", tmp_path / "out") == 1
-    assert message in capsys.readouterr().err
+    assert f"in holds no request: {message}" in capsys.readouterr().err
     assert not engine.calls
     assert not (tmp_path / "out").exists()
 
@@ -160,10 +190,12 @@ def test_a_file_that_is_no_output_is_left_alone(
 ) -> None:
     source = write(tmp_path / "in", [line("a")])
     target = tmp_path / "out"
-    target.write_text("my diary\n")
-    assert run(source, target) == 1
-    assert "is no answer of a batch" in capsys.readouterr().err
-    assert target.read_text() == "my diary\n"
+    nobodys = {"id": "x", "custom_id": None, "response": None, "error": {}}
+    for diary in ("my diary\n", "{}\n", '{"custom_id": null}\n', json.dumps(nobodys) + "\n"):
+        target.write_text(diary)
+        assert run(source, target) == 1
+        assert "is no answer of a batch" in capsys.readouterr().err
+        assert target.read_text() == diary
     assert run(source, source) == 1
     assert run(tmp_path / "nothing", target) == 1
 
@@ -214,7 +246,9 @@ def test_a_line_has_a_bound(
     tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(batch_files, "MAX_LINE", 1000)
-    source = write(tmp_path / "in", [line("a"), line("b", prompt="x" * 2000)])
+    source = write(tmp_path / "in", [line("a"), line("b", prompt="x" * 5000), line("c")])
     assert run(source, tmp_path / "out") == 1
-    assert "line 2 is longer than 0 MiB" in capsys.readouterr().err
-    assert not engine.calls
+    assert json.loads(capsys.readouterr().out) == {"done": 2, "failed": 1, "skipped": 0}
+    answers: dict[Any, Any] = read(tmp_path / "out")
+    assert answers.keys() == {"a", "c", None}
+    assert answers[None]["error"]["message"] == "line 2 is longer than 0 MiB"

@@ -3,9 +3,9 @@
     in   {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
     out  {"id": ..., "custom_id": "a", "response": {"status_code": 200, "request_id", "body"}, "error": null}
 
-Lines come out as they are ready. What the output file holds already is not done again, unless it failed or
-the request is another one now: `id` holds a digest of the request. A last line that was cut off (the process
-was killed) is taken away first.
+Lines come out as they are ready; of one that is no request an error, without a custom_id. What the output
+holds already is not done again, unless it failed or the request is another one now: `id` holds a digest of
+the request. A last line that was cut off (the process was killed) is taken away first.
 """
 
 from __future__ import annotations
@@ -47,42 +47,71 @@ class BatchTotals:
     skipped: int
 
 
-def read_requests(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line number, request) of each line that is not blank.
+@dataclass(frozen=True, slots=True)
+class WrongLine:
+    """A line of a batch that is no request, or one whose custom_id stands above it: its answer is an error.
 
-    Raises:
-        InvalidRequestError: a line that is no JSON object with a custom_id; it is named.
+    Attributes:
+        code, message: of that error; the message names the line.
     """
+
+    code: str
+    message: str
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The line's own in the output; it has no custom_id that could be told from others'."""
+        error = {"code": self.code, "message": self.message}
+        return {"id": _id({"message": self.message}), "custom_id": None, "response": None, "error": error}
+
+
+def read_requests(path: Path) -> Iterator[dict[str, Any] | WrongLine]:
+    """What each line that is not blank holds: an object with a custom_id of its own, or something else."""
+    seen: dict[str, int] = {}
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
-            if not line.strip():
-                continue
             if len(line) > MAX_LINE:
-                raise InvalidRequestError(f"{path.name}, line {number} is longer than {MAX_LINE >> 20} MiB")
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                raise InvalidRequestError(f"{path.name}, line {number} is not JSON") from None
-            if not isinstance(value, dict) or not isinstance(value.get("custom_id"), str):
-                raise InvalidRequestError(f"{path.name}, line {number} has no custom_id that is a string")
-            yield number, value
+                _skip_line(file, line)
+                yield WrongLine("invalid_request", f"line {number} is longer than {MAX_LINE >> 20} MiB")
+            elif line.strip():
+                yield _request(line, number, seen)
+
+
+def _skip_line(file: BinaryIO, begun: bytes) -> None:
+    """Read on to the end of a line, of which memory holds no more than a part."""
+    while begun and not begun.endswith(b"\n"):
+        begun = file.readline(MAX_LINE)
+
+
+def _request(line: bytes, number: int, seen: dict[str, int]) -> dict[str, Any] | WrongLine:
+    """Of one line. seen: lines by their custom_ids, to which this one is added."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return WrongLine("invalid_json_line", f"line {number} is not JSON")
+    if not isinstance(value, dict) or not isinstance(name := value.get("custom_id"), str):
+        return WrongLine("invalid_request", f"line {number} has no custom_id that is a string")
+    if (before := seen.setdefault(name, number)) != number:
+        message = f"lines {before} and {number} have the same custom_id {name[:60]!r}"
+        return WrongLine("duplicate_custom_id", message)
+    return value
 
 
 def check(path: Path) -> dict[str, str]:
     """The requests of a file: by custom_id the id that the line of its answer gets.
 
     Raises:
-        InvalidRequestError: a line is malformed, or two have the same custom_id.
+        InvalidRequestError: there are lines, and none of them is a request.
     """
-    seen: dict[str, int] = {}
     ids: dict[str, str] = {}
-    for number, request in read_requests(path):
-        name = request["custom_id"]
-        if name in seen:
-            raise InvalidRequestError(
-                f"{path.name}: lines {seen[name]} and {number} have the same custom_id {name[:60]!r}"
-            )
-        seen[name], ids[name] = number, _id(request)
+    wrong: WrongLine | None = None
+    for request in read_requests(path):
+        if isinstance(request, WrongLine):
+            wrong = wrong or request
+        else:
+            ids[request["custom_id"]] = _id(request)
+    if wrong is not None and not ids:
+        raise InvalidRequestError(f"{path.name} holds no request: {wrong.message}")
     return ids
 
 
@@ -104,16 +133,25 @@ def _answers(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 value = json.loads(line)
             except (ValueError, RecursionError):
                 value = None
-            if not isinstance(value, dict) or not isinstance(value.get("custom_id"), str):
+            named = isinstance(value, dict) and isinstance(value.get("custom_id"), str)
+            if not named and not _is_wrong(value):
                 raise InvalidRequestError(f"{path.name}, line {number} is no answer of a batch")
             yield line, value
 
 
+def _is_wrong(answer: Any) -> bool:
+    """Whether it is a WrongLine's."""
+    if not isinstance(answer, dict) or answer.keys() != {"id", "custom_id", "response", "error"}:
+        return False
+    own = _OWN_ID.fullmatch(str(answer["id"])) is not None
+    return own and answer["custom_id"] is None and answer["error"] is not None
+
+
 def _to_redo(answer: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    """Whether a request failed, or changed since; answers to what is not asked any more are left alone."""
+    """Whether a request failed, or changed since; answers to requests that are gone are left alone."""
     name = answer["custom_id"]
     if name not in wanted:
-        return False
+        return name is None  # a wrong line's: it is told again, if it is still there
     response = answer.get("response")
     good = isinstance(response, dict) and response.get("status_code") == 200 and not answer.get("error")
     own = _OWN_ID.fullmatch(str(answer.get("id")))  # of other ids nobody knows what was asked
@@ -164,7 +202,7 @@ async def run(
         failure: why the engine died, if it did.
 
     Raises:
-        InvalidRequestError: a file is malformed; nothing was done.
+        InvalidRequestError: there is no request, or the target is no file of answers; nothing was done.
         EngineDeadError: the engine has died. What it has not answered has no line, and is done the next time.
     """
     wanted = check(source)
@@ -175,27 +213,34 @@ async def run(
     skipped = 0
     urls = [path.path for path in apis.table(apis.find()).values() if path.rules.batched]
 
-    async def one(request: dict[str, Any], file: BinaryIO) -> None:
+    def write(line: dict[str, Any], good: bool) -> None:
+        file.write(json.dumps(line).encode() + b"\n")
+        file.flush()
+        counts[good] += 1
+        done = skipped + sum(counts.values())
+        progress(done, max(len(wanted), done))  # there, wrong lines are not counted beforehand
+
+    async def one(request: dict[str, Any]) -> None:
         try:
             line, good = await _answer(app, request, urls, token)
             if not good and (why := failure()) is not None:
                 raise EngineDeadError(why)
-            file.write(json.dumps(line).encode() + b"\n")
-            file.flush()
-            counts[good] += 1
-            progress(skipped + sum(counts.values()), len(wanted))
+            write(line, good)
         finally:
             places.release()
 
     with target.open("ab") as file:
         try:
             async with asyncio.TaskGroup() as group:
-                for _, request in read_requests(source):
+                for request in read_requests(source):
+                    if isinstance(request, WrongLine):
+                        write(request.answer, False)
+                        continue
                     if request["custom_id"] in known:  # answered by an earlier run
                         skipped += 1
                         continue
                     await places.acquire()
-                    group.create_task(one(request, file))
+                    group.create_task(one(request))
         except* EngineDeadError as errors:
             raise errors.exceptions[0] from None
     return BatchTotals(counts[True], counts[False], skipped)
