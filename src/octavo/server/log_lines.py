@@ -25,6 +25,8 @@ MAX_WAITING = 4 << 20
 """Characters of lines that wait to be written."""
 MAX_TEXT = 4000
 """Characters of a message, and of the end of a traceback, in a line of JSON."""
+GATHER_S = 0.05
+"""Lines of requests wait so long for others. Errors do not: they may be the process's last words."""
 CLOSE_S = 1.0
 """At the end, lines that wait have so long to be written."""
 
@@ -34,16 +36,19 @@ access_logger = logging.getLogger(ACCESS)
 class LineWriter:
     """Writes lines to a file descriptor, in order, on a thread that starts with the first.
 
+    Args:
+        gather_s: a line waits so long for others.
+
     Attributes:
         dropped: lines that found more than max_waiting characters before them, or that nobody could take.
     """
 
-    def __init__(self, descriptor: int, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, descriptor: int, max_waiting: int = MAX_WAITING, gather_s: float = 0.0) -> None:
         self.dropped = 0
-        self._descriptor, self._room = descriptor, max_waiting
+        self._descriptor, self._room, self._gather_s = descriptor, max_waiting, gather_s
         self._lines: list[str] = []  # guarded by _change, as are _room, dropped and _closing
         self._change = threading.Condition()
-        self._closing = False
+        self._closing, self._ending = False, threading.Event()
         self._thread: threading.Thread | None = None
 
     def put(self, line: str) -> None:
@@ -57,12 +62,14 @@ class LineWriter:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="log", daemon=True)
                 self._thread.start()
-            self._change.notify()
+            if len(self._lines) == 1:
+                self._change.notify()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Take no more, and wait for so long until what waits is written."""
         with self._change:
             self._closing = True
+            self._ending.set()
             self._change.notify()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -71,6 +78,9 @@ class LineWriter:
         while True:
             with self._change:
                 self._change.wait_for(lambda: self._lines or self._closing)
+            # Lines that come together are written together: each wake costs whoever logs more than its line.
+            self._ending.wait(self._gather_s)
+            with self._change:
                 lines, self._lines = self._lines, []
             if not lines:
                 return
@@ -175,7 +185,7 @@ class ServerLogs:
         self, access: bool = False, as_json: bool = False, outputs: tuple[int, int] = (1, 2)
     ) -> None:
         self.access, self.as_json = access, as_json
-        self._out, self._err = LineWriter(outputs[0]), LineWriter(outputs[1])
+        self._out, self._err = LineWriter(outputs[0], gather_s=GATHER_S), LineWriter(outputs[1])
         self._handlers: list[tuple[logging.Logger, logging.Handler]] = []
 
     @property

@@ -83,8 +83,8 @@ DEVICE = {
 class WithAliases(Collector):
     """Everything in a registry, and some of it once more under the names that other servers have for it.
 
-    That takes no flag: a scrape is made on a thread, every 15 seconds or so, and takes about twice as long as
-    without, some milliseconds.
+    That takes no flag: a scrape is made on a thread, every 15 seconds or so, and takes some 4 ms of CPU where
+    it would take 2 without.
     """
 
     def __init__(self, inner: CollectorRegistry) -> None:

@@ -156,3 +156,20 @@ def test_pages_get_the_share_that_was_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert backend.page_budget(0.25, 2 * gb) == 0
     assert backend.facts()["device"] == "cuda: NVIDIA H200 (interpreter)"
     assert "compiled ones are kept in " in backend.facts()["kernels"]
+
+
+def test_what_the_device_has_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked of torch's own books, which answer while a GPU hangs."""
+    interpreted()
+    from octavo.kernels.cuda.backend import CudaBackend
+
+    backend = CudaBackend("cpu")
+    assert backend.device_memory() == {}
+    backend.device = torch.device("cuda", 1)
+    answers = {"memory_reserved": 3, "max_memory_reserved": 5}
+    for name, value in answers.items():
+        asked = create_autospec(getattr(torch.cuda, name), return_value=value)
+        monkeypatch.setattr(torch.cuda, name, asked)
+    found = SimpleNamespace(total_memory=80)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    assert backend.device_memory() == {"total": 80, "used": 3, "peak": 5}
