@@ -82,3 +82,13 @@ def test_encoder_decoder(run: Run) -> None:
     assert len(re.findall(r"read \d+ tokens, went on from \[0", "\n".join(lines))) == 2
     assert "3 samples of one encoder output, seed 1" in lines
     assert lines[-1].startswith("{'summary_text':")
+
+
+@pytest.mark.parametrize(("draft", "rejected"), [("smollm2", False), ("20", True)])
+def test_speculative(run: Run, draft: str, rejected: bool) -> None:
+    said = run("speculative.py", "--max-tokens", "16", "--draft", draft, "--k", "3")
+    assert said.count("the same without drafts: True") == 2
+    counts = re.findall(r"(\d+) drafted tokens accepted, (\d+) rejected", said)
+    assert len(counts) == 2
+    assert any(int(accepted) for accepted, _ in counts)
+    assert any(int(count) for _, count in counts) is rejected

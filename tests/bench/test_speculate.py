@@ -16,7 +16,7 @@ DRAFTED = Answers(PLAIN.token_ids, (Verified(0.011, 1, 0), Verified(0.021, 4, 4)
 
 
 def test_figures() -> None:
-    found = figures([(PLAIN, DRAFTED)], 0.001)
+    found = figures([(PLAIN, DRAFTED)], 0.003)
     assert (found.prompts, found.tokens, found.step_ms) == (1, 6, pytest.approx(10))
     assert found.c_d == pytest.approx(0.1)
     assert [(line.drafted, line.tau) for line in found.steps] == [(0, 1), (2, 1), (4, 4)]
@@ -27,6 +27,13 @@ def test_figures() -> None:
     assert found.measured == pytest.approx(0.060 / 0.045)
     assert found.unrepeated == found.measured
     assert found.accepted_at == (0.5, 0.5, 1.0, 0.0)  # of two tokens none, of four three
+
+
+def test_a_model_drafts_for_steps_that_verify() -> None:
+    found = figures([(PLAIN, DRAFTED)], 0.002, always=False)
+    assert found.c_d == pytest.approx(0.1)
+    assert [line.c_v for line in found.steps] == pytest.approx([1.1, 1.2, 2.0])
+    assert found.predicted == pytest.approx(6 / (1.1 + 1.2 + 2.0 + 2 * 0.1))
 
 
 def test_answers_that_loop_stand_apart() -> None:
@@ -112,15 +119,16 @@ def test_a_line_ends_at_its_end(tmp_path: Path) -> None:
 SMALL = ["--max-model-len", "512", "--num-pages", "64", "--limit", "2", "--max-tokens", "24"]
 
 
-@pytest.mark.parametrize("method", ["ngram", "suffix"])
+@pytest.mark.parametrize("method", ["ngram", "suffix", "self"])
 def test_a_run(method: str, capsys: pytest.CaptureFixture[str]) -> None:
-    config = json.dumps({"method": method, "num_speculative_tokens": 4, "policy": "fixed"})
+    given = {"method": method, "num_speculative_tokens": 4, "policy": "fixed"}
+    config = json.dumps(given)
     assert main(["bench", "speculate", "--speculative-config", config, "--json", *SMALL]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["speculative_config"]["method"] == method
     assert (found["prompts"], found["model"]) == (2, "smollm2")
     assert found["drafting"] > 0
-    assert 0 < found["c_d"] < 1
+    assert 0 < found["c_d"] < (4 if method == "self" else 1)
     assert all(0 <= share <= 1 for share in found["accepted_at"])
     assert max(line["drafted"] for line in found["steps"]) == len(found["accepted_at"])
     assert {line["drafted"] for line in found["steps"]} <= set(range(5))

@@ -20,11 +20,15 @@ from octavo.errors import InvalidRequestError
         ({"model": "ngram", "policy": "fixed"}, "ngram", DEFAULT_TOKENS, False),
         ({"method": "ngram", "model": "[ngram]"}, "ngram", DEFAULT_TOKENS, True),
         ({"method": "suffix", "model": None}, "suffix", DEFAULT_TOKENS, True),
+        ({"method": "draft_model", "model": "small", "num_speculative_tokens": 4}, "draft", 4, True),
+        ({"model": "small"}, "draft", DEFAULT_TOKENS, True),
+        ({"method": "self", "layers": 3}, "self", DEFAULT_TOKENS, True),
     ],
 )
 def test_what_is_read(given: dict[str, Any], method: str, most: int, auto: bool) -> None:
     found = read_speculation(given)
-    assert (found.method, found.most, found.auto, found.model) == (method, most, auto, None)
+    assert (found.method, found.most, found.auto) == (method, most, auto)
+    assert found.model == (given["model"] if method == "draft" else None)
     assert found.options.keys() == found.proposer.options.keys()
     assert EngineConfig("m", speculative_config=given).speculative_config == given
 
@@ -45,6 +49,10 @@ def test_what_is_read(given: dict[str, Any], method: str, most: int, auto: bool)
         ({"method": "ngram", "policy": "often"}, "policy must be auto or fixed, not 'often'"),
         ({"method": "ngram", "model": "smollm2"}, "model is for method 'draft': ngram drafts without one"),
         ({"method": "suffix", "model": "ngram"}, "suffix drafts without one"),
+        ({"method": "draft"}, "needs a model for method 'draft'"),
+        ({"method": "draft", "model": "m", "draft_tensor_parallel_size": 2}, "from 1 to 1, not 2"),
+        ({"method": "self", "model": "m"}, "model is for method 'draft': self drafts without one"),
+        ({"method": "self", "layers": -1}, "layers must be a whole number"),
         ({"model": ""}, "model must be a model's name"),
         ({"model": 5}, "model must be a model's name"),
     ],

@@ -15,6 +15,7 @@ from octavo.kernels.select import native_available
 from octavo.runtime.step_costs import StepCosts
 from octavo.spec import methods
 from octavo.spec.costs import CostTable, Load
+from support.modelled import first_layer_of
 from support.seq2seq import make_folder
 from support.tiny_engine import save_tiny_llama, save_words
 
@@ -30,6 +31,20 @@ OPTIONS: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 4, "num_pages":
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_words(save_tiny_llama(tmp_path_factory.mktemp("speculating")))
+
+
+@pytest.fixture(scope="module")
+def drafter(folder: Path) -> Path:
+    """Its first layer, as a model of its own."""
+    return save_words(first_layer_of(folder))
+
+
+def config_of(method: str, drafter: Path) -> dict[str, Any]:
+    return {
+        "method": method,
+        "num_speculative_tokens": 4,
+        **({"model": str(drafter)} if method == "draft" else {}),
+    }
 
 
 def told(llm: LLM) -> list[Any]:
@@ -51,10 +66,10 @@ class StepsCostTheSame(CostTable):
 @pytest.mark.parametrize("policy", ["fixed", "auto"])
 @pytest.mark.parametrize("method", methods())
 def test_answers_are_those_without(
-    folder: Path, method: str, policy: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, drafter: Path, method: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StepCosts, "table", lambda _: StepsCostTheSame())
-    config = {"method": method, "num_speculative_tokens": 4, "policy": policy}
+    config = {**config_of(method, drafter), "policy": policy}
     llm = LLM(str(folder), speculative_config=config, **OPTIONS)
     assert told(llm) == told(LLM(str(folder), **OPTIONS))
     counts = llm.get_metrics().drafts
@@ -92,10 +107,11 @@ def test_what_outlives_a_request_is_forgotten_with_the_cache(
     assert forgot == [True]
 
 
-def test_the_plan_is_what_a_start_allocates(folder: Path) -> None:
+@pytest.mark.parametrize("method", methods())
+def test_the_plan_is_what_a_start_allocates(folder: Path, drafter: Path, method: str) -> None:
     """Rows of logits for drafts, and the tables that drafts come from."""
     options = {**OPTIONS, "max_num_batched_tokens": 200, "device": "cpu"}
-    config = {"method": "suffix", "policy": "fixed"}
+    config = {**config_of(method, drafter), "policy": "fixed"}
     llm = LLM(str(folder), speculative_config=config, **options)
     planned = plan(EngineArgs(str(folder), speculative_config=config, **options).config)
     without = plan(EngineArgs(str(folder), **options).config)
@@ -103,6 +119,9 @@ def test_the_plan_is_what_a_start_allocates(folder: Path) -> None:
     assert planned.config.max_sampled_rows == llm._loaded.config.max_sampled_rows == 200
     assert without.config.max_sampled_rows == 4
     assert planned.activations == runner.activation_bytes
+    assert planned.budget.weights == llm._loaded.memory.weights
+    assert planned.budget.kv_cache == llm._loaded.memory.kv_cache
+    assert (planned.budget.bytes_per_token > without.budget.bytes_per_token) is (method == "draft")
     assert planned.rows - without.rows > 0
     assert planned.rows - runner.state_bytes == planned.rows - without.rows
 

@@ -18,6 +18,7 @@ from octavo.spec import Proposer, Wanted, method, methods
 from octavo.structured import ConstraintCompiler
 from support.grammars import WordTokenizer
 from support.late_device import Queue
+from support.modelled import Modelled, first_layer_of
 from support.page_parts import part
 from support.scripted import Scripted
 from support.tiny_engine import VOCAB_SIZE, Answer, Answers, run, tiny_engine
@@ -76,7 +77,7 @@ def random_engine(
     late: Queue | None = None,
     window: int | None = None,
     sliding: int | None = None,
-    drafts: tuple[Proposer, int, int] | None = None,
+    drafts: tuple[Proposer | Modelled, int, int] | None = None,
 ) -> EngineCore:
     """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two, any number
     of drafted tokens from 0 to 8.
@@ -118,9 +119,16 @@ def random_engine(
     return engine
 
 
-def random_proposer(chance: random.Random) -> Proposer:
-    """One of those that there are, or one that knows the answers and spoils some of its drafts."""
+def random_proposer(chance: random.Random, folder: Path) -> Proposer | Modelled:
+    """One of those that there are, or one that knows the answers and spoils some of its drafts.
+
+    A model that drafts is the target itself, its first layer as a model, or its first layer.
+    """
     name = chance.choice((*methods(), *["scripted"] * 5))
+    if name == "draft":
+        return Modelled(chance.choice((folder, first_layer_of(folder))))
+    if name == "self":
+        return Modelled(layers=1)
     if name == "scripted":
         return Scripted(chance, VOCAB_SIZE, chance.choice((0.0, 0.5, 0.9, 1.0)), chance.random() < 0.5)
     found = method(name)
@@ -151,10 +159,10 @@ class Crowd:
         self._rng = random.Random(seed)
         self._folder, self._kv_dtype = folder, self._rng.choice(KV_DTYPES)
         chance = random.Random(-seed)
-        self.proposer: Proposer | None = None
+        self.proposer: Proposer | Modelled | None = None
         drafts = None
         if chance.random() < 0.6:
-            self.proposer = random_proposer(chance)
+            self.proposer = random_proposer(chance, folder)
             drafts = self.proposer, chance.randint(0, 8), chance.choice((0, 2, 30))
         self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window, sliding, drafts)
         self.happened: Counter[str] = Counter()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from octavo.assembly import limits_of, states_of
+from octavo.assembly.drafting import Drafter
+from octavo.assembly.pages import Cache
 from octavo.checkpoints import open_checkpoint
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
@@ -35,6 +37,7 @@ from octavo.sampling.beam import BeamSearch
 from octavo.spec.base import Proposer
 from octavo.spec.policy import Fixed
 from support.late_device import LateBackend, LateKV, LateSteps, Queue
+from support.modelled import Modelled, modelled_speculation
 
 VOCAB_SIZE, EOS, MAX_MODEL_LEN = 96, 2, 160
 BACKENDS = ("cpu", "reference") if native_available() else ("reference",)
@@ -99,7 +102,7 @@ def save_words(folder: Path) -> Path:
     return folder
 
 
-@cache
+@functools.cache
 def loaded(folder: Path, backend: str, threads: int) -> tuple[Backend, Model]:
     made: Backend
     if backend == "cpu":
@@ -119,7 +122,7 @@ def tiny_engine(
     depth: int = 1,
     late: Queue | None = None,
     pages_folder: Path | None = None,
-    speculate: tuple[Proposer, int] | None = None,
+    speculate: tuple[Proposer | Modelled, int] | None = None,
     **options: Any,
 ) -> EngineCore:
     """An EngineCore whose runner computes the tiny model; options are SchedulerConfig's.
@@ -127,34 +130,46 @@ def tiny_engine(
     Args:
         late: the engine runs on a device that does nothing before somebody waits (late_device.py).
         pages_folder: where the prefix cache outlives the engine, 1 MiB; None: it does not.
-        speculate: who drafts, and how many tokens of a row in a step at most.
+        speculate: who drafts, or which model does, and how many tokens of a row in a step at most.
     """
     wanted: dict[str, Any] = {"page_size": 16, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8, **options}
     wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
     wanted.setdefault("max_sampled_rows", wanted["max_num_seqs"])
     config = SchedulerConfig(**wanted)
     made, model = loaded(folder, backend, threads)
-    spare = config.num_pages + config.num_swap_pages
+    drafter = Drafter()
+    if speculate is not None and isinstance(speculate[0], Modelled):
+        drafter = speculate[0].drafter(made, model, kv_dtype, speculate[1], config.page_size)
+    specs, loose = [*model.kv_specs(kv_dtype), *drafter.specs], drafter.pages(config.max_num_seqs)
+    spare, first_loose = config.num_pages + config.num_swap_pages, config.num_pages
+    first_block = config.num_pages
     pages: Any
     if config.sliding_window is None:
-        pages = made.kv_cache(model.kv_specs(kv_dtype), spare + 1, config.page_size)
+        pages = made.kv_cache(specs, spare + 1 + loose, config.page_size)
+        first_loose = spare + 1
     else:
-        counts = config.num_pages, config.num_sliding_pages, config.page_size, config.num_swap_pages
-        pages = SplitKVCache(made, model.kv_specs(kv_dtype), *counts)
+        first_block += loose
+        sliding = config.num_sliding_pages + loose
+        counts = first_block, sliding, config.page_size, config.num_swap_pages
+        pages = SplitKVCache(made, specs, *counts)
         spare = pages.spare
     limits, states = limits_of(config), states_of(config, spare)
     page_file = None
     if pages_folder is not None:
-        made_by = {"backend": backend, "kv": kv_dtype, "page_size": config.page_size}
+        by = repr(speculate and speculate[0]) if drafter.specs else ""
+        made_by = {"backend": backend, "kv": kv_dtype, "page_size": config.page_size, "drafter": by}
         size = page_bytes(pages)
         assert size is not None
         page_file = PrefixFile.open(str(pages_folder), made_by, size, 2**20)
     plain, overlapped = ModelRunner, OverlappedRunner
-    if speculate is not None:
-        proposer, most = speculate
-        plain, overlapped = speculating(Speculation(proposer, Fixed(), most, VOCAB_SIZE))
+    if speculate is not None and not isinstance(speculate[0], Modelled):
+        plain, overlapped = speculating(Speculation(speculate[0], Fixed(), speculate[1], VOCAB_SIZE))
+    elif drafter.drafting is not None:
+        device: Any = made if late is None else LateBackend(made, late)
+        cache = Cache(pages, spare, first_loose, first_block)
+        plain, overlapped = speculating(modelled_speculation(drafter, config, model, device, cache))
     if late is None:
-        runner = plain(model, made, PageMoves(pages, config.num_pages, page_file), limits, states, (EOS,))
+        runner = plain(model, made, PageMoves(pages, first_block, page_file), limits, states, (EOS,))
     else:
         program = made.capture(lambda ops, inputs: model.forward(ops, inputs, pages), limits)
         steps = LateSteps(program, VOCAB_SIZE, config.max_num_seqs, late)
@@ -163,9 +178,7 @@ def tiny_engine(
             pages.whole, pages.sliding = LateKV(pages.whole, late), LateKV(pages.sliding, late)  # type: ignore[assignment]
             kv = pages
         behind: Any = LateBackend(made, late)
-        runner = overlapped(
-            model, behind, PageMoves(kv, config.num_pages), limits, states, (EOS,), steps=steps
-        )
+        runner = overlapped(model, behind, PageMoves(kv, first_block), limits, states, (EOS,), steps=steps)
     core = EngineCore(
         Admission(config, frozenset({EOS}), VOCAB_SIZE, BeamSearches(BeamSearch)),
         runner,

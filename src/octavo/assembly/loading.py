@@ -4,6 +4,7 @@ resolve   alias or path -> files            checkpoints.sources
 device    a GPU, or why the CPU             kernels
 tokenizer metadata -> Tokenizer, template   tokenizer
 weights   tensors -> packed weights         quant, kernels, models
+draft model  the same of a model that drafts, where one is named
 memory    what is free -> pages             assembly.memory
 program   forward -> captured program       runtime.model_runner
 compile   its kernels, where there is a GPU  runtime.pipeline
@@ -92,15 +93,14 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     Raises:
         OctavoError: one line that names what is wrong; nothing keeps running.
     """
+    from octavo.assembly.drafting import drafter_of
     from octavo.assembly.memory import Shape, budget_of, free_memory_of, page_specs, shortened
-    from octavo.assembly.pages import content_hash, kv_cache_of, page_file_of
+    from octavo.assembly.pages import cache_of, content_hash, page_file_of
     from octavo.assembly.speculation import choose_policy, kinds_of, speculation_of
     from octavo.assembly.tokenizer import tokenizer_and_template
     from octavo.checkpoints import open_checkpoint
-    from octavo.checkpoints.generation import decoder_prompt, read_generation
     from octavo.checkpoints.sources import resolve as find
     from octavo.models.load import load_model
-    from octavo.models.registry import EncoderDecoder
     from octavo.runtime.free_memory import return_freed, seconds_to_copy
     from octavo.runtime.overlap import make_runner
     from octavo.runtime.page_moves import PageMoves
@@ -121,22 +121,21 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
     phases.done("weights")
     check_vocabulary(tokenizer, model)
-    generation = read_generation(path)
-    begin = decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
-    specs = page_specs(model, backend, user)
-    free_memory = free_memory_of(user, model, backend)
-    shape = Shape.of(model, backend, specs)
-    memory, config = budget_of(user, shape, weight_bytes, free_memory)
+    drafter = drafter_of(user, backend, model, tokenizer, phases.done)
+    generation, begin = _generation(path, model)
+    specs = [*page_specs(model, backend, user), *drafter.specs]
+    free, shape = free_memory_of(user, model, backend), Shape.of(model, backend, specs)
+    memory, config = budget_of(user, shape, weight_bytes + drafter.weights, free)
     facts |= shortened(user, shape, config)
-    first_block = memory.num_pages + (config.window is not None)
-    kv, spare = kv_cache_of(memory, backend, specs, first_block)
+    cache = cache_of(memory, config, backend, specs, drafter.pages(config.max_num_seqs))
     if swap := memory.num_swap_pages:  # the scheduler weighs a copy against computing the pages again
-        config = replace(config, num_swap_pages=swap, swap_page_s=seconds_to_copy(kv, first_block))
-    pages = page_file_of(user, backend, kv, specs, content)
+        each = seconds_to_copy(cache.kv, cache.first_block)
+        config = replace(config, num_swap_pages=swap, swap_page_s=each)
+    pages = page_file_of(user, backend, cache.kv, specs, content, drafter.content)
     phases.done("memory")
-    limits, states, ends = limits_of(config), states_of(config, spare), tokenizer.stop_token_ids
-    speculation = speculation_of(user, config, model)
-    moves, kinds = PageMoves(kv, first_block, pages), kinds_of(speculation)
+    limits, states, ends = limits_of(config), states_of(config, cache.spare), tokenizer.stop_token_ids
+    speculation = speculation_of(user, config, model, backend, drafter, cache)
+    moves, kinds = PageMoves(cache.kv, cache.first_block, pages), kinds_of(speculation)
     runner = make_runner(model, backend, moves, limits, states, ends, kinds)
     return_freed()
     phases.done("program")
@@ -148,6 +147,15 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
         user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,
         generation, pages, facts, speculation,
     )  # fmt: skip
+
+
+def _generation(path: Path, model: Model) -> tuple[Mapping[str, Any], tuple[int, ...]]:
+    """What generation_config.json says over config.json, and what a decoder beside an encoder begins with."""
+    from octavo.checkpoints.generation import decoder_prompt, read_generation
+    from octavo.models.registry import EncoderDecoder
+
+    generation = read_generation(path)
+    return generation, decoder_prompt(generation) if isinstance(model, EncoderDecoder) else ()
 
 
 def _backend(user: EngineConfig, checkpoint: Checkpoint) -> tuple[Backend, dict[str, str]]:

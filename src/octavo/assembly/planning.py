@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from octavo.assembly.drafting import drafter_of
 from octavo.assembly.engine import limits_of, states_of
 from octavo.assembly.loading import check_vocabulary, gpu_share, least_bytes
 from octavo.assembly.memory import Budget, Shape, budget_of, free_after, free_memory_of, page_specs
-from octavo.assembly.pages import kv_cache_of
-from octavo.assembly.speculation import proposer_bytes
+from octavo.assembly.pages import cache_of
+from octavo.assembly.speculation import drafts_of, proposer_bytes
 from octavo.assembly.tokenizer import tokenizer_and_template
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.base import Checkpoint
@@ -68,15 +69,21 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     model, weights, backend = _outline(user, checkpoint)
     if tokenizer is not None:
         check_vocabulary(tokenizer, model)
-    specs = page_specs(model, backend, user)
+    drafter = drafter_of(user, backend, model, tokenizer, planned=True)
+    weights += drafter.weights
+    specs = [*page_specs(model, backend, user), *drafter.specs]
     free_memory = free_memory_of(user, model, backend, free_after(weights, free))
     budget, config = budget_of(user, Shape.of(model, backend, specs), weights, free_memory)
     config = replace(config, num_swap_pages=budget.num_swap_pages)
     one = replace(budget, num_pages=1, num_swap_pages=0, num_sliding_pages=min(budget.num_sliding_pages, 1))
-    kv, spare = kv_cache_of(one, backend, specs, 1)  # programs are as large, however many pages there are
-    runner = make_runner(model, backend, PageMoves(kv), limits_of(config), states_of(config, spare))
-    rows = runner.state_bytes + proposer_bytes(user, config)
-    return Planned(budget, config, runner.activation_bytes, rows, tokenizer, checkpoint.cut)
+    cache = cache_of(one, config, backend, specs, 0)  # programs are as large, however many pages there are
+    runner = make_runner(
+        model, backend, PageMoves(cache.kv), limits_of(config), states_of(config, cache.spare)
+    )
+    drafts = drafts_of(drafter, config, backend, cache)
+    activations = runner.activation_bytes + (0 if drafts is None else drafts.activation_bytes)
+    rows = runner.state_bytes + proposer_bytes(user, config, drafter, specs)
+    return Planned(budget, config, activations, rows, tokenizer, checkpoint.cut)
 
 
 def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:

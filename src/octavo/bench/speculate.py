@@ -5,7 +5,7 @@ same; their times say the gain. From steps of the second engine, by the number n
 
     tau(n) = tokens that such a step gave: 1 + accepted
     c_v(n) = its time, the proposer's left out, beside that of a step of the engine without drafts
-    c_d    = the proposer's time for one step beside the same
+    c_d    = the proposer's time for one step beside the same; a model's for one step that verifies
     gain   = tokens of all steps / (sum of c_v of all steps + c_d * steps), predicted; and the one measured
 """
 
@@ -24,6 +24,8 @@ from octavo.config.speculation import read_speculation
 from octavo.engine.request import EngineRequest
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.params import SamplingParams
+from octavo.runtime.model_drafts import ModelDrafts
+from octavo.runtime.model_speculation import ModelSpeculation
 from octavo.spec import Begin, Proposer, Wanted
 
 EXAMPLES = (
@@ -154,11 +156,12 @@ def proposer_seconds(proposer: Proposer, prompt: Sequence[int], answer: Sequence
     return time.perf_counter() - begin
 
 
-def figures(pairs: Sequence[tuple[Answers, Answers]], c_d_s: float) -> Speculated:
+def figures(pairs: Sequence[tuple[Answers, Answers]], proposing_s: float, always: bool = True) -> Speculated:
     """Of pairs of answers without and with drafts to the same prompts.
 
     Args:
-        c_d_s: seconds of the proposer for a step.
+        proposing_s: seconds of the proposer, of all steps together.
+        always: every step takes as much of them; False: those alone that verify drafts.
 
     Raises:
         OctavoError: an answer differs, which would be an error of Octavo's; or none has a second token.
@@ -170,11 +173,13 @@ def figures(pairs: Sequence[tuple[Answers, Answers]], c_d_s: float) -> Speculate
     if not alone or not steps:
         raise OctavoError("no answer has a second token, so nothing was decoded")
     plain_s = statistics.median(alone)
-    lines = _lines(steps, plain_s, c_d_s)
+    drafting = [step for step in steps if step.drafted]
+    proposed = steps if always else drafting
+    c_d_s = proposing_s / max(len(proposed), 1)
+    lines = _lines(steps, plain_s, c_d_s, always)
     costs = {line.drafted: line.c_v for line in lines}
     tokens = sum(step.tokens for step in steps)
-    drafting = [step for step in steps if step.drafted]
-    spent = sum(costs[step.drafted] for step in steps) + c_d_s / plain_s * len(steps)
+    spent = sum(costs[step.drafted] for step in steps) + c_d_s / plain_s * len(proposed)
     fresh = [pair for pair in pairs if not any(repeats(answer) for answer in pair[0].token_ids)]
     return Speculated(
         prompts=len(pairs),
@@ -204,7 +209,7 @@ def _gain(pairs: Sequence[tuple[Answers, Answers]]) -> float:
     return plain / drafted if drafted else 0.0
 
 
-def _lines(steps: Sequence[Verified], plain_s: float, c_d_s: float) -> tuple[StepLine, ...]:
+def _lines(steps: Sequence[Verified], plain_s: float, c_d_s: float, always: bool) -> tuple[StepLine, ...]:
     sizes: dict[int, list[Verified]] = {}
     for step in steps:
         sizes.setdefault(step.drafted, []).append(step)
@@ -213,7 +218,7 @@ def _lines(steps: Sequence[Verified], plain_s: float, c_d_s: float) -> tuple[Ste
             drafted,
             len(alike) / len(steps),
             statistics.mean(step.tokens for step in alike),
-            (statistics.median(step.seconds for step in alike) - c_d_s) / plain_s,
+            (statistics.median(step.seconds for step in alike) - c_d_s * (always or drafted > 0)) / plain_s,
         )
         for drafted, alike in sorted(sizes.items())
     )
@@ -231,8 +236,14 @@ class Speculating:
         self.plain = Answering(model, **options)
         self.drafted = Answering(model, **options, speculative_config=config)
 
+    @property
+    def drafts(self) -> ModelDrafts | None:
+        """The second engine's, where a model drafts."""
+        speculation = self.drafted.loaded.speculation
+        return speculation.drafts if isinstance(speculation, ModelSpeculation) else None
+
     def proposer(self) -> Proposer:
-        """Another one like the second engine's."""
+        """Another one like the second engine's, whose drafts come from tables."""
         limits = self.drafted.loaded.config
         wanted = Wanted(limits.max_num_seqs, limits.max_model_len, True, self.asked.options)
         return self.asked.proposer.make(wanted)
@@ -296,18 +307,21 @@ def speculate(
     Args:
         sampling: fields of SamplingParams.
     """
-    plain, drafted, proposer = engines.plain, engines.drafted, engines.proposer()
+    plain, drafted, model = engines.plain, engines.drafted, engines.drafts
+    proposer = engines.proposer() if model is None else None
     params = SamplingParams(**{"seed": 0, **sampling, "detokenize": False})
     prompts = [plain.render_chat(list(messages)) for messages in talks]
     for engine in (plain, drafted):
         engine.answer(prompts[:1], params)
         engine.reset_prefix_cache()
+    proposing = 0.0 if model is None else -model.seconds
     pairs: list[tuple[Answers, Answers]] = []
-    proposing = 0.0
     for turn, prompt in enumerate(prompts):
         arms = (plain, drafted) if turn % 2 == 0 else (drafted, plain)
         found = {id(arm): arm.answer([prompt], params) for arm in arms}
         pairs.append((found[id(plain)], found[id(drafted)]))
-        proposing += proposer_seconds(proposer, prompt, found[id(plain)].token_ids[0], engines.asked.most)
-    steps = sum(len(one.steps) for one, _ in pairs)
-    return figures(pairs, proposing / max(steps, 1))
+        if proposer is not None:
+            answer = found[id(plain)].token_ids[0]
+            proposing += proposer_seconds(proposer, prompt, answer, engines.asked.most)
+    proposing += 0.0 if model is None else model.seconds
+    return figures(pairs, proposing, always=model is None)

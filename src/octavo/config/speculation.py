@@ -70,6 +70,8 @@ def read_speculation(given: Mapping[str, object]) -> Speculative:
     model = None if ALIASES.get(str(model), model) == name else model  # older versions said it twice
     if model is not None and name != DRAFT:
         raise _wrong(f"model is for method {DRAFT!r}: {name} drafts without one")
+    if model is None and method(name).names_model:
+        raise _wrong(f"needs a model for method {name!r}: the one that drafts")
     proposer, most = method(name), values.pop("num_speculative_tokens", DEFAULT_TOKENS)
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_DRAFTED:
         raise _wrong(f"num_speculative_tokens must be a whole number from 1 to {MOST_DRAFTED}, not {most!r}")

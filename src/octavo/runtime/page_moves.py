@@ -45,7 +45,7 @@ class PageMoves:
             self._split.sliding.move_slots(sliding_pairs)
 
     def _copy(self, plan: StepPlan) -> None:
-        self.kv.copy_pages(_pairs(plan, self._first_block))
+        self.kv.copy_pages(pairs_of(plan, self._first_block))
         if self._split is not None:
             self._split.sliding.copy_pages(_sliding_pairs(plan, self._split.first_swap))
 
@@ -81,8 +81,8 @@ def _bytes_of(kv: KVCache) -> PageBytes:
     return part
 
 
-def _pairs(plan: StepPlan, first: int) -> Pairs:
-    """All page copies."""
+def pairs_of(plan: StepPlan, first: int) -> Pairs:
+    """All page copies; the swap space begins at page `first`."""
     if not plan.swaps_out and not plan.swaps_in:
         return plan.copies
     out = [(page, first + block) for page, block in plan.swaps_out]

@@ -23,11 +23,12 @@ from octavo.runtime.model_runner import ModelRunner
 from octavo.runtime.overlap import OverlappedRunner
 from octavo.runtime.prompt_logprobs import ByRow
 from octavo.runtime.runner import Done
-from octavo.runtime.states import I64
+from octavo.runtime.states import I64, RequestStates
 from octavo.runtime.vectors import Vector
 from octavo.sampling.device import read
 from octavo.sampling.native import ERRORS
 from octavo.sampling.sampler import RowError
+from octavo.sampling.sampling_rows import SamplingRows
 from octavo.spec.base import Begin, Proposer
 from octavo.spec.costs import Load
 from octavo.spec.policy import Policy
@@ -51,11 +52,22 @@ class Speculation:
         policy: chooses how many tokens of a draft are verified.
         most: tokens of a row's draft where its request names no number.
         vocab_size: a draft ends before a token that is not below it.
+
+    Attributes:
+        activation_bytes: of buffers that drafting takes beside the runner's.
     """
+
+    activation_bytes = 0
 
     def __init__(self, proposer: Proposer, policy: Policy, most: int, vocab_size: int) -> None:
         self._proposer, self.policy, self._most, self._vocab_size = proposer, policy, most, vocab_size
         self._rows: dict[int, Tenant] = {}
+
+    def attach(self, states: RequestStates, samplings: SamplingRows) -> None:
+        """A runner has made its rows. What drafts from them is told of these (model_drafts.py)."""
+
+    def follow_pages(self, plan: StepPlan) -> None:
+        """The plan is about to move pages. Who keeps something in them is told."""
 
     def start(self, new: NewRow) -> None:
         """A request enters a row."""
@@ -101,7 +113,7 @@ class Speculation:
                 self._proposer.observe(row, tokens)
                 self.policy.observe(row, tokens)
                 going.append(row)
-        asked = self.policy.wanted(going)
+        asked = self._asked(going, result, lengths)
         drafts = self._proposer.propose(asked) if asked else {}
         if not drafts:
             return result
@@ -115,6 +127,10 @@ class Speculation:
             if not draft.is_chain:
                 result.parents[row] = draft.parents
         return result
+
+    def _asked(self, going: Sequence[int], result: StepResult, lengths: I64) -> dict[int, int]:
+        """Rows whose proposer is to be asked now -> tokens that a draft may have."""
+        return self.policy.wanted(going)
 
     def _known_words(self, draft: Draft) -> Draft:
         """The draft's tokens before the first one that the model has no word for."""
@@ -141,12 +157,21 @@ class SpeculatingRunner(ModelRunner):
     def __init__(self, *args: Any, speculation: Speculation, **more: Any) -> None:
         super().__init__(*args, **more)
         self._speculation = speculation
+        speculation.attach(self._states, self._samplings)
+
+    @property
+    def activation_bytes(self) -> int:
+        return super().activation_bytes + self._speculation.activation_bytes
 
     def submit(self, plan: StepPlan) -> Handle:
         handle = super().submit(plan)
         rows, follow = self._speculation.drawing(plan), self._speculation.follow
         lengths = self._states.length
         return Followed(handle, lambda result: follow(rows, result, lengths)) if rows else handle
+
+    def _begin(self, plan: StepPlan) -> None:
+        self._speculation.follow_pages(plan)
+        super()._begin(plan)
 
     def _start(self, new: NewRow) -> None:
         super()._start(new)

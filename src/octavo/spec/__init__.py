@@ -7,9 +7,19 @@ import pkgutil
 from functools import lru_cache
 
 from octavo.errors import InvalidRequestError
-from octavo.spec.base import Begin, Option, Proposer, Registration, Wanted
+from octavo.spec.base import Begin, Drafting, Option, Proposer, Registration, Wanted
 
-__all__ = ["Begin", "Option", "Proposer", "Registration", "Wanted", "method", "methods"]
+__all__ = [
+    "Begin",
+    "Drafting",
+    "Option",
+    "Proposer",
+    "Registration",
+    "Wanted",
+    "method",
+    "methods",
+    "table_methods",
+]
 
 
 @lru_cache(maxsize=1)
@@ -18,6 +28,11 @@ def methods() -> dict[str, Registration]:
     names = sorted(file.name for file in pkgutil.iter_modules(__path__))
     files = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
     return {name: file.PROPOSER for name, file in files.items() if hasattr(file, "PROPOSER")}
+
+
+def table_methods() -> dict[str, Registration]:
+    """Those whose drafts come from tables on the host, not from a model."""
+    return {name: found for name, found in methods().items() if found.drafting is None}
 
 
 def method(name: object) -> Registration:

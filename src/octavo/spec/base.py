@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from octavo.errors import InvalidRequestError
+from octavo.kernels.ops import Forward, KVCache
+from octavo.models.registry import Model
 from octavo.params.drafts import Draft
 
 Number = int | float
@@ -117,6 +119,34 @@ class Wanted:
     options: Mapping[str, Number] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Drafting:
+    """A forward whose logits say what may follow. runtime/model_drafts.py makes a proposer of it.
+
+    Attributes:
+        forward: (a cache whose first layers are the target's) -> model code, which gives logits.
+        vocab_size: tokens that it knows. max_position: tokens of the longest sequence that it was made for.
+        shares_kv: it has no keys and values of its own: it reads those of the target's first layers.
+    """
+
+    forward: Callable[[KVCache], Forward]
+    vocab_size: int
+    max_position: int
+    shares_kv: bool = False
+
+
+FindDrafting = Callable[[Model, "Model | None", Mapping[str, Number]], Drafting]
+"""(target, the model that speculative_config names, options) -> what drafts."""
+
+
+def _made_of_a_model(wanted: Wanted) -> Proposer:
+    raise TypeError("this method's drafts come from a model: runtime/model_drafts.py makes its proposer")
+
+
+def _no_tables(wanted: Wanted) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """What a file of spec/ says of its proposer; the file's name is the method's.
@@ -126,12 +156,16 @@ class Registration:
         make: builds it.
         bound: bytes that its tables never exceed, for the memory plan.
         options: names of speculative_config that it takes.
+        drafting: what drafts, where that is a model; make and bound are not called then. None: tables do.
+        names_model: speculative_config names a model, which is loaded beside the target.
     """
 
     about: str
-    make: Callable[[Wanted], Proposer]
-    bound: Callable[[Wanted], int]
+    make: Callable[[Wanted], Proposer] = _made_of_a_model
+    bound: Callable[[Wanted], int] = _no_tables
     options: Mapping[str, Option] = field(default_factory=dict)
+    drafting: FindDrafting | None = None
+    names_model: bool = False
 
     def settings(self, given: Mapping[str, object]) -> dict[str, Number]:
         """Each option's number, the default where none is given.

@@ -105,6 +105,14 @@ class _Asked:
     skip: int = 0
 
 
+class Spending:
+    """Seconds of drafting that are yet to be spent, as drafts grow by one token after the other."""
+
+    def add(self, length: int) -> float:
+        """One more row drafts its token number `length`; the seconds of all that is drafted."""
+        return 0.0
+
+
 class Auto:
     """As many as are expected to give the most tokens a second.
 
@@ -173,6 +181,7 @@ class Auto:
         least_lost, least_at = math.inf, 0
         lengths: dict[int, int] = {}
         errors: dict[int, float] = {}
+        spending = self._spending()
         for count, (chance, error, row) in enumerate(chances, start=1):
             lengths[row] = length = lengths.get(row, 0) + 1
             before = errors.get(row, 0.0)
@@ -181,7 +190,7 @@ class Auto:
             pairs += positions[row] + length
             tokens += chance
             step = Load(load.tokens + count, load.sampled + count, pairs)
-            seconds = self.costs.seconds(step)
+            seconds = self.costs.seconds(step) + spending.add(length)
             doubt = GAIN + self.costs.error(step) + self.costs.error(load)
             sure = tokens - math.sqrt(variance)
             if sure / seconds > max(best_rate, rate * (1 + doubt)):
@@ -189,6 +198,10 @@ class Auto:
             if (lost := seconds - sure / rate) < least_lost:
                 least_lost, least_at = lost, count
         return best, least_lost, least_at
+
+    def _spending(self) -> Spending:
+        """What drafting takes. Here it has been done before it is asked what it was worth."""
+        return Spending()
 
     def _note(self, state: _Asked, verified: bool) -> None:
         """A row whose drafts are worth nothing is asked less and less often."""

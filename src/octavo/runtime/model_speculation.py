@@ -1,0 +1,97 @@
+"""Speculation by a model: what its proposer must be told beyond what others are, and what its drafts cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.engine.step_plan import StepPlan, StepResult
+from octavo.kernels.forward_batch import ForwardBatch
+from octavo.runtime.model_drafts import ModelDrafts
+from octavo.runtime.speculation import Speculation
+from octavo.runtime.states import I64, RequestStates
+from octavo.sampling.sampling_rows import SamplingRows
+from octavo.spec.ahead import Ahead
+from octavo.spec.costs import COUNTS, CostTable, Load
+from octavo.spec.policy import Policy
+
+TIMES = 3
+"""So often each forward is computed; the fastest counts, since what disturbs one is not the forward's."""
+SECONDS = 0.5
+"""So long it takes at most, about."""
+
+
+class ModelSpeculation(Speculation):
+    """A Speculation whose drafts a model draws.
+
+    Args: as Speculation's.
+    """
+
+    def __init__(self, drafts: ModelDrafts, policy: Policy, most: int, vocab_size: int) -> None:
+        super().__init__(drafts, policy, most, vocab_size)
+        self.drafts = drafts
+        self.activation_bytes = drafts.activation_bytes
+
+    def attach(self, states: RequestStates, samplings: SamplingRows) -> None:
+        self.drafts.attach(states, samplings, self._vocab_size)
+
+    def follow_pages(self, plan: StepPlan) -> None:
+        self.drafts.follow(plan)
+
+    def _asked(self, going: Sequence[int], result: StepResult, lengths: I64) -> dict[int, int]:
+        policy = self.policy
+        if not isinstance(policy, Ahead):
+            return policy.wanted(going)
+        if rows := self.drafts.last_rows:  # what the drafts before have taken
+            policy.drafted(rows, self.drafts.last_seconds)
+            self.drafts.last_rows = 0
+        known = {row: lengths.item(row) for row in result.tokens}
+        lacks = {row: known[row] - self.drafts.written(row, known[row]) for row in going}
+        policy.foresee(known, lacks, Load(len(known), len(known), sum(known.values())))
+        return policy.wanted(going)
+
+
+class DraftCosts:
+    """Measures forwards that draft, before the first request comes: each row computes its first token, in a
+    loose page of its own.
+
+    Args:
+        rows: as many as may draft at once.
+    """
+
+    def __init__(self, drafts: ModelDrafts, rows: int, page_size: int) -> None:
+        self._drafts, self._rows, self._page_size = drafts, rows, page_size
+
+    def table(self) -> CostTable:
+        """Seconds by rows, and with a token of a prompt for each row beyond."""
+        drafts, end = self._drafts, time.perf_counter() + SECONDS
+        found: dict[int, float] = {}
+        for count in COUNTS:
+            if count > self._rows or (found and time.perf_counter() > end):
+                break
+            batch, rows = self._batch(count), list(range(count))
+            best = float("inf")
+            for _ in range(TIMES):
+                begin = time.perf_counter()
+                drafts.compute_alone(batch, rows)
+                best = min(best, time.perf_counter() - begin)
+            found[count] = best
+        return CostTable(found)
+
+    def _batch(self, count: int) -> ForwardBatch:
+        each = np.arange(count, dtype=np.int32)
+        pages = self._drafts.loose.firsts[0] + each * self._drafts.loose.each
+        other = self._drafts.loose.firsts[-1] + each * self._drafts.loose.each
+        return ForwardBatch(
+            token_ids=np.zeros(count, np.int32),
+            positions=np.zeros(count, np.int32),
+            slots=(pages * self._page_size).astype(np.int32),
+            query_start=np.arange(count + 1, dtype=np.int32),
+            context_lens=np.ones(count, np.int32),
+            page_tables=np.ascontiguousarray(pages[:, None], np.int32),
+            sampled=each,
+            sliding_tables=np.ascontiguousarray(other[:, None], np.int32),
+            sliding_slots=(other * self._page_size).astype(np.int32),
+        )
