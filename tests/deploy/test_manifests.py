@@ -215,7 +215,7 @@ def test_systemd_restarts_what_hung_and_not_what_was_typed_wrong() -> None:
 HARDENED = {
     "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes",
     "CapabilityBoundingSet": "", "RestrictNamespaces": "yes", "SystemCallArchitectures": "native",
-    "LimitCORE": "0", "MemorySwapMax": "0", "User": "octavo",
+    "LimitCORE": "0", "MemorySwapMax": "0", "User": "octavo", "MemoryDenyWriteExecute": "yes",
 }  # fmt: skip
 
 
