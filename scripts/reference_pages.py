@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
+from json import dumps
 from pathlib import Path
 
 from octavo.checkpoints.sources import ALIASES
@@ -18,7 +19,13 @@ from octavo.params import DEFAULTS, NUMBERS, SamplingParams
 from octavo.params.declare import Number, texts
 from octavo.quant import registry as formats
 from octavo.quant import schemes
+from octavo.server.anthropic.protocol import MessagesRequest
+from octavo.server.field_tables import LISTS
 from octavo.server.metric_names import METRICS, PROCESS, SUMS, exposed, exposed_elsewhere
+from octavo.server.openai.chat import ChatRequest
+from octavo.server.openai.completions import CompletionRequest
+from octavo.server.openai.embeddings import EmbeddingRequest
+from octavo.server.openai.responses_input import ResponsesRequest
 from octavo.structured.schema import FORMATS, PARTLY, SUPPORTED
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -108,6 +115,40 @@ def sampling_page() -> str:
     return "\n".join([*lines, ""])
 
 
+APIS = (
+    ("`POST /v1/chat/completions`", ChatRequest),
+    ("`POST /v1/completions`", CompletionRequest),
+    ("`POST /v1/responses`", ResponsesRequest),
+    ("`POST /v1/messages`", MessagesRequest),
+    ("`POST /v1/embeddings`", EmbeddingRequest),
+)
+
+
+def fields_page() -> str:
+    """What each API does with each field of a request."""
+    lines = [NOTE, "", "# Fields of requests", ""]
+    lines += [
+        "Three lists for every API. A field is *obeyed*; or it *has no effect*, because it is advice, or",
+        "about caching, billing or tracing: it is checked, and the answer's header `X-Octavo-Ignored` names",
+        "it; or it is *refused* (400), because it would change the answer and Octavo cannot. Null asks for",
+        "nothing, and neither do the values in brackets. A field that is in no list is refused by its name;",
+        "with `--no-strict-fields` it has no effect. A dot stands for a member.",
+    ]
+    for title, model in APIS:
+        lists = LISTS[model.__name__]
+        names = (field.alias or name for name, field in model.model_fields.items())
+        rows = {name: ("obeyed", "") for name in names if name not in lists.ignored}
+        rows |= {name: ("obeyed", meaning) for name, (meaning, _) in lists.stands.items()}
+        rows |= {name: ("no effect", each.why) for name, each in lists.ignored.items()}
+        rows |= {
+            name: ("refused", each.why + (f" ({code(map(dumps, each.neutral))})" if each.neutral else ""))
+            for name, each in lists.refused.items()
+        }
+        lines += ["", f"## {title}", "", row(("field", "what is done", "why")), row(["---"] * 3)]
+        lines += [row((f"`{name}`", *rows[name])) for name in sorted(rows)]
+    return "\n".join([*lines, ""])
+
+
 def values(number: Number) -> str:
     """The bounds of a number in words."""
     kind = "integer" if number.kind is int else "number"
@@ -143,6 +184,7 @@ def pages() -> dict[Path, str]:
         "json-schemas": schemas_page(),
         "sampling": sampling_page(),
         "metrics": metrics_page(),
+        "fields": fields_page(),
     }
     return {PAGES / f"{name}.md": text for name, text in made.items()}
 

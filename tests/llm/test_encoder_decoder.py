@@ -181,7 +181,7 @@ def test_completions_are_served(client: TestClient, llm: LLM) -> None:
     ("path", "body", "message"),
     [
         ("/v1/completions", {"prompt": "a", "echo": True}, "echo"),
-        ("/v1/completions", {"prompt": [5] * 600}, "the encoder reads at most"),
+        ("/v1/completions", {"prompt": [5] * 600}, "maximum context length is"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "/v1/completions"),
         ("/v1/embeddings", {"input": "a"}, "embeddings"),
     ],

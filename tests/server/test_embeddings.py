@@ -52,7 +52,7 @@ def test_prompts_are_truncated_from_the_left(app: FastAPI, engine: FakeEngine) -
         ({"input": []}, "input", "must be a string"),
         ({"input": ["a", 5]}, "input", "must be a string"),
         ({"input": [257]}, "input", "no token 257"),
-        ({"input": "x" * 129}, "input", "context of 128"),
+        ({"input": "x" * 129}, "input", "context length is 128"),
         ({"input": ["a"] * 513}, "input", "513 prompts x n 1 is more than the 512"),
         ({"encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
         ({"dimensions": 0}, "dimensions", "at least 1"),

@@ -22,7 +22,7 @@ CALL = 'Let me see.\n<tool_call>{"name": "now", "arguments": {"a": 1}}</tool_cal
 def test_a_text_answer(app: FastAPI, engine: FakeEngine) -> None:
     body = post(app, PATH, {**HI, "system": "Be kind.", "stop_sequences": ["x"], "top_k": 3}).json()
     assert (body["type"], body["role"]) == ("message", "assistant")
-    assert body["content"] == [{"type": "text", "text": "Hello"}]
+    assert body["content"] == [{"type": "text", "text": "Hello", "citations": None}]
     assert body["stop_reason"] == "end_turn"
     usage = body["usage"]
     assert usage["input_tokens"] + usage["cache_read_input_tokens"] == len(engine.calls[0].prompt)
@@ -114,7 +114,7 @@ def test_its_clients_send_the_key_in_a_header_of_their_own(engine: FakeEngine) -
         ({"tool_choice": {"type": "x"}}, "tool_choice.type"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
         ({"temperature": -1}, "temperature"),
-        ({"thinking": {"type": "enabled"}}, "unknown field"),
+        ({"thinking": 5}, "thinking must be an object"),
     ],
 )
 def test_bad_requests_are_refused_in_its_words(app: FastAPI, fields: dict[str, Any], text: str) -> None:

@@ -1,9 +1,10 @@
-"""Every route of the app refuses without a key, but one table of open ones."""
+"""Every route of the app refuses without a key, but a table of open ones, and preflights that are allowed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -11,6 +12,8 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from octavo.server.app import create_app
+from octavo.server.cors import CorsRules
+from octavo.server.edge import Edge, EdgeRules
 from octavo.server.state import ServerSettings
 from support.asgi import Reply, call
 from support.fake_engine import FakeEngine
@@ -78,6 +81,27 @@ def test_with_the_key_each_is_answered() -> None:
     for path in set(routes(app)):
         for method in ("GET", "POST"):
             assert ask(app, method, path, authorization="Bearer k").status != 401
+
+
+PREFLIGHT = {"origin": "http://a.test", "access-control-request-method": "POST"}
+
+
+@pytest.mark.parametrize("origins", [(), ("http://a.test",), ("http://b.test",)])
+def test_of_an_origin_that_is_allowed_the_preflight_is_open_and_nothing_else(
+    origins: tuple[str, ...],
+) -> None:
+    edge = Edge(locked(), EdgeRules(cors=CorsRules.of(origins, (), (), False)))
+
+    async def over_http(scope: Any, receive: Any, send: Any) -> None:
+        await edge({**scope, "http_version": "1.1"}, receive, send)
+
+    def status(method: str, path: str) -> int:
+        return asyncio.run(call(over_http, method, path, b"{}", headers=PREFLIGHT)).status
+
+    paths = sorted(set(routes(locked())))
+    found = {(method, path) for path in paths for method in METHODS if status(method, path) != 401}
+    allowed = {("OPTIONS", path) for path in paths} if "http://a.test" in origins else set()
+    assert found == OPEN | allowed
 
 
 def test_open_paths_say_nothing_of_model_or_version() -> None:

@@ -108,14 +108,14 @@ def test_a_prompt_that_is_only_scored_may_fill_the_context(app: FastAPI) -> None
     assert answer.status == 200
     assert len(answer.json()["choices"][0]["logprobs"]["token_logprobs"]) == 128
     for change, words in (
-        ({"prompt": [97] * 129}, "the context of 128 must hold it"),
-        ({"max_tokens": 2}, "the context of 128 must hold it and at least one more"),
-        ({"logprobs": None}, "and at least one more"),
+        ({"prompt": [97] * 129}, "resulted in 129 tokens. Please"),
+        ({"max_tokens": 2}, "resulted in 128 tokens, and an answer takes at least one more. Please"),
+        ({"logprobs": None}, "an answer takes at least one more. Please"),
     ):
         refused = post(app, "/v1/completions", body | change)
         assert refused.status == 400
         assert refused.json()["error"]["code"] == "context_length_exceeded"
-        assert refused.json()["error"]["message"].endswith(words)
+        assert refused.json()["error"]["message"].endswith(f"{words} reduce the length of the prompt.")
 
 
 def test_best_of_asks_for_all_and_returns_the_best(app: FastAPI, engine: FakeEngine) -> None:

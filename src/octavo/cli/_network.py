@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import ssl
 
     from octavo.cli._observe import Observers
+    from octavo.server.cors import CorsRules
     from octavo.server.keys import ApiKeys
     from octavo.server.run import Network
 
@@ -68,6 +70,25 @@ class NetworkFlags:
             "given several times.",
         ),
     ] = None
+    allowed_origins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-origins",
+            help="Origin whose pages may use this server from a browser (CORS), such as "
+            "http://localhost:3000; *: any. May be given several times, or as a JSON list.",
+        ),
+    ] = None
+    allowed_methods: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-methods", help="Methods that these pages may use.  [default: all]"),
+    ] = None
+    allowed_headers: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-headers", help="Headers that these pages may send.  [default: all]"),
+    ] = None
+    allow_credentials: Annotated[
+        bool, typer.Option("--allow-credentials", help="These pages may send cookies.")
+    ] = False
     max_connections: Annotated[
         int | None,
         typer.Option(
@@ -122,6 +143,7 @@ class NetworkFlags:
             raise InvalidRequestError("--ssl-keyfile and --ssl-ca-certs need --ssl-certfile")
         if self.root_path and (self.root_path[0] != "/" or self.root_path[-1] == "/"):
             raise InvalidRequestError("--root-path begins with a slash, and does not end with one: /llm")
+        self.cors()
         self.tls()  # what is wrong with its files is said before a model is loaded
         scheme = "http" if self.ssl_certfile is None else "https"
         if self.uds is not None:
@@ -141,6 +163,19 @@ class NetworkFlags:
         from octavo.server.listen import tls_context
 
         return tls_context(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs)
+
+    def cors(self) -> CorsRules:
+        """Pages of other origins that may come in.
+
+        Raises:
+            InvalidRequestError: an origin that is none, or credentials for any.
+        """
+        from octavo.server.cors import CorsRules
+
+        origins = listed(self.allowed_origins, "--allowed-origins")
+        methods = [name.upper() for name in listed(self.allowed_methods, "--allowed-methods")]
+        headers = listed(self.allowed_headers, "--allowed-headers")
+        return CorsRules.of(origins, methods, headers, self.allow_credentials)
 
     def keys(self) -> ApiKeys | None:
         """The keys that open the door; None: anybody may come in.
@@ -183,7 +218,7 @@ class NetworkFlags:
                 self.timeout_keep_alive,
                 self.write_timeout,
             ),
-            EdgeRules(names if is_loopback(listener) else None, self.root_path),
+            EdgeRules(names if is_loopback(listener) else None, self.root_path, self.cors()),
             self.tls(),
             self.drain_delay,
             Notifier.from_environment(),
@@ -198,3 +233,21 @@ class NetworkFlags:
         if keys is not None or listener.family == socket.AF_UNIX or is_loopback(listener):
             return None
         return f"whoever reaches {self.host} may use this server: set OCTAVO_API_KEY or --api-key-file"
+
+
+def listed(values: list[str] | None, flag: str) -> list[str]:
+    """The values of a flag that is repeated, or that is given once with a JSON list, as vLLM's is.
+
+    Raises:
+        InvalidRequestError: what begins as a list is none of texts.
+    """
+    found: list[str] = []
+    for value in values or ():
+        try:
+            each = json.loads(value) if value.lstrip().startswith("[") else [value]
+        except ValueError:
+            each = None
+        if not isinstance(each, list) or not all(isinstance(item, str) and item for item in each):
+            raise InvalidRequestError(f"{flag} takes a name, or a JSON list of names; not {value[:100]!r}")
+        found += each
+    return found

@@ -79,6 +79,14 @@ class Serving:
     ] = 0.0
     tool_call_parser: ToolCallParser = None
     reasoning_parser: ReasoningParser = None
+    strict_fields: Annotated[
+        bool,
+        typer.Option(
+            "--strict-fields/--no-strict-fields",
+            help="Refuse fields of requests that nobody knows (400), or name them in the header "
+            "X-Octavo-Ignored and go on.",
+        ),
+    ] = True
     max_body_bytes: Annotated[
         int, typer.Option("--max-body-bytes", help="Largest body of a request, in bytes.", min=1)
     ] = 4 << 20
@@ -143,6 +151,7 @@ def _settings(serving: Serving) -> dict[str, Any]:
         "max_concurrent_requests": serving.max_concurrent_requests,
         "max_waiting_tokens": serving.max_waiting_tokens,
         "queue_timeout_s": serving.queue_timeout,
+        "strict_fields": serving.strict_fields,
         **parsers(serving.tool_call_parser, serving.reasoning_parser),
     }
 

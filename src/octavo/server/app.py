@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 import octavo
 from octavo.errors import OctavoError
-from octavo.server import apis
+from octavo.server import apis, field_tables
 from octavo.server.edge_metrics import EdgeCollector
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import ApiError
@@ -53,6 +53,7 @@ def create_app(
     endpoints = apis.find()
     paths = apis.table(endpoints)
     app.state.octavo, app.state.paths, app.state.edge = state, paths, edge
+    app.state.field_lists = field_tables.LISTS
     for each in endpoints:
         app.include_router(each.router)
     for kind in (OctavoError, HTTPException, RequestValidationError):

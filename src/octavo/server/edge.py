@@ -2,7 +2,7 @@
 
 A page in somebody's browser can reach a server on the same machine, and send requests in the user's place. So
 a server that listens there alone takes no foreign Host (a name of the page's that was made to point here) and
-no foreign Origin. Programs send neither.
+no foreign Origin. Programs send neither. Pages of origins that --allowed-origins names may come in (cors.py).
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from octavo.server.apis import Paths
+from octavo.server.cors import CorsRules, answer_preflight, granting
 from octavo.server.errors import ApiError
 from octavo.server.limits import plain, reason_of
 from octavo.server.state import ServerState
@@ -36,10 +37,12 @@ class EdgeRules:
     Attributes:
         hosts: names that a request's Host may have beside addresses and localhost; None, or "*" in it: any.
         root_path: what stands before every path where a proxy leaves it in; it is taken away.
+        cors: pages of other origins that may come in.
     """
 
     hosts: frozenset[str] | None = None
     root_path: str = ""
+    cors: CorsRules = field(default_factory=CorsRules)
 
 
 class Edge:
@@ -58,17 +61,28 @@ class Edge:
         send = closing(send, self._state)
         if any(name == b"x-request-id" for name, _ in scope["headers"]):
             send = naming(send, scope["headers"])
+        origin = self._rules.cors.origin(scope)
+        if origin is not None:
+            send = granting(send, self._rules.cors.granted(origin))
         try:
-            self._check(scope)
+            self._check(scope, origin is not None)
         except ApiError as error:
             self._state.metrics.count_http("other", "other", error.status)
             self._state.rejections[reason_of(error)] += 1
             await self._paths[plain(scope)["path"]].dialect.response(error)(scope, receive, send)
             return
+        # A browser asks without the key whether it may send one; only an allowed origin is told.
+        if origin is not None and (asked := self._rules.cors.preflight(scope)) is not None:
+            self._state.metrics.count_http("OPTIONS", "other", 204)
+            await answer_preflight(send, asked)
+            return
         await self._app(scope, receive, send)
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope, allowed: bool) -> None:
         """
+        Args:
+            allowed: it comes from an origin that may use this server.
+
         Raises:
             ApiError: 400, two lengths; 403, a foreign Host or Origin; 415, a body that any page can send.
         """
@@ -77,7 +91,8 @@ class Edge:
         asks = scope["method"] in ("GET", "HEAD")
         if self._hosts is not None and not (asks and not self._paths[plain(scope)["path"]].rules.keyed):
             check_host(told, self._hosts)
-            check_origin(told)
+            if not allowed:
+                check_origin(told)
         kind = told.get(b"content-type", b"").partition(b";")[0].strip().lower()
         # A page can also post a body of no type, unasked; programs that do send no Origin.
         if not asks and (kind in SIMPLE_TYPES or (not kind and b"origin" in told)):

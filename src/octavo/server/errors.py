@@ -53,6 +53,17 @@ class ApiError(OctavoError):
         self.headers = dict(headers or {})
 
 
+class ContextLengthError(ApiError):
+    """400: a prompt fills the context. By these words, OpenAI's, clients know to shorten the conversation."""
+
+    def __init__(self, tokens: int, most: int, field: str) -> None:
+        self.tokens, self.most = tokens, most
+        more = "" if tokens > most else ", and an answer takes at least one more"
+        message = f"This model's maximum context length is {most} tokens. However, your {field} resulted in"
+        message = f"{message} {tokens} tokens{more}. Please reduce the length of the {field}."
+        super().__init__(400, message, param=field, code="context_length_exceeded")
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """How an API says what went wrong, and how its streams end.
@@ -61,6 +72,7 @@ class Dialect:
         body: an error as the JSON of a response.
         event: the same as the last event of a stream that has begun.
         end: the last event of a stream where all went well.
+        id_header: where its clients look for a request's id.
         names: fields in the API's requests by the engine's names for them, where they differ.
     """
 
@@ -68,6 +80,7 @@ class Dialect:
     event: Callable[[ApiError], bytes]
     end: bytes = b""
     names: Mapping[str, str] = field(default_factory=dict)
+    id_header: str = "x-request-id"
 
     def response(self, error: BaseException, names: Mapping[str, str] | None = None) -> Response:
         """The HTTP response to an exception.
@@ -76,7 +89,8 @@ class Dialect:
             names: those of this one request, where they are others than the API's.
         """
         found = to_api_error(error, self.names if names is None else names)
-        return Response(self.body(found), found.status, found.headers, media_type="application/json")
+        headers = {self.id_header: f"req_{secrets.token_hex(16)}", **found.headers}
+        return Response(self.body(found), found.status, headers, media_type="application/json")
 
     def last_event(self, error: BaseException, names: Mapping[str, str] | None = None) -> bytes:
         """What a stream that has begun ends with when this is raised."""

@@ -15,6 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.apis import Paths
 from octavo.server.errors import ApiError
+from octavo.server.field_lists import told
+from octavo.server.openai.fields import IGNORED
 from octavo.server.state import OWNER, RETRY, Caller, ServerState
 
 DRAIN_BYTES = 64 << 20
@@ -179,4 +181,6 @@ class _Exchange:
             known = self.scope["method"] in METHODS and message["status"] != 401
             method = self.scope["method"] if known else "other"
             self.state.metrics.count_http(method, route, message["status"])
+            if IGNORED in self.scope:
+                message["headers"] = [*message.get("headers", ()), told(self.scope)]
         await self.send(message)

@@ -34,6 +34,7 @@ class ServerSettings:
         queue_timeout_s: a request that has not begun after so many seconds is refused (429); 0: none is.
         body_timeout_s: a body that takes longer to arrive is given up (408).
         max_prompts: prompts that one request may batch.
+        strict_fields: fields that nobody knows are refused (400), not ignored.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -47,6 +48,7 @@ class ServerSettings:
     body_timeout_s: float = 60.0
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
+    strict_fields: bool = True
 
 
 class Caller(Protocol):

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.server.anthropic.protocol import MessagesRequest, as_chat
+from octavo.errors import InvalidRequestError
+from octavo.server.anthropic.protocol import CountTokensRequest, MessagesRequest, as_chat, folded
 from octavo.server.apis import Rules
-from octavo.server.errors import MAX_MESSAGE, ApiError, Dialect
+from octavo.server.errors import MAX_MESSAGE, ApiError, ContextLengthError, Dialect
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, new_id
 from octavo.server.openai.body import body_schema, off_loop, read
-from octavo.server.openai.chat import prepare
+from octavo.server.openai.chat import ChatRequest, prepare, render
 from octavo.server.openai.items import Item, Items, Totals, parts
 from octavo.server.openai.reading import Readers
 from octavo.server.sse import Answer, EventStream
+from octavo.server.state import state_of
 
+T = TypeVar("T")
 router = APIRouter()
 rules = {"/v1/messages": Rules(batched=True)}
 
@@ -32,26 +35,55 @@ NAMES = {"prompt": "messages", "stop": "stop_sequences", "structured_outputs": "
 
 def _body(error: ApiError) -> bytes:
     kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return json.dumps(
-        {"type": "error", "error": {"type": kind, "message": str(error)[:MAX_MESSAGE]}}
-    ).encode()
+    message = str(error)[:MAX_MESSAGE]
+    if isinstance(error, ContextLengthError):  # by these words its clients know to shorten the conversation
+        message = f"prompt is too long: {error.tokens} tokens > {error.most} maximum"
+    return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
 
 
-dialect = Dialect(_body, lambda error: b"event: error\ndata: " + _body(error) + b"\n\n", names=NAMES)
+dialect = Dialect(
+    _body, lambda error: b"event: error\ndata: " + _body(error) + b"\n\n", names=NAMES, id_header="request-id"
+)
 
 
 @router.post("/v1/messages", openapi_extra=body_schema(MessagesRequest))
 async def create_message(request: Request) -> Response:
     """Answer a conversation in content blocks: text, thinking, tool_use."""
     body, size = await read(request, MessagesRequest)
-    name = new_id("msg")
+    name = new_id("msg", "_")
     chat = await off_loop(size, as_chat, body)
-    generation, readers = await prepare(request, chat, size, name)
+    generation, readers = await with_late_system(chat, lambda said: prepare(request, said, size, name))
     made = _Message(generation, readers)
     headers = {"request-id": name}
     if body.stream:
         return EventStream(made.events(), headers, dialect)
     return Answer(made.whole, headers, dialect)
+
+
+@router.post("/v1/messages/count_tokens", openapi_extra=body_schema(CountTokensRequest))
+async def count_tokens(request: Request) -> dict[str, int]:
+    """How many tokens a conversation would be, tools and all."""
+    body, size = await read(request, CountTokensRequest)
+    chat = await off_loop(size, as_chat, body)
+    state = state_of(request)
+    engine = state.served(body.model)
+    given = Readers.of(engine, state.settings, chat).use.given
+    tokens = await with_late_system(chat, lambda said: render(engine, said, size, given))
+    return {"input_tokens": len(tokens)}
+
+
+async def with_late_system(chat: ChatRequest, render: Callable[[ChatRequest], Awaitable[T]]) -> T:
+    """What render makes of a conversation; where the template refuses a late system message, of one without.
+
+    Raises:
+        InvalidRequestError: the template refuses it either way.
+    """
+    try:
+        return await render(chat)
+    except InvalidRequestError:
+        if not any(message["role"] == "system" for message in chat.messages[1:]):
+            raise
+    return await render(chat.model_copy(update={"messages": folded(chat.messages)}))
 
 
 class _Message:
@@ -114,6 +146,9 @@ class _Message:
             "input_tokens": totals.prompt - totals.cached,
             "cache_read_input_tokens": totals.cached,
             "cache_creation_input_tokens": 0,
+            "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+            "server_tool_use": None,
+            "service_tier": "standard",
             "output_tokens": totals.generated,
         }
 
@@ -125,11 +160,12 @@ def _event(kind: str, **fields: Any) -> bytes:
 def _block(item: Item, whole: bool) -> dict[str, Any]:
     if item.call is not None:
         given = json.loads(item.call.arguments) if whole and not item.call.cut else {}
-        return {"type": "tool_use", "id": item.call_id, "name": item.call.name, "input": given}
+        name = "toolu_" + item.call_id.removeprefix("call_")
+        return {"type": "tool_use", "id": name, "name": item.call.name, "input": given}
     text = item.text if whole else ""
     if item.kind == "reasoning":
         return {"type": "thinking", "thinking": text, "signature": ""}
-    return {"type": "text", "text": text}
+    return {"type": "text", "text": text, "citations": None}
 
 
 def _delta(item: Item, piece: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from octavo.errors import InvalidRequestError
 from octavo.params import CompletionOutput, RequestMetrics, RequestOutput, SamplingParams
 from octavo.server.engine import ServedEngine
-from octavo.server.errors import OPENAI, ApiError
+from octavo.server.errors import OPENAI, ContextLengthError
 from octavo.server.generation import Generation
 from octavo.server.openai.body import ModelRequest, alone
 from octavo.server.openai.logprobs import check_reported, reported
@@ -34,9 +34,9 @@ dumps = json.JSONEncoder(separators=(",", ":")).encode
 """Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
 
 
-def new_id(prefix: str) -> str:
+def new_id(prefix: str, joint: str = "-") -> str:
     """A request id, such as chatcmpl-1f0c..., unique in practice."""
-    return f"{prefix}-{secrets.token_hex(16)}"
+    return f"{prefix}{joint}{secrets.token_hex(16)}"
 
 
 def now() -> int:
@@ -94,16 +94,9 @@ def check_prompt(
     """Raise if the model cannot take this prompt. alone: no answer needs a place behind it."""
     if not prompt:
         raise InvalidRequestError(f"{field} is empty: at least one token is needed", field)
-    if engine.max_encoder_len:
-        limit = engine.max_encoder_len
-        why = f"the encoder reads at most {limit}"
-    else:
-        limit = engine.max_model_len - (not alone)
-        more = "" if alone else " and at least one more"
-        why = f"the context of {engine.max_model_len} must hold it{more}"
-    if len(prompt) > limit:
-        message = f"the prompt has {len(prompt)} tokens; {why}"
-        raise ApiError(400, message, param=field, code="context_length_exceeded")
+    most = engine.max_encoder_len or engine.max_model_len
+    if len(prompt) > most - (not engine.max_encoder_len and not alone):
+        raise ContextLengthError(len(prompt), most, field)
     if max(prompt) >= vocab_size:
         raise InvalidRequestError(f"there is no token {max(prompt)}; the model has {vocab_size}", field)
 
@@ -136,8 +129,8 @@ class Writer(Protocol):
         """The members of the whole answer after id, object, created and model."""
         ...
 
-    def chunk(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
-        """The JSON members of a chunk's choice after its index; None: nothing is worth a chunk.
+    def chunk(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> Sequence[str]:
+        """The JSON members of a chunk's choice after its index, of each chunk; none: nothing is worth one.
 
         Args:
             prompt: its index among the request's.
@@ -216,16 +209,16 @@ async def chunks(
                 if index in state.ended:  # stopped by a stop string, while the engine goes on
                     continue
                 state.generated += len(new.token_ids)
-                fields = writer.chunk(prompt_index, output, new, index not in state.begun)
-                if fields is None:  # nothing to show yet: reasoning or a call that is incomplete
-                    continue
-                state.begun.add(index)
+                # None where there is nothing to show yet: reasoning or a call that is incomplete.
+                found = writer.chunk(prompt_index, output, new, index not in state.begun)
+                if found:
+                    state.begun.add(index)
                 if new.finish_reason is not None:
                     state.ended.add(index)
                 if continuous:
                     tail = f',"usage":{dumps(_usage(prompts))}'
                 number = prompt_index * generation.params.n + index
-                events.append(f'{state.head}{{"index":{number},{fields}}}]{tail}}}\n\n')
+                events += [f'{state.head}{{"index":{number},{one}}}]{tail}}}\n\n' for one in found]
             if events:
                 yield "".join(events).encode()
     if include_usage:

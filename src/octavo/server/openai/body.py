@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Annotated, Any, Protocol, TypeVar
 
 import pydantic_core
@@ -14,7 +15,7 @@ from starlette.requests import Request
 
 from octavo.errors import InvalidRequestError
 from octavo.server.errors import ApiError
-from octavo.server.openai.fields import check_unknown, json_type, misfit
+from octavo.server.openai.fields import SCOPE, check_unknown, json_type, misfit
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -32,7 +33,8 @@ async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
 async def alone(size: int, function: Callable[..., T], *args: Any) -> T:
     """off_loop() for what takes many times its size in memory meanwhile: one at a time."""
     if size > LONG_TEXT:
-        return await asyncio.get_running_loop().run_in_executor(_ALONE, _uncollected, function, *args)
+        run = copy_context().run  # what the function notes is this request's
+        return await asyncio.get_running_loop().run_in_executor(_ALONE, run, _uncollected, function, *args)
     return function(*args)
 
 
@@ -54,6 +56,7 @@ async def read(request: Request, model: type[Model]) -> tuple[Model, int]:
         ApiError: it does not fit the model; the error names the field as the caller wrote it.
     """
     data = await request.body()
+    SCOPE.set(request.scope)
     try:
         return await alone(len(data), parse, model, data), len(data)
     except InvalidRequestError as error:
@@ -106,13 +109,15 @@ def parse(model: type[Model], body: bytes) -> Model:
     if not isinstance(value, dict):
         raise ApiError(400, f"the body must be a JSON object, not {json_type(value)}")
     fields: dict[str, Any] = {}
+    more: dict[str, Any] = {}  # what fields of other names stand for
     for name, member in value.items():
         if member is None:  # null and absent are the same
             continue
         if name in model.model_fields:
             fields[name] = member
         else:
-            check_unknown(name, value, model.model_fields)
+            more |= check_unknown(name, value, model)
+    fields |= more
     if isinstance(options := fields.get("stream_options"), dict):
         given = [(k, v) for k, v in options.items() if v is not None]
         fields["stream_options"] = dict(given[:16])  # it takes two: of more the first unknown one is named

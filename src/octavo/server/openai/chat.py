@@ -182,24 +182,27 @@ class _Writer:
             choice["token_ids"] = completion.token_ids
         return choice
 
-    def chunk(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
+    def chunk(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> Sequence[str]:
         body = self._body
         reader = self._open.get(new.index)
         if reader is None:
             reader = self._open[new.index] = self._readers.new()
-        before = reader.num_calls
+        known = reader.num_calls
         part = reader.feed(new.text, last=new.finish_reason is not None)
         wanted = body.logprobs or body.return_token_ids or body.continuous_usage
         if part.empty and not (first or new.finish_reason or (wanted and new.token_ids)):
-            return None
+            return ()
         delta: dict[str, Any] = {"role": "assistant"} if first else {}
         if not part.reasoning and not part.calls:
-            delta["content"] = ""
-        delta |= part.members(before)
+            delta["content"] = None if self._readers.use.forced else ""
+        delta |= part.members(known)
         logprobs = dumps(self._logprobs(new)) if body.logprobs else "null"
         more = more_members(output.prompt_token_ids, new, first, body.return_token_ids)
         reason = self._readers.finish_reason(new.finish_reason, reader)
-        return f'"delta":{dumps(delta)},"logprobs":{logprobs},"finish_reason":{dumps(reason)}{more}'
+        before = f'"delta":{dumps(delta)},"logprobs":{logprobs},"finish_reason":'
+        if part.calls and reason is not None:  # clients read a call before they hear that the answer ended
+            return (f"{before}null", f'"delta":{{}},"logprobs":null,"finish_reason":{dumps(reason)}{more}')
+        return (f"{before}{dumps(reason)}{more}",)
 
     def _logprobs(self, completion: CompletionOutput) -> dict[str, Any] | None:
         if completion.logprobs is None:

@@ -179,15 +179,16 @@ class _Writer:
             choice["prompt_logprobs"] = prompt_logprobs(output)
         return choice
 
-    def chunk(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> str | None:
+    def chunk(self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool) -> Sequence[str]:
         body = self._body
         wanted = body.logprobs is not None or body.return_token_ids or body.continuous_usage
         text = self._texts[prompt] + new.text if first else new.text
         if not (text or new.finish_reason or (wanted and new.token_ids)):
-            return None
+            return ()
         logprobs = dumps(self._logprobs(prompt, output, new, first)) if new.logprobs is not None else "null"
         more = more_members(_read(output), new, first, body.return_token_ids)
-        return f'"text":{dumps(text)},"logprobs":{logprobs},"finish_reason":{dumps(new.finish_reason)}{more}'
+        reason = dumps(new.finish_reason)
+        return (f'"text":{dumps(text)},"logprobs":{logprobs},"finish_reason":{reason}{more}',)
 
     def _logprobs(
         self, prompt: int, output: RequestOutput, new: CompletionOutput, first: bool

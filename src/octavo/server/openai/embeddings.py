@@ -6,7 +6,7 @@ import base64
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from octavo.server.generation import Generation
 from octavo.server.many_prompts import ManyPrompts
 from octavo.server.openai.answers import check_count, dumps, make_generation, new_id
 from octavo.server.openai.body import Int, Strict, body_schema, off_loop, read
+from octavo.server.openai.fields import noted
 from octavo.server.openai.prompts import Prompts, encode_prompts
 from octavo.server.sse import Answer
 from octavo.server.state import state_of
@@ -41,7 +42,7 @@ class EmbeddingRequest(Strict):
     truncate_prompt_tokens: Int | None = None
     priority: Int = 0
     cache_salt: str | None = None
-    user: str | None = None
+    user: Annotated[str | None, noted("user")] = None
 
 
 @router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingRequest))

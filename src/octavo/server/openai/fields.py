@@ -1,101 +1,93 @@
 """What does not fit into a request, in one line that names it as its caller wrote it.
 
-Fields of OpenAI's and vLLM's requests that Octavo does not obey are refused by name, never ignored. They are
-let through where their value asks for nothing: null always, and the neutral values below.
+A field that the request's model has not is looked up in the API's lists (field_tables.py). What is accepted
+without effect is noted in the request's scope, and told in a header of its answer.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.errors import InvalidRequestError
 from octavo.server.errors import short
 
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    "background": (False,),
-    "conversation": (),
-    "include": ([],),
-    "max_tool_calls": (),
-    "reasoning": ({},),
-    "safety_identifier": (),
-    "truncation": ("disabled",),
-    "add_special_tokens": (False,),
-    "audio": (),
-    "best_of": (),
-    "chat_template": (),
-    "parallel_tool_calls": (True,),
-    "tool_choice": ("none",),
-    "tools": ([],),
-    "documents": ([],),
-    "echo": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "guided_decoding_backend": (),
-    "guided_whitespace_pattern": (),
-    "kv_transfer_params": (),
-    "logits_processors": ([],),
-    "metadata": ({},),
-    "mm_processor_kwargs": ({},),
-    "modalities": (["text"],),
-    "prediction": (),
-    "prompt_cache_key": (),
-    "prompt_embeds": (),
-    "reasoning_effort": (),
-    "return_tokens_as_token_ids": (False,),
-    "service_tier": ("auto", "default"),
-    "spaces_between_special_tokens": (True, False),
-    "store": (False,),
-    "suffix": ("",),
-    "verbosity": ("medium",),
-    "watermark": (False,),
-    "web_search_options": (),
-}
+SCOPE: ContextVar[Any] = ContextVar("scope", default=None)
+"""The ASGI scope of the request that is read now; None: none is, so nobody is told what was ignored."""
+IGNORED = "octavo.ignored"
+"""Where a scope has the names of fields that were accepted without effect, in order (a dict of None)."""
 
 
-def check_unknown(name: str, body: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raise unless a field that the endpoint does not obey asks for nothing.
+def note(name: str) -> None:
+    """A field of this request is accepted, and without effect."""
+    if (scope := SCOPE.get()) is not None:
+        scope.setdefault(IGNORED, {})[name] = None
+
+
+def noted(name: str) -> AfterValidator:
+    """Of a model's field that is without effect: note it where it is given."""
+
+    def check(value: Any) -> Any:
+        if value is not None:
+            note(name)
+        return value
+
+    return AfterValidator(check)
+
+
+def check_unknown(name: str, body: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """What a field stands for that the request's model has not: fields that it has, or none.
 
     Args:
         body: the request's JSON object.
-        known: the fields that the endpoint obeys.
 
     Raises:
         UnsupportedError: a field that Octavo knows of but does not obey.
         InvalidRequestError: a field that nobody knows, with the likeliest one that was meant.
     """
-    value = body[name]
-    if name == "best_of" and type(value) is int and value == (body.get("n") or 1):
-        return
-    if name not in NEUTRAL:
-        raise InvalidRequestError(_unknown(name, known), name[:64])
-    if not any(value == neutral and type(value) is type(neutral) for neutral in NEUTRAL[name]):
-        raise UnsupportedError(_unsupported(name), name)
+    scope = SCOPE.get()
+    lists = None if scope is None else scope["app"].state.field_lists.get(model.__name__)
+    taken: dict[str, Any] | None = None if lists is None else lists.take(name, body)
+    if taken is None:
+        unknown(_unknown(name, model.model_fields), name, name[:64])
+    return taken or {}
 
 
-def only_known(given: Mapping[str, Any], known: Iterable[str], where: str, param: str) -> None:
+def unknown(message: str, name: str, param: str) -> None:
+    """A field that nobody reads: refused, or with --no-strict-fields noted.
+
+    Raises:
+        InvalidRequestError: it is refused.
+    """
+    scope = SCOPE.get()
+    if scope is None or scope["app"].state.octavo.settings.strict_fields:
+        raise InvalidRequestError(message, param)
+    note(name)
+
+
+def only_known(
+    given: Mapping[str, Any], known: Iterable[str], where: str, param: str, ignored: Iterable[str] = ()
+) -> None:
     """Raise if an object inside a request has a member that nobody reads; null is none.
 
     Args:
         where: the object, as the caller would write it.
         param: the request's field it belongs to.
+        ignored: members that are accepted without effect.
     """
-    names = frozenset(known)
+    names, advice = frozenset(known), frozenset(ignored)
     for key in given:
-        if given[key] is not None and key not in names:
-            raise InvalidRequestError(f"unknown field {where}.{str(key)[:60]}", param)
-
-
-def _unsupported(name: str) -> str:
-    if name == "best_of":
-        return "best_of is not supported yet in chats, unless it is the same integer as n"
-    if name == "chat_template":
-        return "chat_template is not taken from requests: set --chat-template when the server starts"
-    return f"{name} is not supported yet"
+        if given[key] is None or key in names:
+            continue
+        if key in advice:
+            note(f"{param}.{key}")
+        else:
+            unknown(f"unknown field {where}.{str(key)[:60]}", f"{param}.{key}", param)
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

@@ -16,10 +16,16 @@ from octavo.server.errors import ApiError, Dialect, openai_body
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, new_id, now
 from octavo.server.openai.body import body_schema, off_loop, read
-from octavo.server.openai.chat import ChatRequest, prepare
+from octavo.server.openai.chat import ChatRequest, prepare, render
 from octavo.server.openai.items import Item, Items, Totals, parts
 from octavo.server.openai.reading import Readers
-from octavo.server.openai.responses_input import ResponsesRequest, as_chat, as_message, input_messages
+from octavo.server.openai.responses_input import (
+    ResponsesRequest,
+    as_chat,
+    as_message,
+    input_messages,
+    namespaces,
+)
 from octavo.server.sse import Answer, EventStream
 from octavo.server.state import ServerState, key_owner, state_of
 from octavo.server.store import ResponseStore, Stored
@@ -50,7 +56,7 @@ async def create_response(request: Request) -> Response:
         earlier = _stored(state, owner, body.previous_response_id, "previous_response_id").messages
     size += len(earlier)  # what was stored before is rendered again with what is new
     messages, chat = await off_loop(size, _chat, body, earlier)
-    name = new_id("resp")
+    name = new_id("resp", "_")
     generation, readers = await prepare(request, chat, size, name)
     made = _Response(state, owner, body, messages, generation, readers)
     headers = {"x-request-id": name}
@@ -65,6 +71,22 @@ async def get_response(name: str, request: Request) -> Response:
     state = state_of(request)
     body = _stored(state, key_owner(request.scope), name).body
     return Response(body, media_type="application/json")
+
+
+@router.post("/v1/responses/input_tokens", openapi_extra=body_schema(ResponsesRequest))
+async def count_tokens(request: Request) -> dict[str, Any]:
+    """How many tokens a request's conversation would be, tools and all."""
+    body, size = await read(request, ResponsesRequest)
+    state = state_of(request)
+    earlier = b"[]"
+    if body.previous_response_id is not None:
+        owner = key_owner(request.scope)
+        earlier = _stored(state, owner, body.previous_response_id, "previous_response_id").messages
+    size += len(earlier)
+    _, chat = await off_loop(size, _chat, body, earlier)
+    engine = state.served(body.model)
+    given = Readers.of(engine, state.settings, chat).use.given
+    return {"object": "response.input_tokens", "input_tokens": len(await render(engine, chat, size, given))}
 
 
 @router.delete("/v1/responses/{name}")
@@ -111,6 +133,7 @@ class _Response:
         self._state, self._owner, self._body, self._messages = state, owner, body, messages
         self._generation, self._readers = generation, readers
         self._created = now()
+        self._spaces = namespaces(body.tools)
         self._items, self._totals = Items(), Totals()
         self._ids: dict[int, str] = {}
         self._sequence = 0
@@ -162,7 +185,7 @@ class _Response:
 
     def _id(self, index: int, item: Item) -> str:
         prefix = {"text": "msg", "call": "fc", "reasoning": "rs"}[item.kind]
-        return self._ids.setdefault(index, new_id(prefix))
+        return self._ids.setdefault(index, new_id(prefix, "_"))
 
     def _opened(self, item: Item) -> list[bytes]:
         place = self._place(item)
@@ -208,6 +231,8 @@ class _Response:
             assert item.call is not None
             arguments = "" if status == "in_progress" else item.call.arguments
             call = {"call_id": item.call_id, "name": item.call.name, "arguments": arguments}
+            if (space := self._spaces.get(item.call.name)) is not None:
+                call["namespace"] = space
             return {"type": "function_call", **head, **call}
         content = [] if status == "in_progress" else [_content(item.kind, item.text)]
         if item.kind == "reasoning":
@@ -248,6 +273,7 @@ class _Response:
             "id": self._generation.request_id,
             "object": "response",
             "created_at": self._created,
+            "completed_at": now() if status == "completed" else None,
             "status": status,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
@@ -262,14 +288,31 @@ class _Response:
             "previous_response_id": body.previous_response_id,
             "store": body.store,
             "temperature": params.temperature,
+            "presence_penalty": params.presence_penalty,
+            "frequency_penalty": params.frequency_penalty,
+            "top_logprobs": 0,
+            "background": False,
             "text": body.text or {"format": {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
-            "tools": body.tools,
+            "tools": [_described(tool) for tool in body.tools],
             "top_p": params.top_p,
-            "truncation": "disabled",
+            "truncation": body.truncation or "disabled",
             "usage": None if status == "in_progress" else usage,
             "user": body.user,
+            "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
+            "service_tier": "default",
+            **{name: getattr(body, name) for name in _WRITTEN_BACK},
         }
+
+
+_WRITTEN_BACK = ("max_tool_calls", "prompt_cache_key", "safety_identifier")
+
+
+def _described(tool: dict[str, Any]) -> dict[str, Any]:
+    """A function with every member that clients' types ask for."""
+    if tool["type"] != "function":
+        return tool
+    return {"description": None, "parameters": None, "strict": None, **tool}
 
 
 def _as_json(*values: Any) -> list[bytes]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.server.field_lists import MAX_TEXT
+from octavo.server.field_tables import effort
 from octavo.server.openai.body import Int, Strict
 from octavo.server.openai.chat import ChatRequest
-from octavo.server.openai.fields import only_known
+from octavo.server.openai.fields import note, noted, only_known
 from octavo.server.openai.items import Item
 from octavo.server.openai.sampling import shaping
 from octavo.server.openai.shapes import MANY, MAX_SCHEMA, Tools, limited, values
@@ -31,6 +33,15 @@ def _pairs(given: Any) -> Any:
     return given
 
 
+def _included(names: list[str]) -> list[str]:
+    if any("logprobs" in name for name in names):
+        raise ValueError("cannot bring log-probabilities: chats and completions have them")
+    return names
+
+
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+MAX_ADVICE = 64
+"""JSON values in `reasoning`."""
 Metadata = Annotated[dict[str, Any], BeforeValidator(_pairs), limited(MAX_PAIRS, "pairs")]
 Items = Annotated[
     Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}]}), limited(MANY, "items")
@@ -53,11 +64,22 @@ class ResponsesRequest(Strict):
     tools: Tools = Field(default=[])
     tool_choice: Any = None
     parallel_tool_calls: bool = True
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     text: Annotated[dict[str, Any] | None, values(MAX_SCHEMA)] = None
-    metadata: Metadata = Field(default={})
+    metadata: Annotated[Metadata, noted("metadata")] = Field(default={})
     cache_salt: str | None = None
     priority: Int = 0
-    user: str | None = None
+    include: Annotated[list[str], limited(16), AfterValidator(_included), noted("include")] = Field(
+        default=[]
+    )
+    max_tool_calls: Annotated[Int | None, noted("max_tool_calls")] = None
+    prompt_cache_key: Annotated[Text | None, noted("prompt_cache_key")] = None
+    reasoning: Annotated[dict[str, Any] | None, values(MAX_ADVICE)] = None
+    safety_identifier: Annotated[Text | None, noted("safety_identifier")] = None
+    service_tier: Annotated[Text | None, noted("service_tier")] = None
+    truncation: Annotated[Literal["auto", "disabled"] | None, noted("truncation")] = None
+    user: Annotated[Text | None, noted("user")] = None
 
 
 def input_messages(given: Any) -> list[Message]:
@@ -80,14 +102,14 @@ def input_messages(given: Any) -> list[Message]:
 
 ITEM_KEYS = {
     "message": {"type", "role", "content", "id", "status"},
-    "function_call": {"type", "name", "arguments", "call_id", "id", "status"},
+    "function_call": {"type", "name", "namespace", "arguments", "call_id", "id", "status"},
     "function_call_output": {"type", "output", "call_id", "id", "status"},
 }
 
 
 def _add(messages: list[Message], item: dict[str, Any], where: str) -> None:
     kind = str(item.get("type", "message"))
-    only_known(item, ITEM_KEYS.get(kind, item), where, "input")
+    only_known(item, ITEM_KEYS.get(kind, item), where, "input", ("phase",))
     match kind:
         case "message":
             messages.append({"role": item.get("role"), "content": item.get("content")})
@@ -133,29 +155,81 @@ def as_chat(body: ResponsesRequest, messages: Sequence[Message]) -> ChatRequest:
         max_tokens=body.max_output_tokens,
         stream=body.stream,
         seed=body.seed,
-        tools=[_tool(tool, i) for i, tool in enumerate(body.tools)],
+        tools=flat_tools(body.tools),
         tool_choice=_choice(body.tool_choice),
+        chat_template_kwargs=_thinks(body.reasoning),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_format(body.text),
         cache_salt=body.cache_salt,
         priority=body.priority,
-        user=body.user,
         **shaping(body),
     )
 
 
-def _tool(tool: Any, i: int) -> Any:
+def _tool(tool: Any, where: str) -> Any:
     if not isinstance(tool, dict) or tool.get("type") != "function":
         kind = tool.get("type") if isinstance(tool, dict) else tool
         raise UnsupportedError(
-            f"tools[{i}] of type {str(kind)[:40]!r} is not supported: only functions", "tools"
+            f"{where} of type {str(kind)[:40]!r} is not supported: only functions", "tools"
         )
     names = ("name", "description", "parameters", "strict")
-    only_known(tool, ("type", *names), f"tools[{i}]", "tools")
+    only_known(tool, ("type", *names), where, "tools", ("cache_control", "defer_loading", "output_schema"))
     return {"type": "function", "function": {n: tool[n] for n in names if tool.get(n) is not None}}
 
 
+HOSTED = frozenset(
+    {"web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "local_shell",
+     "shell", "tool_search", "mcp"}
+)  # fmt: skip
+"""Tools that the provider runs, or that only its models know: left out, and a header says so."""
+
+
+def flat_tools(tools: Sequence[Any]) -> list[Any]:
+    """Chat's tools: functions, those within namespaces too; hosted ones are left out.
+
+    Raises:
+        UnsupportedError: a tool of another type. InvalidRequestError: a malformed one.
+    """
+    found: list[Any] = []
+    for i, tool in enumerate(tools):
+        kind = str(tool.get("type")) if isinstance(tool, dict) else ""
+        if kind == "namespace":
+            found += [_tool(inner, f"tools[{i}].tools[{k}]") for k, inner in enumerate(_within(tool, i))]
+        elif kind.split("_20")[0] in HOSTED:  # also those with a date: web_search_2025_08_26
+            note(f"tools.type={kind}")
+        else:
+            found.append(_tool(tool, f"tools[{i}]"))
+    return found
+
+
+def namespaces(tools: Sequence[Any]) -> dict[str, str]:
+    """The namespace of each function that stands in one."""
+    spaces = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") == "namespace"]
+    return {inner["name"]: str(space["name"]) for space in spaces for inner in space["tools"]}
+
+
+def _within(space: dict[str, Any], i: int) -> list[Any]:
+    """The tools of a namespace."""
+    only_known(space, ("type", "name", "description", "tools"), f"tools[{i}]", "tools")
+    if not isinstance(space.get("name"), str) or not isinstance(space.get("tools"), list):
+        raise InvalidRequestError(f"tools[{i}]: a namespace has a name and a list of tools", "tools")
+    found: list[Any] = space["tools"]
+    return found
+
+
+def _thinks(reasoning: dict[str, Any] | None) -> dict[str, Any]:
+    given = {name: value for name, value in (reasoning or {}).items() if value is not None}
+    wanted = given.pop("effort", None)
+    for name in given:
+        note(f"reasoning.{name}")
+    return {} if wanted is None else effort(wanted, "reasoning.effort")
+
+
 def _choice(choice: Any) -> Any:
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        chosen = choice.get("tools")
+        flat = [_choice(each) for each in chosen] if isinstance(chosen, list) else chosen
+        return {**choice, "tools": flat}
     if isinstance(choice, dict) and choice.get("type") == "function":
         only_known(choice, ("type", "name"), "tool_choice", "tool_choice")
         return {"type": "function", "function": {"name": choice.get("name")}}
@@ -167,9 +241,7 @@ def _format(text: Any) -> Any:
     if text is None:
         return None
     given = text.get("format")
-    for name in text:
-        if name != "format" and text[name] is not None:
-            raise InvalidRequestError(f"text.{name[:40]} is not supported", "text")
+    only_known(text, ("format",), "text", "text", ("verbosity",))
     if given is None:
         return None
     if isinstance(given, dict) and given.get("type") == "json_schema":

@@ -24,6 +24,7 @@ from octavo.params import (
     StructuredOutputsParams,
 )
 from octavo.server.openai.body import Int, Strict
+from octavo.server.openai.fields import noted
 from octavo.server.openai.shapes import MAX_SCHEMA, Ids, Texts, limited, values
 from octavo.server.openai.structured import from_response_format
 
@@ -55,6 +56,7 @@ class StreamOptions(Strict):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    include_obfuscation: Annotated[bool, noted("stream_options.include_obfuscation")] = False
 
 
 class StructuredOutputs(Strict):
@@ -103,7 +105,7 @@ class GenerationRequest(_Shaped):
     priority: Int = 0
     cache_salt: str | None = None
     return_token_ids: bool = False
-    user: str | None = None
+    user: Annotated[str | None, noted("user")] = None
     bad_words: Annotated[Stops, limited(MAX_BAD_WORDS, "words")] = ()
     allowed_token_ids: Annotated[Ids, limited(MAX_ALLOWED_IDS, "ids")] | None = None
     prompt_logprobs: Int | None = None

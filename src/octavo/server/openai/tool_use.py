@@ -12,6 +12,7 @@ from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.server.openai.fields import only_known
 from octavo.server.tools import ToolFormat, ToolParser, forced
 from octavo.server.tools.base import Tools
+from octavo.server.tools.closed import closed
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -74,7 +75,7 @@ def _strict(tools: Tools, strict: frozenset[str], form: ToolFormat) -> Structure
     structures = []
     for name, parameters in tools.items():
         begin, end = form.strict(name)
-        schema = parameters if name in strict else _ANY_OBJECT
+        schema = closed(parameters) if name in strict else _ANY_OBJECT
         structures.append({"begin": begin, "schema": schema, "end": end})
     return StructuredOutputsParams(structural_tag={"structures": structures, "triggers": [form.start[0]]})
 
@@ -100,13 +101,17 @@ def tool_use(tools: Sequence[Any], choice: Any, parallel: bool) -> ToolUse:
     given = tuple(dict(tool) for tool in tools)
     if choice is None:  # OpenAI's default
         choice = "auto" if schemas else "none"
+    callable_ = schemas
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        choice, callable_ = _allowed(choice, schemas)
     if choice == "none":
         return ToolUse()
     if not schemas:
         raise InvalidRequestError("tool_choice needs tools", "tool_choice")
     if choice in ("auto", "required"):  # the model may choose, or must choose, among all
-        return ToolUse(given, schemas, choice == "required", False, frozenset(strict), parallel)
-    name = _chosen(choice)  # {"type": "function", "function": {"name": ...}}: this one must be called
+        return ToolUse(given, callable_, choice == "required", False, frozenset(strict), parallel)
+    # {"type": "function", "function": {"name": ...}}: this one must be called; its bare name says the same
+    name = choice if isinstance(choice, str) and choice in schemas else _chosen(choice)
     if name not in schemas:
         raise InvalidRequestError(f"tool_choice names {name[:64]!r}, which is not among tools", "tool_choice")
     return ToolUse(given, {name: schemas[name]}, True, True, frozenset(strict), parallel)
@@ -116,7 +121,7 @@ def _function(tool: Any, where: str) -> dict[str, Any]:
     function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
     if not isinstance(function, dict):
         raise InvalidRequestError(f'{where} must be {{"type": "function", "function": {{...}}}}', "tools")
-    only_known(tool, ("type", "function"), where, "tools")
+    only_known(tool, ("type", "function"), where, "tools", ("cache_control",))
     only_known(function, ("name", "description", "parameters", "strict"), f"{where}.function", "tools")
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -129,10 +134,30 @@ def _function(tool: Any, where: str) -> dict[str, Any]:
     return function
 
 
+def _allowed(
+    choice: dict[str, Any], schemas: dict[str, dict[str, Any]]
+) -> tuple[Any, dict[str, dict[str, Any]]]:
+    """(mode, the tools that may be called) of a choice of type allowed_tools; the template gets all."""
+    inner = choice.get("allowed_tools", choice)  # the Responses API has its members beside the type
+    only_known(choice, ("type", "allowed_tools", "mode", "tools"), "tool_choice", "tool_choice")
+    mode = inner.get("mode") if isinstance(inner, dict) else None
+    chosen = inner.get("tools") if isinstance(inner, dict) else None
+    if mode not in ("auto", "required") or not isinstance(chosen, list) or not chosen:
+        raise InvalidRequestError(
+            "tool_choice: allowed_tools needs mode (auto, required) and tools", "tool_choice"
+        )
+    names = [_chosen(each) for each in chosen]
+    for name in names:
+        if name not in schemas:
+            raise InvalidRequestError(
+                f"tool_choice names {name[:64]!r}, which is not among tools", "tool_choice"
+            )
+    return mode, {name: schemas[name] for name in names}
+
+
 def _chosen(choice: Any) -> str:
-    function = (
-        choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
-    )
+    named = isinstance(choice, dict) and choice.get("type", "function") == "function"
+    function = choice.get("function") if named else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
         raise InvalidRequestError(

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from octavo.server.tools.base import DECODER, ToolCall, ToolFormat, Tools, all_or_none, call_of, tool_call
+from octavo.server.tools.closed import closed
 
 _BEGUN = re.compile(r'\{\s*"name"\s*:\s*"([^"]*)"\s*(?:,\s*"arguments"\s*:\s*(.*))?', re.DOTALL)
 
@@ -48,7 +49,7 @@ def schema(tools: Tools, parallel: bool) -> dict[str, Any]:
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": name}, "arguments": parameters},
+            "properties": {"name": {"const": name}, "arguments": closed(parameters)},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
