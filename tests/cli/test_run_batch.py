@@ -190,7 +190,7 @@ def test_a_file_that_is_no_output_is_left_alone(
 ) -> None:
     source = write(tmp_path / "in", [line("a")])
     target = tmp_path / "out"
-    nobodys = {"id": "x", "custom_id": None, "response": None, "error": {}}
+    nobodys: dict[str, Any] = {"id": "x", "custom_id": None, "response": None, "error": {}}
     for diary in ("my diary\n", "{}\n", '{"custom_id": null}\n', json.dumps(nobodys) + "\n"):
         target.write_text(diary)
         assert run(source, target) == 1
