@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,3 +58,13 @@ def test_a_folder_that_cannot_be_made_does_not_matter(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     merges = spm.cached_merges(IDS, SCORES, TYPES, tmp_path / "file" / "merges")
     assert merges == spm.merges_from_scores(IDS, SCORES, TYPES)
+
+
+def test_a_full_disk_keeps_nothing_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: Any, array: Any) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(spm.np, "save", full)
+    assert spm.cached_merges(IDS, SCORES, TYPES, tmp_path) == spm.merges_from_scores(IDS, SCORES, TYPES)
+    assert not list(tmp_path.iterdir())

@@ -10,6 +10,8 @@ No code of a repository is downloaded, and no pickle. What is downloaded has the
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,8 @@ from octavo.errors import CapacityError, CheckpointError
 
 _ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(/[\w./ -]+\.gguf)?(?:@(\w[\w./-]*))?")
 MAIN = "main"
+UNCHECKED = ".octavo-unchecked"
+"""A folder in the repository's, with a mark for each file that is on its way or was not hashed yet."""
 _SMALL = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model",
@@ -83,10 +87,10 @@ def pull(
 
 def cached(repo: Repository, weights: bool = True) -> Path | None:
     """What pull() would return, from the cache alone; None if it is not there, or not whole."""
-    from huggingface_hub import constants
-
     # The cache's documented layout: refs hold commits, each of which has a folder of links.
-    home = Path(constants.HF_HUB_CACHE) / f"models--{repo.id.replace('/', '--')}"
+    home = _home(repo)
+    if weights and any((home / UNCHECKED).glob("*")):
+        return None
     reference = home / "refs" / (repo.revision or MAIN)
     commit = reference.read_text().strip() if reference.is_file() else repo.revision or MAIN
     folder = home / "snapshots" / commit
@@ -96,6 +100,13 @@ def cached(repo: Repository, weights: bool = True) -> Path | None:
         return folder if not weights or _whole(folder) else None
     files = sorted(folder.glob("*.gguf"))
     return files[0] if len(files) == 1 else None
+
+
+def _home(repo: Repository) -> Path:
+    """The repository's folder in the cache."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / f"models--{repo.id.replace('/', '--')}"
 
 
 class _UnreachableError(Exception):
@@ -189,11 +200,53 @@ class _Fetch:
 
     def __call__(self, name: str) -> Path:
         import huggingface_hub as hub
-        from huggingface_hub import errors
 
         if name not in self._sizes:
             raise CheckpointError(f"{INDEX} of {self._repo.id} names {name}, which is not there")
         known = hub.try_to_load_from_cache(self._repo.id, name, revision=self._commit)
+        mark = self._mark(name)
+        was_marked = mark is not None and mark.exists()
+        # What was there was checked when it came, unless the process ended in between.
+        to_check = self._force or was_marked or not isinstance(known, str)
+        if was_marked:
+            self._sweep(name)
+        if mark is not None and to_check:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        try:
+            path = self._download(name)
+        except BaseException:
+            if mark is not None and not was_marked:
+                mark.unlink(missing_ok=True)  # nothing came
+            raise
+        if to_check:
+            self._check(name, path)
+        if mark is not None:
+            mark.unlink(missing_ok=True)
+        self._done += self._sizes[name]
+        self._report(0)
+        return path
+
+    def _mark(self, name: str) -> Path | None:
+        """A file that is there from before a file comes until it is checked; None: it has no hash."""
+        wanted = self._hashes.get(name)
+        return None if wanted is None else _home(self._repo) / UNCHECKED / wanted
+
+    def _sweep(self, name: str) -> None:
+        """Remove what pulls that were killed have left of a file: each has written to one of its own."""
+        from huggingface_hub import constants
+
+        home, digest = _home(self._repo), self._hashes[name]
+        lock = Path(constants.HF_HUB_CACHE) / ".locks" / home.name / f"{digest}.lock"
+        with contextlib.suppress(OSError), lock.open("rb") as file:  # there is none, or another pull has it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in (home / "blobs").glob(f"{digest}.*.incomplete"):
+                left.unlink(missing_ok=True)
+
+    def _download(self, name: str) -> Path:
+        import huggingface_hub as hub
+        from huggingface_hub import errors
+
         try:
             path = hub.hf_hub_download(
                 self._repo.id,
@@ -211,10 +264,6 @@ class _Fetch:
             raise self._failed(name, error) from None
         except Exception as error:  # of whichever HTTP library huggingface_hub uses
             raise self._failed(name, error) from None
-        if self._force or not isinstance(known, str):  # what was there was checked when it came
-            self._check(name, Path(path))
-        self._done += self._sizes[name]
-        self._report(0)
         return Path(path)
 
     def _check(self, name: str, path: Path) -> None:

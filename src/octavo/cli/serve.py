@@ -164,7 +164,16 @@ class _Events:
 
     def event(self, kind: str, text: str, **fields: Any) -> None:
         line = json.dumps({"event": kind, **fields}) if self._as_json else text
-        print(line, flush=True)
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            raise  # whoever read this has gone, and run() ends quietly
+        except OSError as error:  # a full disk: what is served does not hang on what is told
+            why = error.strerror or str(error)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            with contextlib.suppress(OSError):
+                told = f"octavo: warning: standard output: {why}: nothing more is told there"
+                print(told, file=sys.stderr, flush=True)
 
     def phase(self, name: str, seconds: float) -> None:
         self.event("phase", f"  {name:<10} {seconds:6.2f} s", name=name, seconds=round(seconds, 3))

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from starlette.types import ASGIApp
 
-from octavo.errors import EngineDeadError, InvalidRequestError
+from octavo.errors import CapacityError, EngineDeadError, InvalidRequestError
 from octavo.server import apis
 from octavo.server.inprocess import post
 
@@ -204,6 +204,7 @@ async def run(
     Raises:
         InvalidRequestError: there is no request, or the target is no file of answers; nothing was done.
         EngineDeadError: the engine has died. What it has not answered has no line, and is done the next time.
+        CapacityError: an answer could not be written. The next time goes on after the last whole one.
     """
     wanted = check(source)
     known = answered(target, wanted)
@@ -229,8 +230,9 @@ async def run(
         finally:
             places.release()
 
-    with target.open("ab") as file:
-        try:
+    file = target.open("ab")
+    try:
+        with file:
             async with asyncio.TaskGroup() as group:
                 for request in read_requests(source):
                     if isinstance(request, WrongLine):
@@ -241,8 +243,14 @@ async def run(
                         continue
                     await places.acquire()
                     group.create_task(one(request))
-        except* EngineDeadError as errors:
-            raise errors.exceptions[0] from None
+    except* EngineDeadError as errors:
+        raise errors.exceptions[0] from None
+    except* OSError as errors:  # of a write, or of what closing the file has still to write
+        why = errors.exceptions[0]
+        said = getattr(why, "strerror", None) or str(why)
+        raise CapacityError(
+            f"{said}: the answers so far are in {target}; run it again for the rest"
+        ) from None
     return BatchTotals(counts[True], counts[False], skipped)
 
 

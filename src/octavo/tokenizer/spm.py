@@ -77,8 +77,13 @@ def cached_merges(
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".new", delete=False) as draft:
-            np.save(draft, np.array([(place[a], place[b]) for a, b in merges], np.int32).reshape(-1, 2))
-        os.replace(draft.name, file)
+            try:
+                np.save(draft, np.array([(place[a], place[b]) for a, b in merges], np.int32).reshape(-1, 2))
+                draft.flush()
+                os.replace(draft.name, file)
+            except OSError:  # a full disk is not to be filled further by what cannot be used
+                os.unlink(draft.name)
+                raise
     return merges
 
 
