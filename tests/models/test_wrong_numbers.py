@@ -54,6 +54,11 @@ def load(folder: Path, context: int | None = None, **changes: Any) -> None:
         {"hidden_size": True},
         {"intermediate_size": "wide"},
         {"max_position_embeddings": 0},
+        {"hidden_act": ["silu"]},
+        {"model_type": "mistral", "num_hidden_layers": 2**53},
+        {"partial_rotary_factor": 1e308},
+        {"rope_scaling": {"rope_type": ["yarn"], "factor": 2}},
+        {"model_type": "mistral", "layer_types": 3},
     ],
     ids=str,
 )  # fmt: skip

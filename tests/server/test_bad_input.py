@@ -247,6 +247,8 @@ THEIRS: dict[str, Any] = {"name": "f", "input_schema": {"type": "object"}}
         (MESSAGES, {"tools": [{**THEIRS, "description": 5}]}, "description is of the wrong type"),
         (MESSAGES, {"tools": [THEIRS], "tool_choice": {"type": "auto", "bogus": 1}}, "tool_choice.bogus"),
         (MESSAGES, {"tools": [THEIRS], "tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
+        (MESSAGES, {"tools": [THEIRS], "tool_choice": {"type": [HI[0]]}}, "tool_choice.type must be"),
+        (MESSAGES, {"messages": [{"role": "user", "content": [{"type": [1]}]}]}, "messages[0].content[0]"),
         (MESSAGES, {"tools": [THEIRS], "tool_choice": {"type": "any", "disable_parallel_tool_use": 1}},
          "disable_parallel_tool_use must be true or false"),
         (MESSAGES, {"system": 5}, "system must be a string or a list, not an integer"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import decoders
+from tokenizers import decoders, models
 from transformers import AutoTokenizer
 
 from octavo.errors import CheckpointError, InvalidRequestError
@@ -226,7 +228,7 @@ def test_metaspace_decoder(toy_metadata: Make) -> None:
 PIECES = st.text("ab ▁<0x1>Ġ$:", max_size=6)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_any_metadata_works_or_is_refused(data: st.DataObject) -> None:
     tokens = data.draw(st.lists(PIECES, max_size=12, unique=True))
@@ -252,3 +254,63 @@ def outcome(metadata: dict[str, Any]) -> Tokenizer | None:
         return from_gguf(metadata)
     except CheckpointError:
         return None
+
+
+def save_words(folder: Path, words: dict[str, int], **config: Any) -> Path:
+    backend = tokenizers.Tokenizer(models.WordLevel({}, unk_token="<unk>"))
+    backend.decoder = decoders.Metaspace()
+    value = json.loads(backend.to_str())
+    value["model"]["vocab"] = words
+    (folder / "tokenizer.json").write_text(json.dumps(value))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_text_that_the_vocabulary_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """Without its unknown token the library raises a bare Exception."""
+    made = from_folder(save_words(tmp_path, {"a": 0}))
+    assert made.encode("a") == [0]
+    with pytest.raises(InvalidRequestError, match="this model's tokenizer: WordLevel error: Missing"):
+        made.encode("b")
+
+
+def test_an_id_that_no_vocabulary_has_takes_no_memory(tmp_path: Path) -> None:
+    made = from_folder(save_words(tmp_path, {"a": 0, "b": 2**32 - 1}))
+    with pytest.raises(CheckpointError, match="has a token 4294967295; ids below 4194304 are taken"):
+        _ = made.vocab_size
+
+
+def test_half_a_character_is_no_special_token(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="a special token holds half of a surrogate pair"):
+        from_folder(save_words(tmp_path, {"a": 0}, eos_token="\ud800"))
+
+
+def test_a_panic_of_the_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no Exception, so nobody up there would catch it."""
+
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("range end index 9 out of range")
+
+    made = from_folder(save_words(tmp_path, {"a": 0}))
+    monkeypatch.setattr(made, "backend", SimpleNamespace(encode=panic))
+    with pytest.raises(InvalidRequestError, match="this model's tokenizer: range end index 9"):
+        made.encode("a")
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_str", panic)
+    with pytest.raises(CheckpointError, match="is not a tokenizer: range end index 9"):
+        from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_none(
+    tmp_path: Path, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise kind
+
+    made = from_folder(save_words(tmp_path, {"a": 0}))
+    monkeypatch.setattr(made, "backend", SimpleNamespace(encode=interrupt))
+    with pytest.raises(kind):
+        made.encode("a")

@@ -162,7 +162,7 @@ class Reader:
 
     def activation(self, key: str, default: str) -> Activation:
         name = self.get(key, default)
-        if name not in ACTIVATIONS:
+        if not isinstance(name, str) or name not in ACTIVATIONS:
             raise self.error(key, f"= {name!r} is not supported (there are: {', '.join(ACTIVATIONS)})")
         return ACTIVATIONS[name]
 
@@ -211,6 +211,8 @@ class Reader:
         """Each layer's window as config.json says it: layer_types, else default, with sliding_window."""
         kinds = self.get("layer_types")
         if kinds is not None:
+            if not isinstance(kinds, list):
+                raise self.error("layer_types", f"must be a list, not {kinds!r}")
             unknown = [k for k in kinds if k not in ("full_attention", "sliding_attention")]
             if unknown:
                 raise self.error("layer_types", f"holds {unknown[0]!r}, which is not supported")

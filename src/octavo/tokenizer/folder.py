@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import CheckpointError
-from octavo.tokenizer.tokenizer import Tokenizer, one_line
+from octavo.tokenizer.tokenizer import Tokenizer, is_foreign, one_line
 
 if TYPE_CHECKING:
     import tokenizers
@@ -90,7 +90,18 @@ def _token(value: Any) -> str | None:
     """A token is written as text, or as {"content": text, ...}."""
     if isinstance(value, dict):
         value = value.get("content")
+    if isinstance(value, str) and not _is_text(value):
+        raise CheckpointError("tokenizer_config.json: a special token holds half of a surrogate pair")
     return value if isinstance(value, str) else None
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written down: JSON may spell half of a character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _template(path: Path, config: dict[str, Any]) -> str | None:
@@ -135,5 +146,7 @@ def _parse_backend(text: str, where: str) -> tokenizers.Tokenizer:
 
     try:
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:
+        if not is_foreign(error):
+            raise
         raise CheckpointError(f"{where} is not a tokenizer: {one_line(error)}") from None

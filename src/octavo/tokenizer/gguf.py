@@ -17,7 +17,7 @@ from tokenizers import AddedToken, decoders, models, processors
 from octavo.errors import CheckpointError
 from octavo.tokenizer.pretokenizers import pretokenizer
 from octavo.tokenizer.spm import build_spm
-from octavo.tokenizer.tokenizer import Tokenizer, one_line
+from octavo.tokenizer.tokenizer import Tokenizer, is_foreign, one_line
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Values of tokenizer.ggml.token_type that matter here; 1 is a normal token, 6 a byte."""
@@ -61,7 +61,9 @@ def from_gguf(metadata: Mapping[str, Any], cache: Path | None = None) -> Tokeniz
         _add_tokens(backend, tokens, types)
     except CheckpointError:
         raise
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:
+        if not is_foreign(error):
+            raise
         raise CheckpointError(f"the file's tokenizer is broken: {one_line(error)}") from None
     return _finish(metadata, backend, tokens, types, adds_bos)
 

@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import CheckpointError, InvalidRequestError
 from octavo.tokenizer.token_bytes import TokenDecoder
 
 if TYPE_CHECKING:
     import tokenizers
 
 
+MAX_VOCABULARY = 1 << 22
+"""Ten times the largest that there is; each id takes eight bytes, whether it is used or not."""
 LONG_TEXT = 4096
 """Characters from which encoding lets other threads run, which costs short texts more than it is worth."""
 
@@ -75,6 +77,10 @@ class Tokenizer:
                 ids = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except (TypeError, UnicodeEncodeError):
             raise InvalidRequestError("the prompt is not valid Unicode text", "prompt") from None
+        except BaseException as error:  # of a vocabulary that does not hold what its own model needs
+            if not is_foreign(error):
+                raise
+            raise InvalidRequestError(f"this model's tokenizer: {one_line(error)}", "prompt") from None
         return ids
 
     def encode_with_offsets(self, text: str) -> list[tuple[int, int, int]]:
@@ -133,12 +139,22 @@ class Tokenizer:
     @functools.cached_property
     def _table(self) -> list[bytes]:
         vocabulary = self.backend.get_vocab(with_added_tokens=True)
-        table = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        size = max(vocabulary.values(), default=-1) + 1
+        if size > MAX_VOCABULARY:
+            raise CheckpointError(
+                f"the tokenizer has a token {size - 1}; ids below {MAX_VOCABULARY} are taken"
+            )
+        table = [b""] * size
         for token, i in vocabulary.items():
             table[i] = self._decoder.decode(token)
         for i, added in self._added.items():
             table[i] = added.content.encode()
         return table
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Whether the `tokenizers` library has raised this: a bare Exception, or a panic, which is none."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:

@@ -110,7 +110,7 @@ def _messages(message: Message, where: str) -> list[Message]:
     calls: list[Message] = []
     for i, block in enumerate(content):
         kind = block.get("type") if isinstance(block, dict) else None
-        if kind in BLOCK_KEYS:
+        if isinstance(kind, str) and kind in BLOCK_KEYS:
             only_known(block, BLOCK_KEYS[kind], f"{where}.content[{i}]", "messages", BLOCK_ADVICE)
         if kind == "text" and isinstance(block.get("text"), str):  # texts become lines of one text
             texts.append(block["text"])
@@ -203,7 +203,7 @@ def _choice(choice: Message | None) -> tuple[Any, bool]:
     if choice is None:
         return None, True
     kind, single = choice.get("type"), choice.get("disable_parallel_tool_use")
-    if kind in CHOICE_KEYS:
+    if isinstance(kind, str) and kind in CHOICE_KEYS:
         only_known(choice, CHOICE_KEYS[kind], "tool_choice", "tool_choice")
     if not isinstance(single, (bool, type(None))):
         raise InvalidRequestError(
