@@ -10,6 +10,8 @@ HOST   ?= 127.0.0.1
 PORT   ?= 8000
 # More arguments for pytest: make test ARGS="tests/engine -k radix"
 ARGS   ?=
+# How many inputs make fuzz tries.
+N      ?= 1000000
 # Which sanitizers: address, thread, or both.
 KINDS  ?=
 # Which emulated CPUs: x86, arm64, or both.
@@ -35,7 +37,7 @@ EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmak
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	golden ext lint format docs bench kills paired figures gpu-check native-mutants env-size lock release-check clean \
+	golden ext lint format docs bench kills fuzz paired figures gpu-check native-mutants env-size lock release-check clean \
 	_env _test-env _oracle-env _clients-env _release-env _build-env _ext
 
 help:
@@ -46,12 +48,13 @@ help:
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
 	@echo "make golden       all of the golden file: what was said at its commit is said today (a minute)"
 	@echo "make sanitize     the kernels under ASan, UBSan and TSan (minutes; KINDS=\"address\" or \"thread\" for one)"
-	@echo "make native-mutants  mistakes in the bounds of greedy logits: a test notices each (long)"
+	@echo "make native-mutants  mistakes in the bounds of greedy logits and in the walk of drafts: a test notices each (long)"
 	@echo "make emulated     the kernels on other CPUs, under qemu: x86 without AVX, arm64 (long; CPUS=\"x86\" or \"arm64\" for one)"
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table (ARGS=--dry: tried on a CPU)"
 	@echo "make test-clients  Instructor, npm's openai and lm-eval, in an environment of their own (needs node)"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
 	@echo "make kills        servers ended by SIGTERM and SIGKILL under load, 50 times each; RESULT=1 writes benchmarks/results"
+	@echo "make fuzz         a million inputs over all parsers, 20,000 of them whole loads; goes on where it was (N=20000; RESULT=1)"
 	@echo "make paired       two commits side by side, within 1 %? A=COMMIT B=COMMIT (some six minutes)"
 	@echo "make figures      all that docs/status.md shows, measured and rendered (hours; ARGS=\"--list\" or \"--only counts\")"
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
@@ -184,6 +187,11 @@ bench: env oracle-env
 
 kills: env
 	@$(RUNTIME) benchmarks/kills.py $(if $(RESULT),--write) $(ARGS)
+
+# Goes on where build/fuzz says. ARGS="--seconds 600" stops sooner, ARGS=--keep adds to the corpus.
+fuzz: test-env
+	@$(if $(RESULT),$(RUNTIME) benchmarks/record.py fuzz -- )env PYTHONPATH=tests/support/checkout:src:tests \
+		$(TEST) -m support.fuzz --inputs $(N) $(if $(RESULT),--json) $(ARGS)
 
 paired: env
 	@$(RUNTIME) benchmarks/paired.py $(A) $(B) $(ARGS)

@@ -259,7 +259,7 @@ def outcome(path: Path) -> str:
     return "fine"
 
 
-@settings(max_examples=1500)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_bytes_parse_or_are_refused(data: st.DataObject, fuzz_file: tuple[Path, bytes]) -> None:
     path, whole = fuzz_file
@@ -272,7 +272,7 @@ def test_damaged_bytes_parse_or_are_refused(data: st.DataObject, fuzz_file: tupl
     assert "\n" not in outcome(path)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(junk=st.binary(max_size=200))
 def test_junk_after_the_magic(junk: bytes, fuzz_file: tuple[Path, bytes]) -> None:
     path, _ = fuzz_file

@@ -170,7 +170,7 @@ def test_every_truncation_is_refused(folder: Path) -> None:
             open_checkpoint(folder)
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_damaged_bytes_parse_or_are_refused(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
