@@ -1,4 +1,5 @@
-"""Mistakes in the bounds of greedy logits (csrc/isa/screen.inl, csrc/head_op.cpp), which tests must notice.
+"""Mistakes in the bounds of greedy logits (csrc/isa/screen.inl, csrc/head_op.cpp), in the walk of drafts
+(csrc/verify.cpp) and in where its nodes move (csrc/kv.cpp), which tests must notice.
 
     PATH=.venv-build/bin:$PATH .venv-test/bin/python scripts/native_mutants.py [--builder PYTHON] [--only N,N]
 
@@ -26,17 +27,22 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "native-mutants"
 TESTS = "tests/kernels/test_cpu_head.py"
+MOVE_TESTS = "tests/kernels/test_move_slots.py"
+WALK_TESTS = "tests/runtime/test_speculation.py"
 
 
 class Mutant(NamedTuple):
-    """In a file under csrc: what it says in one place, and what it says wrongly instead."""
+    """In a file under csrc: what it says in one place, and what it says wrongly instead; and who notices."""
 
     file: str
     right: str
     wrong: str
+    tests: str = TESTS
 
 
-SCREEN, HEAD = "isa/screen.inl", "head_op.cpp"
+SCREEN, HEAD, WALK, KV = "isa/screen.inl", "head_op.cpp", "verify.cpp", "kv.cpp"
+MOVED = "for (const KVView& v : layers_) move_slot(v, from, to);"
+ACCEPTED = "level < drafts[i].size() && drafts[i][level] == token"
 START = "8.0f / 127 * __builtin_sqrtf(starts[row])"
 SHARE = "__builtin_sqrt(whole) * kShare"
 LOW = "low = __builtin_sqrtf(all.low[row])"
@@ -67,7 +73,40 @@ MUTANTS = (
         "dot_cut_panel<true, false>(panel, low, units",
         "dot_cut_panel<false, false>(panel, low, units",
     ),
-)
+    # a wrong token is accepted, a right one is not, the last one is not, or they are cut off
+    Mutant(WALK, ACCEPTED, "level < drafts[i].size()", WALK_TESTS),
+    Mutant(WALK, ACCEPTED, "level < drafts[i].size() && drafts[i][level] >= token", WALK_TESTS),
+    Mutant(WALK, ACCEPTED, "level + 1 < drafts[i].size() && drafts[i][level] == token", WALK_TESTS),
+    Mutant(WALK, ACCEPTED, "level < 1 && level < drafts[i].size() && drafts[i][level] == token", WALK_TESTS),
+    # the draft's token is kept in the place of what was drawn, one is skipped, or the walk reads a neighbour
+    Mutant(
+        WALK, "if (token >= 0 || level == 0) drawn[i]", "if (token >= 0 && level != 1) drawn[i]", WALK_TESTS
+    ),
+    Mutant(WALK, "choices[static_cast<size_t>(query_start_[i]) + level];",
+           "choices[static_cast<size_t>(query_start_[i])];", WALK_TESTS),
+    Mutant(WALK, "* rows_.tokens_width + length++] = token;", "* rows_.tokens_width + length] = token;",
+           WALK_TESTS),
+    Mutant(WALK, "drafts[i][static_cast<size_t>(at - starts[i] - 1)];", "drafts[i][0];", WALK_TESTS),
+    # keys and values at a wrong slot, a wrong position, a wrong context, a draw by a wrong position
+    Mutant(WALK, "slots_.push_back(rows_.pages[page] * size + at % size);",
+           "slots_.push_back(rows_.pages[page] * size + starts[i] % size);", WALK_TESTS),
+    Mutant(WALK, "rows_.pages_width + at / size;", "rows_.pages_width + starts[i] / size;", WALK_TESTS),
+    Mutant(WALK, "node_positions_.push_back(at);", "node_positions_.push_back(starts[i]);", WALK_TESTS),
+    Mutant(WALK, "context_lens_.push_back(end);", "context_lens_.push_back(starts[i] + 1);", WALK_TESTS),
+    Mutant(WALK, "which_positions_.push_back(starts[i] + 1 + level);",
+           "which_positions_.push_back(starts[i] + 1);", WALK_TESTS),
+    Mutant(WALK, "const int32_t node = query_start_[i] + level;", "const int32_t node = query_start_[i];",
+           WALK_TESTS),
+    Mutant(WALK, "const int64_t width = last / size + 1;", "const int64_t width = last / size;", WALK_TESTS),
+    Mutant(WALK, "sliding_slots_.push_back(rows_.sliding_pages[page] * size + at % size);",
+           "sliding_slots_.push_back(rows_.sliding_pages[page] * size + starts[i] % size);", WALK_TESTS),
+    Mutant(WALK, "(whole_.begin() + query_start_[i], whole_.begin() + query_start_[i + 1], 0);",
+           "(whole_.begin(), whole_.end(), 0);", WALK_TESTS),
+    # a tree's nodes move to a wrong slot, in one layer alone, or without their values
+    Mutant(KV, MOVED, "for (const KVView& v : layers_) move_slot(v, to, from);", MOVE_TESTS),
+    Mutant(KV, MOVED, "move_slot(layers_.front(), from, to);", MOVE_TESTS),
+    Mutant(KV, "if (!v.latent) move_side(", "if (v.latent) move_side(", MOVE_TESTS),
+)  # fmt: skip
 
 
 def prepare() -> None:
@@ -106,9 +145,9 @@ def build() -> None:
     subprocess.run(["cmake", "--build", FOLDER / "cmake"], check=True, stdout=subprocess.DEVNULL)
 
 
-def tests() -> tuple[int, str]:
-    """pytest's exit status and what it said."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", TESTS]
+def tests(*paths: str) -> tuple[int, str]:
+    """pytest's exit status and what it said of these."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *paths]
     environment = {**os.environ, "PYTHONPATH": f"{FOLDER}/tests/support/checkout:{FOLDER}/src"}
     done = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
@@ -123,7 +162,7 @@ def dies(mutant: Mutant) -> str | None:
     try:
         path.write_text(text.replace(mutant.right, mutant.wrong), encoding="utf-8")
         build()
-        status, said = tests()
+        status, said = tests(mutant.tests)
     finally:
         path.write_text(text, encoding="utf-8")
     lines = said.splitlines()
@@ -141,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
     prepare()
     configure(options.builder)
     build()
-    status, said = tests()
+    status, said = tests(*sorted({MUTANTS[number].tests for number in chosen}))
     if status:
         print(said)
         raise SystemExit("the tests fail without a mistake")

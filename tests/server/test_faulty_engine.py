@@ -161,3 +161,53 @@ def test_an_executor_that_computes_nothing_ends_the_server_and_tells_clients_no_
     status, said = served.ended()
     assert status == 1
     assert [line for line in said.splitlines() if line.startswith("octavo: error") and SECRET in line]
+
+
+class Prober(threading.Thread):
+    """Asks a server how it is, all the time. Attributes: seen: (/live, /ready), without repetitions."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url, self.seen, self.stop = url, list[tuple[int, int]](), threading.Event()
+
+    def run(self) -> None:
+        while not self.stop.wait(0.01):
+            try:
+                now = tuple(httpx.get(f"{self._url}{path}").status_code for path in ("/live", "/ready"))
+            except httpx.HTTPError:
+                return  # the process has gone
+            if self.seen[-1:] != [now]:
+                self.seen.append(now)
+
+
+def test_a_storm_of_faults_under_load_and_a_restart(start: Callable[..., Served]) -> None:
+    """Failing steps, two in a row too, panics and pauses, at random: they cost their own requests alone, and
+    probes say that all is well. Then a step hangs: the process says so and ends, and the next one serves."""
+    quiet = start("storm")
+    right = [text_of(quiet.stream(number)) for number in range(8)]
+    served = start("storm", "--stall-timeout", "4")
+    prober = Prober(served.url)
+    prober.start()
+    try:
+        for _ in range(2):
+            for number, events in enumerate(served.crowd(8)):
+                if "error" in events[-1]:
+                    assert events[-1]["error"]["code"] == "generation_failed"
+                    assert SECRET not in json.dumps(events)
+                else:
+                    assert text_of(events) == right[number], "as a quiet server's"
+        assert prober.seen == [(200, 200)]
+        Path(f"{served.trigger}.hang").touch()
+        for events in served.crowd(4):
+            assert events[-1]["error"]["code"] == "engine_dead"
+        status, said = served.ended()
+    finally:
+        prober.stop.set()
+        prober.join()
+    assert status == signals.STALLED
+    assert prober.seen[1:] in ([], [(503, 503)], [(200, 503), (503, 503)], [(200, 503)])
+    assert said.count("a step failed") > 2
+    again = start("storm")
+    assert [text_of(events) for events in again.crowd(8)] == right
+    again.process.terminate()
+    assert again.ended()[0] == 0
