@@ -116,8 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not body:
             return
         stop = first + self.hub.cut.pop(name) if name in self.hub.cut else len(data)
+        self.hub.served.append((name, first, len(data[first:stop])))  # before whoever asks may go on
         self.wfile.write(self.hub.spoiled.get(name, data)[first:stop])
-        self.hub.served.append((name, first, len(data[first:stop])))
         self.close_connection = True
 
     def _send(self, data: bytes, body: bool) -> None:
