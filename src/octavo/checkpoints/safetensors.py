@@ -135,7 +135,8 @@ def indexed(index: Path) -> dict[str, list[str]]:
         raise CheckpointError(f"{index} has no weight_map")
     shards: dict[str, list[str]] = {}
     for tensor, name in weight_map.items():
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+        plain = isinstance(name, str) and name.isprintable() and Path(name).name == name
+        if not plain or not name.endswith(".safetensors"):
             raise CheckpointError(f"{index} names {shorten(str(name))}, not a safetensors file beside it")
         shards.setdefault(name, []).append(tensor)
     return shards

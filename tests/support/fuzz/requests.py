@@ -64,6 +64,8 @@ BODIES: dict[str, tuple[Any, ...]] = {
         {"messages": HI, "max_tokens": 4, "tools": [{"name": "f", "input_schema": {"type": "object"}}],
          "tool_choice": {"type": "any"}},
     ),
+    "/v1/responses/input_tokens": ({"input": "Hi", "instructions": "be brief"},),
+    "/v1/messages/count_tokens": ({"messages": HI, "system": "s", "tools": []},),
     "/v1/embeddings": ({"input": "a"}, {"input": ["a", "b"], "encoding_format": "base64", "dimensions": 4},
                        {"input": [[1, 2]]}),
     "/tokenize": ({"prompt": "a", "return_token_strs": True}, {"messages": HI,
