@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -146,3 +147,23 @@ def test_options_of_another_type(name: str, value: Any) -> None:
 def test_others_names_of_our_options() -> None:
     with pytest.raises(InvalidRequestError, match=r"torch_dtype .*did you mean dtype\?"):
         EngineArgs("m", torch_dtype="auto")
+
+
+def test_a_copy_walks_a_long_list_of_ids_in_no_code_of_its_own() -> None:
+    """A request with hundreds of thousands of them is copied several times on the event loop."""
+
+    def calls(count: int) -> int:
+        params, seen = SamplingParams(allowed_token_ids=range(count)), 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal seen
+            seen += event == "call"
+
+        sys.setprofile(note)
+        try:
+            params.replace(skip_special_tokens=False)
+        finally:
+            sys.setprofile(None)
+        return seen
+
+    assert 0 < calls(100_000) == calls(10)

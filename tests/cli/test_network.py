@@ -76,6 +76,27 @@ def test_https_and_a_file_of_keys(tmp_path: Path) -> None:
     assert end(process) == REFUSED + "engine shut\n"
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_a_server_on_the_loopback_of_ipv6() -> None:
+    process, lines = start("--host", "::1", "--port", "0")
+    address = lines[0].split()[-1]
+    assert address.startswith("http://[::1]:")
+    with httpx.Client(base_url=address) as client:
+        assert client.get("/version").status_code == 200
+        assert client.get("/version", headers={"host": "a.page.example"}).status_code == 403
+    assert "warning" not in "".join(lines)
+    end(process)
+
+
 def test_an_open_address_without_a_key_warns() -> None:
     process, lines = start("--host", "0.0.0.0", "--port", "0")
     end(process)
