@@ -76,6 +76,20 @@ def test_https_and_a_file_of_keys(tmp_path: Path) -> None:
     assert end(process) == REFUSED + "engine shut\n"
 
 
+def test_while_a_model_is_pulled_probes_are_answered() -> None:
+    process = subprocess.Popen(
+        command("serve", "pulled", "--port", "0", scripted=True),
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with httpx.Client(base_url=process.stdout.readline().split()[-1], timeout=60) as client:
+        assert (client.get("/live").status_code, client.get("/live").json()) == (200, {"status": "starting"})
+        assert (client.get("/ready").status_code, client.get("/health").status_code) == (503, 503)
+        reply = client.post("/v1/completions", json={"prompt": "a"})
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+    end(process)
+
+
 def has_ipv6() -> bool:
     try:
         with socket.socket(socket.AF_INET6) as probe:

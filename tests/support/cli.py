@@ -21,7 +21,11 @@ class Announced(FakeEngine):
         with contextlib.suppress(OSError):  # where nothing can be written, as the server does
             print("engine shut", file=sys.stderr)
 
-_load.fetch = lambda model, quiet=False: None
+def fetch(model, quiet=False):
+    if model == "pulled":
+        time.sleep(600)
+
+_load.fetch = fetch
 def load(engine, progress=None):
     if engine.model == "stuck":
         time.sleep(600)
