@@ -51,10 +51,9 @@ public:
         const int64_t fair = tokens_of(b, step.threads);
         // Late tokens see most: they come first, so that no thread is left with a long one at the end.
         for (int64_t s = 0; s < b.sequences; s++) {
-            const int64_t tokens = sight_ == Sight::Causal && is_tree(b, s) ? 1 : fair;
-            for (int64_t end = b.query_start[s + 1]; end > b.query_start[s]; end -= tokens)
+            for (int64_t end = b.query_start[s + 1]; end > b.query_start[s]; end -= fair)
                 for (int64_t head = 0; head < kv_.heads; head++)
-                    items_.push_back(whole_item(b, s, head, std::max<int64_t>(b.query_start[s], end - tokens), end));
+                    items_.push_back(whole_item(b, s, head, std::max<int64_t>(b.query_start[s], end - fair), end));
         }
         if (static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1) cut(step.threads);
         deal(step.threads);

@@ -266,8 +266,8 @@ struct AttentionArgs {
 // One piece of attention: tokens [t0, t1) of a sequence, one KV head, splits [c0, c1).
 // partial null: all splits are here, write y. Otherwise write each split's m, l and o to
 // partial + ((row * splits) + split - first_split) * (dv_padded + 16): [o | m, l, ...].
-// tree: the first position of the step that is a tree, INT64_MAX elsewhere. An item of a tree is one
-// token: its positions from there on are its ancestors, which lie where the tokens of the step do.
+// tree: the first position of the step that is a tree, INT64_MAX elsewhere. A token's positions from there on are its
+// ancestors, which lie where the tokens of the step do; all before is what the item's tokens share.
 // soon: the item that whoever computes this one is likely to compute next, or null.
 struct AttentionItem {
     int64_t sequence, head, t0, t1, c0, c1;

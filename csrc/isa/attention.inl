@@ -51,6 +51,27 @@ void attend_any(const AttentionArgs& a, const AttentionItem& item, int64_t begin
     }
 }
 
+// The blocks of a split that hold tokens of the step, where it is a tree: each token has its own ancestors there, so they
+// are copied token by token. What the rows have of the blocks before these, which all tokens share, goes on from there.
+void attend_tree(const AttentionArgs& a, const AttentionItem& item, int64_t begin, int64_t stop, Attend& w, const Tiles& tiles) {
+    Attend own = w; // of one token; its queries, and what it sees, take the place of all others', which are done with
+    own.rows = w.group, own.few = own.direct = false, own.most = ROWS, own.m = w.own_m;
+    const Tiles its = split_tiles(own.rows, own.most);
+    AttentionItem one = item;
+    for (int64_t first = 0; first < w.rows; first += w.group) {
+        one.t0 = item.t0 + first / w.group, one.t1 = one.t0 + 1;
+        own.o = w.o + first * w.dvp, own.l = w.l + 16 * first;
+        load_queries(a, one, own);
+        const int64_t from = ((const int32_t*)own.low)[0], to = ((const int32_t*)own.high)[0];
+        const int64_t here = from > begin ? from / kRescale * kRescale : begin;
+        if (here >= lesser(stop, to)) continue;
+        for (int64_t i = 0; i < kTileRows * its.count; i++) own.m[i] = -__builtin_inff();
+        for (int64_t r = 0; r < own.rows; r++) *maximum_of(own, its, r) = *maximum_of(w, tiles, first + r);
+        attend_any(a, one, here, lesser(stop, to), from, to, own);
+        for (int64_t r = 0; r < own.rows; r++) *maximum_of(w, tiles, first + r) = *maximum_of(own, its, r);
+    }
+}
+
 void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch) {
     const int64_t group = a.heads / a.kv.heads, rows = (item.t1 - item.t0) * group;
     Attend w = layout_scratch(scratch, rows, group, a.kv.d, a.kv.dv);
@@ -65,7 +86,8 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
     w.most_weight = a.kv.latent && !w.small_values ? 16376.0f : 32760.0f;
     const Tiles tiles = split_tiles(rows, w.most);
     Softening of[kTilesTogether];
-    for (int64_t i = 0, n = w.few ? kTogether * tiles.count : (int64_t)kTilesTogether; i < n; i++)
+    const bool tree = item.tree != INT64_MAX;
+    for (int64_t i = 0, n = w.few && !tree ? kTogether * tiles.count : (int64_t)kTilesTogether; i < n; i++)
         of[i] = {}; // tiles have less than 8 rows: what the others hold is a number
     w.of = of;
     load_queries(a, item, w);
@@ -86,8 +108,10 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
         __builtin_memset(w.o, 0, rows * w.dvp * 4);
         __builtin_memset(w.l, 0, rows * 64);
         for (int64_t i = 0; i < kTileRows * tiles.count; i++) w.m[i] = -__builtin_inff();
-        const int64_t begin = split * kSplit, stop = begin + kSplit < to ? begin + kSplit : to;
-        attend_any(a, item, from > begin ? from / kRescale * kRescale : begin, stop, from, to, w);
+        const int64_t begin = split * kSplit, stop = lesser(begin + kSplit, to);
+        const int64_t shared = tree ? lesser(item.tree / kRescale * kRescale, stop) : stop;
+        attend_any(a, item, from > begin ? from / kRescale * kRescale : begin, shared, from, to, w);
+        if (shared < stop) attend_tree(a, item, shared > begin ? shared : begin, stop, w, tiles);
         for (int64_t r = 0; r < rows; r++) {
             const float l = rsum(load(w.l + 16 * r)), m = *maximum_of(w, tiles, r);
             if (item.partial) {

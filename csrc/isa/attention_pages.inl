@@ -41,6 +41,7 @@ struct Attend {
     float* v;     // [32][dvp]
     float* l;                                     // [rows][16] sums by lane of the current split
     float* m;                                     // [tiles][8]
+    float* own_m;                                 // the same of one token of a tree
     float *total_m, *total_l;                     // [rows]
     float* q_factor;                              // [rows] of integer pages' q
     float *k_scale, *v_scale, *low, *high;        // [32] integer pages' factors; [rows] visible range (as int32)
@@ -49,7 +50,7 @@ struct Attend {
 
 int64_t attention_scratch(int64_t rows, int64_t d, int64_t dv) {
     const int64_t dvp = padded(dv), r = padded(rows);
-    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 24 * r + 32 + 2 * kRescale + 64) * 4;
+    return (r * d + r * kRescale + 2 * r * dvp + d * kRescale + kRescale * dvp + 26 * r + 32 + 2 * kRescale + 64) * 4;
 }
 
 Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t dv) {
@@ -63,6 +64,7 @@ Attend layout_scratch(float* at, int64_t rows, int64_t group, int64_t d, int64_t
     w.k = at, at += d * kRescale;
     w.v = at, at += kRescale * dvp;
     w.m = at, at += 2 * r;
+    w.own_m = at, at += 2 * r;
     w.l = at, at += 16 * r;
     w.total_m = at, at += r;
     w.total_l = at, at += r;
