@@ -1,6 +1,7 @@
 """What speculative decoding gains over plain decoding, and that it never loses.
 
-    .venv/bin/python benchmarks/speculation.py FOLDER [--batch-sizes 1,2,4,8,16,32] [--json] [--write]
+    .venv/bin/python benchmarks/speculation.py FOLDER [--cells 'ngram/sum/*/1'] [--state FILE] [--minutes 14]
+    .venv/bin/python benchmarks/speculation.py FOLDER --state FILE --list
 
 FOLDER holds sum.jsonl, humaneval.jsonl and mt_bench.jsonl, whose lines have `turns` and, for humaneval,
 `reference` (SafeAILab/EAGLE, eagle/data). Whole sets, nothing chosen:
@@ -17,20 +18,29 @@ cell's figure is the median of the pairs' ratios of decoding time, with its boot
 "drafting" is the share of steps that verify drafts, tau how many plain steps one step stands for. A cell
 loses where its whole interval is below 0.98. Exits 1 where one loses or an aim is not met. Give it the
 machine alone.
+
+All cells take hours, so they can be had in pieces: METHOD/WORKLOAD/TEMPERATURE/STREAMS names a cell, --cells
+takes some by such patterns, --state keeps what is done and goes on from there, and with --minutes no cell is
+begun that is not expected to end in time: then the exit status is 75 where cells are left. --list says which
+are done and how long the others will take.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
+import statistics
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from harness import report, usable_cores, write
+from harness import commit, report, usable_cores, write
 from paired import Ratio, ratio_of
 
 from octavo.bench.speculate import Answering, Answers, repeats
@@ -43,6 +53,12 @@ AIMS = {("sum", "ngram"): 1.8, ("edits", "ngram"): 1.8, ("loop", "suffix"): 1.5}
 """(workload, method) -> least gain of one stream, over answers that do not loop."""
 NEVER_BELOW = 0.98
 LEAST_PAIRS = 9
+LEFT = 75
+"""Exit status where cells are left for another time (EX_TEMPFAIL)."""
+ALONE_S = {"sum": 100.0, "edits": 80.0, "loop": 560.0, "chat": 60.0}
+"""Seconds of a cell of one stream, both engines, on two cores of a server, before any is known."""
+SIDE_BY_SIDE = {1: 1.0, 2: 0.75, 4: 0.55, 8: 0.45, 16: 0.5, 32: 0.9}
+"""What share of that a cell of more streams takes: large groups are few, and come several times."""
 Messages = list[dict[str, str]]
 
 
@@ -173,34 +189,115 @@ def gain_of(pairs: Sequence[Pair]) -> Ratio:
     return ratio_of([pair.decoding(True) for pair in pairs], [pair.decoding(False) for pair in pairs])
 
 
-def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    cells = []
+class Cell(NamedTuple):
+    """What is measured at a time."""
+
+    method: str
+    workload: str
+    temperature: float
+    streams: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}/{self.workload}/{self.temperature:g}/{self.streams}"
+
+    @property
+    def expected_s(self) -> float:
+        nearest = min(SIDE_BY_SIDE, key=lambda size: abs(size - self.streams))
+        return ALONE_S[self.workload] * SIDE_BY_SIDE[nearest]
+
+
+def cells_of(options: argparse.Namespace) -> list[Cell]:
+    """Those that are asked for, one method after the other.
+
+    Raises:
+        SystemExit: a pattern names none.
+    """
+    every = itertools.product(
+        options.methods.split(","), options.workloads.split(","), options.temperatures,
+        map(int, options.batch_sizes.split(",")),
+    )  # fmt: skip
+    cells = [Cell(*each) for each in every]
+    for pattern in options.cells:
+        if not any(fnmatch(cell.name, pattern) for cell in cells):
+            sys.exit(f"speculation: no cell is called {pattern!r}: {cells[0].name} is one")
+    return [
+        c for c in cells if not options.cells or any(fnmatch(c.name, pattern) for pattern in options.cells)
+    ]
+
+
+class State:
+    """Cells that are done, in a file of JSON lines.
+
+    Args:
+        path: None: they are only remembered.
+        settings: of the run; cells of others are not mixed with these.
+
+    Raises:
+        SystemExit: the file holds something else, or cells of other settings.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self._path, self._settings = path, json.loads(json.dumps(settings))
+        self.done: dict[str, dict[str, Any]] = {}
+        for line in read(path) if path is not None and path.exists() else ():
+            if not isinstance(line, dict) or line.get("settings") != self._settings:
+                sys.exit(f"speculation: {path} holds cells of other settings: name another file")
+            self.done[line["name"]] = line["cell"]
+
+    def add(self, name: str, cell: dict[str, Any]) -> None:
+        self.done[name] = cell
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"settings": self._settings, "name": name, "cell": cell}) + "\n")
+
+    def seconds(self, cell: Cell) -> float:
+        """How long a cell took, or will take as far as those that are done say."""
+        if cell.name in self.done:
+            return float(self.done[cell.name]["seconds"])
+        factors = []
+        for done in self.done.values():
+            known = Cell(done["method"], done["workload"], done["temperature"], done["streams"])
+            factors.append((known.workload == cell.workload, done["seconds"] / known.expected_s))
+        alike = [factor for same, factor in factors if same] or [factor for _, factor in factors]
+        return cell.expected_s * (statistics.median(alike) if alike else 1.0)
+
+
+def measured(arms: Arms, cell: Cell, options: argparse.Namespace) -> dict[str, Any]:
+    """One cell's figures, and how long it took."""
+    began, pairs = time.perf_counter(), list[Pair]()
+    problems = read(options.folder / FILES[cell.workload])[: options.limit]
+    for seed in range(LEAST_PAIRS):  # large groups are few, so they come again with other seeds
+        params = SamplingParams(
+            temperature=cell.temperature, seed=seed, max_tokens=options.max_tokens, detokenize=False
+        )
+        for pair in pairs_of(arms, cell.workload, problems, cell.streams, params):
+            pairs.append(pair)
+            took = time.perf_counter() - began
+            print(f"\r{cell.name}: {len(pairs)} pairs, {took:.0f} s ", end="", file=sys.stderr, flush=True)
+        if len(pairs) >= LEAST_PAIRS or options.once:
+            break
+    print("\r", end="", file=sys.stderr)
+    aim = AIMS.get((cell.workload, cell.method)) if cell.streams == 1 else None
+    took = round(time.perf_counter() - began, 1)
+    return {**cell._asdict(), **cell_of(pairs, aim), "seconds": took, "commit": commit()}
+
+
+def measure(options: argparse.Namespace, cells: Sequence[Cell], state: State) -> bool:
+    """Measure the cells that are not done, as far as there is time. Returns whether none is left."""
+    ends = time.perf_counter() + 60 * options.minutes if options.minutes else float("inf")
     sizes = [int(size) for size in options.batch_sizes.split(",")]
-    for method in options.methods.split(","):
-        arms = Arms(options.model, method, options.options | {"threads": options.threads}, max(sizes))
-        for workload in options.workloads.split(","):
-            problems = read(options.folder / FILES[workload])[: options.limit]
-            for temperature in options.temperatures:
-                for streams in sizes:
-                    pairs: list[Pair] = []
-                    for seed in range(
-                        LEAST_PAIRS
-                    ):  # large groups are few, so they come again with other seeds
-                        params = SamplingParams(
-                            temperature=temperature,
-                            seed=seed,
-                            max_tokens=options.max_tokens,
-                            detokenize=False,
-                        )
-                        pairs += pairs_of(arms, workload, problems, streams, params)
-                        if len(pairs) >= LEAST_PAIRS or options.once:
-                            break
-                    aim = AIMS.get((workload, method)) if streams == 1 else None
-                    about = {"method": method, "workload": workload, "streams": streams}
-                    cells.append({**about, "temperature": temperature, **cell_of(pairs, aim)})
-                    print(line_of(cells[-1]), file=sys.stderr, flush=True)
+    for method, group in itertools.groupby(cells, lambda cell: cell.method):
+        left, arms = [cell for cell in group if cell.name not in state.done], None
+        for cell in left:
+            if time.perf_counter() + state.seconds(cell) > ends:
+                continue  # a shorter one may fit
+            threads = options.options | {"threads": options.threads}
+            arms = arms or Arms(options.model, method, threads, max(sizes))
+            state.add(cell.name, measured(arms, cell, options))
+            print(line_of(state.done[cell.name]), file=sys.stderr, flush=True)
         del arms
-    return cells
+    return all(cell.name in state.done for cell in cells)
 
 
 HEADER = (
@@ -234,6 +331,12 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
         "--temperatures", type=lambda text: [float(t) for t in text.split(",")], default=[0.0, 0.7]
     )
     parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--cells", type=lambda text: text.split(","), default=[], help="patterns of names")
+    parser.add_argument("--state", type=Path, help="file of what is done, to go on from")
+    parser.add_argument("--minutes", type=float, help="begin no cell that is expected to end later")
+    parser.add_argument(
+        "--list", action="store_true", help="say which cells are done, and what the others take"
+    )
     parser.add_argument("--limit", type=int, help="the first so many lines: shows that everything works")
     parser.add_argument("--once", action="store_true", help="each set once, however few groups it makes")
     parser.add_argument("--threads", type=int, default=usable_cores())
@@ -250,15 +353,33 @@ def main(arguments: Sequence[str]) -> int:
     }
     if missing:
         sys.exit(f"speculation: {options.folder} has no {', '.join(sorted(missing))}")
-    cells = measure(options)
-    settings = {
-        name: value for name, value in vars(options).items() if name not in ("json", "write", "folder")
-    }
-    result = report("speculation", sys.argv, {"settings": settings, "cells": cells})
-    print(json.dumps(result, indent=2) if options.json else "\n".join([HEADER, *map(line_of, cells)]))
+    kept = ("model", "max_tokens", "limit", "once", "threads", "options")
+    settings = {name: getattr(options, name) for name in kept}
+    cells, state = cells_of(options), State(options.state, settings)
+    if options.list:
+        print("\n".join(listed(cells, state)))
+        return 0
+    whole = measure(options, cells, state)
+    done = [state.done[cell.name] for cell in cells if cell.name in state.done]
+    result = report("speculation", sys.argv, {"settings": settings, "cells": done})
+    print(json.dumps(result, indent=2) if options.json else "\n".join([HEADER, *map(line_of, done)]))
+    if not whole:
+        print("\n".join(listed(cells, state)[-1:]), file=sys.stderr)
+        return LEFT
     if options.write:
         print(f"wrote {write(result)}", file=sys.stderr)
-    return int(any(cell["loses"] or not cell["met"] for cell in cells))
+    return int(any(cell["loses"] or not cell["met"] for cell in done))
+
+
+def listed(cells: Sequence[Cell], state: State) -> list[str]:
+    """A line for each cell, and one for those that are left."""
+    lines, left = [], 0.0
+    for cell in cells:
+        done, seconds = cell.name in state.done, state.seconds(cell)
+        left += 0 if done else seconds
+        lines.append(f"{cell.name:28}{'done in' if done else 'about':>8}{seconds:>8.0f} s")
+    count = sum(cell.name not in state.done for cell in cells)
+    return [*lines, f"{count} of {len(cells)} cells are left: about {left / 60:.0f} minutes"]
 
 
 if __name__ == "__main__":

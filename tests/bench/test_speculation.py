@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import speculation
-from speculation import Pair, cell_of, edit, function_of, line_of, opening, rename, tool_says
+from speculation import Cell, Pair, cell_of, edit, function_of, line_of, opening, rename, tool_says
 
 from octavo.bench.speculate import Answers, Verified
 
@@ -89,3 +90,79 @@ def test_a_folder_without_the_files_is_said(tmp_path: Path) -> None:
     (tmp_path / "sum.jsonl").write_text(json.dumps({"turns": ["x"]}))
     with pytest.raises(SystemExit, match=r"has no humaneval.jsonl, mt_bench.jsonl"):
         speculation.main([str(tmp_path)])
+
+
+# --- in pieces --------------------------------------------------------------------------------------------
+
+
+def folder(path: Path) -> Path:
+    for name in set(speculation.FILES.values()):
+        (path / name).write_text(json.dumps(PROBLEM))
+    return path
+
+
+@pytest.fixture
+def cells_measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of cells, in the order in which they were measured; each takes what is expected of it, twice."""
+    names: list[str] = []
+    clock = [0.0]
+
+    def measured(arms: object, cell: Cell, options: object) -> dict[str, Any]:
+        names.append(cell.name)
+        clock[0] += 2 * cell.expected_s
+        figures = cell_of([pair(2.0, 1.0)] * 9, None)
+        return {**cell._asdict(), **figures, "seconds": 2 * cell.expected_s, "commit": "0" * 12}
+
+    monkeypatch.setattr(speculation, "measured", measured)
+    monkeypatch.setattr(speculation, "Arms", lambda *_: object())
+    monkeypatch.setattr(speculation.time, "perf_counter", lambda: clock[0])
+    return names
+
+
+def test_cells_have_names_that_patterns_take(tmp_path: Path, cells_measured: list[str]) -> None:
+    assert speculation.main([str(folder(tmp_path)), "--cells", "ngram/sum/*/1,suffix/loop/0.7/[12]"]) == 0
+    assert cells_measured == ["ngram/sum/0/1", "ngram/sum/0.7/1", "suffix/loop/0.7/1", "suffix/loop/0.7/2"]
+    with pytest.raises(SystemExit, match="no cell is called 'ngram/sums"):
+        speculation.main([str(tmp_path), "--cells", "ngram/sums/*"])
+
+
+def test_the_required_cells_are_there() -> None:
+    options = speculation.arguments_of(["."])
+    names = {cell.name for cell in speculation.cells_of(options)}
+    grid = {f"{w}/0/{s}" for w in ("sum", "edits", "loop", "chat") for s in (1, 2, 4, 8, 16, 32)}
+    assert len(grid) == 24
+    for method in ("ngram", "suffix"):
+        assert {f"{method}/{name}" for name in grid} <= names
+        assert {f"{method}/{name.replace('/0/', '/0.7/')}" for name in grid} <= names
+    assert set(speculation.AIMS) == {("sum", "ngram"), ("edits", "ngram"), ("loop", "suffix")}
+
+
+def test_a_run_in_pieces_measures_each_cell_once(
+    tmp_path: Path, cells_measured: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each piece ends in time, as soon as it is known how long cells take."""
+    state = str(tmp_path / "state.jsonl")
+    options = [str(folder(tmp_path)), "--state", state, "--methods", "ngram", "--minutes", "25"]
+    statuses = []
+    while not statuses or statuses[-1] == speculation.LEFT:
+        begin = speculation.time.perf_counter()
+        statuses.append(speculation.main(options))
+        assert len(statuses) == 1 or speculation.time.perf_counter() - begin <= 25 * 60
+    assert len(statuses) > 2
+    assert statuses[-1] == 0
+    assert len(cells_measured) == len({*cells_measured}) == 48
+    capsys.readouterr()
+    assert speculation.main([*options, "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "0 of 48 cells are left: about 0 minutes"
+    assert all("done in" in line for line in lines[:-1])
+
+
+def test_cells_of_other_settings_are_not_mixed(tmp_path: Path, cells_measured: list[str]) -> None:
+    state = tmp_path / "state.jsonl"
+    options = [str(folder(tmp_path)), "--state", str(state), "--cells", "ngram/sum/0/1"]
+    assert speculation.main(options) == 0
+    with pytest.raises(SystemExit, match="cells of other settings"):
+        speculation.main([*options, "--max-tokens", "64"])
+    assert speculation.main(options) == 0
+    assert cells_measured == ["ngram/sum/0/1"]
