@@ -49,6 +49,7 @@ def test_another_answer_is_an_error() -> None:
     other = Answers(((1, 2, 3),), DRAFTED.steps, 0.1)
     with pytest.raises(OctavoError, match="please report it"):
         figures([(PLAIN, other)], 0.0)
+    assert figures([(PLAIN, other)], 0.0, same=False).measured == pytest.approx(0.060 / 0.045)
     with pytest.raises(OctavoError, match="nothing was decoded"):
         figures([(Answers(((1,),), (), 0.1),) * 2], 0.0)
 

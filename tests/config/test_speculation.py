@@ -34,6 +34,15 @@ def test_what_is_read(given: dict[str, Any], method: str, most: int, auto: bool)
 
 
 @pytest.mark.parametrize(
+    ("method", "rejecting"),
+    [(None, False), ("strict", False), ("probabilistic", True), ("standard", True)],
+)
+def test_ways_to_verify(method: str | None, rejecting: bool) -> None:
+    found = read_speculation({"method": "ngram", "rejection_sample_method": method})
+    assert found.rejecting is rejecting
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ([], "must be an object"),
@@ -47,6 +56,11 @@ def test_what_is_read(given: dict[str, Any], method: str, most: int, auto: bool)
         ({"method": "ngram", "prompt_lookup_max": "x"}, "prompt_lookup_max must be"),
         ({"method": "ngram", "tokens": 5}, "'tokens'"),
         ({"method": "ngram", "policy": "often"}, "policy must be auto or fixed, not 'often'"),
+        (
+            {"method": "ngram", "rejection_sample_method": "typical"},
+            "rejection_sample_method must be strict or probabilistic, not 'typical'",
+        ),
+        ({"method": "ngram", "rejection_sample_method": []}, "must be strict or probabilistic"),
         ({"method": "ngram", "model": "smollm2"}, "model is for method 'draft': ngram drafts without one"),
         ({"method": "suffix", "model": "ngram"}, "suffix drafts without one"),
         ({"method": "draft"}, "needs a model for method 'draft'"),

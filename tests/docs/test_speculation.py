@@ -16,7 +16,7 @@ ROWS = {
     name: (default, about)
     for name, default, about in re.findall(r"^\| `(\w+)` \| `?([\w.]*)`? \| (.+) \|$", PAGE, re.MULTILINE)
 }
-OWN = ("method", "model", "num_speculative_tokens", "policy")
+OWN = ("method", "model", "num_speculative_tokens", "policy", "rejection_sample_method")
 OPTIONS = [
     (method, name, option) for method, found in methods().items() for name, option in found.options.items()
 ]

@@ -44,7 +44,7 @@ BACKENDS = ("cpu", "reference") if native_available() else ("reference",)
 Answer = tuple[list[int], list[float], str | None]
 
 
-def save_tiny_llama(folder: Path) -> Path:
+def save_tiny_llama(folder: Path, vocab_size: int = VOCAB_SIZE) -> Path:
     """Random weights, wide enough that distributions are neither flat nor certain."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -52,7 +52,7 @@ def save_tiny_llama(folder: Path) -> Path:
     torch.manual_seed(1)
     torch.set_num_threads(1)
     config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
@@ -90,13 +90,13 @@ def save_tiny_mixed(folder: Path, window: int) -> Path:
     return folder
 
 
-def save_words(folder: Path) -> Path:
+def save_words(folder: Path, count: int = VOCAB_SIZE) -> Path:
     """A tokenizer for these models: "w0", "w1" and so on."""
     from tokenizers import Tokenizer
     from tokenizers.decoders import Metaspace
     from tokenizers.models import WordLevel
 
-    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB_SIZE)}, unk_token="w0"))
+    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(count)}, unk_token="w0"))
     tokenizer.decoder = Metaspace()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
@@ -123,6 +123,7 @@ def tiny_engine(
     late: Queue | None = None,
     pages_folder: Path | None = None,
     speculate: tuple[Proposer | Modelled, int] | None = None,
+    rejecting: bool = False,
     **options: Any,
 ) -> EngineCore:
     """An EngineCore whose runner computes the tiny model; options are SchedulerConfig's.
@@ -131,6 +132,7 @@ def tiny_engine(
         late: the engine runs on a device that does nothing before somebody waits (late_device.py).
         pages_folder: where the prefix cache outlives the engine, 1 MiB; None: it does not.
         speculate: who drafts, or which model does, and how many tokens of a row in a step at most.
+        rejecting: drafts are put to the p/q test.
     """
     wanted: dict[str, Any] = {"page_size": 16, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8, **options}
     wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
@@ -163,7 +165,8 @@ def tiny_engine(
         page_file = PrefixFile.open(str(pages_folder), made_by, size, 2**20)
     plain, overlapped = ModelRunner, OverlappedRunner
     if speculate is not None and not isinstance(speculate[0], Modelled):
-        plain, overlapped = speculating(Speculation(speculate[0], Fixed(), speculate[1], VOCAB_SIZE))
+        proposer, most = speculate
+        plain, overlapped = speculating(Speculation(proposer, Fixed(), most, VOCAB_SIZE, rejecting))
     elif drafter.drafting is not None:
         device: Any = made if late is None else LateBackend(made, late)
         cache = Cache(pages, spare, first_loose, first_block)

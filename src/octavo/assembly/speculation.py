@@ -41,8 +41,8 @@ def speculation_of(
 
     asked, wanted = found
     if (drafts := drafts_of(drafter, config, backend, cache)) is not None:
-        return ModelSpeculation(drafts, Fixed(), asked.most, model.vocab_size)
-    return Speculation(asked.proposer.make(wanted), Fixed(), asked.most, model.vocab_size)
+        return ModelSpeculation(drafts, Fixed(), asked.most, model.vocab_size, asked.rejecting)
+    return Speculation(asked.proposer.make(wanted), Fixed(), asked.most, model.vocab_size, asked.rejecting)
 
 
 def drafts_of(
@@ -129,4 +129,5 @@ def _asked(user: EngineConfig, config: SchedulerConfig) -> tuple[Speculative, Wa
     from octavo.spec.base import Wanted
 
     asked = read_speculation(user.speculative_config)
-    return asked, Wanted(config.max_num_seqs, config.max_model_len, trees=True, options=asked.options)
+    wanted = Wanted(config.max_num_seqs, config.max_model_len, True, asked.options, asked.rejecting)
+    return asked, wanted

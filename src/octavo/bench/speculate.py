@@ -1,7 +1,8 @@
 """What `octavo bench speculate` prints: what drafts were worth, what they cost, and what that makes.
 
 Each prompt is answered by an engine without drafts and by one with them, in turns. Their answers must be the
-same; their times say the gain. From steps of the second engine, by the number n of tokens that they verified:
+same, unless drafts are put to the p/q test; their times say the gain. From steps of the second engine, by the
+number n of tokens that they verified:
 
     tau(n) = tokens that such a step gave: 1 + accepted
     c_v(n) = its time, the proposer's left out, beside that of a step of the engine without drafts
@@ -156,17 +157,20 @@ def proposer_seconds(proposer: Proposer, prompt: Sequence[int], answer: Sequence
     return time.perf_counter() - begin
 
 
-def figures(pairs: Sequence[tuple[Answers, Answers]], proposing_s: float, always: bool = True) -> Speculated:
+def figures(
+    pairs: Sequence[tuple[Answers, Answers]], proposing_s: float, always: bool = True, same: bool = True
+) -> Speculated:
     """Of pairs of answers without and with drafts to the same prompts.
 
     Args:
         proposing_s: seconds of the proposer, of all steps together.
         always: every step takes as much of them; False: those alone that verify drafts.
+        same: their answers must be equal.
 
     Raises:
         OctavoError: an answer differs, which would be an error of Octavo's; or none has a second token.
     """
-    if any(plain.token_ids != drafted.token_ids for plain, drafted in pairs):
+    if same and any(plain.token_ids != drafted.token_ids for plain, drafted in pairs):
         raise OctavoError("an answer with drafts is not the one without: please report it")
     alone = [step.seconds for plain, _ in pairs for step in plain.steps]
     steps = [step for _, drafted in pairs for step in drafted.steps]
@@ -204,9 +208,15 @@ def _accepted_at(drafting: Sequence[Verified]) -> tuple[float, ...]:
 
 
 def _gain(pairs: Sequence[tuple[Answers, Answers]]) -> float:
-    plain = sum(step.seconds for one, _ in pairs for step in one.steps)
-    drafted = sum(step.seconds for _, one in pairs for step in one.steps)
+    plain = _token_seconds([one for one, _ in pairs])
+    drafted = _token_seconds([one for _, one in pairs])
     return plain / drafted if drafted else 0.0
+
+
+def _token_seconds(answers: Sequence[Answers]) -> float:
+    """Of a decoded token."""
+    steps = [step for answer in answers for step in answer.steps]
+    return sum(step.seconds for step in steps) / max(sum(step.tokens for step in steps), 1)
 
 
 def _lines(steps: Sequence[Verified], plain_s: float, c_d_s: float, always: bool) -> tuple[StepLine, ...]:
@@ -324,4 +334,4 @@ def speculate(
             answer = found[id(plain)].token_ids[0]
             proposing += proposer_seconds(proposer, prompt, answer, engines.asked.most)
     proposing += 0.0 if model is None else model.seconds
-    return figures(pairs, proposing, always=model is None)
+    return figures(pairs, proposing, always=model is None, same=not engines.asked.rejecting)

@@ -22,6 +22,8 @@ DRAFT = "draft"
 ALIASES = {"[ngram]": "ngram", "draft_model": DRAFT}
 """vLLM's names of methods, where they are not those of files."""
 POLICIES = ("auto", "fixed")
+REJECTIONS = {"strict": False, "probabilistic": True, "standard": True}
+"""vLLM's names of ways to verify -> whether drafts are put to the p/q test; "standard" is its later name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,14 @@ class Speculative:
         method: name of a proposer. model: who drafts, where the proposer is a model.
         most: tokens of a row's draft in a step.
         auto: so many as are expected to pay, none included; False: as many as there are.
+        rejecting: drafts are put to the p/q test (sampling/verify.py), not kept as far as the row draws them.
         options: of the proposer, each with its number.
     """
 
     method: str
     most: int
     auto: bool = True
+    rejecting: bool = False
     model: str | None = None
     options: Mapping[str, Number] = field(default_factory=dict)
 
@@ -78,7 +82,11 @@ def read_speculation(given: Mapping[str, object]) -> Speculative:
     policy = values.pop("policy", "auto")
     if policy not in POLICIES:
         raise _wrong(f"policy must be {' or '.join(POLICIES)}, not {policy!r}")
-    return Speculative(str(name), most, policy == "auto", model, proposer.settings(values))
+    verifying = values.pop("rejection_sample_method", "strict")
+    if not isinstance(verifying, str) or verifying not in REJECTIONS:
+        raise _wrong(f"rejection_sample_method must be strict or probabilistic, not {verifying!r}")
+    rejecting, auto = REJECTIONS[verifying], policy == "auto"
+    return Speculative(str(name), most, auto, rejecting, model, proposer.settings(values))
 
 
 def check_speculation(given: Mapping[str, object] | None) -> None:

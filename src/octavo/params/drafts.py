@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +24,18 @@ class Draft:
         parents [N]: the parent's draft index, below the child's own; -1 hangs on node 0.
         support: how much speaks for the draft, as its proposer counts that, from 0 on. Only the policy that
             chooses how many tokens to verify reads it: it learns how often drafts of equal support are right.
+        q: [N, V] float64, what each token was drawn from, its elder siblings left out; None: the tokens were
+            chosen. Only the p/q test reads it (sampling/verify.py).
 
     Raises:
         ValueError: a parent comes after its child, or two siblings are the same token: the second
-            could never be reached, and would bias the rejection test.
+            could never be reached, and would bias the p/q test.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     support: int = field(default=0, compare=False)
+    q: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents):
@@ -54,7 +58,8 @@ class Draft:
         """Its first `count` tokens, which are a draft themselves: parents come before their children."""
         if count >= len(self.tokens):
             return self
-        return Draft(self.tokens[:count], self.parents[:count], self.support)
+        q = None if self.q is None else self.q[:count]
+        return Draft(self.tokens[:count], self.parents[:count], self.support, q)
 
     def paths(self) -> list[tuple[int, ...]]:
         """Drafted tokens from node 0 to each node [N + 1], the node's own included."""

@@ -55,6 +55,11 @@ class Walk:
         return self.start + 1 + len(self.drawn)
 
     @property
+    def drafted(self) -> list[tuple[int, int]]:
+        """(token, node) of the children where the walk is, the eldest first."""
+        return [(token, child) for (node, token), child in self.children.items() if node == self.node]
+
+    @property
     def logits(self) -> int:
         """Place of the logits that it draws from next."""
         return self.at + self.node

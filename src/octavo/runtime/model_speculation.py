@@ -29,8 +29,10 @@ class ModelSpeculation(Speculation):
     Args: as Speculation's.
     """
 
-    def __init__(self, drafts: ModelDrafts, policy: Policy, most: int, vocab_size: int) -> None:
-        super().__init__(drafts, policy, most, vocab_size)
+    def __init__(
+        self, drafts: ModelDrafts, policy: Policy, most: int, vocab_size: int, rejecting: bool = False
+    ) -> None:
+        super().__init__(drafts, policy, most, vocab_size, rejecting)
         self.drafts = drafts
         self.activation_bytes = drafts.activation_bytes
 

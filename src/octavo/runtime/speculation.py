@@ -22,6 +22,7 @@ from octavo.runtime.drafted import Draw, Walk, gather_drafted, slots_to_move, wa
 from octavo.runtime.model_runner import ModelRunner
 from octavo.runtime.overlap import OverlappedRunner
 from octavo.runtime.prompt_logprobs import ByRow
+from octavo.runtime.rejecting import RejectingDraws
 from octavo.runtime.runner import Done
 from octavo.runtime.states import I64, RequestStates
 from octavo.runtime.vectors import Vector
@@ -52,15 +53,21 @@ class Speculation:
         policy: chooses how many tokens of a draft are verified.
         most: tokens of a row's draft where its request names no number.
         vocab_size: a draft ends before a token that is not below it.
+        rejecting: drafts are put to the p/q test, rather than kept as far as the row draws them.
 
     Attributes:
         activation_bytes: of buffers that drafting takes beside the runner's.
+        drawn_from: row -> Draft.q of its latest draft, where that was drawn.
     """
 
     activation_bytes = 0
 
-    def __init__(self, proposer: Proposer, policy: Policy, most: int, vocab_size: int) -> None:
+    def __init__(
+        self, proposer: Proposer, policy: Policy, most: int, vocab_size: int, rejecting: bool = False
+    ) -> None:
         self._proposer, self.policy, self._most, self._vocab_size = proposer, policy, most, vocab_size
+        self.rejecting = rejecting
+        self.drawn_from: dict[int, Any] = {}
         self._rows: dict[int, Tenant] = {}
 
     def attach(self, states: RequestStates, samplings: SamplingRows) -> None:
@@ -88,6 +95,7 @@ class Speculation:
         if self._rows.pop(row, None) is not None:
             self._proposer.remove(row)
             self.policy.remove(row)
+            self.drawn_from.pop(row, None)
 
     def took(self, steps: Sequence[RowStep], seconds: float) -> None:
         """These steps were computed together, and took so long."""
@@ -126,6 +134,8 @@ class Speculation:
             result.drafts[row] = draft.tokens
             if not draft.is_chain:
                 result.parents[row] = draft.parents
+            if draft.q is not None:
+                self.drawn_from[row] = draft.q
         return result
 
     def _asked(self, going: Sequence[int], result: StepResult, lengths: I64) -> dict[int, int]:
@@ -191,7 +201,8 @@ class SpeculatingRunner(ModelRunner):
 
     def _draw_drafted(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         steps, logprobs = self._prompts(steps)
-        result = self._verified(step_id, steps) if self._plain(steps) else None
+        rejecting = self._speculation.rejecting
+        result = self._verified(step_id, steps) if not rejecting and self._plain(steps) else None
         if result is None:
             logits = self._program.replay(gather_drafted(steps, self._states))
             result = self._walk(step_id, walks_of(steps), self._drawing_from(logits))
@@ -220,6 +231,8 @@ class SpeculatingRunner(ModelRunner):
 
     def _drawing_from(self, logits: F32) -> Draw:
         """Draws from these logits of all nodes."""
+        if self._speculation.rejecting:
+            return RejectingDraws(logits, self._sampler, self._samplings, self._speculation.drawn_from)
 
         def draw(walks: Sequence[Walk]) -> Sequence[SampledToken | RowError]:
             wanted = self._samplings.batch([w.row for w in walks], [w.position for w in walks])
@@ -255,7 +268,8 @@ class OverlappedSpeculation(SpeculatingRunner, OverlappedRunner):
         none_late = np.full(batch.num_tokens, -1, np.int32)
         rows = [step.row for step in steps if step.sample for _ in range(len(step.drafts) + 1)]
         owners = [-1] * len(rows)  # a node's token may be nobody's
-        if not self._samplings.follows(rows):  # every node can be drawn before it is known which are passed
+        if not self._speculation.rejecting and not self._samplings.follows(rows):
+            # Every node can be drawn before it is known which are passed.
             wanted = self._samplings.batch(rows, (batch.positions[batch.sampled] + 1).tolist())
             draws = self._maker.draws(wanted)
             if self._steps.lacks(draws) is None:

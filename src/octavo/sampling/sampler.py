@@ -62,7 +62,7 @@ class Sampler:
        num_logprobs largest finite z in the same order.
 
     The weights, sums and choices of steps 2 to 7 read nothing but the row, so a draft is verified
-    by drawing at each of its positions and comparing (verify.py).
+    by drawing at each of its positions and comparing (runtime/drafted.py).
     """
 
     def sample(

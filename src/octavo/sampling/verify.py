@@ -1,129 +1,59 @@
-"""Exact verification of drafted tokens: from drafts and the target's say at each node, what to emit.
+"""The p/q test of drafted tokens: a node's next token from the target's distribution and the drafter's.
 
-    node 0: last known token        Drafts form a tree (a chain is one). The forward computes a row
-     ├─ node 1: draft 0             of logits per node, for the token that follows it; `batch` of
-     │   └─ node 3: draft 2         SamplingRows with Draft.paths() as `ahead` lets penalties and
-     └─ node 2: draft 1             min_tokens advance along each branch.
+Leviathan et al. 2023, Chen et al. 2023; siblings: SpecInfer, Miao et al. 2024. What is drawn has the target's
+distribution, and other bits than plain decoding, which draws by the noise of a position whatever was drafted
+(runtime/drafted.py). So this is a mode for comparison: how often is a draft accepted by the field's test?
 
-Two modes. `same_draw`, the default: draw at every node what plain decoding would draw there; the
-output equals plain decoding bit for bit, whatever was drafted. `rejection`: the textbook p/q test
-(Leviathan et al. 2023, Chen et al. 2023; siblings: SpecInfer, Miao et al. 2024); the output has the
-target's distribution, but other bits.
+    p  what the row's next token is drawn from: temperature, penalties, masks and top_p are part of it
+    q  what its drafted children were drawn from; of one that was chosen (a lookup, an argmax) 1 at itself
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.params import SampledToken
-from octavo.params.drafts import Draft as Draft  # proposers and step plans speak of them, too
 from octavo.sampling.elementary import F64
 from octavo.sampling.noise import Stream, uniform
-from octavo.sampling.sampler import RowError
+from octavo.sampling.sampler import RowError, Sampler
+from octavo.sampling.sampling_batch import F32, SamplingBatch
 
 I64 = npt.NDArray[np.int64]
+Children = tuple[Sequence[int], Sequence[F64] | None]
+"""Drafted children of a node, the eldest first: their tokens, and what each was drawn from; None: chosen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What verification of one row emits.
+def next_tokens(p: F64, children: I64, q: F64 | None, accept: F64, last: F64) -> I64:
+    """The next tokens [R] of R rows, each at a node with C drafted children.
 
-    Attributes:
-        tokens: accepted drafts, then one token more that was drawn after them.
-        nodes: the nodes whose KV is right and stays: 0, then the accepted drafts'.
-        error: set if nothing could be drawn after node 0; tokens is then empty.
-    """
+    For a node's children in order:
 
-    tokens: tuple[SampledToken, ...]
-    nodes: tuple[int, ...]
-    error: RowError | None = None
+    1. Child x is the next token if u < p(x) / q(x), strictly: p(x) = 0 never passes.
+    2. Otherwise p becomes norm(max(0, p - q)), or stays if nothing is left of it.
+    If no child has passed, the token is drawn from p: the residual, or without children the bonus.
 
-
-def same_draw(draft: Draft, drawn: Sequence[SampledToken | RowError]) -> Verified:
-    """Go from node 0 to the child that equals the token drawn at the node, while there is one.
-
-    1. At node 0, take the token that the sampler drew there.
-    2. If a child of the node is this token, go on from the child. Otherwise stop.
-    The last token taken is the bonus: five accepted drafts give six tokens.
-
-    Each token was drawn from the logits, noise and processor state that plain decoding has at its
-    position, so the tokens are those of plain decoding. A RowError further down ends the walk
-    before it: the next step meets it at its node 0.
+    A token that is drawn from a residual is no child that was refused: there p(x) < q(x).
 
     Args:
-        drawn [N + 1]: Sampler.sample at every node.
+        p [R, V]: the target's distribution after the node.
+        children [R, C]: drafted tokens; those of one row differ (Draft checks it).
+        q [R, C, V]: the distribution that each child was drawn from, without its elder siblings. None: they
+            were not drawn but chosen, so q is 1 at each.
+        accept [R, C], last [R]: uniforms, independent of each other and of the drafter's (noise_of).
     """
-    children = {key: i for i, key in enumerate(zip(draft.parents, draft.tokens, strict=True))}
-    tokens: list[SampledToken] = []
-    nodes: list[int] = []
-    node: int | None = 0
-    while node is not None:
-        nodes.append(node)
-        token = drawn[node]
-        if isinstance(token, RowError):
-            if not tokens:
-                return Verified((), (0,), token)
-            nodes.pop()  # its token is emitted, but its KV is computed again with the error
-            break
-        tokens.append(token)
-        child = children.get((node - 1, token.token_id))
-        node = None if child is None else child + 1
-    return Verified(tuple(tokens), tuple(nodes))
-
-
-def rejection(
-    parents: Sequence[int], tokens: I64, p: F64, q: F64 | None, accept: F64, last: F64
-) -> tuple[I64, I64]:
-    """The p/q test for R rows of equally shaped drafts.
-
-    At a node with target distribution p and drafter's distribution q, for its children in order:
-
-    1. Accept child x and go on from it if u < p(x) / q(x), strictly: p(x) = 0 never passes.
-    2. Otherwise p becomes norm(max(0, p - q)), or stays if that is zero; q loses x and is
-       renormalized, because the next sibling was drawn without x.
-    If no child is left, draw from p: the residual after a rejection, the bonus at a leaf.
-
-    Args:
-        parents [N]: as Draft.parents, the same for all rows.
-        tokens [R, N]: drafted; siblings differ (Draft checks it).
-        p [R, N + 1, V]: the target's distribution after each node (Sampler.probabilities).
-        q [R, N + 1, V]: the distribution from which the node's children were drawn, the first from
-            q itself, each further one without its elder siblings. None: children were not drawn but
-            chosen (n-gram, argmax), so q is one-hot at each.
-        accept [R, N], last [R, N + 1]: uniforms, independent of each other and of the drafter's
-            (rejection_noise).
-
-    Returns:
-        emitted tokens [R, D + 2], -1 after the last, D being the largest depth of a draft's node
-        counted from 0; and the last accepted node [R].
-    """
-    rows, size = tokens.shape
-    depths = [0] * (size + 1)
-    for child, parent in enumerate(parents):
-        depths[child + 1] = depths[parent + 1] + 1
-    emitted = np.full((rows, max(depths) + 1), -1, np.int64)
-    at = np.zeros(rows, np.int64)
-    for node in range(size + 1):  # parents come before their children
-        here = np.flatnonzero(at == node)
-        left = p[here, node]
-        drafted = None if q is None else q[here, node]
-        for child in (c for c in range(size) if parents[c] + 1 == node):
-            token = tokens[here, child]
-            weights = _one_hot(token, p.shape[-1]) if drafted is None else drafted
-            row = np.arange(len(here))
-            passed = accepts(accept[here, child], left[row, token], weights[row, token])
-            at[here[passed]] = child + 1
-            emitted[here[passed], depths[node]] = token[passed]
-            failed = ~passed
-            here = here[failed]
-            left = residual(left[failed], weights[failed])
-            drafted = None if drafted is None else without(weights[failed], token[failed])
-        emitted[here, depths[node]] = categorical(left, last[here, node])
-    return emitted, at
+    left, found = p, np.full(len(p), -1, np.int64)
+    row = np.arange(len(p))
+    for order in range(children.shape[1]):
+        token = children[:, order]
+        weights = one_hot(token, p.shape[1]) if q is None else q[:, order]
+        passed = accepts(accept[:, order], left[row, token], weights[row, token]) & (found < 0)
+        found[passed] = token[passed]
+        left = residual(left, weights)
+    drawn = categorical(left, last)
+    return np.where(found < 0, drawn, found)
 
 
 def accepts(u: F64, p: F64, q: F64) -> npt.NDArray[np.bool_]:
@@ -139,15 +69,6 @@ def residual(p: F64, q: F64) -> F64:
     return shares
 
 
-def without(q: F64, token: I64) -> F64:
-    """q [R, V] without one token [R] per row, renormalized (zero where it was the only one)."""
-    rest = q.copy()
-    rest[np.arange(len(rest)), token] = 0
-    mass = rest.sum(axis=-1, keepdims=True)
-    rest /= np.where(mass > 0, mass, 1)
-    return rest
-
-
 def categorical(p: F64, u: F64) -> I64:
     """Inverse CDF of each row of p [R, V] at u [R]; a token of probability 0 is never drawn."""
     sums = np.cumsum(p, axis=-1)
@@ -157,25 +78,59 @@ def categorical(p: F64, u: F64) -> I64:
     return token
 
 
-def _one_hot(token: I64, vocab: int) -> F64:
+def one_hot(token: I64, vocab: int) -> F64:
+    """[R, V]: 1 at each row's token [R]."""
     hot: F64 = (token[:, None] == np.arange(vocab)).astype(np.float64)
     return hot
 
 
-def rejection_noise(
-    parents: Sequence[int], seeds: npt.ArrayLike, sample_indices: npt.ArrayLike, positions: npt.ArrayLike
+def noise_of(
+    seeds: npt.ArrayLike, sample_indices: npt.ArrayLike, positions: npt.ArrayLike, count: int
 ) -> tuple[F64, F64]:
-    """accept [R, N] and last [R, N + 1] for R rows whose next tokens are at `positions` [R].
+    """accept [R, count] and last [R] for rows whose next tokens are at `positions` [R].
 
-    Keyed by position as all noise is; siblings are told apart by their order. The drafter must
-    draw from Stream.DRAFT.
+    Keyed by position as all noise is; siblings are told apart by their order. Independent of what plain
+    decoding draws by (noise.race_noise) and of Stream.DRAFT, which a drafter that draws must draw from.
     """
-    depths, orders = [0], []
-    for child, parent in enumerate(parents):
-        depths.append(depths[parent + 1] + 1)
-        orders.append(sum(earlier == parent for earlier in parents[:child]))
-    at = np.asarray(positions, np.int64)[:, None] + np.array(depths)
-    seed, sample = np.asarray(seeds, np.uint64)[:, None], np.asarray(sample_indices)[:, None]
-    last = uniform(seed, sample, at, Stream.TARGET)
-    accept = uniform(seed, sample, at[:, 1:] - 1, Stream.ACCEPT, np.array(orders, np.uint64))
-    return accept, last
+    seed, sample = np.asarray(seeds, np.uint64), np.asarray(sample_indices)
+    at = np.asarray(positions, np.int64)
+    accept = uniform(seed[:, None], sample[:, None], at[:, None], Stream.ACCEPT, np.arange(count)[None])
+    return accept, uniform(seed, sample, at, Stream.TARGET)
+
+
+def tokens_by_rejection(
+    sampler: Sampler, logits: F32, batch: SamplingBatch, children: Sequence[Children]
+) -> list[SampledToken | RowError]:
+    """The next token of each row of the batch, at a node with drafted children.
+
+    Args:
+        logits [R, V]: after the nodes.
+        children [R]: of each node one or more.
+    """
+    p, errors = sampler.probabilities(logits, batch)
+    errors |= {row: RowError(message) for row, message in batch.errors.items()}
+    alike: dict[tuple[int, bool], list[int]] = {}  # rows that are worked out together
+    for row, (drafted, q) in enumerate(children):
+        if row not in errors:
+            alike.setdefault((len(drafted), q is None), []).append(row)
+    tokens = np.full(len(children), -1, np.int64)
+    for rows in alike.values():
+        tokens[rows] = _tokens_of(rows, p, batch, [children[row] for row in rows])
+    drawn: list[SampledToken | RowError] = []
+    for row, token in enumerate(tokens.tolist()):
+        if row in errors:
+            drawn.append(errors[row])
+        elif (count := int(batch.rows["num_logprobs"][row])) < 0:
+            drawn.append(SampledToken(token))
+        else:
+            drawn += sampler.score(logits[row : row + 1], [token], count)
+    return drawn
+
+
+def _tokens_of(rows: list[int], p: F64, batch: SamplingBatch, children: Sequence[Children]) -> I64:
+    """Of rows of tokens_by_rejection() whose nodes have equally many children, all drawn or all chosen."""
+    drafted = np.array([tokens for tokens, _ in children], np.int64)
+    told = [np.stack(q) for _, q in children if q is not None]
+    records, positions = batch.rows[rows], batch.positions[rows]
+    accept, last = noise_of(records["seed"], records["sample_index"], positions, drafted.shape[1])
+    return next_tokens(p[rows], drafted, np.stack(told) if told else None, accept, last)

@@ -111,12 +111,15 @@ class Wanted:
         max_num_seqs, max_model_len: rows, and tokens of the longest.
         trees: the runtime verifies trees; otherwise every draft is a chain.
         options: of speculative_config, each that Registration.options names.
+        rejecting: drafts are verified by the p/q test. Who says in Draft.q what drafts were drawn from
+            has drawn them from Stream.DRAFT; all others count as chosen.
     """
 
     max_num_seqs: int
     max_model_len: int
     trees: bool = False
     options: Mapping[str, Number] = field(default_factory=dict)
+    rejecting: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,12 +13,13 @@ from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Limits
 from octavo.kernels.trees import masks_of
 from octavo.params import SamplingParams
+from octavo.params.drafts import Draft
 from octavo.sampling import Sampler
 from octavo.sampling.device import DrawMaker, read
 from octavo.sampling.sampling_rows import SamplingRows
-from octavo.sampling.verify import Draft, same_draw
 from support.cuda import interpreted
 from support.recordings import VOCAB, Recordings, Tiny, steps_of
+from support.walks import walked
 
 LIMITS = Limits(64, 6, 40, 4)
 WISHES = (
@@ -70,7 +71,7 @@ class Conversation:
     def accept(self, drafts: Sequence[Draft]) -> None:
         """A verify step whose emitted tokens become the sequences' own."""
         for row, (draft, drawn) in enumerate(zip(drafts, self.verify(drafts), strict=True)):
-            emitted = [token.token_id for token in same_draw(draft, drawn).tokens]
+            emitted = [token.token_id for token in walked(draft, drawn).drawn]
             self.tokens[row] += emitted
             self._rows.append(row, emitted)
 
@@ -178,7 +179,7 @@ def test_a_tree_says_what_plain_decoding_says_on_each_path() -> None:
             drafts.append(Draft(((a + 1) % VOCAB, a, (b + 1) % VOCAB, b, c), (-1, -1, 1, 1, 3)))
         said = talk.verify(drafts)
         for draft, drawn, t in zip(drafts, said, truth, strict=True):
-            assert [token.token_id for token in same_draw(draft, drawn).tokens] == t[3:7]
+            assert [token.token_id for token in walked(draft, drawn).drawn] == t[3:7]
     assert (record.made, steps.replays) == (1, 1)
 
 

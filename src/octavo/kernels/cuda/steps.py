@@ -6,8 +6,8 @@ A decode or verify step without edits or log-probabilities is one CUDA graph for
 draws, sampling inside. With them, the graph ends at the logits, and the draws are launched after it. All
 steps are on the engine thread's stream, so each finds the tokens of the one before without a wait.
 
-A verify step draws at every node what plain decoding would draw there (sampling/verify.py): a row of
-draws for each of its tokens, whose owner is -1, because what follows the step is known on the host.
+A verify step draws at every node what plain decoding would draw there (runtime/drafted.py): a row
+of draws for each of its tokens, whose owner is -1, because what follows the step is known on the host.
 """
 
 from __future__ import annotations
