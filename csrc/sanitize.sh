@@ -13,10 +13,10 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 for kind in "$@"; do
     build=$root/build/sanitize-$kind
     # Tests import what lies beside them, so they come along.
-    rm -rf "$build/src" "$build/tests"
+    rm -rf "$build/src" "$build/tests" "$build/csrc"
     mkdir -p "$build/src"
     cp -R "$root/src/octavo" "$build/src/"
-    cp -R "$root/tests" "$root/pyproject.toml" "$build/"
+    cp -R "$root/tests" "$root/csrc" "$root/pyproject.toml" "$build/"
     rm -f "$build"/src/octavo/kernels/_native*.so
     sanitizers=$kind
     [ "$kind" = thread ] || sanitizers=address,undefined
