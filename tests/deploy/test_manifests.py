@@ -445,3 +445,63 @@ def test_pages_name_every_file() -> None:
     files = [*(path.name for path in DEPLOY.iterdir() if path.is_file()), "Dockerfile"]
     assert len(files) >= 6
     assert all(name in page for name in files), os.linesep.join(files)
+
+
+UNIT, COMPOSE, KUBERNETES = "deploy/octavo.service", "deploy/compose.yaml", "deploy/kubernetes.yaml"
+MISTAKES = [
+    (UNIT, "--stall-timeout 120", "--stal-timeout 120", test_every_flag_is_one_of_serve),
+    (UNIT, "TimeoutStopSec=85", "TimeoutStopSec=84", test_grace_covers_the_drain),
+    (COMPOSE, "stop_grace_period: 85s", "stop_grace_period: 1min", test_grace_covers_the_drain),
+    (KUBERNETES, "--drain-delay=15", "--drain-delay=16", test_grace_covers_the_drain),
+    (KUBERNETES, "--stall-timeout=120", "--stall-timeout=0",
+     test_clients_hear_of_a_hang_before_a_supervisor_acts),
+    (COMPOSE, "=/data/prefixes", "=/cache/prefixes", test_what_is_written_and_read_lies_in_a_mount),
+    (UNIT, "WatchdogSec=120", "WatchdogSec=60", test_the_watchdog_strikes_after_the_stall_timeout),
+    (UNIT, "RestartForceExitStatus=75", "RestartPreventExitStatus=75",
+     test_systemd_restarts_what_hung_and_not_what_was_typed_wrong),
+    (UNIT, "=AF_UNIX AF_INET", "=AF_INET", test_the_unit_is_hardened_and_leaves_what_is_needed),
+    (KUBERNETES, "failureThreshold: 9", "failureThreshold: 6", test_probes_act_in_their_order),
+    (KUBERNETES, "--drain-delay=15", "--drain-delay=5", test_probes_act_in_their_order),
+    (KUBERNETES, "runAsNonRoot: true", "runAsNonRoot: false",
+     test_the_pod_is_nobody_and_writes_where_it_is_told),
+    (KUBERNETES, "  selector: {app: octavo}", "  selector: {app: octave}", test_selectors_find_the_pod),
+    (COMPOSE, "read_only: true", "read_only: false",
+     test_the_composed_server_is_nobody_and_writes_where_it_is_told),
+    (KUBERNETES, "containerPort: 8000", "containerPort: 8080", test_ports_agree),
+    ("deploy/nginx.conf", "server 127.0.0.1:8000;", "server 127.0.0.1:8080;", test_ports_agree),
+    ("deploy/nginx.conf", "proxy_buffering off", "proxy_buffering on",
+     test_nginx_passes_tokens_on_and_bodies_that_the_server_takes),
+    ("deploy/nginx.conf", "keepalive_timeout 60s", "keepalive_timeout 75s",
+     test_nginx_passes_tokens_on_and_bodies_that_the_server_takes),
+    (UNIT, "--allowed-hosts llm.example.org", "--allowed-hosts llm.example.com",
+     test_nginx_calls_the_server_by_a_name_that_it_takes),
+    ("deploy/nginx.conf", "{1,128}$", "{1,129}$", test_nginx_takes_over_the_names_that_the_server_takes),
+    ("deploy/Caddyfile", "max_size 4MiB", "max_size 5MiB",
+     test_caddy_passes_tokens_on_and_bodies_that_the_server_takes),
+    ("Dockerfile", "USER 10001:10001", "USER 0:0", test_the_image_is_built_in_two_stages_and_runs_as_nobody),
+    ("Dockerfile", "--no-cache-dir --require-hashes -r constraints/runtime.txt", "-r constraints/runtime.txt",
+     test_the_image_is_built_in_two_stages_and_runs_as_nobody),
+    (".dockerignore", "!csrc\n", "", test_what_the_image_copies_is_there_and_not_left_out),
+]  # fmt: skip
+WHERE = {UNIT: "systemd", COMPOSE: "compose", KUBERNETES: "kubernetes"}
+
+
+@pytest.mark.parametrize(("file", "right", "wrong", "test"), MISTAKES)
+def test_mistakes_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, file: str, right: str, wrong: str, test: Callable[..., None]
+) -> None:
+    text, given = text_of(file), text_of
+    assert right in text
+    monkeypatch.setitem(
+        globals(), "text_of", lambda name: text.replace(right, wrong) if name == file else given(name)
+    )
+    places = [PLACES[WHERE[file]]] if "place" in inspect.signature(test).parameters else []
+    try:
+        test(*places)
+    except (AssertionError, ValueError):
+        return
+    except Exception as error:  # of typer's
+        if "--stal-timeout" in str(error):
+            return
+        raise
+    raise AssertionError(f"{right} may be {wrong}")
