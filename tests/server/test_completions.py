@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from octavo.params import BeamSearchParams, Logprob
 from octavo.server.openai.completion_logprobs import CompletionLogprobs
 from support.asgi import post
-from support.fake_engine import FakeEngine
+from support.fake_engine import FakeEngine, FakeTokenizer
 
 PATH = "/v1/completions"
 
@@ -132,3 +132,14 @@ def test_a_beam_search_has_best_of_beams_and_returns_n(app: FastAPI, engine: Fak
 def test_a_beam_search_alone_has_n_beams(app: FastAPI, engine: FakeEngine) -> None:
     post(app, PATH, {"prompt": "a", "use_beam_search": True, "n": 3, "ignore_eos": True})
     assert engine.calls[0].params.beam_search == BeamSearchParams(3, 16, ignore_eos=True)
+
+
+@pytest.mark.parametrize(
+    ("top", "expected"), [(0, ["x"]), (1, ["a", "x"]), (2, ["a", "x"]), (3, ["a", "x", "b"])]
+)
+def test_the_chosen_token_is_always_among_the_likeliest(top: int, expected: list[str]) -> None:
+    """OpenAI: up to logprobs + 1 of them."""
+    at = {120: Logprob(-2.0, 2), 97: Logprob(-1.0, 1), 98: Logprob(-3.0, 3)}
+    lists = CompletionLogprobs(FakeTokenizer(), top, True).add([120], [at])
+    assert list(lists["top_logprobs"][0]) == expected
+    assert lists["top_logprobs"][0]["x"] == lists["token_logprobs"][0] == -2.0

@@ -53,6 +53,34 @@ HOSTILE: dict[str, tuple[str, Callable[[int], str]]] = {
         "qwen3_coder",
         lambda n: f"<tool_call><function=f>{'</function> ' * n}x</tool_call>",
     ),
+    "ends within a string": (
+        "hermes",
+        lambda n: '<tool_call>{"name": "f", "arguments": {"a": "' + "</tool_call>" * n + '"}}</tool_call>',
+    ),
+    "ends within a string that never ends": ("hermes", lambda n: '<tool_call>{"' + "</tool_call>" * n),
+    "sections' ends within a string": ("deepseek_v3", lambda n: BEGIN + '{"' + END * n),
+    "marks within a string": ("mistral", lambda n: '[TOOL_CALLS]f{"a": "' + "[TOOL_CALLS][ARGS]" * n + '"}'),
+    "ends within a value": (
+        "qwen3_coder",
+        lambda n: "<tool_call><function=f><parameter=a>" + "</tool_call> " * n + "</parameter></function>",
+    ),
+    "functions that are bare": ("qwen3_coder", lambda n: "<function=f></function>" * (n // 4)),
+    "functions' ends within a value": (
+        "qwen3_coder",
+        lambda n: "<function=f><parameter=a>" + "</function>x" * n + "</parameter></function>",
+    ),
+    "parameters of many names": (
+        "qwen3_coder",
+        lambda n: (
+            "<tool_call><function=f>"
+            + "".join(f"<parameter={i}>\n1\n</parameter>\n" for i in range(n // 10))
+            + "</function></tool_call>"
+        ),
+    ),
+    "lines that open no parameter": (
+        "qwen3_coder",
+        lambda n: "<tool_call><function=f>" + "<parameter=a>\n" * (n // 4) + "</function></tool_call>",
+    ),
     "empty blocks": ("hermes", lambda n: "<tool_call></tool_call>" * n),
     "blocks that never end": ("hermes", lambda n: "<tool_call>" * n),
     "objects in a row": ("llama3_json", lambda n: '{"name": "f"};' * n),
@@ -140,7 +168,7 @@ def test_odd_calls_are_json_or_text(inside: str, name: str) -> None:
     form = ALL[name]
     text, calls = read(form, [form.start[0] + inside + (form.end or "")])
     for call in calls:
-        strictly(call.arguments)
+        assert call.cut or strictly(call.arguments) is not None
     assert calls or form.nothing_else or text
 
 

@@ -27,6 +27,20 @@ def tool_splits_agree() -> bool:
     return all(read([TEXT[:i], TEXT[i:]]) == ("Well.<tool", 1) for i in range(len(TEXT)))
 
 
+QUOTED = '<tool_call>{"name": "now", "arguments": {"a": "</tool_call> \\" "}}</tool_call>'
+
+
+def quoted_splits_agree() -> bool:
+    """Whether the end that stands in a string ends nothing, wherever the text is cut."""
+
+    def read(pieces: list[str]) -> tuple[str, int]:
+        parser = ToolParser(hermes.FORMAT, {"now": {}})
+        parts = [parser.feed(piece) for piece in pieces] + [parser.finish()]
+        return "".join(part.text for part in parts), parser.count
+
+    return all(read([QUOTED[:i], QUOTED[i:]]) == ("", 1) for i in range(len(QUOTED)))
+
+
 def thought_splits_agree() -> bool:
     def read(pieces: list[str]) -> tuple[str, str]:
         splitter = ReasoningSplitter(False)
@@ -49,7 +63,7 @@ def stops_agree() -> bool:
     return found and StopStrings(["aab"]).feed("aaac") == ("aaac", None)
 
 
-CHECKS = [tool_splits_agree, thought_splits_agree, stops_agree]
+CHECKS = [tool_splits_agree, quoted_splits_agree, thought_splits_agree, stops_agree]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -61,7 +75,9 @@ def test_the_checks_hold(check: Callable[[], bool]) -> None:
     ("owner", "name", "mutant", "check"),
     [
         (ToolParser, "_undecided", lambda self: 0, tool_splits_agree),
-        (ToolParser, "_may_begin", lambda self, at: False, tool_splits_agree),
+        (ToolParser, "_may_begin", lambda self, at, mark: False, tool_splits_agree),
+        (ToolParser, "_in_value", lambda self, text: False, quoted_splits_agree),
+        (ToolParser, "_in_value", lambda self, text: True, tool_splits_agree),
         (ReasoningSplitter, "_inside", lambda self: self._take(len(self._buffer)), thought_splits_agree),
         (ReasoningSplitter, "finish", lambda self: ("", ""), thought_splits_agree),
         (StopAutomaton, "_link", lambda self: None, stops_agree),

@@ -57,11 +57,18 @@ class CompletionLogprobs:
                 for token_id, at in zip(token_ids, logprobs, strict=True)
             ],
             "top_logprobs": [
-                None if at is None else {self._name(i): finite(value) for i, value in best(at, self._top)}
-                for at in logprobs
+                None if at is None else self._likeliest(token_id, at)
+                for token_id, at in zip(token_ids, logprobs, strict=True)
             ],
             "text_offset": offsets,
         }
+
+    def _likeliest(self, chosen: int, at: TokenLogprobs) -> dict[str, float]:
+        """The top ones, and the chosen one behind them where it is none of these: up to top + 1."""
+        ranked = best(at, self._top)
+        if all(token_id != chosen for token_id, _ in ranked):
+            ranked.append((chosen, at[chosen].logprob))
+        return {self._name(token_id): finite(value) for token_id, value in ranked}
 
     def _name(self, token_id: int) -> str:
         """The token's text; a part of a character as `bytes:\\xe2\\x80`, so that names stay distinct."""

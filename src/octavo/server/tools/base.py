@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +46,10 @@ class ToolFormat:
         start: markers that begin a block. end: what ends it; None: the end of the text.
         parse: a block's inside to its calls; None: it is no call. Markers are not part of it unless
             keep_start.
-        only_first: a block can only begin the text.
+        only_first: a block can only begin the text; but for markers that are `anywhere`.
+        ends: by marker an end of its own; then both are part of what is parsed.
+        quotes: (were we inside before, text) -> are we inside a value behind it: an end that stands there is
+            a part of the value.
         special: the markers are control tokens, so these must be part of the text.
         nothing_else: the answer is calls alone (a grammar sees to it): what is no call is no text either.
         signs: found in the chat templates of such models.
@@ -60,6 +64,9 @@ class ToolFormat:
     parse: Callable[[str, Tools], list[ToolCall] | None]
     signs: tuple[str, ...]
     only_first: bool = False
+    anywhere: tuple[str, ...] = ()
+    ends: Mapping[str, str] = field(default_factory=dict)
+    quotes: Callable[[bool, str], bool] | None = None
     keep_start: bool = False
     special: bool = False
     nothing_else: bool = False
@@ -90,6 +97,8 @@ class ToolParser:
         self._kept: list[str] = []  # looked at: the open block's text, or white space
         self._buffer = ""  # behind it, not decided yet: part of a marker, or new text
         self._inside = ""  # the marker that began the open block
+        self._quoted = False  # at the end that was seen last, the block was inside a value
+        self._from = 0  # what was kept before has been asked for that
         self._said: list[str] = []  # text to pass on
         self._wrote = False  # some text was passed on
         self._called = False  # the last thing was a call
@@ -114,7 +123,9 @@ class ToolParser:
         parsed = Parsed()
         self._join()
         if self._inside:
-            if self._format.end is not None or not self._block(self._buffer, parsed):
+            # An end that stood in a value may have been the block's own: values are not always closed.
+            whole = self._format.end is None or self._from > 0
+            if not whole or not self._block(self._buffer, parsed):
                 self._text(self._inside_text())
         else:
             self._text("" if self._called and not self._buffer.strip() else self._buffer)
@@ -139,19 +150,26 @@ class ToolParser:
         """Decide about the beginning of the buffer. False: more text is needed."""
         form = self._format
         if self._inside:  # a block is open: look for its end
-            at = -1 if form.end is None else self._buffer.find(form.end)
-            if form.end is None or at < 0:
-                self._keep(max(0, len(self._buffer) - len(form.end or " ") + 1))
+            end = form.ends.get(self._inside, form.end)
+            at = -1 if end is None else self._buffer.find(end)
+            if end is None or at < 0:
+                self._keep(max(0, len(self._buffer) - len(end or " ") + 1))
                 return False
-            rest, self._buffer = self._buffer[at + len(form.end) :], self._buffer[:at]
+            if self._in_value(self._buffer[:at]):
+                self._keep(at + len(end))
+                self._from = len(self._kept)
+                return bool(self._buffer)
+            rest, self._buffer = self._buffer[at + len(end) :], self._buffer[:at]
             self._join()
-            if not self._block(self._buffer, parsed):  # no call, so it was text with markers
-                self._buffer += form.end
+            whole = self._buffer + end if self._inside in form.ends else self._buffer
+            if not self._block(whole, parsed):  # no call, so it was text with markers
+                self._buffer += end
                 self._text(self._inside_text())
             self._inside, self._buffer = "", rest
             return bool(rest)
-        found = [(at, -len(mark), mark) for mark in form.start if (at := self._buffer.find(mark)) >= 0]
-        if found and self._may_begin(min(found)[0]):  # a marker: the block begins, what was before is text
+        places = [(self._buffer.find(mark), -len(mark), mark) for mark in form.start]
+        found = [(at, size, mark) for at, size, mark in places if at >= 0 and self._may_begin(at, mark)]
+        if found:  # a marker: the block begins, what was before is text
             at, _, mark = min(found)
             before = self._buffer[:at]
             if before.strip():
@@ -159,6 +177,7 @@ class ToolParser:
                 before = before[len(before.rstrip()) :]
             self._space = before
             self._inside, self._buffer = mark, self._buffer[at + len(mark) :]
+            self._quoted, self._from = False, 0
             return True
         keep = self._undecided()  # no whole marker: pass on all that cannot be the beginning of one
         passed = self._buffer[: len(self._buffer) - keep]
@@ -169,22 +188,29 @@ class ToolParser:
 
     _space = ""
 
-    def _may_begin(self, at: int) -> bool:
+    def _in_value(self, text: str) -> bool:
+        """Whether the open block is inside a value behind this text, which goes on with what is kept."""
+        if self._format.quotes is None:
+            return False
+        new = "".join((*self._kept[self._from :], text))  # since the end that was seen before
+        self._quoted = self._format.quotes(self._quoted, new)
+        return self._quoted
+
+    def _may_begin(self, at: int, mark: str) -> bool:
         first = not self._wrote and not self._buffer[:at].strip()
-        return first or not self._format.only_first
+        return first or not self._format.only_first or mark in self._format.anywhere
 
     def _undecided(self) -> int:
         """How many characters at the end may yet belong to a marker, or to white space before one."""
         buffer = self._buffer
         keep = 0
-        if not (
-            self._format.only_first and (self._wrote or (buffer.strip() and not self._starts(buffer.strip())))
-        ):
-            for mark in self._format.start:
-                for size in range(min(len(mark) - 1, len(buffer)), 0, -1):
-                    if buffer.endswith(mark[:size]):
-                        keep = max(keep, size)
-                        break
+        form, said = self._format, buffer.strip()
+        late = form.only_first and (self._wrote or bool(said and not self._starts(said)))
+        for mark in form.anywhere if late else form.start:
+            for size in range(min(len(mark) - 1, len(buffer)), 0, -1):
+                if buffer.endswith(mark[:size]):
+                    keep = max(keep, size)
+                    break
         body = buffer[: len(buffer) - keep]
         return keep + len(body) - len(body.rstrip())
 
@@ -196,7 +222,8 @@ class ToolParser:
 
     def _block(self, block: str, parsed: Parsed) -> bool:
         """Report a block's calls. False: it is none."""
-        inner = self._inside + block if self._format.keep_start else block
+        kept = self._format.keep_start or self._inside in self._format.ends
+        inner = self._inside + block if kept else block
         calls = self._format.parse(inner, self._tools)
         if not calls or any(call.name not in self._tools for call in calls):
             return False
@@ -234,6 +261,20 @@ def _finite(text: str) -> float:
 
 DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 """Reads no NaN and no Infinity, neither by name nor as 1e999: they could not be written as JSON again."""
+
+
+_QUOTES = re.compile(r'\\.|"|\n', re.DOTALL)
+
+
+def in_string(before: bool, text: str) -> bool:
+    """Whether JSON is inside a string behind this text. A line's end ends every string: JSON's have none."""
+    inside = before
+    for found in _QUOTES.finditer(text):
+        if found[0] == '"':
+            inside = not inside
+        elif found[0] == "\n":
+            inside = False
+    return inside
 
 
 def loads(text: str) -> Any:

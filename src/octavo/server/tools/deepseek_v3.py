@@ -4,11 +4,23 @@
 
 from __future__ import annotations
 
-from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, loads, tool_call
+import re
+
+from octavo.server.tools.base import (
+    DECODER,
+    ToolCall,
+    ToolFormat,
+    Tools,
+    all_or_none,
+    in_string,
+    tool_call,
+)
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
-_FENCE_BEGIN, _FENCE_END = "\n```json\n", "\n```"
+_FENCED = re.compile(r"\s*+([^\n]{1,128}+)\n```json\n")
+_SPACE = re.compile(r"\s*+")
+_CLOSED = {fenced: re.compile(rf"\s*+{'```' * fenced}\s*+{re.escape(_END)}") for fenced in (False, True)}
 
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
@@ -17,23 +29,29 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     # Each marker is looked for behind the one before, so the block is read once, however many there are.
     while (begin := block.find(_BEGIN, at)) >= 0:
         separator = block.find(_SEPARATOR, begin)
-        end = block.find(_END, separator) if separator >= 0 else -1
-        if end < 0 or block[at:begin].strip():
+        if separator < 0 or block[at:begin].strip():
             return None
-        first = block[begin + len(_BEGIN) : separator]
-        calls.append(_call(first, block[separator + len(_SEPARATOR) : end]))
-        at = end + len(_END)
+        call, at = _call(block, begin + len(_BEGIN), separator)
+        if at < 0:
+            return None
+        calls.append(call)
     return None if block[at:].strip() else all_or_none(calls)
 
 
-def _call(first: str, second: str) -> ToolCall | None:
-    name, fence, text = second.strip().partition(_FENCE_BEGIN)
-    # V3: function<sep>name and a fenced block; V3.1: name<sep>JSON.
-    if not (fence and name and "\n" not in name and text.endswith(_FENCE_END)):
-        name, text = first, second
-    else:
-        text = text[: -len(_FENCE_END)]
-    return tool_call(name.strip(), loads(text))
+def _call(block: str, begin: int, separator: int) -> tuple[ToolCall | None, int]:
+    """(call, where it ends); -1: nowhere. V3: function<sep>name and a fenced block; V3.1: name<sep>JSON."""
+    name, at = block[begin:separator], separator + len(_SEPARATOR)
+    fenced = _FENCED.match(block, at)
+    if fenced is not None:
+        name, at = fenced[1], fenced.end()
+    try:  # to the end of the object: its strings may hold marks
+        arguments, at = DECODER.raw_decode(block, _SPACE.match(block, at).end())  # type: ignore[union-attr]
+    except (ValueError, RecursionError):
+        return None, -1
+    end = _CLOSED[fenced is not None].match(block, at)
+    return tool_call(name.strip(), arguments), -1 if end is None else end.end()
 
 
-FORMAT = ToolFormat("deepseek_v3", (BEGIN,), END, parse, ("｜tool▁calls▁begin｜",), special=True)
+FORMAT = ToolFormat(
+    "deepseek_v3", (BEGIN,), END, parse, ("｜tool▁calls▁begin｜",), quotes=in_string, special=True
+)

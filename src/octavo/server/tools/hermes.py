@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import json
 
-from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, call_of, loads
+from octavo.server.tools.base import (
+    ToolCall,
+    ToolFormat,
+    Tools,
+    all_or_none,
+    call_of,
+    in_string,
+    loads,
+)
 
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
@@ -16,5 +24,12 @@ def strict(name: str) -> tuple[str, str]:
 
 
 FORMAT = ToolFormat(
-    "hermes", ("<tool_call>",), "</tool_call>", parse, ("<tool_call>",), strict=strict, rank=2
+    "hermes",
+    ("<tool_call>",),
+    "</tool_call>",
+    parse,
+    ("<tool_call>",),
+    quotes=in_string,
+    strict=strict,
+    rank=2,
 )

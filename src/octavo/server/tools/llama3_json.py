@@ -28,6 +28,6 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
 
 
 FORMAT = ToolFormat(
-    "llama3_json", (TAG, "{"), None, parse, (TAG, '"parameters": '), only_first=True, keep_start=True,
-    special=True, rank=3,
+    "llama3_json", (TAG, "{"), None, parse, (TAG, '"parameters": '), only_first=True, anywhere=(TAG,),
+    keep_start=True, special=True, rank=3,
 )  # fmt: skip

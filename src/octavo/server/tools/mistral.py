@@ -18,7 +18,9 @@ from octavo.server.tools.base import (
 
 MARK = "[TOOL_CALLS]"
 # No part gives back what it has taken: what follows it could not begin with it.
-_NAME = re.compile(r"\s*+([\w.-]++)\s*+(?:\[CALL_ID\]\w*+\s*+)?+(?:\[ARGS\])?+\s*+(?=\{)")
+_NAME = re.compile(
+    r"\s*+(?:\[TOOL_CALLS\]\s*+)?+([\w.-]++)\s*+(?:\[CALL_ID\]\w*+\s*+)?+(?:\[ARGS\])?+\s*+(?=\{)"
+)
 
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
@@ -27,10 +29,11 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
         value = loads(text)
         items = value if isinstance(value, list) else []
         return all_or_none([call_of(item, "arguments", "parameters") for item in items])
-    return all_or_none([call for each in text.split(MARK) for call in _named(each.strip())])
+    return all_or_none(_named(text))
 
 
 def _named(text: str) -> list[ToolCall | None]:
+    """Each call is read to the end of its object, so what its strings hold is no mark."""
     calls: list[ToolCall | None] = []
     at = 0
     while at < len(text):

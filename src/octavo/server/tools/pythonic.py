@@ -1,4 +1,4 @@
-"""Pythonic (Llama 3.2 and 4): the whole answer is a list, [f(a=1), g(b="x")]."""
+"""Pythonic (Llama 3.2 and 4): the whole answer is a list, [f(a=1), g(b="x")]; Llama 4 has marks around it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import json
 
 from octavo.server.tools.base import ToolCall, ToolFormat, Tools, all_or_none, dumps
 
+BEGIN, END = "<|python_start|>", "<|python_end|>"
+
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
+    text = block.strip()
+    if text.startswith(BEGIN):
+        text = text.removeprefix(BEGIN).removesuffix(END).strip()
     try:
-        tree = ast.parse(block.strip(), mode="eval").body
+        tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return all_or_none([_call(item) for item in tree.elts]) if isinstance(tree, ast.List) else None
@@ -41,5 +46,6 @@ def _json_names(node: ast.expr) -> ast.expr:
 
 
 FORMAT = ToolFormat(
-    "pythonic", ("[",), None, parse, ("[func_name1(",), only_first=True, keep_start=True, rank=3
-)
+    "pythonic", (BEGIN, "["), None, parse, ("[func_name1(",), only_first=True, anywhere=(BEGIN,),
+    keep_start=True, special=True, rank=3,
+)  # fmt: skip
