@@ -108,7 +108,7 @@ def logits(backend: Backend, kv: KVCache, split: bool, early: int = 0) -> F32:
     return np.concatenate(rows, axis=1)
 
 
-DTYPES = {"cuda": ("f32", "f16", "int8")}
+DTYPES = {"cuda": ("f32", "int8")}  # interpreted, so slow; f16 is what recorded steps are tested with
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -68,6 +68,11 @@ def test_a_number_that_no_model_has_is_refused_in_one_line(folder: Path, changes
     assert "\n" not in str(caught.value)
 
 
+def test_a_head_that_no_model_has_is_refused_whatever_the_context(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="rotary embedding of 9007199254740992 elements"):
+        load(folder, context=64, head_dim=2**53)
+
+
 def test_a_number_that_is_right_is_taken(folder: Path) -> None:
     load(folder, rope_theta=1e6, rope_scaling={"rope_type": "linear", "factor": 2})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.server.app import create_app
@@ -318,6 +318,7 @@ LISTED = {name for lists in LISTS.values() for name in (*lists.stands, *lists.ig
 NAMES = st.sampled_from(sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields, *LISTED}))
 
 
+@settings(max_examples=25)  # tests/test_fuzz.py tries thousands
 @given(path=st.sampled_from([CHAT, TEXT, "/tokenize", "/detokenize"]), body=st.dictionaries(NAMES, VALUES))
 def test_anything_is_answered_and_never_a_500(path: str, body: dict[str, Any]) -> None:
     reply = post(create_app(FakeEngine()), path, body)

@@ -36,6 +36,7 @@ _UNUSED = ("*rotary_emb.inv_freq", "*.attn.bias", "*.masked_bias", "*.attention.
 """Buffers that older versions of transformers saved beside the weights."""
 
 
+MAX_HEAD = 1 << 16
 MAX_TABLES = 1 << 30
 """Bytes of rotary tables. A file may claim any context, and they are made before pages are counted."""
 
@@ -215,6 +216,8 @@ class Loader:
         """Tables as long as what will be served; factors from the file's own tensors (GGUF)."""
         if rope is None:
             return None
+        if rope.dim > MAX_HEAD:  # asked before anything of that size is made, however short the context
+            raise CheckpointError(f"rotary embedding of {rope.dim} elements: heads have at most {MAX_HEAD}")
         scaling, half = dict(rope.scaling), rope.dim // 2
         if self.kind == "gguf":
             for stored, key in (
