@@ -19,10 +19,11 @@ from octavo.server.anthropic.protocol import MessagesRequest
 from octavo.server.app import create_app
 from octavo.server.errors import ApiError
 from octavo.server.openai import body as bodies
-from octavo.server.openai.body import alone, parse
+from octavo.server.openai.body import LONG_TEXT, alone, off_loop, parse
 from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.completions import CompletionRequest
 from octavo.server.openai.embeddings import EmbeddingRequest
+from octavo.server.openai.prompts import MAX_CUT
 from octavo.server.openai.responses_input import ResponsesRequest, input_messages
 from octavo.server.openai.shapes import MANY, MAX_SCHEMA, MAX_VARIABLES, holds_more
 from octavo.server.openai.tokens import DetokenizeRequest, TokenizeRequest
@@ -139,6 +140,43 @@ def test_one_large_body_is_parsed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert [reply.status for reply in asyncio.run(several())] == [200] * 6
     assert most == 1
+
+
+def test_huge_texts_are_worked_on_one_at_a_time() -> None:
+    """Each takes 150 bytes a character meanwhile."""
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.02)
+        with lock:
+            running -= 1
+
+    async def several(size: int) -> None:
+        await asyncio.gather(*(off_loop(size, work) for _ in range(4)))
+
+    asyncio.run(several(10 * LONG_TEXT + 1))
+    assert most == 1
+    asyncio.run(several(10 * LONG_TEXT))
+    assert most > 1, "others are worked on side by side"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [("a" * MAX_CUT, 200), ("a" * (MAX_CUT + 1), 400), ("\u20ac" * 400_000, 400)]
+)
+@pytest.mark.parametrize(("path", "field"), [("/v1/completions", "prompt"), ("/v1/embeddings", "input")])
+def test_a_text_that_is_cut_is_bounded_too(
+    app: FastAPI, path: str, field: str, text: str, status: int
+) -> None:
+    reply = post(app, path, {field: text, "truncate_prompt_tokens": 5})
+    assert reply.status == status
+    if status == 400:
+        assert reply.error["param"] == field
+        assert f"at most {MAX_CUT} bytes" in reply.error["message"]
 
 
 def test_the_collector_does_not_look_at_a_body_in_the_making() -> None:

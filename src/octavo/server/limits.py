@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo.server.apis import Paths
 from octavo.server.errors import ApiError
 from octavo.server.field_lists import told
+from octavo.server.inside import SMALL, check_inside
 from octavo.server.openai.fields import IGNORED
 from octavo.server.state import OWNER, RETRY, Caller, ServerState
 
@@ -107,7 +108,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int, hold: Callable[[
         hold: told of so many bytes before they are kept; raises where there is no room for them.
 
     Raises:
-        ApiError: 413, more than limit bytes; what hold raises.
+        ApiError: 413, more than limit bytes; 400, more inside than is parsed; what hold raises.
         ClientDisconnectedError: the client left in the middle.
     """
     declared = dict(scope["headers"]).get(b"content-length", b"0")
@@ -129,7 +130,9 @@ async def read_body(scope: Scope, receive: Receive, limit: int, hold: Callable[[
                 parts.append(part)
     if too_large:
         raise ApiError(413, f"the body is larger than {limit} bytes", code="request_too_large")
-    return _replay(b"".join(parts), receive)
+    if len(body := b"".join(parts)) > SMALL:
+        await check_inside(body)
+    return _replay(body, receive)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -18,6 +18,7 @@ from octavo.server.app import attach
 from octavo.server.connections import ConnectionLimits, Connections, HttpServer
 from octavo.server.edge import Edge, EdgeRules
 from octavo.server.engine import ServedEngine
+from octavo.server.freed import FreedMemory
 from octavo.server.log_limit import quieten
 from octavo.server.log_lines import ACCESS, ServerLogs
 from octavo.server.notify import Notifier, keep_alive
@@ -162,6 +163,7 @@ def _at_the_network(app: FastAPI, network: Network) -> Edge | Recorded:
 def _beside(state: ServerState, notifier: Notifier) -> list[asyncio.Task[None]]:
     """What goes on beside requests until the server ends."""
     beside = [asyncio.create_task(keep_alive(notifier, lambda: status(state) in ALIVE))]
+    beside.append(asyncio.create_task(FreedMemory().follow(state)))
     if state.keys is not None:
         beside.append(asyncio.create_task(state.keys.follow()))
     return beside

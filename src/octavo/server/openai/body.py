@@ -22,11 +22,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 LONG_TEXT = 20_000
 """Characters above which work goes to a thread: megabytes take seconds, and streams must not wait."""
-_ALONE = ThreadPoolExecutor(1, "large-bodies")
+_ALONE, _HUGE = ThreadPoolExecutor(1, "large-bodies"), ThreadPoolExecutor(1, "huge-texts")
 
 
 async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
-    """Call function, in a thread when the text is long."""
+    """Call function, in a thread when the text is long, and one at a time when it is huge."""
+    if size > 10 * LONG_TEXT:  # encoding it takes 150 bytes a character
+        return await asyncio.get_running_loop().run_in_executor(_HUGE, function, *args)
     return await asyncio.to_thread(function, *args) if size > LONG_TEXT else function(*args)
 
 
@@ -102,8 +104,8 @@ def parse(model: type[Model], body: bytes) -> Model:
         ApiError, InvalidRequestError: not JSON, not an object, or a field that is unknown, not
             supported, or of the wrong type; the error names it.
     """
-    try:
-        value = pydantic_core.from_json(body, allow_inf_nan=False)
+    try:  # of many different names in a large body each would be looked for among those remembered
+        value = pydantic_core.from_json(body, allow_inf_nan=False, cache_strings=len(body) <= LONG_TEXT)
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
@@ -111,11 +113,9 @@ def parse(model: type[Model], body: bytes) -> Model:
     fields: dict[str, Any] = {}
     more: dict[str, Any] = {}  # what fields of other names stand for
     for name, member in value.items():
-        if member is None:  # null and absent are the same
-            continue
-        if name in model.model_fields:
+        if member is not None and name in model.model_fields:  # null and absent are the same
             fields[name] = member
-        else:
+        elif member is not None:
             more |= check_unknown(name, value, model)
     fields |= more
     if isinstance(options := fields.get("stream_options"), dict):

@@ -12,6 +12,8 @@ from octavo.server.engine import ServedEngine
 from octavo.server.openai.body import off_loop
 from octavo.server.openai.shapes import limited
 
+MAX_CUT = 1 << 20
+"""Bytes of a text of which only the last tokens are wanted: all of it is encoded, at 150 of memory each."""
 MAX_IDS = 1 << 20
 """Of one list, be it a prompt; no context is longer."""
 Prompt = str | list[int]
@@ -63,11 +65,11 @@ async def encode_prompts(
         whole: False: only the prompts' last tokens are wanted, so they may be longer than the context.
 
     Raises:
-        InvalidRequestError: a text is longer than any context's tokens.
+        InvalidRequestError: a text is longer than any context's tokens, or than what may be cut.
     """
     for prompt in prompts:
-        if whole and isinstance(prompt, str):
-            check_text(prompt, engine, field)
+        if isinstance(prompt, str):
+            (check_text if whole else check_cut)(prompt, engine, field)
     size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
     return await off_loop(size, _encode, engine, prompts, add_special_tokens)
 
@@ -86,3 +88,13 @@ def check_text(text: str, engine: ServedEngine, field: str = "prompt") -> None:
             f"{field} has {len(text)} characters; the context of {context} tokens holds {most}",
             field,
         )
+
+
+def check_cut(text: str, engine: ServedEngine, field: str = "prompt") -> None:
+    """Raise if a text of which the end is wanted is too long for that, and for the context."""
+    if 4 * len(text) > MAX_CUT and len(text.encode("utf-8", "surrogatepass")) > MAX_CUT:
+        try:
+            check_text(text, engine, field)
+        except InvalidRequestError as error:
+            more = f"; of one that is cut at most {MAX_CUT} bytes are taken"
+            raise InvalidRequestError(f"{error}{more}", field) from None

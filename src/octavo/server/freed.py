@@ -1,0 +1,69 @@
+"""Memory that large requests have used goes back to the system.
+
+A body of four megabytes may take hundreds while it is read and encoded. The C library keeps what is freed for
+later, in pieces that the next request of another kind cannot use: so a server would stay as large as the sum
+of the worst that it ever met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo.runtime.free_memory import return_freed
+from octavo.server.state import ServerState
+
+LOOK_S = 1.0
+GROWN = 16 << 20
+"""Bytes of growth that are worth the milliseconds of giving back."""
+LARGE = 1 << 20
+"""Bytes of bodies that are read or encoded now: what they use is not free yet."""
+
+
+def resident() -> int:
+    """Bytes of this process in memory; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+@dataclass(slots=True)
+class FreedMemory:
+    """Gives back what large requests have freed, when they are through.
+
+    Attributes:
+        floor: resident bytes that there would be anyway: the least since the last time.
+        due: a large body was seen, and nothing was given back since.
+    """
+
+    give_back: Callable[[], None] = return_freed
+    resident: Callable[[], int] = resident
+    floor: int = 0
+    due: bool = False
+
+    def look(self, buffered: int) -> bool:
+        """Whether to give back now.
+
+        Args:
+            buffered: bytes of bodies whose answers have not begun.
+        """
+        now = self.resident()
+        self.floor = min(self.floor or now, now)
+        self.due = self.due or buffered > LARGE or now > self.floor + GROWN
+        return self.due and buffered <= LARGE
+
+    def work(self) -> None:
+        """Give back; it takes some milliseconds, without the interpreter's lock."""
+        self.give_back()
+        self.floor, self.due = self.resident(), False
+
+    async def follow(self, state: ServerState) -> None:
+        """Look once a second until cancelled. Nothing is done before the model is loaded."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if state.engine is not None and self.look(state.buffered):
+                await asyncio.to_thread(self.work)

@@ -1,0 +1,113 @@
+"""server/freed.py: what large requests have freed goes back when they are through, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from octavo.server import freed
+from octavo.server.app import create_app
+from octavo.server.freed import GROWN, LARGE, FreedMemory
+from support.fake_engine import FakeEngine
+from support.live import run, running, until
+
+MB = 1 << 20
+
+
+class Machine:
+    """Memory that is used, and freed memory that the C library keeps."""
+
+    def __init__(self) -> None:
+        self.used, self.freed, self.calls = 100 * MB, 0, 0
+        self._memory = FreedMemory(self.give_back, self.resident)
+
+    def look(self, *buffered: int) -> None:
+        """Once a second, with so many bytes of bodies."""
+        for size in buffered:
+            if self._memory.look(size):
+                self._memory.work()
+
+    def resident(self) -> int:
+        return self.used + self.freed
+
+    def give_back(self) -> None:
+        self.freed, self.calls = 0, self.calls + 1
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+def test_a_quiet_server_is_left_alone(machine: Machine) -> None:
+    machine.look(*[0] * 20)
+    machine.used += GROWN - 1
+    machine.look(*[LARGE] * 20)
+    assert machine.calls == 0
+
+
+def test_after_a_large_body_what_it_freed_goes_back_once(machine: Machine) -> None:
+    machine.look(0, LARGE + 1)
+    machine.freed = 300 * MB
+    machine.look(LARGE + 1, LARGE + 1)
+    assert machine.calls == 0, "it is still at work"
+    machine.look(0, 0, 0)
+    assert machine.calls == 1
+    assert machine.resident() == 100 * MB
+
+
+def test_growth_without_a_large_body_counts_too(machine: Machine) -> None:
+    machine.look(0)
+    machine.freed = GROWN + 1
+    machine.look(0, 0, 0)
+    assert machine.calls == 1
+
+
+def test_memory_that_stays_in_use_is_asked_about_once(machine: Machine) -> None:
+    machine.look(0)
+    machine.used += 500 * MB
+    machine.look(*[0] * 20)
+    assert machine.calls == 1
+
+
+def test_what_shrinks_by_itself_is_the_new_floor(machine: Machine) -> None:
+    machine.look(0)
+    machine.used -= 50 * MB
+    machine.look(0)
+    machine.freed = GROWN + 1
+    machine.look(0)
+    assert machine.calls == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_this_process_has_memory() -> None:
+    before = freed.resident()
+    held = b"x" * (64 * MB)
+    assert freed.resident() - before > 32 * MB
+    del held
+
+
+def test_a_server_looks_as_long_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside requests, on a thread of its own."""
+    looks: list[int] = []
+    given: list[bool] = []
+    monkeypatch.setattr(freed, "LOOK_S", 0.01)
+    monkeypatch.setattr(FreedMemory, "look", lambda self, buffered: bool(looks.append(buffered)) or True)
+
+    def work(self: FreedMemory) -> None:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        given.append(True)
+
+    monkeypatch.setattr(FreedMemory, "work", work)
+
+    async def test() -> None:
+        async with running(FakeEngine(), app=create_app(None)):
+            await until(lambda: len(given) > 2)
+        count = len(looks)
+        await asyncio.sleep(0.1)
+        assert len(looks) == count
+
+    run(test)
