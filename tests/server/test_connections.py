@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import os
 import signal
@@ -21,19 +20,10 @@ from octavo.server.listen import bind, raise_open_files, tls_context
 from octavo.server.run import Network
 from octavo.server.state import ServerSettings
 from support.fake_engine import FakeEngine
-from support.live import BODY, CHAT, Running, closed, run, running, until
+from support.live import BODY, CHAT, GARBAGE, HEALTH, Running, closed, post, run, running, until
 
 SHORT = Network(ConnectionLimits(header_timeout_s=0.3, keep_alive_s=1, write_timeout_s=0.3))
 TLS = Path(__file__).resolve().parents[1] / "support" / "tls"
-HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-def post(body: object = BODY, path: str = CHAT, more: str = "") -> bytes:
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n{more}\r\n"
-    return head.encode() + data
-
-
 # Its answer has 400 kB.
 LARGE = post({"prompt": "a" * 60_000, "return_token_strs": True}, "/tokenize")
 
@@ -330,16 +320,6 @@ def test_the_kernel_asks_silent_peers() -> None:
             connections.find_dead_peers(each)
             assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
-
-
-GARBAGE = {
-    "binary": b"\0\1\2\r\n\r\n",
-    "no host": b"GET / HTTP/1.1\r\n\r\n",
-    "two lengths": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-    "negative": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-    "long head": b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 100_000,
-    "bad chunk": b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-}
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -21,6 +22,23 @@ from support.fake_engine import FakeEngine
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+GARBAGE = {
+    "binary": b"\0\1\2\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    "negative": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+    "long head": b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 100_000,
+    "bad chunk": b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+}
+"""What is no HTTP."""
+
+
+def post(body: object = BODY, path: str = CHAT, more: str = "") -> bytes:
+    """A whole request, as it is sent; more: further lines of its head."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n{more}\r\n"
+    return head.encode() + data
 
 
 class Heard:
