@@ -37,8 +37,8 @@ EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmak
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	golden ext lint format docs bench kills fuzz paired figures gpu-check native-mutants env-size lock release-check clean \
-	_env _test-env _oracle-env _clients-env _release-env _build-env _ext
+	golden ext lint format docs bench kills fuzz probes overload vanish soak paired figures gpu-check native-mutants env-size lock \
+	release-check clean _env _test-env _oracle-env _clients-env _release-env _build-env _ext
 
 help:
 	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
@@ -55,6 +55,10 @@ help:
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
 	@echo "make kills        servers ended by SIGTERM and SIGKILL under load, 50 times each; RESULT=1 writes benchmarks/results"
 	@echo "make fuzz         a million inputs over all parsers, 20,000 of them whole loads; goes on where it was (N=20000; RESULT=1)"
+	@echo "make probes       everything hostile that is known, against real servers (minutes); RESULT=1 writes benchmarks/results"
+	@echo "make overload     ten times the load that can be answered, over HTTP (six minutes); RESULT=1 writes benchmarks/results"
+	@echo "make vanish       a thousand clients that vanish: is everything given back? RESULT=1 writes benchmarks/results"
+	@echo "make soak         30 minutes of mixed and hostile clients (ARGS=\"--minutes 5\"); RESULT=1 writes benchmarks/results"
 	@echo "make paired       two commits side by side, within 1 %? A=COMMIT B=COMMIT (some six minutes)"
 	@echo "make figures      all that docs/status.md shows, measured and rendered (hours; ARGS=\"--list\" or \"--only counts\")"
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
@@ -192,6 +196,18 @@ kills: env
 fuzz: test-env
 	@$(if $(RESULT),$(RUNTIME) benchmarks/record.py fuzz -- )env PYTHONPATH=tests/support/checkout:src:tests \
 		$(TEST) -m support.fuzz --inputs $(N) $(if $(RESULT),--json) $(ARGS)
+
+probes: env
+	@$(RUNTIME) benchmarks/probes.py $(if $(RESULT),--write) $(ARGS)
+
+overload: env
+	@$(RUNTIME) benchmarks/overload_served.py $(if $(RESULT),--write) $(ARGS)
+
+vanish: env
+	@$(RUNTIME) benchmarks/vanish.py $(if $(RESULT),--write) $(ARGS)
+
+soak: env
+	@$(RUNTIME) benchmarks/soak.py $(if $(RESULT),--write) $(ARGS)
 
 paired: env
 	@$(RUNTIME) benchmarks/paired.py $(A) $(B) $(ARGS)

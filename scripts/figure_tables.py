@@ -263,6 +263,62 @@ OVER = Table((
         ("{0:.0f}; {1:.2f} MB",), OVERLOAD, most=0),
 ), detail="the script")  # fmt: skip
 
+
+def kill_faults(result: Result) -> int:
+    return sum(result["faults"].values())
+
+
+def shortfall(result: Result) -> float:
+    """By how much the output under ten times the load is below the peak's."""
+    return float(1 - result["rate_of_peak"])
+
+
+def wrong_refusals(result: Result) -> int:
+    return int(result["unusable"] + result["failed"])
+
+
+def too_late(result: Result) -> float:
+    return float(1 - result["in_time"])
+
+
+def honest_faults(result: Result) -> int:
+    return int(result["wrong"] + result["failed"] + result["faults"] + result["kept"] + result["crashed"])
+
+
+PROBES, SERVED, SOAK = "make probes RESULT=1", "make overload RESULT=1", "make soak RESULT=1"
+EVERY = {"settings/only": "", "settings/servers": "open,keyed,templates,tools"}
+ATTACKED = Table((
+    Row("probes on servers with and without keys: faults, of so many", "probes", ("faults", "probes"),
+        ("{0:.0f} of {1:.0f}",), PROBES, most=0, only=EVERY),
+    Row("/health beside them, the longest (with nobody hostile)", "probes", ("held_ms", "quiet_ms"),
+        ("{0:.0f} ms ({1:.0f})",), PROBES, most=100, bound="{:g} ms", only=EVERY),
+    Row("the slowest refusal of 4 MiB, six at once", "probes", ("refused_s",), ("{0:.2f} s",), PROBES,
+        most=1, bound="{:g} s", only=EVERY),
+    Row("the most memory that a probe took", "probes", ("taken_mb",), ("{0:.0f} MB",), PROBES, most=300,
+        bound="{:g} MB", only=EVERY),
+    Row("resident memory after a probe over before; after all over before all", "probes",
+        ("rss_back", "rss_end"), ("{0:.3f}; {1:.3f}",), PROBES, most=1.05, only=EVERY),
+    Row("ten times the load: output below the peak's", "overload_served",
+        (shortfall, "rate_of_peak", "as_counted"),
+        ("{0:.1%} ({1:.3f}; {2:.3f} with the load generator's share)",), SERVED, most=0.05, bound="{:.0%}"),
+    Row("of those admitted: not in time", "overload_served", (too_late, "settings/deadline"),
+        ("{0:.2%} in {1:g} s",), SERVED, most=0.01, bound="{:.0%}"),
+    Row("not admitted: other than a 429 with a usable Retry-After, of", "overload_served",
+        (wrong_refusals, "refused"), ("{0:.0f} of {1:,.0f}",), SERVED, most=0),
+    Row("memory grown over its second half", "overload_served", ("grown",), ("{0:.2%}",), SERVED, most=0.01,
+        bound="{:.0%}"),
+    Row("clients that vanish: what is not given back", "vanish", ("faults", "clients"),
+        ("{0:.0f} of {1:,.0f} clients'",), "make vanish RESULT=1", most=0),
+    Row("servers ended by SIGTERM and SIGKILL under load: faults, of so many times each", "kills",
+        (kill_faults, "times"), ("{0:.0f} of {1:.0f}",), "make kills RESULT=1", most=0),
+    Row("soak: wrong or failed answers of the honest client, errors of the server's, of so many answers",
+        "soak", (honest_faults, "answers"), ("{0:.0f} of {1:,.0f}",), SOAK, most=0),
+    Row("its p99 over that beside honest clients (over that alone)", "soak", ("p99_ratio", "p99_over_alone"),
+        ("{0:.2f} ({1:.1f})",), SOAK, most=3),
+    Row("memory grown over its last two thirds", "soak", ("grown", "settings/minutes"),
+        ("{0:.2%} of {1:g} minutes",), SOAK, most=0.01, bound="{:.0%}"),
+))  # fmt: skip
+
 # --- requests ---------------------------------------------------------------------------------------------
 
 
@@ -472,7 +528,7 @@ TABLES = {
         tuple(PEERS.values()), ("Octavo", "llama.cpp", "others", "ratio"), "tok/s", whole=True,
         command=".venv/bin/python benchmarks/peers --tune-peer --write", detail="llama.cpp's settings",
     ),
-    "cpu": CPU, "engine": ENGINE, "overload": OVER, "api": API, "counted": COUNTED, "gpu": GPU,
-    "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS, "scored": SCORED,
+    "cpu": CPU, "engine": ENGINE, "overload": OVER, "attacked": ATTACKED, "api": API, "counted": COUNTED,
+    "gpu": GPU, "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS, "scored": SCORED,
 }  # fmt: skip
 """By the names in the pages' marks."""

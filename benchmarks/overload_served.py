@@ -1,0 +1,184 @@
+"""Ten times as many requests as a server can answer, over HTTP, for three minutes.
+
+    python benchmarks/overload_served.py [--seconds 180] [--factor 10] [--json] [--write]
+
+First the peak: as many users as keep every place taken and the queue filled, in several windows, some
+before and some after. Then requests arrive evenly at ten times the rate at which such requests were
+answered, on connections of their own, whatever becomes of them. Wanted: the server lives; of those it
+admits at least 99 % end within --deadline; output is at least 95 % of the peak; memory is flat over the
+second half; every other request is a 429 whose Retry-After is a number of seconds, at most a minute.
+
+Output is what the server itself counts (octavo_generation_tokens_total) between two looks. Prompts have 64
+to 192 random tokens, answers as many. The load generator shares the machine's cores with the server, and a
+thousand refusals cost it more than a hundred answers; so output is also told over (1 - its share of the
+machine), as in serving.py, and that is what is compared. Both are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import report, usable_cores, write
+from hostile.process import Process
+from hostile.wire import Target, more_files
+
+ARRIVALS = Path(__file__).parent / "hostile" / "arrivals.py"
+LEAST = {"rate_of_peak": 0.95, "in_time": 0.99}
+MOST = {"grown": 0.01, "unusable": 0, "failed": 0, "crashed": 0}
+NOISY = 1.10
+"""Above this spread (highest over lowest) of the windows of the peak the machine did other things too."""
+
+
+class Window:
+    """A stretch of time in which the server is loaded, and what it did meanwhile."""
+
+    def __init__(self, process: Process, flags: Sequence[str], ramp_s: float) -> None:
+        self._process, self._flags, self._ramp_s = process, list(flags), ramp_s
+
+    def run(self, seconds: float, seed: int) -> dict[str, Any]:
+        """What came of the requests (see arrivals.py), and the server's output and memory meanwhile.
+
+        The first seconds are left out, until the queue is as it will be.
+        """
+        target = Target.of(self._process.url)
+        words = [sys.executable, str(ARRIVALS), self._process.url, "--seconds", str(seconds + self._ramp_s)]
+        words += ["--seed", str(seed), "--cores", str(usable_cores()), *self._flags]
+        load = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        time.sleep(self._ramp_s)
+        begin, before = time.perf_counter(), generated(target)
+        memory = []
+        while (now := time.perf_counter() - begin) < seconds and load.poll() is None:
+            memory.append((now, self._process.rss_mb()))
+            time.sleep(min(1.0, seconds - now))
+        rate = (generated(target) - before) / (time.perf_counter() - begin)
+        told, _ = load.communicate()
+        if load.returncode:
+            raise RuntimeError(f"the load generator ended with {load.returncode}")
+        found: dict[str, Any] = json.loads(told)
+        alone = rate / (1 - found["cpu_share"])
+        return {"rate": round(rate, 2), "alone": round(alone, 2), "grown": growth(memory), **found}
+
+
+def generated(target: Target) -> float:
+    """Output tokens that the server has counted."""
+    return target.metrics().get("octavo_generation_tokens_total", 0.0)
+
+
+def growth(memory: Sequence[tuple[float, float]]) -> float:
+    """By what share memory grew over the second half: its last quarter's mean over its third one's.
+
+    Args:
+        memory: (second, MB), in order.
+    """
+    last = memory[-1][0] if memory else 0.0
+    quarters = [
+        [mb for at, mb in memory if start * last <= at < end * last]
+        for start, end in ((0.5, 0.75), (0.75, 1))
+    ]
+    if not all(quarters):
+        return 0.0
+    third, fourth = map(statistics.fmean, quarters)
+    return round(fourth / third - 1, 4)
+
+
+def capacity(peaks: Sequence[Mapping[str, Any]]) -> float:
+    """Requests that were answered in a second while the server was full."""
+    rates: list[float] = [found["admitted"] / found["seconds"] for found in peaks]
+    return statistics.median(rates)
+
+
+def facts_of(
+    peaks: Sequence[Mapping[str, Any]], over: Mapping[str, Any], status: int, alive: bool
+) -> dict[str, Any]:
+    """What is asked of a server under more than it can do."""
+    rates = [found["alone"] for found in peaks]
+    ended = over["admitted"]
+    return {
+        "rate_of_peak": round(over["alone"] / statistics.median(rates), 4),
+        "as_counted": round(over["rate"] / statistics.median(found["rate"] for found in peaks), 4),
+        "peak_spread": round(max(rates) / min(rates), 3),
+        "in_time": round((ended - over["late"]) / ended, 4) if ended else 0.0,
+        "offered_over_answered": round(over["arrived"] / max(ended, 1), 2),
+        "refused": over["refused"],
+        "unusable": over["unusable"],
+        "failed": sum(over["failed"].values()),
+        "crashed": int(not alive or status != 0),
+        "grown": over["grown"],
+    }
+
+
+def missed(facts: Mapping[str, Any]) -> list[str]:
+    """The bars that were not reached."""
+    low = [
+        f"{name} {facts[name]:g}, at least {least:g}" for name, least in LEAST.items() if facts[name] < least
+    ]
+    return low + [
+        f"{name} {facts[name]:g}, at most {most:g}" for name, most in MOST.items() if facts[name] > most
+    ]
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The windows of the peak, the overload, and what speaks against the server."""
+    flags = ("--max-num-seqs", str(options.seats), "--max-waiting", str(options.max_waiting),
+             "--num-pages", str(options.num_pages))  # fmt: skip
+    shape = ["--deadline", str(options.deadline), "--longest", str(options.longest)]
+    users = ["--users", str(options.seats + options.seats // 2), *shape]
+    with Process(options.model, *flags) as process:
+        full = Window(process, users, options.seconds / 30)
+        full.run(options.seconds / 12, 0)  # writes to every page
+        peaks = [full.run(options.seconds / 6, seed) for seed in (1, 2)]
+        rate = options.factor * capacity(peaks)
+        over = Window(process, ["--rate", f"{rate:.3f}", *shape], options.seconds / 30).run(
+            options.seconds, 3
+        )
+        peaks += [full.run(options.seconds / 6, seed) for seed in (4, 5)]
+        alive = process.alive and Target.of(process.url).ask("GET", "/health").status == 200
+        status = process.end()
+    return {"offered": round(rate, 2), "peaks": peaks, "over": over, **facts_of(peaks, over, status, alive)}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="overload_served", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument(
+        "--seconds", type=float, default=180.0, help="of the overload; a window of the peak has a sixth"
+    )
+    parser.add_argument("--factor", type=float, default=10.0, help="times what can be answered")
+    parser.add_argument("--deadline", type=float, default=60.0, help="seconds in which an answer is in time")
+    parser.add_argument("--longest", type=int, default=192, help="tokens of a prompt, and of an answer")
+    parser.add_argument("--seats", type=int, default=32, help="the server's --max-num-seqs")
+    parser.add_argument("--max-waiting", type=int, default=64)
+    parser.add_argument("--num-pages", type=int, default=768)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="put a file under results/")
+    options = parser.parse_args(arguments)
+    more_files()
+    busy = os.getloadavg()[0] > 0.3 * usable_cores()
+    found = measure(options)
+    settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
+    body = {"settings": settings, "noisy": busy or found["peak_spread"] > NOISY, **found}
+    result = report("overload_served", ["benchmarks/overload_served.py", *arguments], body)
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        rates = ", ".join(f"{peak['rate']:.0f}" for peak in found["peaks"])
+        print(f"{found['offered']:.1f} requests/s offered; peak {rates} tok/s")
+        for name in ("rate_of_peak", "as_counted", "peak_spread", "in_time", "refused", *MOST):
+            print(f"{name:<14} {found[name]:g}")
+        print("\n".join(f"MISSED: {what}" for what in missed(found)) or "every bar is reached")
+    if options.write:
+        print(f"wrote {write(result)}", file=sys.stderr)
+    return 1 if missed(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
