@@ -82,3 +82,20 @@ def test_one_draft_is_followed_at_a_time() -> None:
     acceptance.offered(0, Draft.chain([9, 9]))
     assert acceptance.observe(0, [2]) == [True, True]
     assert acceptance.observe(0, [9]) is None
+
+
+def test_a_draft_in_the_midst_of_a_copy_is_learned_of_while_an_earlier_one_is_followed() -> None:
+    """Most speaks for it, and the earlier one may be right for long."""
+    acceptance = Acceptance()
+    acceptance.start(0)
+    acceptance.offered(0, Draft.chain([1] * 16, 2))
+    assert acceptance.observe(0, [1]) is None
+    for _ in range(6):
+        acceptance.offered(0, Draft.chain([1, 1], 3))
+        assert acceptance.observe(0, [1, 1]) == [True, True]
+    assert acceptance.chances(0, 3, 1)[0][0] > 0.85
+    assert acceptance.chances(0, 2, 1)[0][0] == 0.5  # not known yet
+    acceptance.offered(0, Draft.chain([2], 2))  # passed over
+    assert acceptance.observe(0, [5]) == [True] * 13 + [False] * 3
+    acceptance.remove(0)
+    assert acceptance.observe(0, [1]) is None

@@ -161,7 +161,7 @@ CASES: Cases = {
     "octavo.spec.acceptance": (
         [chances_are_learned],
         [
-            ("if row not in self._followed:", "if True:"),
+            ("if support not in followed:", "if True:"),
             ("most = min(mean, most)", "most = mean"),
             ("self._children.get((self._node, token))", "self._children.get((-1, token))"),
             ("return all(parent != self._node for parent in self.draft.parents)", "return True"),

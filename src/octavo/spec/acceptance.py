@@ -81,30 +81,37 @@ class Acceptance:
     def __init__(self) -> None:
         self._all: dict[int, Chances] = {}
         self._rows: dict[int, dict[int, Chances]] = {}
-        self._followed: dict[int, Followed] = {}
+        self._followed: dict[int, dict[int, Followed]] = {}  # of each row, by support
 
     def start(self, row: int) -> None:
-        self._rows[row] = {}
+        self._rows[row], self._followed[row] = {}, {}
 
     def remove(self, row: int) -> None:
         self._rows.pop(row, None)
         self._followed.pop(row, None)
 
     def offered(self, row: int, draft: Draft) -> None:
-        """A draft for what follows all that is known of the row. While one is followed it is passed over."""
-        if row not in self._followed:
-            self._followed[row] = Followed(draft)
+        """A draft for what follows all that is known of the row.
+
+        While one with the same support is followed it is passed over. (One at a time for all supports would
+        learn little of drafts that come in the midst of a long copy, which are the best ones.)
+        """
+        followed, support = self._followed[row], min(draft.support, SUPPORTS)
+        if support not in followed:
+            followed[support] = Followed(draft)
 
     def observe(self, row: int, tokens: Sequence[int]) -> Sequence[bool] | None:
-        """The row went on with these tokens. Returns which tokens of its draft were right, once known."""
-        followed = self._followed.get(row)
-        if followed is None or not followed.follow(tokens):
+        """The row went on with these tokens. Returns which tokens of its draft were right, once known; of
+        several drafts those of the one that was right for longest."""
+        followed, best = self._followed.get(row), None
+        if not followed:
             return None
-        del self._followed[row]
-        support = min(followed.draft.support, SUPPORTS)
-        self._all.setdefault(support, Chances(ALL_MEMORY)).add(followed.hits)
-        self._rows[row].setdefault(support, Chances(ROW_MEMORY)).add(followed.hits)
-        return followed.hits
+        for support in [support for support, each in followed.items() if each.follow(tokens)]:
+            hits = followed.pop(support).hits
+            self._all.setdefault(support, Chances(ALL_MEMORY)).add(hits)
+            self._rows[row].setdefault(support, Chances(ROW_MEMORY)).add(hits)
+            best = hits if best is None or sum(hits) > sum(best) else best
+        return best
 
     def chances(self, row: int, support: int, count: int) -> tuple[list[float], list[float]]:
         """(chance that each of a draft's first `count` tokens is right, its standard error), none rising.

@@ -42,7 +42,7 @@ OPTIONS = {
     FACTOR: Option(1.0, 0.1, 64.0, "drafted tokens for each that matches"),
     CHANCE: Option(0.1, 0.001, 1.0, "chance below which no token is drafted"),
     TOKENS: Option(1 << 20, 1 << 10, 1 << 26, "tokens of answers that are kept, of all salts together"),
-    TREES: Option(False, 0, 1, "drafts may be trees; chains are verified faster on a CPU"),
+    TREES: Option(False, 0, 1, "drafts may be trees: a second guess instead of a further token"),
 }
 ENOUGH = 8
 """Places that vote in each text."""
