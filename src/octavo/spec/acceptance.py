@@ -28,6 +28,8 @@ PRIOR = 2.0
 """Drafts that the first guess counts as: that each further token is right in half of all cases."""
 ROW_PRIOR = 3.0
 """Drafts that what all rows say counts as, for one of them."""
+STEADY_PRIOR = 20.0
+"""The same where a model drafts: how often it is right depends less on the row."""
 
 
 class Chances:
@@ -76,9 +78,15 @@ class Followed:
 
 
 class Acceptance:
-    """What drafts were worth, by row, support and place."""
+    """What drafts were worth, by row, support and place.
 
-    def __init__(self) -> None:
+    Args:
+        steady: a model drafts: of what nothing is known yet, each further token is as likely right after the
+            one before as the first one is, and rows differ little. Tables: half as likely, and they do.
+    """
+
+    def __init__(self, steady: bool = False) -> None:
+        self._steady, self._row_prior = steady, STEADY_PRIOR if steady else ROW_PRIOR
         self._all: dict[int, Chances] = {}
         self._rows: dict[int, dict[int, Chances]] = {}
         self._followed: dict[int, dict[int, Followed]] = {}  # of each row, by support
@@ -129,12 +137,12 @@ class Acceptance:
                 right, seen = right + everyone.right[place], seen + everyone.seen[place]
             mean = right / seen
             if own is not None and place < len(own.seen):
-                mean = (mean * ROW_PRIOR + own.right[place]) / (ROW_PRIOR + own.seen[place])
-                seen = min(seen, ROW_PRIOR) + own.seen[place]
+                mean = (mean * self._row_prior + own.right[place]) / (self._row_prior + own.seen[place])
+                seen = min(seen, self._row_prior) + own.seen[place]
             most = min(mean, most)
             if most < SMALLEST:
                 break
             chances.append(most)
             errors.append((most * (1 - most) / (seen + 1)) ** 0.5)
-            guess = most / 2
+            guess = most * (chances[0] if self._steady else 0.5)
         return chances, errors

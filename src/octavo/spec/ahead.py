@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from octavo.params.drafts import Draft
+from octavo.spec.acceptance import SMALLEST, Acceptance
 from octavo.spec.costs import CostTable, Load
 from octavo.spec.policy import Auto, Spending
 
@@ -51,6 +52,7 @@ class Ahead(Auto):
     def __init__(self, costs: CostTable, drafting: CostTable) -> None:
         super().__init__(costs)
         self.drafting = drafting
+        self.acceptance = Acceptance(steady=True)
         self._known: Mapping[int, int] = {}
         self._lacks: Mapping[int, int] = {}
         self._load = Load(0, 0)
@@ -69,6 +71,8 @@ class Ahead(Auto):
         chances: list[tuple[float, float, int]] = []
         for row, count in most.items():
             means, errors = self.acceptance.chances(row, 0, count)
+            if not means:  # never right so far: one token may find out whether that is still so
+                means, errors = [SMALLEST], [0.0]
             if self._pays_to_begin(row, sum(means)):
                 chances += [(mean, -error, row) for mean, error in zip(means, errors, strict=True)]
         chances.sort(reverse=True)
@@ -76,8 +80,8 @@ class Ahead(Auto):
         drafted = {row for _, _, row in chances[:best]}
         for row in most:
             self._note(self._rows[row], row in drafted)
-        if best == 0 and 0 < lost <= self._to_lose:  # not worth it, but is that still so?
-            self._to_lose -= lost
+        if best == 0 and lost <= self._to_lose:  # not worth it, as far as is known: what is it worth?
+            self._to_lose -= max(lost, 0.0)
             best = at
         counts: dict[int, int] = {}
         for _, _, row in chances[:best]:

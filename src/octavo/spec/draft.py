@@ -2,7 +2,7 @@
 
 It draws as the target does: with the row's temperature, top_p and so on, and with the noise of the position
 (decision 0001). Where both models say nearly the same, equal noise makes them draw the same token, also at
-temperatures above 0: two draws with noise of their own would agree less often (decision 0028).
+temperatures above 0: two draws with noise of their own would agree less often (decision 0027).
 
     layer   0 .. L-1      the target's keys and values
             L .. L+M-1    the drafter's: more layers of the same cache

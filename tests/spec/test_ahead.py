@@ -1,0 +1,132 @@
+"""spec/ahead.py against an engine that is simulated: drafts cost forwards, and are right by chance."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from octavo.params.drafts import Draft
+from octavo.spec.ahead import Ahead
+from octavo.spec.costs import CostTable, Load
+
+MOST, CONTEXT = 8, 300
+RIGHT, WRONG = 1, 0
+STEPS = {1: 1500, 8: 400, 32: 150}
+MACHINES = {
+    "memory": {1: 1.0, 256: 2.0},
+    "arithmetic": {1: 1.0, 2: 1.9, 256: 230.0},
+    "head": {1: 1.0, 4: 1.15, 5: 1.9, 8: 2.05, 256: 14.0},
+}
+
+
+def drafter_of(machine: str, share: float) -> CostTable:
+    """A drafter that takes this share of the target's time."""
+    return CostTable({count: share * seconds for count, seconds in MACHINES[machine].items()})
+
+
+class Simulated:
+    """A machine, and rows whose drafted tokens are right with one chance.
+
+    Attributes:
+        asked: how many tokens were drafted for a row, by step.
+    """
+
+    def __init__(self, machine: str, share: float, rows: int) -> None:
+        self.truth, self.drafter, self.rows = CostTable(MACHINES[machine]), drafter_of(machine, share), rows
+        self.draw, self.asked = random.Random(1), list[int]()
+        self.tokens, self.seconds = 0, 0.0
+
+    def step(self, policy: Ahead, chance: float, lacks: int = 1) -> None:
+        rows = range(self.rows)
+        known = dict.fromkeys(rows, CONTEXT)
+        load = Load(self.rows, self.rows, self.rows * CONTEXT)
+        policy.foresee(known, dict.fromkeys(rows, lacks), load)
+        asked = policy.wanted(rows)
+        drafts = {row: Draft.chain([RIGHT] * count) for row, count in asked.items()}
+        chosen = policy.choose(drafts, known, load)
+        assert chosen == drafts, "what was paid for is verified"
+        for forward in range(max(asked.values(), default=0)):
+            drafting = sum(count > forward for count in asked.values())
+            took = self.drafter.measured_at_start(Load(drafting, drafting))
+            policy.drafted(drafting, took)
+            self.seconds += took
+        verified = sum(asked.values())
+        step = Load(self.rows + verified, self.rows + verified, load.pairs + verified * CONTEXT)
+        policy.took(step, self.truth.measured_at_start(step))
+        self.seconds += self.truth.measured_at_start(step)
+        for row in rows:
+            count = asked.get(row, 0)
+            right = next((i for i in range(count) if self.draw.random() >= chance), count)
+            policy.observe(row, [RIGHT] * right + [WRONG])
+            self.tokens += right + 1
+            self.asked.append(count)
+
+    def best(self, chance: float) -> tuple[float, int]:
+        """(tokens a second with the best number of drafted tokens for each row, that number)."""
+        rates = []
+        for count in range(MOST + 1):
+            tau = sum(chance**place for place in range(count + 1))
+            verify = self.truth.measured_at_start(Load(self.rows * (1 + count), 1))
+            drafting = count * self.drafter.measured_at_start(Load(self.rows, self.rows))
+            rates.append((self.rows * tau / (verify + drafting), count))
+        return max(rates)
+
+
+def simulated(machine: str, share: float, rows: int, chance: float) -> tuple[Simulated, Ahead]:
+    engine = Simulated(machine, share, rows)
+    policy = Ahead(CostTable(MACHINES[machine]), drafter_of(machine, share))
+    for row in range(rows):
+        policy.start(row, MOST)
+    for _ in range(STEPS[rows]):
+        engine.step(policy, chance)
+    return engine, policy
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize("rows", STEPS)
+def test_it_is_near_the_best_number_and_never_loses(machine: str, share: float, rows: int) -> None:
+    for chance in (0.0, 0.3, 0.6, 0.9):
+        engine, _ = simulated(machine, share, rows, chance)
+        rate, plain = engine.tokens / engine.seconds, rows / engine.truth.measured_at_start(Load(rows, 1))
+        assert rate > 0.98 * plain, (chance, rate / plain)
+        assert rate > 0.85 * engine.best(chance)[0], (chance, rate / engine.best(chance)[0])
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_nothing_is_drafted_where_that_loses(share: float) -> None:
+    """But for a small share of the steps, which find out whether it still does."""
+    engine, _ = simulated("arithmetic", share, 8, 0.3)
+    assert engine.best(0.3)[1] == 0
+    assert 0 < sum(count > 0 for count in engine.asked) < 0.05 * len(engine.asked)
+
+
+def test_it_begins_again_where_drafts_are_right_again() -> None:
+    engine, policy = simulated("memory", 0.2, 1, 0.0)
+    assert sum(engine.asked[-200:]) < 20
+    engine.asked.clear()
+    for _ in range(1500):
+        engine.step(policy, 0.95)
+    assert sum(count > 0 for count in engine.asked[-200:]) > 180
+
+
+def test_a_slower_drafter_drafts_less() -> None:
+    """Costs are followed: the table of the start said a tenth of what it takes."""
+    engine = Simulated("memory", 1.0, 1)
+    policy = Ahead(CostTable(MACHINES["memory"]), drafter_of("memory", 0.1))
+    policy.start(0, MOST)
+    for _ in range(600):
+        engine.step(policy, 0.3)
+    assert sum(engine.asked[:20]) > 4
+    assert sum(engine.asked[-200:]) < 20
+
+
+@pytest.mark.parametrize(("lacks", "begins"), [(1, True), (30, True), (4000, False)])
+def test_a_long_prompt_must_pay(lacks: int, begins: bool) -> None:
+    """What the drafter lacks of a row takes longer than its drafts are expected to save."""
+    engine = Simulated("memory", 0.1, 1)
+    policy = Ahead(CostTable(MACHINES["memory"]), CostTable({1: 0.1, 2: 0.15, 256: 12.0}))
+    policy.start(0, MOST)
+    engine.step(policy, 0.9, lacks)
+    assert bool(engine.asked[0]) is begins
