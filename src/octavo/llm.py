@@ -320,6 +320,10 @@ class LLM:
     def get_tokenizer(self) -> Tokenizer:
         return self._loaded.tokenizer
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What generate() and chat() take where none are given."""
+        return SamplingParams()
+
     def shutdown(self) -> None:
         """Save the prefix cache to prefix_cache_dir, if there is one, and let go of it. Nothing may follow.
 

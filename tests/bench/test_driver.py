@@ -75,8 +75,16 @@ def test_sweep(driver: Driver) -> None:
     assert [row.batch for row in result.batches] == [1, 3]
     assert 0 < result.weights_gb < result.memory_gb
     for row in result.batches:
+        assert row.tpot is not None
         assert row.decode_rate == pytest.approx(1e3 * row.batch / row.tpot)
         assert row.latency > row.prefill_ms >= row.ttft > 0
+
+
+def test_what_could_not_be_measured_is_no_zero(driver: Driver) -> None:
+    begun: list[int] = []
+    (row,) = sweep(driver, 8, 1, [2], 1, begun.append).batches
+    assert (row.decode_rate, row.tpot, begun) == (None, None, [2])
+    assert row.latency > 0
 
 
 class TestBenchmarkInference:

@@ -100,8 +100,39 @@ class TestChat:
             "system:S\nuser:one\nassistant:Hello\nuser:two\nassistant:",
             "system:S\nuser:three\nassistant:",
         ]
-        assert {call.params.max_tokens for call in engine.calls} == {None}
+        asked = {
+            (p.temperature, p.top_k, p.top_p, p.max_tokens) for p in (call.params for call in engine.calls)
+        }
+        assert asked == {(0.8, 40, 0.9, 1024)}
         assert engine.shut
+
+    def test_flags_go_before_the_defaults_of_a_chat(
+        self, engine: FakeEngine, stdin: Callable[[str], None]
+    ) -> None:
+        stdin("one\n")
+        assert main(["chat", "m", "--temperature", "0", "-n", "7"]) == 0
+        params = engine.calls[0].params
+        assert (params.temperature, params.top_p, params.max_tokens) == (0.0, 0.9, 7)
+
+    def test_words_that_are_no_commands_are_no_turns(
+        self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        stdin("/help\n/save\n/usr/bin is what?\n/clear\n/bye\nnever\n")
+        assert main(["chat", "m"]) == 0
+        assert [bytes(call.prompt).decode() for call in engine.calls] == [
+            "user:/usr/bin is what?\nassistant:"
+        ]
+        told = [line for line in capsys.readouterr().err.splitlines() if "/reset begins anew" in line]
+        assert [line.startswith("there is no /save: ") for line in told] == [False, True]
+
+    def test_the_oldest_turns_are_forgotten_where_the_context_is_full(
+        self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        engine.max_model_len = 96
+        stdin("one\ntwo two two two\nthree three three\n")
+        assert main(["chat", "m", "--system", "S"]) == 0
+        assert bytes(engine.calls[-1].prompt).decode() == "system:S\nuser:three three three\nassistant:"
+        assert "the context is full: the 2 oldest turns are forgotten" in capsys.readouterr().err
 
     def test_without_a_template_it_ends_before_the_first_turn(
         self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]

@@ -158,15 +158,12 @@ def parsers(tool_call_parser: str | None, reasoning_parser: str | None) -> dict[
     return {"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser}
 
 
-def sampling_flags(
-    max_tokens: str | None = None,
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def sampling_flags(**own: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command the sampling flags; it gets what was typed as `sampling: dict`.
 
     Args:
-        max_tokens: what the help calls its default, where the command has one of its own.
+        own: what the help calls the default of a flag, where the command has one of its own.
     """
-    own = {"max_tokens": max_tokens}
     flags = [_parameter(name, SamplingParams, text, own.get(name)) for name, text in SAMPLING_HELP.items()]
     return _with_flags("sampling", flags, dict)
 

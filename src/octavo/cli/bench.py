@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,21 +73,36 @@ def inference(
 
     sizes = numbers(batch_sizes, "--batch-sizes")
     driver = load(engine, max(sizes), as_json)
-    result = sweep(driver, prompt_tokens, max_tokens, sizes, num_runs)
+    begins = _progress(num_runs + 1)
+    result = sweep(driver, prompt_tokens, max_tokens, sizes, num_runs, begins)
     if as_json:
         print(json.dumps({"model": engine.model, **dataclasses.asdict(result)}))
         return 0
     first = result.batches[0]
     print(
         f"{engine.model}: loaded in {result.load_s:.2f} s, prompts of {prompt_tokens} and {max_tokens} new "
-        f"tokens\nprefill {first.prefill_ms:.1f} ms, then {first.tpot:.2f} ms a token; at the peak "
+        f"tokens\nprefill {first.prefill_ms:.1f} ms, then {_or_dash(first.tpot)} ms a token; at the peak "
         f"{result.memory_gb:.2f} GB resident, {result.weights_gb:.2f} GB of it weights\n"
     )
     print(line("batch", "prompt tok/s", "decode tok/s", "TTFT ms", "TPOT ms", "latency ms"))
     for row in result.batches:
         values = (row.prompt_rate, row.decode_rate, row.ttft, row.tpot, row.latency)
-        print(line(row.batch, *(f"{value:.1f}" for value in values)))
+        print(line(row.batch, *map(_or_dash, values)))
     return 0
+
+
+def _progress(runs: int) -> Callable[[int], None]:
+    """Says on stderr which batch size is measured."""
+
+    def begins(batch: int) -> None:
+        print(f"batch {batch}: {runs} runs ...", file=sys.stderr, flush=True)
+
+    return begins
+
+
+def _or_dash(value: float | None) -> str:
+    """A figure; one that could not be measured is none."""
+    return "-" if value is None else f"{value:.1f}"
 
 
 @bench.command()

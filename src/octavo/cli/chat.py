@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -19,10 +20,14 @@ from octavo.params import RequestOutputKind, SamplingParams
 if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
 
-HELP = "/reset begins anew, /exit (or Ctrl-D) ends; Ctrl-C stops an answer"
+HELP = "/reset begins anew, /help says this, /exit (or Ctrl-D) ends; Ctrl-C stops an answer"
+COMMAND = re.compile(r"/[a-z?]{1,20}")
+ENDS, RESETS = ("/exit", "/quit", "/bye"), ("/reset", "/clear")
+CHAT_DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "max_tokens": 1024}
+"""Under these a small model makes sense, and ends. The API keeps OpenAI's: any token, any length."""
 
 
-@sampling_flags(max_tokens="what the context holds")
+@sampling_flags(**{name: str(value) for name, value in CHAT_DEFAULTS.items()})
 @engine_flags(leave_out=("seed", "served_model_name"))
 def chat(
     engine: EngineChoice,
@@ -35,7 +40,7 @@ def chat(
     from octavo.prompts import refuse_chat
     from octavo.tokenizer.chat import NO_TEMPLATE
 
-    params = SamplingParams(**{"max_tokens": None, **sampling}, output_kind=RequestOutputKind.DELTA)
+    params = SamplingParams(**{**CHAT_DEFAULTS, **sampling}, output_kind=RequestOutputKind.DELTA)
     with loaded(engine, quiet=as_json) as llm:
         refuse_chat(llm.max_encoder_len)
         if llm.template is None:
@@ -46,11 +51,14 @@ def chat(
             print(f"{engine.model}: {HELP}", file=sys.stderr)
         with asyncio.Runner() as runner:
             for line in _lines(interactive):
-                if line.strip() in ("/exit", "/quit"):
+                said = line.strip()
+                if said in ENDS:
                     break
-                if line.strip() == "/reset":
+                if said in RESETS:
                     conversation.reset()
-                elif line.strip():
+                elif COMMAND.fullmatch(said):  # mistyped, or another program's: no turn
+                    print(HELP if said == "/help" else f"there is no {said}: {HELP}", file=sys.stderr)
+                elif said:
                     _turn(runner, conversation, line, interactive, as_json)
     return 0
 
@@ -101,14 +109,28 @@ class Conversation:
         """Forget everything but the system message."""
         self.messages = list(self._start)
 
+    def _fitting(self, text: str) -> tuple[list[dict[str, str]], list[int]]:
+        """(the conversation with this turn, its tokens); without the oldest turns where it is too long."""
+        begun, turns = len(self._start), [*self.messages, {"role": "user", "content": text}]
+        ids = self._llm.render_chat(turns)
+        dropped = 0
+        most = self._llm.max_model_len - min(256, self._llm.max_model_len // 4)  # an answer needs room
+        while len(ids) > most and len(turns) > begun + 1:
+            del turns[begun : begun + 2]  # a turn and its answer
+            dropped += 1
+            ids = self._llm.render_chat(turns)
+        if dropped:
+            print(f"the context is full: the {dropped} oldest turns are forgotten", file=sys.stderr)
+        return turns, ids
+
     async def say(self, text: str, echo: bool) -> dict[str, Any]:
         """The model's answer, streamed to stdout if echo.
 
         Raises:
-            InvalidRequestError: the conversation no longer fits the context.
+            InvalidRequestError: this turn alone does not fit the context.
         """
-        messages = [*self.messages, {"role": "user", "content": text}]
-        prompt = {"prompt_token_ids": self._llm.render_chat(messages)}
+        messages, ids = self._fitting(text)
+        prompt = {"prompt_token_ids": ids}
         parts: list[str] = []
         reason = None
         async with aclosing(self._llm.generate(prompt, self._params)) as stream:
