@@ -210,6 +210,7 @@ def index(folder: Path, content: Any) -> None:
         ({"weight_map": {"t": "../one.safetensors"}}, "not a safetensors file beside it"),
         ({"weight_map": {"t": "one.bin"}}, "not a safetensors file beside it"),
         ({"weight_map": {"t": "\n.safetensors"}}, "not a safetensors file beside it"),
+        ({"weight_map": {"t": "a" * 2000 + ".safetensors"}}, "not a safetensors file beside it"),
         ({"weight_map": {"t": 1}}, "not a safetensors file beside it"),
         ({"weight_map": {"t": "two.safetensors"}}, "No such file"),
         ({"weight_map": {"u": "one.safetensors"}}, "puts tensor 'u' in one.safetensors, which lacks it"),

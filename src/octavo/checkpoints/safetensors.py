@@ -136,7 +136,7 @@ def indexed(index: Path) -> dict[str, list[str]]:
     shards: dict[str, list[str]] = {}
     for tensor, name in weight_map.items():
         plain = isinstance(name, str) and name.isprintable() and Path(name).name == name
-        if not plain or not name.endswith(".safetensors"):
+        if not plain or len(name) > 255 or not name.endswith(".safetensors"):
             raise CheckpointError(f"{index} names {shorten(str(name))}, not a safetensors file beside it")
         shards.setdefault(name, []).append(tensor)
     return shards
