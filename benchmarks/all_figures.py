@@ -74,6 +74,7 @@ PARTS = (
     Part("counts", 1, tests("json-schema-suite", QUICK, "tests/structured/test_grammar_suite.py")),
     Part("counts", 5, tests("schemathesis", "slow", "tests/server/test_schemathesis.py")),
     Part("counts", 10, tests("fuzzing", "slow", "tests/engine tests/model")),
+    Part("counts", 40, "make fuzz RESULT=1"),
     Part("counts", 8, tests("families", QUICK, "tests/models")),
     Part("counts", 25, f"{RECORD} sanitize --tests -- make sanitize"),
 )  # fmt: skip
