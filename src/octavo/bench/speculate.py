@@ -6,7 +6,7 @@ number n of tokens that they verified:
 
     tau(n) = tokens that such a step gave: 1 + accepted
     c_v(n) = its time, the proposer's left out, beside that of a step of the engine without drafts
-    c_d    = the proposer's time for one step beside the same; a model's for one step that verifies
+    c_d    = the proposer's time for one step beside the same; a model's, prompts apart, for one that verifies
     gain   = tokens of all steps / (sum of c_v of all steps + c_d * steps), predicted; and the one measured
 """
 

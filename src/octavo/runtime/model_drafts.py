@@ -44,7 +44,7 @@ class ModelDrafts:
         max_tokens: of a forward; what a row lacks beyond it is computed in later steps.
 
     Attributes:
-        seconds: spent on drafts so far. forwards: how many there were.
+        seconds: spent on drafts so far, but for prompts. forwards: how many there were.
         last_rows, last_seconds: of one of the last forwards, where each computed a token of the same rows.
     """
 
@@ -60,7 +60,7 @@ class ModelDrafts:
         self._decoder: RowDecoder | None = None
         self._ends: dict[int, int] = {}  # row -> slots that its pages were given for
         self.seconds, self.forwards = 0.0, 0
-        self.last_rows, self.last_seconds = 0, 0.0
+        self.last_rows, self.last_seconds, self._prompts = 0, 0.0, False
 
     def attach(self, states: RequestStates, samplings: SamplingRows, vocab_size: int) -> None:
         """The rows that are drafted for, and the tokens of the target. Once, before anything else."""
@@ -130,7 +130,8 @@ class ModelDrafts:
         for row, tokens in drafts.items():  # (the last one was drawn, and not computed)
             self._written.wrote(states, row, known[row], tokens[:-1], self._held(row))
         took, forwards = time.perf_counter() - begin, self.forwards - before
-        self.seconds += took
+        if not self._prompts:
+            self.seconds += took
         alike = {len(tokens) for tokens in drafts.values()} == {forwards}
         self.last_rows, self.last_seconds = (len(drafts), took / forwards) if alike else (0, 0.0)
         return {row: Draft.chain(tokens) for row, tokens in drafts.items() if tokens}
@@ -166,6 +167,7 @@ class ModelDrafts:
                 break
             left -= count
             steps.append(RowStep(row, done[row], count, (), done[row] + count == known[row]))
+        self._prompts = any(step.count > wanted[step.row] + 1 for step in steps)  # no draft has left so many
         going = self._draw(steps, known) if steps else []
         for step in steps:
             tokens = states.tokens[step.row, step.start : step.start + step.count].tolist()
