@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from octavo.errors import InvalidRequestError
-from octavo.kernels.ops import Forward, KVCache
-from octavo.models.registry import Model
 from octavo.params.drafts import Draft
+
+if TYPE_CHECKING:  # a command that prints its help reads this file, and needs no numpy
+    from octavo.kernels.ops import Forward, KVCache
+    from octavo.models.registry import Model
 
 Number = int | float
 
@@ -138,7 +140,7 @@ class Drafting:
     shares_kv: bool = False
 
 
-FindDrafting = Callable[[Model, "Model | None", Mapping[str, Number]], Drafting]
+FindDrafting: TypeAlias = "Callable[[Model, Model | None, Mapping[str, Number]], Drafting]"
 """(target, the model that speculative_config names, options) -> what drafts."""
 
 
