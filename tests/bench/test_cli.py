@@ -16,7 +16,7 @@ SMALL = ["--max-model-len", "128", "--num-pages", "64", "--num-runs", "1"]
 def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(["bench", *words]) == 0
     out, err = capsys.readouterr()
-    assert err == ""
+    assert all(line.endswith(" ...") for line in err.splitlines()), "progress, and nothing else"
     return out
 
 

@@ -68,7 +68,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"prompt": [5] * 128},
-        "the prompt has 128 tokens; the context of 128 must hold it and at least one more",
+        "maximum context length is 128 tokens. However, your prompt resulted in 128 tokens",
         "prompt",
     ),
 ]

@@ -97,8 +97,8 @@ def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def swapped_pages_lost(patch: pytest.MonkeyPatch) -> None:
-    pairs = page_moves._pairs
-    patch.setattr(page_moves, "_pairs", lambda plan, first: pairs(replace(plan, swaps_in=()), first))
+    pairs = page_moves.pairs_of
+    patch.setattr(page_moves, "pairs_of", lambda plan, first: pairs(replace(plan, swaps_in=()), first))
 
 
 def pages_from_disk_mixed_up(patch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,9 @@ async def root() -> dict[str, str]:
 
 def status(state: ServerState) -> str:
     """ok, starting, draining or unhealthy."""
-    if state.engine is not None and not state.engine.healthy and not state.stopping:
+    engine = state.engine
+    # An engine that was told to stop is no reason for a restart; one that failed is, to the process's end.
+    if engine is not None and not engine.healthy and (not state.stopping or engine.failure is not None):
         return "unhealthy"
     if state.draining or state.leaving:
         return "draining"
