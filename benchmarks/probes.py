@@ -21,6 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from harness import report, usable_cores, write
@@ -53,7 +54,7 @@ def warm(target: Target) -> None:
     target.ask("POST", COMPLETIONS, {"prompt": "a b " * 60_000, "truncate_prompt_tokens": 5, "max_tokens": 1})
     texts = [f"{number} " + "lorem ipsum " * 2000 for number in range(8)]
     cut = {"truncate_prompt_tokens": 5, "max_tokens": 1}
-    at_once([lambda text=text: target.ask("POST", COMPLETIONS, {"prompt": text, **cut}) for text in texts])  # type: ignore[misc]
+    at_once([partial(target.ask, "POST", COMPLETIONS, {"prompt": text, **cut}) for text in texts])
     wish = {"prompt": "a", "max_tokens": 2, "structured_outputs": {"regex": "a+"}}
     target.ask("POST", COMPLETIONS, wish)
 
@@ -159,6 +160,7 @@ def line(found: Mapping[str, Any]) -> str:
 
 SLOW_S = 10.0
 BOMBS = {
+    # The format's own marks have these letters.
     "deepseek_v3": "<｜tool▁calls▁begin｜>" + "<｜tool▁call▁begin｜>" * 40 + "<｜tool▁sep｜>" * 40,  # noqa: RUF001
     "mistral": "[TOOL_CALLS]" + " " * 600 + "[" * 100,
     "qwen3_coder": "<tool_call>" + "<function=" * 40 + "<parameter=" * 40,

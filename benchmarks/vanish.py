@@ -78,6 +78,7 @@ class Vanisher:
             elif kind == "malformed":
                 await reader.read(1 << 16)
             elif kind == "does not read":
+                # The writer's transport reads as well, of which its type says nothing.
                 writer.transport.pause_reading()  # type: ignore[attr-defined]
                 await asyncio.sleep(self._draw.uniform(0, 2 * WRITE_S))
             elif (

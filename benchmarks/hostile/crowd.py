@@ -220,6 +220,7 @@ class Crowd:
         try:
             writer.write(data)
             if not reads:
+                # The writer's transport reads as well, of which its type says nothing.
                 writer.transport.pause_reading()  # type: ignore[attr-defined]
                 await asyncio.sleep(wait_s or 0)
                 return "none"

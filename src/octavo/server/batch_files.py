@@ -210,8 +210,7 @@ async def run(
     known = answered(target, wanted)
     discard(target, wanted)
     counts = {True: 0, False: 0}
-    places = asyncio.Semaphore(at_once)
-    skipped = 0
+    places, skipped = asyncio.Semaphore(at_once), 0
     urls = [path.path for path in apis.table(apis.find()).values() if path.rules.batched]
 
     def write(line: dict[str, Any], good: bool) -> None:
@@ -246,12 +245,13 @@ async def run(
     except* EngineDeadError as errors:
         raise errors.exceptions[0] from None
     except* OSError as errors:  # of a write, or of what closing the file has still to write
-        why = errors.exceptions[0]
-        said = getattr(why, "strerror", None) or str(why)
-        raise CapacityError(
-            f"{said}: the answers so far are in {target}; run it again for the rest"
-        ) from None
+        raise _unwritten(errors.exceptions[0], target) from None
     return BatchTotals(counts[True], counts[False], skipped)
+
+
+def _unwritten(why: Exception, target: Path) -> CapacityError:
+    said = getattr(why, "strerror", None) or str(why)
+    return CapacityError(f"{said}: the answers so far are in {target}; run it again for the rest")
 
 
 async def _answer(
