@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -236,3 +236,11 @@ def write(result: Mapping[str, Any]) -> Path:
         path = RESULTS / f"{stem}-{number}.json"
     path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return path
+
+
+def conclude(result: Mapping[str, Any], lines: Sequence[str], failed: bool, as_json: bool, keep: bool) -> int:
+    """Print a result, as JSON or in these lines, write it where it is kept, and say what to exit with."""
+    print(json.dumps(result, indent=2) if as_json else "\n".join(lines))
+    if keep:
+        print(f"wrote {write(result)}", file=sys.stderr)
+    return 1 if failed else 0

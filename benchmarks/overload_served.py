@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import report, usable_cores, write
+from harness import conclude, report, usable_cores
 from hostile.process import Process
 from hostile.wire import Target, more_files
 
@@ -167,17 +167,14 @@ def main(arguments: Sequence[str]) -> int:
     settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
     body = {"settings": settings, "noisy": busy or found["peak_spread"] > NOISY, **found}
     result = report("overload_served", ["benchmarks/overload_served.py", *arguments], body)
-    if options.json:
-        print(json.dumps(result, indent=2))
-    else:
-        rates = ", ".join(f"{peak['rate']:.0f}" for peak in found["peaks"])
-        print(f"{found['offered']:.1f} requests/s offered; peak {rates} tok/s")
-        for name in ("rate_of_peak", "as_counted", "peak_spread", "in_time", "refused", *MOST):
-            print(f"{name:<14} {found[name]:g}")
-        print("\n".join(f"MISSED: {what}" for what in missed(found)) or "every bar is reached")
-    if options.write:
-        print(f"wrote {write(result)}", file=sys.stderr)
-    return 1 if missed(found) else 0
+    rates = ", ".join(f"{peak['rate']:.0f}" for peak in found["peaks"])
+    shown = ("rate_of_peak", "as_counted", "peak_spread", "in_time", "refused", *MOST)
+    lines = [
+        f"{found['offered']:.1f} requests/s offered; peak {rates} tok/s",
+        *(f"{name:<14} {found[name]:g}" for name in shown),
+        *([f"MISSED: {what}" for what in missed(found)] or ["every bar is reached"]),
+    ]
+    return conclude(result, lines, bool(missed(found)), options.json, options.write)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ within 5 %. Beside other work on the machine milliseconds say little; everything
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from harness import report, usable_cores, write
+from harness import conclude, report, usable_cores
 from hostile.attacks import ATTACKS, Arena, Attack, Record, named
 from hostile.bodies import CHAT, COMPLETIONS, TEMPLATES
 from hostile.honest import Honest
@@ -283,14 +282,11 @@ def main(arguments: Sequence[str]) -> int:
     }
     body = {"settings": settings, "noisy": busy, **facts, "servers": servers}
     result = report("probes", ["benchmarks/probes.py", *arguments], body)
-    if options.json:
-        print(json.dumps(result, indent=2))
-    else:
-        print("\n".join(f"{name:<12} {value:g}" for name, value in facts.items()))
-        print("\n".join(f"MISSED: {what}" for what in missed(facts)) or "every bar is reached")
-    if options.write:
-        print(f"wrote {write(result)}", file=sys.stderr)
-    return 1 if missed(facts) else 0
+    lines = [
+        *(f"{name:<12} {value:g}" for name, value in facts.items()),
+        *([f"MISSED: {what}" for what in missed(facts)] or ["every bar is reached"]),
+    ]
+    return conclude(result, lines, bool(missed(facts)), options.json, options.write)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import report, usable_cores, write
+from harness import conclude, report, usable_cores
 from hostile.honest import Honest, at
 from hostile.process import Process
 from hostile.wire import Target, more_files, wait_until
@@ -194,25 +194,14 @@ def main(arguments: Sequence[str]) -> int:
     result = report(
         "soak", ["benchmarks/soak.py", *arguments], {"settings": settings, "noisy": noisy, **found}
     )
-    if options.json:
-        print(json.dumps(result, indent=2))
-    else:
-        for name in (
-            "answers",
-            "p99_ms",
-            "p99_beside_honest_ms",
-            "p99_over_alone",
-            "held_ms",
-            "last_mb",
-            *MOST,
-        ):
-            print(f"{name:<20} {found[name]:g}")
-        for kind, count in [*found["crowd"]["faults"].items(), *found["beside_honest"]["faults"].items()]:
-            print(f"FAULT {count} x {kind}")
-        print("\n".join(f"MISSED: {what}" for what in missed(found)) or "every bar is reached")
-    if options.write:
-        print(f"wrote {write(result)}", file=sys.stderr)
-    return 1 if missed(found) else 0
+    shown = ("answers", "p99_ms", "p99_beside_honest_ms", "p99_over_alone", "held_ms", "last_mb", *MOST)
+    kinds = [*found["crowd"]["faults"].items(), *found["beside_honest"]["faults"].items()]
+    lines = [
+        *(f"{name:<20} {found[name]:g}" for name in shown),
+        *(f"FAULT {count} x {kind}" for kind, count in kinds),
+        *([f"MISSED: {what}" for what in missed(found)] or ["every bar is reached"]),
+    ]
+    return conclude(result, lines, bool(missed(found)), options.json, options.write)
 
 
 if __name__ == "__main__":

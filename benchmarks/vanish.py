@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import socket
 import struct
@@ -24,7 +23,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness import report, write
+from harness import conclude, report
 from hostile.bodies import COMPLETIONS, MALFORMED
 from hostile.process import Process
 from hostile.wire import Target, more_files, wait_until
@@ -187,15 +186,12 @@ def main(arguments: Sequence[str]) -> int:
     settings = {"model": options.model, "clients": options.clients, "at_once": options.at_once}
     body = {"settings": settings, "faults": len(faults(found)), **found}
     result = report("vanish", ["benchmarks/vanish.py", *arguments], body)
-    if options.json:
-        print(json.dumps(result, indent=2))
-    else:
-        print(f"{found['clients']} clients in {found['seconds']:g} s: {found['kinds']}")
-        print(f"before {found['before']}\nafter  {found['after']}, resident memory x {found['rss_back']:g}")
-        print("\n".join(f"FAULT {what}" for what in faults(found)) or "everything is back")
-    if options.write:
-        print(f"wrote {write(result)}", file=sys.stderr)
-    return 1 if faults(found) else 0
+    lines = [
+        f"{found['clients']} clients in {found['seconds']:g} s: {found['kinds']}",
+        f"before {found['before']}\nafter  {found['after']}, resident memory x {found['rss_back']:g}",
+        *([f"FAULT {what}" for what in faults(found)] or ["everything is back"]),
+    ]
+    return conclude(result, lines, bool(faults(found)), options.json, options.write)
 
 
 if __name__ == "__main__":
