@@ -4,7 +4,8 @@
 
 First the peak: as many users as keep every place taken and the queue filled, in several windows, some
 before and some after. Then requests arrive evenly at ten times the rate at which such requests were
-answered, on connections of their own, whatever becomes of them. Wanted: the server lives; of those it
+answered, whatever becomes of them, over connections that are kept as SDKs keep theirs; --fresh: each on a
+connection of its own. Wanted: the server lives; of those it
 admits at least 99 % end within --deadline; output is at least 95 % of the peak; memory is flat over the
 second half; every other request is a 429 whose Retry-After is a number of seconds, at most a minute.
 
@@ -12,6 +13,11 @@ Output is what the server itself counts (octavo_generation_tokens_total) between
 to 192 random tokens, answers as many. The load generator shares the machine's cores with the server, and a
 thousand refusals cost it more than a hundred answers; so output is also told over (1 - its share of the
 machine), as in serving.py, and that is what is compared. Both are printed.
+
+What a machine of few cores allows is measured beside: the same arrivals against a listener of a dozen lines
+(hostile/bare.py), which refuses all, while the server is kept full as in the peak. No server can refuse for
+less than accept, read, write and close; bare_of_peak is what that leaves of the peak, and of_bare is the
+server's own output over it.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from harness import conclude, report, usable_cores
 from hostile.process import Process
 from hostile.wire import Target, more_files
 
-ARRIVALS = Path(__file__).parent / "hostile" / "arrivals.py"
+ARRIVALS, BARE = (Path(__file__).parent / "hostile" / name for name in ("arrivals.py", "bare.py"))
 LEAST = {"rate_of_peak": 0.95, "in_time": 0.99}
 MOST = {"grown": 0.01, "unusable": 0, "failed": 0, "crashed": 0}
 NOISY = 1.10
@@ -50,9 +56,7 @@ class Window:
         The first seconds are left out, until the queue is as it will be.
         """
         target = Target.of(self._process.url)
-        words = [sys.executable, str(ARRIVALS), self._process.url, "--seconds", str(seconds + self._ramp_s)]
-        words += ["--seed", str(seed), "--cores", str(usable_cores()), *self._flags]
-        load = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        load = arrivals(self._process.url, seconds + self._ramp_s, seed, self._flags)
         time.sleep(self._ramp_s)
         begin, before = time.perf_counter(), generated(target)
         memory = []
@@ -60,12 +64,39 @@ class Window:
             memory.append((now, self._process.rss_mb()))
             time.sleep(min(1.0, seconds - now))
         rate = (generated(target) - before) / (time.perf_counter() - begin)
-        told, _ = load.communicate()
-        if load.returncode:
-            raise RuntimeError(f"the load generator ended with {load.returncode}")
-        found: dict[str, Any] = json.loads(told)
+        found = told(load)
         alone = rate / (1 - found["cpu_share"])
         return {"rate": round(rate, 2), "alone": round(alone, 2), "grown": growth(memory), **found}
+
+    def beside_bare(self, seconds: float, seed: int, rate: float, fresh: Sequence[str]) -> dict[str, Any]:
+        """The same while a listener that does nothing else refuses so many requests a second."""
+        with subprocess.Popen(
+            [sys.executable, str(BARE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as bare:
+            assert bare.stdin is not None
+            assert bare.stdout is not None
+            url = f"http://127.0.0.1:{int(bare.stdout.readline())}"
+            refused = arrivals(url, seconds + self._ramp_s, seed, ["--rate", f"{rate:.3f}", *fresh])
+            found, others = self.run(seconds, seed), told(refused)
+            bare.stdin.close()
+        share = found["cpu_share"] + others["cpu_share"]
+        return {**found, "alone": round(found["rate"] / (1 - share), 2), "refused": others["refused"]}
+
+
+def arrivals(url: str, seconds: float, seed: int, flags: Sequence[str]) -> subprocess.Popen[str]:
+    """The load generator, in a process of its own."""
+    words = [sys.executable, str(ARRIVALS), url, "--seconds", str(seconds), "--seed", str(seed)]
+    words += ["--cores", str(usable_cores()), *flags]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+def told(load: subprocess.Popen[str]) -> dict[str, Any]:
+    """What it says at its end."""
+    text, _ = load.communicate()
+    if load.returncode:
+        raise RuntimeError(f"the load generator ended with {load.returncode}")
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def generated(target: Target) -> float:
@@ -97,13 +128,19 @@ def capacity(peaks: Sequence[Mapping[str, Any]]) -> float:
 
 
 def facts_of(
-    peaks: Sequence[Mapping[str, Any]], over: Mapping[str, Any], status: int, alive: bool
+    peaks: Sequence[Mapping[str, Any]],
+    bare: Mapping[str, Any],
+    over: Mapping[str, Any],
+    status: int,
+    alive: bool,
 ) -> dict[str, Any]:
     """What is asked of a server under more than it can do."""
     rates = [found["alone"] for found in peaks]
     ended = over["admitted"]
     return {
         "rate_of_peak": round(over["alone"] / statistics.median(rates), 4),
+        "bare_of_peak": round(bare["alone"] / statistics.median(rates), 4),
+        "of_bare": round(over["rate"] / bare["rate"], 4),
         "as_counted": round(over["rate"] / statistics.median(found["rate"] for found in peaks), 4),
         "peak_spread": round(max(rates) / min(rates), 3),
         "in_time": round((ended - over["late"]) / ended, 4) if ended else 0.0,
@@ -129,7 +166,8 @@ def missed(facts: Mapping[str, Any]) -> list[str]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The windows of the peak, the overload, and what speaks against the server."""
     flags = ("--max-num-seqs", str(options.seats), "--max-waiting", str(options.max_waiting),
-             "--num-pages", str(options.num_pages))  # fmt: skip
+             "--num-pages", str(options.num_pages),
+             *(["--threads", str(options.threads)] if options.threads else []))  # fmt: skip
     shape = ["--deadline", str(options.deadline), "--longest", str(options.longest)]
     users = ["--users", str(options.seats + options.seats // 2), *shape]
     with Process(options.model, *flags) as process:
@@ -137,13 +175,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         full.run(options.seconds / 12, 0)  # writes to every page
         peaks = [full.run(options.seconds / 6, seed) for seed in (1, 2)]
         rate = options.factor * capacity(peaks)
-        over = Window(process, ["--rate", f"{rate:.3f}", *shape], options.seconds / 30).run(
+        fresh = ["--fresh"] * options.fresh
+        bare = full.beside_bare(options.seconds / 3, 6, rate, fresh)
+        over = Window(process, ["--rate", f"{rate:.3f}", *shape, *fresh], options.seconds / 30).run(
             options.seconds, 3
         )
         peaks += [full.run(options.seconds / 6, seed) for seed in (4, 5)]
         alive = process.alive and Target.of(process.url).ask("GET", "/health").status == 200
         status = process.end()
-    return {"offered": round(rate, 2), "peaks": peaks, "over": over, **facts_of(peaks, over, status, alive)}
+    facts = facts_of(peaks, bare, over, status, alive)
+    return {"offered": round(rate, 2), "peaks": peaks, "bare": bare, "over": over, **facts}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -158,6 +199,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seats", type=int, default=32, help="the server's --max-num-seqs")
     parser.add_argument("--max-waiting", type=int, default=64)
     parser.add_argument("--num-pages", type=int, default=768)
+    parser.add_argument(
+        "--threads", type=int, default=0, help="of the server's engine; fewer than cores leave it one"
+    )
+    parser.add_argument("--fresh", action="store_true", help="a connection of its own for each request")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="put a file under results/")
     options = parser.parse_args(arguments)
@@ -168,7 +213,16 @@ def main(arguments: Sequence[str]) -> int:
     body = {"settings": settings, "noisy": busy or found["peak_spread"] > NOISY, **found}
     result = report("overload_served", ["benchmarks/overload_served.py", *arguments], body)
     rates = ", ".join(f"{peak['rate']:.0f}" for peak in found["peaks"])
-    shown = ("rate_of_peak", "as_counted", "peak_spread", "in_time", "refused", *MOST)
+    shown = (
+        "rate_of_peak",
+        "bare_of_peak",
+        "of_bare",
+        "as_counted",
+        "peak_spread",
+        "in_time",
+        "refused",
+        *MOST,
+    )
     lines = [
         f"{found['offered']:.1f} requests/s offered; peak {rates} tok/s",
         *(f"{name:<14} {found[name]:g}" for name in shown),

@@ -3,8 +3,9 @@
     python benchmarks/hostile/arrivals.py URL --seconds 60 [--rate 70] [--users 48] [--deadline 60]
 
 With --rate so many arrive in a second, evenly; without it --users send the next one when the last was
-answered, so the server always has work. Each is a streamed completion of random ids. Prints one JSON object
-when the last has ended: see Arrived. It is a process of its own, and says how much of the machine it took.
+answered, so the server always has work. Each is a streamed completion of random ids. Connections are kept and
+used again, as SDKs do it, unless --fresh is given. Prints one JSON object when the last has ended: see
+Arrived. It is a process of its own, and says how much of the machine it took.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-IDS = 3, 90
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+IDS = [str(token) for token in range(3, 90)]
 """Those that small vocabularies have, too."""
 LONGEST_RETRY_S = 60
 """A Retry-After above it is of no use to a person who waits."""
@@ -75,21 +77,24 @@ class Load:
     def __init__(self, options: argparse.Namespace) -> None:
         parts = urlsplit(options.url)
         self._address = parts.hostname or "127.0.0.1", parts.port or 80
-        self._key = f"Authorization: Bearer {options.key}\r\n" if options.key else ""
+        self._head = (
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            + (f"Authorization: Bearer {options.key}\r\n" if options.key else "")
+            + ("Connection: close\r\n" if options.fresh else "")
+            + "Content-Length: "
+        )
         self._draw, self._deadline_s, self.found = random.Random(options.seed), options.deadline, Arrived()
         self._lengths = options.longest // 3, options.longest
+        self._fresh, self._idle = options.fresh, list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
 
     def request(self) -> bytes:
         """The next one, as it is sent."""
-        prompt = [self._draw.randrange(*IDS) for _ in range(self._draw.randint(*self._lengths))]
-        wish = {"prompt": prompt, "max_tokens": self._draw.randint(*self._lengths), "ignore_eos": True,
-                "temperature": 0.0, "stream": True}  # fmt: skip
-        data = json.dumps(wish).encode()
-        head = (
-            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\n{self._key}Content-Length: {len(data)}\r\n\r\n"
+        prompt = ",".join(self._draw.choices(IDS, k=self._draw.randint(*self._lengths)))
+        wish = (
+            f'{{"prompt":[{prompt}],"max_tokens":{self._draw.randint(*self._lengths)},'
+            '"ignore_eos":true,"temperature":0.0,"stream":true}'
         )
-        return head.encode() + data
+        return f"{self._head}{len(wish)}\r\n\r\n{wish}".encode()
 
     async def one(self, data: bytes) -> None:
         """Send a request and note what becomes of it."""
@@ -98,24 +103,38 @@ class Load:
         writer = None
         try:
             async with asyncio.timeout(3 * self._deadline_s):
-                reader, writer = await asyncio.open_connection(*self._address)
+                reader, writer = await self._connection()
                 writer.write(data)
-                status, retry_after = await read_head(reader)
-                if status == 429:
-                    found.refuse(retry_after)
-                elif status != 200:
-                    found.failed[f"status {status}"] += 1
-                else:
+                status, headers = await read_head(reader)
+                if status == 200:
                     await self._read(reader, begin)
+                else:
+                    await reader.readexactly(int(headers.get("content-length", "0")))
+                    if status == 429:
+                        found.refuse(headers.get("retry-after", ""))
+                    else:
+                        found.failed[f"status {status}"] += 1
+                if not self._fresh:  # the next request goes the same way, as clients' pools do it
+                    self._idle.append((reader, writer))
+                    writer = None
         except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
             found.failed[type(error).__name__] += 1
         finally:
             if writer is not None:
                 writer.close()
 
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """One that is free, the last used first, or a new one."""
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()  # the server has ended it meanwhile
+        return await asyncio.open_connection(*self._address)
+
     async def _read(self, reader: asyncio.StreamReader, begin: float) -> None:
         found, first, end = self.found, 0.0, b""
-        while part := await reader.read(1 << 16):
+        while not end.endswith(LAST_CHUNK) and (part := await reader.read(1 << 16)):
             first = first or time.perf_counter() - begin
             end = (end + part)[-64:]
         seconds = time.perf_counter() - begin
@@ -128,20 +147,19 @@ class Load:
         found.wholes.append(seconds)
 
 
-async def read_head(reader: asyncio.StreamReader) -> tuple[int, str]:
-    """(status, Retry-After) of an answer.
+async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """(status, headers by their names in small letters) of an answer.
 
     Raises:
         ConnectionError: there is none.
     """
-    words, retry_after = (await reader.readline()).split(b" ", 2), ""
+    words, headers = (await reader.readline()).split(b" ", 2), {}
     if len(words) < 2:
         raise ConnectionError("closed without an answer")
     while (line := await reader.readline()) not in (b"\r\n", b""):
         name, _, value = line.decode("latin-1").partition(":")
-        if name.lower() == "retry-after":
-            retry_after = value.strip()
-    return int(words[1]), retry_after
+        headers[name.lower()] = value.strip()
+    return int(words[1]), headers
 
 
 async def arrive(load: Load, rate: float, seconds: float) -> None:
@@ -205,6 +223,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--key")
+    parser.add_argument("--fresh", action="store_true", help="a connection of its own for each request")
     print(json.dumps(asyncio.run(run(parser.parse_args()))))
 
 

@@ -77,10 +77,12 @@ def check_overload(overload: Any) -> None:
              for alone in (900.0, 1000.0, 1100.0, 1000.0)]  # fmt: skip
     over = {"rate": 810.0, "alone": 950.0, "arrived": 1000, "admitted": 100, "late": 1, "refused": 900,
             "unusable": 0, "failed": {}, "grown": 0.002}  # fmt: skip
+    bare = {"rate": 900.0, "alone": 980.0}
     assert overload.capacity(peaks) == 6.0
-    facts = overload.facts_of(peaks, over, 0, True)
+    facts = overload.facts_of(peaks, bare, over, 0, True)
     assert facts == {
-        "rate_of_peak": 0.95, "as_counted": 0.9, "peak_spread": 1.222, "in_time": 0.99,
+        "rate_of_peak": 0.95, "bare_of_peak": 0.98, "of_bare": 0.9, "as_counted": 0.9,
+        "peak_spread": 1.222, "in_time": 0.99,
         "offered_over_answered": 10.0, "refused": 900, "unusable": 0, "failed": 0, "crashed": 0,
         "grown": 0.002,
     }  # fmt: skip
@@ -93,11 +95,10 @@ def check_overload(overload: Any) -> None:
         {"grown": 0.02},
     ):
         assert len(overload.missed(facts | wrong)) == 1
-    assert (
-        overload.facts_of(peaks, over | {"failed": {"status 500": 2, "OSError": 1}}, 0, True)["failed"] == 3
-    )
-    assert overload.facts_of(peaks, over, -6, True)["crashed"] == 1
-    assert overload.facts_of(peaks, over, 0, False)["crashed"] == 1
+    failed = over | {"failed": {"status 500": 2, "OSError": 1}}
+    assert overload.facts_of(peaks, bare, failed, 0, True)["failed"] == 3
+    assert overload.facts_of(peaks, bare, over, -6, True)["crashed"] == 1
+    assert overload.facts_of(peaks, bare, over, 0, False)["crashed"] == 1
     memory = [
         (float(second), 500.0 if second < 50 else 100.0 if second < 75 else 101.0) for second in range(101)
     ]
@@ -170,6 +171,7 @@ CASES: Cases = {
         ('over["alone"] / statistics.median(rates)', 'over["rate"] / statistics.median(rates)'),
         ('over["alone"] / statistics.median(rates)', 'over["alone"] / max(rates)'),
         ('(ended - over["late"]) / ended', 'ended / over["arrived"]'),
+        ('over["rate"] / bare["rate"]', 'over["alone"] / bare["alone"]'),
         ('not alive or status != 0', 'not alive'),
         ('not alive or status != 0', 'status != 0'),
         ('(0.5, 0.75), (0.75, 1)', '(0, 0.5), (0.5, 1)'),

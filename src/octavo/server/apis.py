@@ -36,11 +36,13 @@ class Rules:
         counted: methods whose requests hold a place while they are answered: refused when there are too many,
             while the model loads and while the server drains, and bounded in the size of their bodies.
         batched: the path may stand in a batch file.
+        queued: its requests wait for the engine, and are refused unread while no more may wait.
     """
 
     keyed: bool = True
     counted: frozenset[str] = frozenset({"POST"})
     batched: bool = False
+    queued: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import functools
 import ipaddress
 import logging
 import socket
@@ -326,7 +327,12 @@ def network_of(name: object) -> str:
     """Whom a peer's connections are counted for: its IPv4 address, or its IPv6 /64; "" is a unix socket."""
     if not isinstance(name, tuple):
         return ""
-    address = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    return _network(str(name[0]))
+
+
+@functools.lru_cache(1024)
+def _network(host: str) -> str:
+    address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is None:
             return str(ipaddress.IPv6Network((address, 64), strict=False))

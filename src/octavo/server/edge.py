@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from octavo.server.apis import Paths
 from octavo.server.cors import CorsRules, answer_preflight, granting
 from octavo.server.errors import ApiError
+from octavo.server.full import refusal_when_full
 from octavo.server.limits import plain, reason_of
 from octavo.server.state import ServerState
 
@@ -64,12 +65,17 @@ class Edge:
         origin = self._rules.cors.origin(scope)
         if origin is not None:
             send = granting(send, self._rules.cors.granted(origin))
+        path, counted = self._paths[plain(scope)["path"]], ("other", "other")
         try:
             self._check(scope, origin is not None)
+            refused = await refusal_when_full(scope, receive, path, self._state)
+            counted = "POST", path.path
         except ApiError as error:
-            self._state.metrics.count_http("other", "other", error.status)
-            self._state.rejections[reason_of(error)] += 1
-            await self._paths[plain(scope)["path"]].dialect.response(error)(scope, receive, send)
+            refused = error
+        if refused is not None:
+            self._state.metrics.count_http(*counted, refused.status)
+            self._state.rejections[reason_of(refused)] += 1
+            await path.dialect.response(refused)(scope, receive, send)
             return
         # A browser asks without the key whether it may send one; only an allowed origin is told.
         if origin is not None and (asked := self._rules.cors.preflight(scope)) is not None:

@@ -26,7 +26,7 @@ from octavo.server.state import state_of
 
 T = TypeVar("T")
 router = APIRouter()
-rules = {"/v1/messages": Rules(batched=True)}
+rules = {"/v1/messages": Rules(batched=True, queued=True)}
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
          413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip

@@ -27,7 +27,7 @@ from octavo.server.openai.shapes import Messages, ToolChoice, Tools, Variables
 from octavo.server.state import state_of
 
 router = APIRouter()
-rules = {"/v1/chat/completions": Rules(batched=True)}
+rules = {"/v1/chat/completions": Rules(batched=True, queued=True)}
 
 RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "continue_final_message", "max_tokens", "self",

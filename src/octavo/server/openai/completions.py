@@ -32,7 +32,7 @@ from octavo.server.openai.sampling import GenerationRequest
 from octavo.server.state import state_of
 
 router = APIRouter()
-rules = {"/v1/completions": Rules(batched=True)}
+rules = {"/v1/completions": Rules(batched=True, queued=True)}
 
 
 class CompletionRequest(GenerationRequest):

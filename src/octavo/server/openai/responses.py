@@ -31,7 +31,7 @@ from octavo.server.state import ServerState, key_owner, state_of
 from octavo.server.store import ResponseStore, Stored
 
 router = APIRouter()
-rules = {"/v1/responses": Rules(batched=True)}
+rules = {"/v1/responses": Rules(batched=True, queued=True)}
 
 NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens",
          "response_format": "text", "structured_outputs": "text"}  # fmt: skip
