@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from octavo.engine.step_builder import StepBuilder
 from octavo.errors import CapacityError
 from octavo.kernels.ops import KVSpec
 from octavo.kernels.reference_kv import ReferenceKVCache
-from octavo.runtime.free_memory import available_memory, return_freed
+from octavo.runtime.free_memory import available_memory
 from octavo.runtime.hardware import cgroup_cpus, usable_threads
+from octavo.runtime.heaps import return_freed
 
 SPECS = [KVSpec(3, 64, 64, "f16")] * 30
 PER_TOKEN = 30 * 3 * 128 * 2
@@ -168,3 +170,34 @@ def test_what_was_freed_goes_back_to_the_system() -> None:
     return_freed()
     assert resident_bytes() < kept - 40_000_000
     c.free(blocks[-1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's heaps")
+@pytest.mark.parametrize("shared", [True, False])
+def test_threads_that_share_a_heap_start_none(shared: bool) -> None:
+    """glibc tells its heaps in malloc_info(3). Others do start some: else the test proved nothing."""
+    run = [sys.executable, "-c", HEAPS, str(shared)]
+    heaps = subprocess.run(run, stderr=subprocess.PIPE, text=True, check=True).stderr.count("<heap nr=")
+    assert heaps == 1 if shared else heaps > 2
+
+
+HEAPS = """
+import ctypes, sys, threading
+from octavo.runtime.heaps import share_heaps
+c = ctypes.CDLL(None)
+c.fopen.restype, c.malloc.restype = ctypes.c_void_p, ctypes.c_void_p
+def heaps():
+    file = ctypes.c_void_p(c.fopen(b"/proc/self/fd/2", b"w"))
+    c.malloc_info(0, file), c.fclose(file)
+if sys.argv[1] == "True":
+    share_heaps()
+barrier = threading.Barrier(4)
+def work():
+    c.malloc(5000)
+    barrier.wait()
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads: thread.start()
+barrier.wait()
+for thread in threads: thread.join()
+heaps()
+"""

@@ -101,7 +101,8 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     from octavo.checkpoints import open_checkpoint
     from octavo.checkpoints.sources import resolve as find
     from octavo.models.load import load_model
-    from octavo.runtime.free_memory import return_freed, seconds_to_copy
+    from octavo.runtime.free_memory import seconds_to_copy
+    from octavo.runtime.heaps import return_freed
     from octavo.runtime.overlap import make_runner
     from octavo.runtime.page_moves import PageMoves
 

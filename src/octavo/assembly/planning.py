@@ -24,8 +24,8 @@ from octavo.kernels.ops import Backend
 from octavo.kernels.select import Wanted, make_backend
 from octavo.models.load import outline_model
 from octavo.models.registry import Model
-from octavo.runtime.free_memory import return_freed
 from octavo.runtime.hardware import usable_threads
+from octavo.runtime.heaps import return_freed
 from octavo.runtime.overlap import make_runner
 from octavo.runtime.page_moves import PageMoves
 from octavo.tokenizer import Tokenizer

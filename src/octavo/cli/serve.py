@@ -26,6 +26,7 @@ from octavo.cli._flags import (
 )
 from octavo.cli._network import NetworkFlags
 from octavo.cli._observe import ObserveFlags
+from octavo.runtime.heaps import share_heaps
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
@@ -105,6 +106,7 @@ def serve(
 ) -> int:
     """Serve a model over HTTP (the OpenAI API) until Ctrl-C, SIGTERM or SIGHUP."""
     begin = time.perf_counter()
+    share_heaps()  # before any thread has one
     say = _Events(as_json or observe.as_json)
     keys, observers = flags.keys(), observe.observers()
     settings = {**_settings(serving), "takes_priority": engine.options.get("scheduling_policy") == "priority"}

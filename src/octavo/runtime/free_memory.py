@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import resource
-import sys
 import time
 from pathlib import Path
 
@@ -75,14 +72,3 @@ def _cgroup_number(folder: Path, names: tuple[str, ...]) -> int | None:
             continue
         return int(text) if text.isdigit() else None  # "max": no limit
     return None
-
-
-def return_freed() -> None:
-    """Give what this process has freed back to the system.
-
-    glibc keeps it for later: after the tokenizer of 262k words that is 68 MB, which nothing asks for again.
-    Takes 3 to 8 ms. Does nothing where the C library is another one.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)

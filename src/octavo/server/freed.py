@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from octavo.runtime.free_memory import return_freed
+from octavo.runtime.heaps import return_freed
 from octavo.server.state import ServerState
 
 LOOK_S = 1.0
