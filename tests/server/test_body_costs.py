@@ -266,6 +266,19 @@ def test_long_texts_are_never_worked_on_by_the_loop(
     assert threading.main_thread().name not in seen
 
 
+def test_a_token_that_is_none_is_refused_before_texts_are_encoded(
+    app: FastAPI, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(*args: object, **kwargs: object) -> list[int]:
+        raise AssertionError("a text was encoded")
+
+    monkeypatch.setattr(engine.tokenizer, "encode", encode)
+    for named in ({"logit_bias": {"99999999": 1}}, {"allowed_token_ids": [99999999]}):
+        reply = post(app, "/v1/completions", {"prompt": ["a"] * 9, "max_tokens": 1, **named})
+        assert reply.status == 400, named
+        assert "99999999" in reply.error["message"]
+
+
 def test_a_stored_conversation_counts_where_it_is_gone_on_with(engine: FakeEngine, app: FastAPI) -> None:
     engine.max_model_len = 60_000
     told = post(app, "/v1/responses", {"input": "a" * 21_000}).json()["id"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
 
 import pytest
 from fastapi import FastAPI
 
+from octavo.server import inside
 from octavo.server.inside import MOST, holds_more
 from octavo.server.openai import body as bodies
 from octavo.server.openai.chat import ChatRequest
@@ -63,3 +67,26 @@ def test_as_many_messages_as_are_taken_are_let_through() -> None:
     assert not holds_more(body, MOST)
     assert holds_more(body, 3 * MANY)
     assert len(bodies.parse(ChatRequest, body).messages) == MANY
+
+
+def test_one_body_is_looked_through_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread that wants the interpreter's lock is one more that the event loop waits behind."""
+    threads: set[int] = set()
+
+    def look(body: bytes, most: int) -> bool:
+        threads.add(threading.get_ident())
+        time.sleep(0.001)  # the others are there by then
+        return False
+
+    async def six() -> None:
+        await asyncio.gather(*(inside.check_inside(b"") for _ in range(6)))
+
+    monkeypatch.setattr(inside, "holds_more", look)
+    asyncio.run(six())
+    assert len(threads) == 1
+
+
+def test_texts_are_skipped_by_the_hundred() -> None:
+    """A look at each of a million takes longer than to parse them."""
+    body = b"[" + b'"a",' * 500_000 + b"{"
+    assert sum(1 for _ in inside._INSIDE.finditer(body)) < 500_000 / 400

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -60,15 +61,11 @@ def make_generation(
     """
     state = state_of(request)
     engine = state.served(body.model)
-    vocab_size = engine.tokenizer.vocab_size
     if params.truncate_prompt_tokens is not None:
         prompts = [prompt[-params.truncate_prompt_tokens :] for prompt in prompts]
     for prompt in prompts:
-        check_prompt(prompt, engine, vocab_size, prompt_field, params.only_prompt)
-    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-        highest = max(getattr(params, name) or (0,))
-        if highest >= vocab_size:
-            raise InvalidRequestError(f"{name} names token {highest}; the model has {vocab_size}", name)
+        check_prompt(prompt, engine, prompt_field, params.only_prompt)
+    check_named(params, engine.tokenizer.vocab_size)
     check_count(len(prompts), params.n, engine.max_sequences, prompt_field)
     if params.logprobs is not None or params.prompt_logprobs is not None:
         check_reported(params, [len(prompt) for prompt in prompts], engine.max_model_len)
@@ -77,28 +74,31 @@ def make_generation(
     if -(2**31) < body.priority < 0 and not state.settings.takes_priority:
         raise InvalidRequestError(URGENT, "priority")
     owner = key_owner(request.scope)
-    salt = state.cache_salt(body.cache_salt, owner)
     name = request_id if len(prompts) == 1 else request_id + "-{}"
-    requests = [
-        engine.request(prompt, params, name.format(index), priority=body.priority, cache_salt=salt)
-        for index, prompt in enumerate(prompts)
-    ]
+    salt = state.cache_salt(body.cache_salt, owner)
+    ask = partial(engine.request, priority=body.priority, cache_salt=salt)
+    requests = [ask(prompt, params, name.format(index)) for index, prompt in enumerate(prompts)]
     if state.several_keys:  # they tell who asks: the engine is shared fairly
         requests = [replace(one, owner=owner) for one in requests]
     return kind(engine, state.metrics, request_id, requests, state.queue)
 
 
-def check_prompt(
-    prompt: Sequence[int], engine: ServedEngine, vocab_size: int, field: str, alone: bool
-) -> None:
+def check_named(params: SamplingParams, vocab_size: int) -> None:
+    """Raise if params name a token that the model has not. Texts are encoded later: that takes seconds."""
+    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+        if (highest := max(getattr(params, name) or (0,))) >= vocab_size:
+            raise InvalidRequestError(f"{name} names token {highest}; the model has {vocab_size}", name)
+
+
+def check_prompt(prompt: Sequence[int], engine: ServedEngine, field: str, alone: bool) -> None:
     """Raise if the model cannot take this prompt. alone: no answer needs a place behind it."""
     if not prompt:
         raise InvalidRequestError(f"{field} is empty: at least one token is needed", field)
     most = engine.max_encoder_len or engine.max_model_len
     if len(prompt) > most - (not engine.max_encoder_len and not alone):
         raise ContextLengthError(len(prompt), most, field)
-    if max(prompt) >= vocab_size:
-        raise InvalidRequestError(f"there is no token {max(prompt)}; the model has {vocab_size}", field)
+    if max(prompt) >= (size := engine.tokenizer.vocab_size):
+        raise InvalidRequestError(f"there is no token {max(prompt)}; the model has {size}", field)
 
 
 def check_count(prompts: int, n: int, most: int, field: str, named: str = "n") -> None:

@@ -17,6 +17,7 @@ from octavo.server.engine import ServedEngine
 from octavo.server.many_prompts import ManyPrompts
 from octavo.server.openai.answers import (
     check_count,
+    check_named,
     dumps,
     make_generation,
     more_members,
@@ -93,6 +94,7 @@ async def completions(request: Request) -> Response:
         )
     named = "n" if body.best_of is None else "best_of"
     check_count(len(given), params.n, engine.max_sequences, "prompt", named)
+    check_named(params, engine.tokenizer.vocab_size)
     whole = params.truncate_prompt_tokens is None
     prompts = await encode_prompts(engine, given, body.add_special_tokens, whole)
     request_id = new_id("cmpl")
