@@ -12,6 +12,8 @@ prompt                milliseconds of a prompt of 512 tokens, computed alone
 host                  microseconds of a step of 32 streams with a model that costs next to nothing
 start-up              seconds from the process's start until a server is ready
 resident              megabytes of that server
+http 32, ttft         milliseconds of a token of each of 32 streams from that server, prompts included, and
+                      to the first token of one short prompt alone
 
 All are better when smaller. A figure is "within" where the interval of its ratio reaches into 0.99 to 1.01
 and its median is no further from 1 than the widest end of the control's interval; "better" where it is not
@@ -40,12 +42,22 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from harness import ROOT, report, usable_cores, write
+from paired_http import over_http
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import golden_models
 
 TURN = Path(__file__).resolve().parent / "paired_turn.py"
-FIGURES = ("decode_1_ms", "decode_32_ms", "prompt_ms", "host_us", "start_up_s", "resident_mb")
+FIGURES = (
+    "decode_1_ms",
+    "decode_32_ms",
+    "prompt_ms",
+    "host_us",
+    "start_up_s",
+    "resident_mb",
+    "http_32_ms",
+    "ttft_ms",
+)
 LOW, HIGH = 0.99, 1.01
 WIDEST = 0.10
 RESAMPLES, CONFIDENCE = 10_000, 0.95
@@ -144,7 +156,7 @@ class Tree:
 
 
 def run_turn(tree: Tree, python: str, model: str, tiny: str, options: Mapping[str, Any]) -> Figures:
-    """One turn: a process that decodes, and a server that starts."""
+    """One turn: a process that decodes, and a server that starts and answers."""
     command = [python, str(TURN), model, tiny, json.dumps(dict(options))]
     done = subprocess.run(command, env=tree.environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -156,17 +168,21 @@ def run_turn(tree: Tree, python: str, model: str, tiny: str, options: Mapping[st
 
 
 def start_up(tree: Tree, python: str, model: str, options: Mapping[str, Any]) -> Figures:
-    """Seconds until a server is ready, and its resident megabytes then."""
+    """Seconds until a server is ready, its resident megabytes then, and how it answers over HTTP."""
     flags = [f"--threads={options['threads']}", "--port=0", "--json"]
-    began = time.perf_counter()
+    began, url = time.perf_counter(), ""
     command = [python, "-m", "octavo", "serve", model, *flags]
     with subprocess.Popen(command, env=tree.environment, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
             for line in server.stdout:
-                if json.loads(line)["event"] == "ready":
-                    seconds = time.perf_counter() - began
-                    return {"start_up_s": seconds, "resident_mb": resident(server.pid)}
+                event = json.loads(line)
+                url = event.get("url") or url
+                if event["event"] == "ready":
+                    figures = {
+                        "start_up_s": time.perf_counter() - began, "resident_mb": resident(server.pid)
+                    }  # fmt: skip
+                    return figures | over_http(url, options["quick"])
         finally:
             server.terminate()
             server.stdout.close()
