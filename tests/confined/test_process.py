@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from octavo.confined import Confined, JobKilledError, UnavailableError, process, wire
-from octavo.confined.process import AT_ONCE
 from octavo.errors import InvalidRequestError, UnsupportedError
 
 MEMORY = 64 << 20
@@ -109,32 +108,6 @@ def test_jobs_run_side_by_side(jobs: Confined) -> None:
     jobs.close()
     thread.join()
     assert len(ended) == 1
-
-
-def test_no_more_jobs_run_than_the_memory_of_all_is_meant_for(
-    jobs: Confined, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A third one waits, for its turn and not for its own end: its clock has not begun."""
-    running, most, ask, lock = 0, 0, jobs._ask, threading.Lock()
-
-    def counted(message: object) -> object:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        try:
-            return ask(message)
-        finally:
-            with lock:
-                running -= 1
-
-    monkeypatch.setattr(jobs, "_ask", counted)
-    threads = [threading.Thread(target=jobs.run, args=(["echo", number], 1)) for number in range(6 * AT_ONCE)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert 1 <= most <= AT_ONCE
 
 
 def test_a_server_of_many_connections_has_jobs_too(jobs: Confined) -> None:

@@ -29,8 +29,6 @@ START_S = 60.0
 """For the prepared process to get ready: imports and a vocabulary's table take about half a second."""
 RETRY_S = 5.0
 """After a start that failed, so long nobody waits for another one."""
-AT_ONCE = max(2, os.cpu_count() or 2)
-"""Jobs that run at the same time: no more than cores, and what they take in memory is bounded in all."""
 _PASSED_ON = (
     "HOME",
     "LANG",
@@ -54,7 +52,7 @@ class UnavailableError(Exception):
 
 
 class Confined:
-    """Runs jobs, AT_ONCE at a time. Thread-safe; each job holds its caller's thread.
+    """Runs jobs. Thread-safe; each job holds its caller's thread.
 
     Args:
         setup: "module:function", called once in the prepared process with what `given` returns; what it
@@ -65,7 +63,6 @@ class Confined:
 
     def __init__(self, setup: str, given: Callable[[], Any], memory: int) -> None:
         self._setup, self._given, self._memory = setup, given, memory
-        self._places = threading.BoundedSemaphore(AT_ONCE)
         # Under this lock: all that follows.
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,8 +89,7 @@ class Confined:
         wall_s = 4 * cpu_s + 2
         for _ in range(2):
             try:
-                with self._places:
-                    answer = self._ask({"job": job, "cpu_s": cpu_s, "wall_s": wall_s, "memory": self._memory})
+                answer = self._ask({"job": job, "cpu_s": cpu_s, "wall_s": wall_s, "memory": self._memory})
             except TimeoutError:  # its own timer should have ended it: nothing there can be relied upon
                 self._kill()
                 raise JobKilledError from None

@@ -17,15 +17,13 @@ SMALL = 20_000
 """Bytes of a body that is not looked through."""
 MOST = 200_000
 """Names, lists and objects. As many messages as are taken have some 196,609."""
-_ONE = ThreadPoolExecutor(1, "bodies-inside")
-"""One at a time: the event loop waits for the interpreter's lock behind every thread that wants it, too."""
+_ONE = ThreadPoolExecutor(1, "bodies-inside")  # the loop waits behind every thread that wants its lock
 _INSIDE = re.compile(
     rb'(?:[^"\[{]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"(?!\s*+:)){0,500}+'  # texts: 500 take 50 microseconds
     rb'[^"\[{]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"\s*+(:)?)?+|([\[{]))?+',
     re.DOTALL,
 )
-"""Texts that are no names, then a name with its colon, or the beginning of a list or an object: group 1 or 2.
-It never goes back, so that what is no JSON takes no longer."""
+"""Texts, then a name, or the beginning of a list or an object (a group each). It never goes back."""
 
 
 async def check_inside(body: bytes) -> None:

@@ -14,7 +14,7 @@ from octavo.tokenizer.chat_environment import compile_template
 
 CPU_S = 0.75
 """Of a processor: the longest chats take some 0.1 s."""
-MEMORY = 512 << 20
+MEMORY = 128 << 20
 AT_ONCE = 2
 
 

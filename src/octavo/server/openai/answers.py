@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import secrets
 import time
@@ -33,6 +32,12 @@ URGENT = "priority must not be negative: the server takes that with --scheduling
 
 dumps = json.JSONEncoder(separators=(",", ":")).encode
 """Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
+
+
+def dumps_apart(value: Mapping[str, Any]) -> str:
+    """dumps() of an object, the items of its lists one by one: other threads run in between."""
+    lists = {name: f"[{','.join(map(dumps, items))}]" for name, items in value.items() if type(items) is list}
+    return "{" + ",".join(f"{dumps(name)}:{lists.get(name) or dumps(value[name])}" for name in value) + "}"
 
 
 def new_id(prefix: str, joint: str = "-") -> str:
@@ -75,8 +80,7 @@ def make_generation(
         raise InvalidRequestError(URGENT, "priority")
     owner = key_owner(request.scope)
     name = request_id if len(prompts) == 1 else request_id + "-{}"
-    salt = state.cache_salt(body.cache_salt, owner)
-    ask = partial(engine.request, priority=body.priority, cache_salt=salt)
+    ask = partial(engine.request, priority=body.priority, cache_salt=state.cache_salt(body.cache_salt, owner))
     requests = [ask(prompt, params, name.format(index)) for index, prompt in enumerate(prompts)]
     if state.several_keys:  # they tell who asks: the engine is shared fairly
         requests = [replace(one, owner=owner) for one in requests]
@@ -151,18 +155,15 @@ def respond(
     headers = {"x-request-id": generation.request_id}
     if body.stream:
         return EventStream(chunks(generation, body, writer), headers, OPENAI, names)
-    return Answer(functools.partial(_whole, generation, writer), headers, OPENAI, names)
+    return Answer(partial(_whole, generation, writer), headers, OPENAI, names)
 
 
 async def _whole(generation: Generation, writer: Writer) -> bytes:
     outputs = await generation.final()
     drawn = sum(len(one.token_ids) for o in outputs for one in o.outputs)
     size = drawn + 50 * sum(reported(generation.params, sum(o.num_prompt_tokens for o in outputs), drawn))
-
-    def written() -> bytes:
-        return dumps(_head(generation, writer.objects[0]) | writer.members(outputs)).encode()
-
-    return await alone(size, written)
+    head = _head(generation, writer.objects[0])
+    return await alone(size, lambda: dumps_apart(head | writer.members(outputs)).encode())
 
 
 def _head(generation: Generation, kind: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from octavo.server.apis import Rules
 from octavo.server.errors import OPENAI
 from octavo.server.generation import Generation
 from octavo.server.many_prompts import ManyPrompts
-from octavo.server.openai.answers import check_count, dumps, make_generation, new_id
+from octavo.server.openai.answers import check_count, dumps_apart, make_generation, new_id
 from octavo.server.openai.body import Int, Strict, body_schema, off_loop, read
 from octavo.server.openai.fields import noted
 from octavo.server.openai.prompts import Prompts, encode_prompts
@@ -83,7 +83,7 @@ def _written(
     tokens = sum(len(output.prompt_token_ids) for output in outputs)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     model = generation.engine.served_model_name
-    return dumps({"object": "list", "data": data, "model": model, "usage": usage}).encode()
+    return dumps_apart({"object": "list", "data": data, "model": model, "usage": usage}).encode()
 
 
 def to_base64(vector: Sequence[float]) -> str:
