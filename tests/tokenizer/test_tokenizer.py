@@ -155,6 +155,10 @@ def test_generation_config_adds_stops(folder: Path) -> None:
     write(folder, "generation_config.json", eos_token_id="x")
     with pytest.raises(CheckpointError, match="eos_token_id must be token ids, not 'x'"):
         from_folder(folder)
+    write(folder, "generation_config.json", eos_token_id=["x" * 20_000])
+    with pytest.raises(CheckpointError) as caught:
+        from_folder(folder)
+    assert len(str(caught.value)) < 200, "an error is read by people"
 
 
 def test_where_the_chat_template_is_found(folder: Path) -> None:

@@ -82,7 +82,7 @@ def _as_written(text: str) -> str:
 def _end_ids(stated: object) -> list[int]:
     ids: list[Any] = stated if isinstance(stated, list) else [stated]
     for wrong in (i for i in ids if i is not None and type(i) is not int):
-        raise CheckpointError(f"generation_config.json: eos_token_id must be token ids, not {wrong!r}")
+        raise CheckpointError(f"generation_config.json: eos_token_id must be token ids, not {wrong!r:.80}")
     return [i for i in ids if i is not None]
 
 

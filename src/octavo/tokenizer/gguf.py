@@ -57,7 +57,7 @@ def from_gguf(metadata: Mapping[str, Any], cache: Path | None = None) -> Tokeniz
             scores = _numbers(metadata, "tokenizer.ggml.scores", len(tokens))
             backend, adds_bos = build_spm(metadata, ids, scores, types, cache), True
         else:
-            raise CheckpointError(f"the tokenizer {kind!r} is not supported; supported: gpt2, llama")
+            raise CheckpointError(f"the tokenizer {kind!r:.80} is not supported; supported: gpt2, llama")
         _add_tokens(backend, tokens, types)
     except CheckpointError:
         raise
@@ -165,7 +165,9 @@ def _id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or not 0 <= value < count:
-        raise CheckpointError(f"the file's tokenizer is broken: {name}_token_id {value!r} of {count} tokens")
+        raise CheckpointError(
+            f"the file's tokenizer is broken: {name}_token_id {value!r:.80} of {count} tokens"
+        )
     return value
 
 

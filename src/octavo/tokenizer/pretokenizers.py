@@ -86,7 +86,9 @@ def pretokenizer(name: str) -> PreTokenizerParts:
 
     rule = RULES.get(name)
     if rule is None:
-        raise CheckpointError(f"the pre-tokenizer {name!r} is not supported; supported: {', '.join(RULES)}")
+        raise CheckpointError(
+            f"the pre-tokenizer {name!r:.80} is not supported; supported: {', '.join(RULES)}"
+        )
     steps: list[PreTokenizer] = [pre_tokenizers.Split(Regex(p), "isolated") for p in rule.patterns]
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     return PreTokenizerParts(

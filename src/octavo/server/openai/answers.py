@@ -233,9 +233,7 @@ def _chunk_head(members: Mapping[str, Any]) -> str:
 
 def more_members(prompt: Sequence[int], new: CompletionOutput, first: bool, token_ids: bool) -> str:
     """What vLLM adds to a chunk's choice: stop_reason at the end, and token ids where asked for."""
-    more = ""
-    if new.finish_reason is not None:
-        more += f',"stop_reason":{dumps(new.stop_reason)}'
+    more = f',"stop_reason":{dumps(new.stop_reason)}' if new.finish_reason is not None else ""
     if token_ids:
         more += f',"token_ids":{dumps(new.token_ids)}'
         if first:
