@@ -165,7 +165,7 @@ class _Writer:
 
     def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
         reader = self._readers.new()
-        part = reader.feed(completion.text, last=True)
+        part = reader.feed(completion.text, completion.finish_reason or "stop")
         empty = None if part.calls or self._readers.use.forced else ""
         message: dict[str, Any] = {"role": "assistant", "content": empty, "refusal": None}
         message |= part.members(0)
@@ -188,7 +188,7 @@ class _Writer:
         if reader is None:
             reader = self._open[new.index] = self._readers.new()
         known = reader.num_calls
-        part = reader.feed(new.text, last=new.finish_reason is not None)
+        part = reader.feed(new.text, new.finish_reason)
         wanted = body.logprobs or body.return_token_ids or body.continuous_usage
         if part.empty and not (first or new.finish_reason or (wanted and new.token_ids)):
             return ()

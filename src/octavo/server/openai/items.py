@@ -64,7 +64,7 @@ async def parts(
             new = output.outputs[0]
             totals.prompt, totals.cached = len(output.prompt_token_ids), output.num_cached_tokens
             totals.generated += len(new.token_ids)
-            part = reader.feed(new.text, last=new.finish_reason is not None)
+            part = reader.feed(new.text, new.finish_reason)
             if new.finish_reason is not None:
                 totals.reason = readers.finish_reason(new.finish_reason, reader)
                 totals.stop = new.stop_reason

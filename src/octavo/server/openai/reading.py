@@ -107,14 +107,14 @@ class AnswerDelta:
 
 
 class AnswerReader:
-    """Reads one completion's text: feed() its pieces, the last one with last=True."""
+    """Reads one completion's text: feed() its pieces, the last one with finish_reason."""
 
     def __init__(self, splitter: ReasoningSplitter | None, parser: ToolParser | None) -> None:
         self._splitter, self._parser = splitter, parser
         self.num_calls = 0
 
-    def feed(self, text: str, last: bool) -> AnswerDelta:
-        part = AnswerDelta(content=text)
+    def feed(self, text: str, reason: str | None) -> AnswerDelta:
+        part, last = AnswerDelta(content=text), reason is not None
         if self._splitter is not None:
             part.reasoning, part.content = self._splitter.feed(text)
             if last:
@@ -125,9 +125,8 @@ class AnswerReader:
             found = self._parser.feed(part.content)
             part.content, calls = found.text, found.calls
             if last:
-                end = self._parser.finish()
-                part.content += end.text
-                calls = calls + end.calls
+                end = self._parser.finish(cut=reason == "length")
+                part.content, calls = part.content + end.text, calls + end.calls
             part.calls = [(f"call_{new_call_id()}", call) for call in calls]
             self.num_calls += len(calls)
         return part

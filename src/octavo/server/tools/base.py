@@ -6,7 +6,8 @@
 
 1. Text is passed on as soon as it cannot be part of a marker, or white space before a block.
 2. White space around a block that holds calls belongs to nobody, and is dropped.
-3. What is not a call in the end (malformed, or cut off) is text, as it was.
+3. What is not a call in the end is text, as it was.
+4. Of a call that max_tokens has cut comes what was written of it; of a marker, nothing.
 
 So the pieces joined are the same wherever the stream was cut.
 """
@@ -46,6 +47,8 @@ class ToolFormat:
         start: markers that begin a block. end: what ends it; None: the end of the text.
         parse: a block's inside to its calls; None: it is no call. Markers are not part of it unless
             keep_start.
+        begun: the same of a block that max_tokens has cut: the last call as far as it was written; an empty
+            list: its name is not whole yet. It need not have become a call.
         only_first: a block can only begin the text; but for markers that are `anywhere`.
         ends: by marker an end of its own; then both are part of what is parsed.
         quotes: (were we inside before, text) -> are we inside a value behind it: an end that stands there is
@@ -63,6 +66,7 @@ class ToolFormat:
     end: str | None
     parse: Callable[[str, Tools], list[ToolCall] | None]
     signs: tuple[str, ...]
+    begun: Callable[[str, Tools], list[ToolCall] | None] | None = None
     only_first: bool = False
     anywhere: tuple[str, ...] = ()
     ends: Mapping[str, str] = field(default_factory=dict)
@@ -118,14 +122,15 @@ class ToolParser:
                 pass
         return self._ended(parsed)
 
-    def finish(self) -> Parsed:
-        """The text has ended."""
+    def finish(self, cut: bool = False) -> Parsed:
+        """The text has ended; cut: max_tokens has ended it."""
         parsed = Parsed()
         self._join()
         if self._inside:
             # An end that stood in a value may have been the block's own: values are not always closed.
             whole = self._format.end is None or self._from > 0
-            if not whole or not self._block(self._buffer, parsed):
+            read = whole and self._block(self._buffer, parsed)
+            if not read and not (cut and self._beginning(self._buffer, parsed)):
                 self._text(self._inside_text())
         else:
             self._text("" if self._called and not self._buffer.strip() else self._buffer)
@@ -222,10 +227,23 @@ class ToolParser:
 
     def _block(self, block: str, parsed: Parsed) -> bool:
         """Report a block's calls. False: it is none."""
+        calls = self._format.parse(self._inner(block), self._tools)
+        return bool(calls) and self._report(calls or [], parsed)
+
+    def _beginning(self, block: str, parsed: Parsed) -> bool:
+        """Report what a cut block holds of calls. False: it is text."""
+        begun = self._format.begun
+        calls = begun(self._inner(block), self._tools) if begun is not None else None
+        if calls is None or (not calls and len(self._inside) == 1):  # a bracket alone marks nothing
+            return False
+        return self._report(calls, parsed)
+
+    def _inner(self, block: str) -> str:
         kept = self._format.keep_start or self._inside in self._format.ends
-        inner = self._inside + block if kept else block
-        calls = self._format.parse(inner, self._tools)
-        if not calls or any(call.name not in self._tools for call in calls):
+        return self._inside + block if kept else block
+
+    def _report(self, calls: list[ToolCall], parsed: Parsed) -> bool:
+        if any(call.name not in self._tools for call in calls):
             return False
         for call in calls:
             if self._most is None or self.count < self._most:

@@ -15,6 +15,7 @@ from octavo.server.tools.base import (
     in_string,
     tool_call,
 )
+from octavo.server.tools.begun import begun_arguments
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -52,6 +53,40 @@ def _call(block: str, begin: int, separator: int) -> tuple[ToolCall | None, int]
     return tool_call(name.strip(), arguments), -1 if end is None else end.end()
 
 
+def begun(block: str, tools: Tools) -> list[ToolCall] | None:
+    calls: list[ToolCall] = []
+    at = 0
+    while (begin := block.find(_BEGIN, at)) >= 0:
+        separator = block.find(_SEPARATOR, begin)
+        if separator < 0:  # the name may go on
+            name, _, mark = block[begin + len(_BEGIN) :].strip().partition("<")
+            known = any(tool.startswith(name) for tool in ("function", *tools))
+            return calls if known and _SEPARATOR.startswith(f"<{mark}") else None
+        call, end = _call(block, begin + len(_BEGIN), separator)
+        if call is None or end < 0:
+            last = _begun(block, block[begin + len(_BEGIN) : separator].strip(), separator, tools)
+            return None if last is None else calls + last
+        calls.append(call)
+        at = end
+    rest = block[at:].strip()
+    return calls if any(mark.startswith(rest) for mark in (_BEGIN, END)) else None
+
+
+def _begun(block: str, name: str, separator: int, tools: Tools) -> list[ToolCall] | None:
+    """The call that is cut behind this separator; V3 has its name there."""
+    at = separator + len(_SEPARATOR)
+    fenced = _FENCED.match(block, at)
+    if fenced is None and name == "function" and "function" not in tools:
+        said, line, fence = block[at:].lstrip().partition("\n")
+        if not "```json\n".startswith(fence) or not any(tool.startswith(said) for tool in tools):
+            return None
+        return [ToolCall(said, "", cut=True)] if line else []
+    if fenced is not None:
+        name, at = fenced[1].strip(), fenced.end()
+    call, _ = begun_arguments(name, block, at)
+    return None if call is None else [call]
+
+
 FORMAT = ToolFormat(
-    "deepseek_v3", (BEGIN,), END, parse, ("｜tool▁calls▁begin｜",), quotes=in_string, special=True
+    "deepseek_v3", (BEGIN,), END, parse, ("｜tool▁calls▁begin｜",), begun, quotes=in_string, special=True
 )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
-from octavo.server.tools.base import DECODER, ToolCall, ToolFormat, Tools, all_or_none, call_of, tool_call
+from octavo.server.tools.base import DECODER, ToolCall, ToolFormat, Tools, all_or_none, call_of
+from octavo.server.tools.begun import begun_call
 from octavo.server.tools.closed import closed
-
-_BEGUN = re.compile(r'\{\s*"name"\s*:\s*"([^"]*)"\s*(?:,\s*"arguments"\s*:\s*(.*))?', re.DOTALL)
 
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
@@ -20,25 +18,13 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
         try:
             item, at = DECODER.raw_decode(block, begin)
         except json.JSONDecodeError:
-            calls += _begun(block[begin:], tools)
+            name = next(iter(tools)) if len(tools) == 1 else None
+            calls += begun_call(block[begin:], tools) or ([ToolCall(name, "", cut=True)] if name else [])
             break
         except (ValueError, RecursionError):  # numbers that JSON cannot say, objects that are too deep
             break
         calls.append(call_of(item, "arguments"))
     return all_or_none(calls)
-
-
-def _begun(text: str, tools: Tools) -> list[ToolCall | None]:
-    """The call whose beginning this is, if its name is known, with as much of its arguments as there is."""
-    found = _BEGUN.match(text)
-    name = found[1] if found else next(iter(tools)) if len(tools) == 1 else None
-    if name is None:
-        return []
-    arguments = (found and found[2]) or ""
-    try:  # they may be whole, and only the call's own end is not there
-        return [tool_call(name, DECODER.raw_decode(arguments)[0])]
-    except (ValueError, RecursionError):
-        return [ToolCall(name, arguments, cut=True)]
 
 
 FORCED = ToolFormat("forced", ("[",), None, parse, (), only_first=True, keep_start=True, nothing_else=True)

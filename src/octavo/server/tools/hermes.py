@@ -13,10 +13,15 @@ from octavo.server.tools.base import (
     in_string,
     loads,
 )
+from octavo.server.tools.begun import begun_objects
 
 
 def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     return all_or_none([call_of(loads(block), "arguments", "parameters")])
+
+
+def begun(block: str, tools: Tools) -> list[ToolCall] | None:
+    return begun_objects(block, tools, "</tool_call>")
 
 
 def strict(name: str) -> tuple[str, str]:
@@ -29,6 +34,7 @@ FORMAT = ToolFormat(
     "</tool_call>",
     parse,
     ("<tool_call>",),
+    begun,
     quotes=in_string,
     strict=strict,
     rank=2,

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from octavo.server.tools.base import DECODER, ToolCall, ToolFormat, Tools, all_or_none, call_of
+from octavo.server.tools.begun import begun_objects
 
 TAG = "<|python_tag|>"
 _JOINT = re.compile(r"\s*+;?+\s*+")
@@ -27,7 +28,11 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     return all_or_none(calls)
 
 
+def begun(block: str, tools: Tools) -> list[ToolCall] | None:
+    return begun_objects(block.removeprefix(TAG), tools, "", ";")
+
+
 FORMAT = ToolFormat(
-    "llama3_json", (TAG, "{"), None, parse, (TAG, '"parameters": '), only_first=True, anywhere=(TAG,),
+    "llama3_json", (TAG, "{"), None, parse, (TAG, '"parameters": '), begun, only_first=True, anywhere=(TAG,),
     keep_start=True, special=True, rank=3,
 )  # fmt: skip

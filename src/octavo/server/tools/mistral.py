@@ -15,8 +15,12 @@ from octavo.server.tools.base import (
     loads,
     tool_call,
 )
+from octavo.server.tools.begun import begun_arguments, begun_objects
 
 MARK = "[TOOL_CALLS]"
+_WORD = re.compile(r"[\w.-]++")
+MAX_MARKS = 64
+"""Characters between a name and its arguments, an id among them."""
 # No part gives back what it has taken: what follows it could not begin with it.
 _NAME = re.compile(
     r"\s*+(?:\[TOOL_CALLS\]\s*+)?+([\w.-]++)\s*+(?:\[CALL_ID\]\w*+\s*+)?+(?:\[ARGS\])?+\s*+(?=\{)"
@@ -49,4 +53,25 @@ def _named(text: str) -> list[ToolCall | None]:
     return calls or [None]
 
 
-FORMAT = ToolFormat("mistral", (MARK,), None, parse, (MARK,), special=True, rank=1)
+def begun(block: str, tools: Tools) -> list[ToolCall] | None:
+    text = block.strip()
+    if text.startswith("[") and not MARK.startswith(text):
+        return begun_objects(text[1:], tools, "]", ",")
+    calls: list[ToolCall] = []
+    at = 0
+    while (found := _NAME.match(text, at)) is not None:
+        call, at = begun_arguments(found[1], text, found.end())
+        if call is None:
+            return None
+        calls.append(call)
+    rest = text[at:].strip().removeprefix(MARK).strip()
+    name = _WORD.match(rest)
+    more = rest[name.end() :].strip() if name else rest
+    if not name or not more:  # nothing yet, or a name that may go on
+        viable = MARK.startswith(rest) or any(tool.startswith(rest) for tool in tools)
+        return calls if viable else None
+    behind = any(mark.startswith(more) or more.startswith(mark) for mark in ("[CALL_ID]", "[ARGS]"))
+    return [*calls, ToolCall(name[0], "", cut=True)] if behind and len(more) < MAX_MARKS else None
+
+
+FORMAT = ToolFormat("mistral", (MARK,), None, parse, (MARK,), begun, special=True, rank=1)

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
-from octavo.server.tools.base import ToolCall, ToolFormat, Tools, loads, tool_call
+from octavo.server.tools.base import ToolCall, ToolFormat, Tools, dumps, loads, tool_call
 
 _BEGIN, _END, _FUNCTION_END = "<parameter=", "</parameter>", "</function>"
 _FUNCTION = re.compile(r"\s*+<function=([^>\n]++)>")
@@ -34,18 +34,7 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
     while (begun := _FUNCTION.match(block, at)) is not None:
         name = begun[1].strip()
         known = tools.get(name, {}).get("properties", {})
-        arguments: dict[str, Any] = {}
-        others = set(known)
-        at = begun.end()
-        while (opened := _PARAMETER.match(block, at)) is not None:
-            key = opened[1].strip()
-            others.discard(key)
-            end, at = marks.value(opened.end(), others)
-            text = block[opened.end() : end]
-            unclosed = not block[end:at].endswith(_END)
-            if end < 0 or key in arguments or (unclosed and _END in text):  # it may end at either place
-                return None
-            arguments[key] = _value(text, known.get(key))
+        arguments, at = _arguments(block, begun.end(), marks, known)
         closed = _CLOSED.match(block, at)
         call = tool_call(name, arguments)
         if closed is None or call is None:
@@ -53,6 +42,67 @@ def parse(block: str, tools: Tools) -> list[ToolCall] | None:
         calls.append(call)
         at = closed.end()
     return calls if calls and not block[at:].strip() else None
+
+
+def _arguments(block: str, at: int, marks: _Marks, known: Any) -> tuple[dict[str, Any], int]:
+    """(the whole parameters from here on, where they end): before the first one that is not whole."""
+    arguments: dict[str, Any] = {}
+    others = set(known)
+    while (opened := _PARAMETER.match(block, at)) is not None:
+        key = opened[1].strip()
+        others.discard(key)
+        end, behind = marks.value(opened.end(), others)
+        text = block[opened.end() : end]
+        unclosed = not block[end:behind].endswith(_END)
+        if end < 0 or key in arguments or (unclosed and _END in text):  # it may end at either place
+            break
+        arguments[key] = _value(text, known.get(key))
+        at = behind
+    return arguments, at
+
+
+def begun(block: str, tools: Tools) -> list[ToolCall] | None:
+    """What max_tokens has left; of a tag that it has cut, nothing."""
+    block = _whole_tags(block)
+    marks = _Marks(block)
+    calls: list[ToolCall] = []
+    at = 0
+    while (found := _FUNCTION.match(block, at)) is not None:
+        name = found[1].strip()
+        known = tools.get(name, {}).get("properties", {})
+        arguments, at = _arguments(block, found.end(), marks, known)
+        closed = _CLOSED.match(block, at)
+        if closed is None:
+            return _begun(block[at:], name, arguments, known, calls)
+        calls.append(ToolCall(name, dumps(arguments)))
+        at = closed.end()
+    return None if block[at:].strip() else calls
+
+
+def _begun(
+    rest: str, name: str, arguments: dict[str, Any], known: Any, calls: list[ToolCall]
+) -> list[ToolCall] | None:
+    """calls and one more, whose next parameter, if there is one, is not whole."""
+    written = dumps(arguments)[:-1]
+    opened = _PARAMETER.match(rest)
+    if opened is None and rest.strip():
+        return None
+    if opened is not None:
+        key, text = opened[1].strip(), rest[opened.end() :]
+        if key in arguments:
+            return None
+        value = text if _kinds(known.get(key)) - {"string"} else dumps(text.removesuffix("\n"))[:-1]
+        written += f"{', ' * bool(arguments)}{dumps(key)}: {value}"
+    return [*calls, ToolCall(name, written, cut=True)]
+
+
+def _whole_tags(block: str) -> str:
+    at = block.rfind("<")
+    tag = block[at:]
+    cut = any(mark.startswith(tag) for mark in (_BEGIN, _END, "<function=", _FUNCTION_END, "</tool_call>"))
+    named = tag.startswith((_BEGIN, "<function=")) and not {">", "\n"} & set(tag)
+    whole = tag in (_END, _FUNCTION_END)
+    return block[:at] if at >= 0 and (cut or named) and not whole else block
 
 
 class _Marks:
@@ -130,6 +180,6 @@ def in_value(before: bool, text: str) -> bool:
 
 
 FORMAT = ToolFormat(
-    "qwen3_coder", ("<tool_call>", "<function="), "</tool_call>", parse, ("<function=",),
+    "qwen3_coder", ("<tool_call>", "<function="), "</tool_call>", parse, ("<function=",), begun,
     ends={"<function=": _FUNCTION_END}, quotes=in_value,
 )  # fmt: skip
