@@ -299,6 +299,8 @@ ATTACKED = Table((
         bound="{:g} MB", only=EVERY),
     Row("resident memory after a probe over before; after all over before all", "probes",
         ("rss_back", "rss_end"), ("{0:.3f}; {1:.3f}",), PROBES, most=1.05, only=EVERY),
+    Row("after all of it once more, over after the first time", "probes", ("rss_again",), ("{0:.3f}",),
+        PROBES, most=1.02, only=EVERY),
     Row("ten times the load: output below the peak's", "overload_served",
         (shortfall, "rate_of_peak", "as_counted"),
         ("{0:.1%} ({1:.3f}; {2:.3f} with the load generator's share)",), SERVED, most=0.05, bound="{:.0%}"),

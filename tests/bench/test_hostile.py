@@ -33,13 +33,27 @@ def check_probes(probes: Any) -> None:
         "refused_s": 0.9,
     }
     servers = [
-        {"server": "open", "quiet_ms": 5.0, "rss_end": 1.01, "status": 0, "probes": [PROBE]},
-        {"server": "keyed", "quiet_ms": 7.0, "rss_end": 1.04, "status": 0, "probes": [other]},
+        {
+            "server": "open",
+            "quiet_ms": 5.0,
+            "rss_end": 1.01,
+            "rss_again": 1.0,
+            "status": 0,
+            "probes": [PROBE],
+        },
+        {
+            "server": "keyed",
+            "quiet_ms": 7.0,
+            "rss_end": 1.04,
+            "rss_again": 1.01,
+            "status": 0,
+            "probes": [other],
+        },
     ]
     facts = probes.facts_of(servers)
     assert facts == {
         "probes": 2, "faults": 0, "held_ms": 90.0, "quiet_ms": 7.0, "late_loops": 2, "refused_s": 0.9,
-        "taken_mb": 250.0, "rss_back": 1.04, "rss_end": 1.04,
+        "taken_mb": 250.0, "rss_back": 1.04, "rss_end": 1.04, "rss_again": 1.01,
     }  # fmt: skip
     assert not probes.missed(facts)
     for name, value in {
@@ -48,6 +62,7 @@ def check_probes(probes: Any) -> None:
         "refused_s": 1.1,
         "taken_mb": 301,
         "rss_back": 1.06,
+        "rss_again": 1.03,
     }.items():
         assert [what.split()[0] for what in probes.missed(facts | {name: value})] == [name]
     servers[0]["status"] = -6
