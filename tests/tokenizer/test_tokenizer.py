@@ -161,6 +161,21 @@ def test_generation_config_adds_stops(folder: Path) -> None:
     assert len(str(caught.value)) < 200, "an error is read by people"
 
 
+def test_what_only_the_library_takes_for_json_is_one_line(tmp_path: Path) -> None:
+    """Its parser skips a first member that has no value; Python's does not. Found by fuzzing."""
+    token = {
+        "id": 2, "content": "<end>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": True,
+        "special": True,
+    }  # fmt: skip
+    model = {"type": "WordLevel", "vocab": {"a": 0, "<unk>": 1}, "unk_token": "<unk>"}
+    parts = {"version": "1.0", "added_tokens": [token], "normalizer": {"type": "Lowercase"}, "model": model}
+    text = json.dumps(parts).replace('"version": "1.0"', '"versio1.0"')
+    assert tokenizers.Tokenizer.from_str(text).get_vocab_size() == 3
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is not valid JSON"):
+        from_folder(tmp_path)
+
+
 def test_where_the_chat_template_is_found(folder: Path) -> None:
     configure(
         folder, chat_template=[{"name": "tool_use", "template": "U"}, {"name": "default", "template": "D"}]

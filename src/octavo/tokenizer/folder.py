@@ -33,7 +33,7 @@ def from_folder(path: str | Path) -> Tokenizer:
     source = _read(file)
     backend = _parse_backend(source, str(file))
     if _reads_lookalikes(backend):
-        backend = _parse_backend(_as_written(source), str(file))
+        backend = _parse_backend(_as_written(source, file), str(file))
     # A checkpoint may fix a training length here; the engine has its own limit, with a clear error.
     backend.no_truncation()
     backend.no_padding()
@@ -71,9 +71,12 @@ def _reads_lookalikes(backend: tokenizers.Tokenizer) -> bool:
     return False
 
 
-def _as_written(text: str) -> str:
+def _as_written(text: str, file: Path) -> str:
     """The tokenizer's JSON with added tokens found only where they stand as they are written."""
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # the library's own parser takes some that is none
+        raise CheckpointError(f"{file} is not valid JSON") from None
     for token in value["added_tokens"]:
         token["normalized"] = False
     return json.dumps(value)
