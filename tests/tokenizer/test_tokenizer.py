@@ -163,9 +163,8 @@ def test_generation_config_adds_stops(folder: Path) -> None:
 
 def test_what_only_the_library_takes_for_json_is_one_line(tmp_path: Path) -> None:
     """Its parser skips a first member that has no value; Python's does not. Found by fuzzing."""
-    token = {
-        "id": 2, "content": "<end>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": True,
-        "special": True,
+    token = dict.fromkeys(("single_word", "lstrip", "rstrip"), False) | {
+        "id": 2, "content": "<end>", "normalized": True, "special": True,
     }  # fmt: skip
     model = {"type": "WordLevel", "vocab": {"a": 0, "<unk>": 1}, "unk_token": "<unk>"}
     parts = {"version": "1.0", "added_tokens": [token], "normalizer": {"type": "Lowercase"}, "model": model}

@@ -64,6 +64,15 @@ HOSTILE: dict[str, tuple[str, Callable[[int], str]]] = {
         "qwen3_coder",
         lambda n: "<tool_call><function=f><parameter=a>" + "</tool_call> " * n + "</parameter></function>",
     ),
+    "whole calls before a cut one": (
+        "llama3_json",
+        lambda n: '{"name": "f", "parameters": {}};' * n + '{"name": "f", "para',
+    ),
+    "whole arguments before cut ones": (
+        "mistral",
+        lambda n: "[TOOL_CALLS]f{}" + "[TOOL_CALLS]f{}" * n + "f{",
+    ),
+    "spaces behind a cut name": ("mistral", lambda n: "[TOOL_CALLS]" + f"f{' ' * 50}{{}}" * (n // 20) + "f{"),
     "functions that are bare": ("qwen3_coder", lambda n: "<function=f></function>" * (n // 4)),
     "functions' ends within a value": (
         "qwen3_coder",
@@ -89,16 +98,17 @@ HOSTILE: dict[str, tuple[str, Callable[[int], str]]] = {
 }
 
 
-def read(form: ToolFormat, pieces: Iterable[str]) -> tuple[str, list[ToolCall]]:
+def read(form: ToolFormat, pieces: Iterable[str], cut: bool = False) -> tuple[str, list[ToolCall]]:
     parser = ToolParser(form, TOOLS)
-    parts = [parser.feed(piece) for piece in pieces] + [parser.finish()]
+    parts = [parser.feed(piece) for piece in pieces] + [parser.finish(cut)]
     return "".join(part.text for part in parts), [call for part in parts for call in part.calls]
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_reading_a_whole_answer_is_linear(case: str) -> None:
+@pytest.mark.parametrize("cut", [False, True])
+def test_reading_a_whole_answer_is_linear(case: str, cut: bool) -> None:
     name, write = HOSTILE[case]
-    assert growth(lambda n: read(ALL[name], [write(n)]), 10_000) <= LINEAR
+    assert growth(lambda n: read(ALL[name], [write(n)], cut), 10_000) <= LINEAR
 
 
 BY_CHARACTER = {

@@ -16,7 +16,8 @@ MAX_HEAD = 200
 
 def begun_arguments(name: str, text: str, at: int) -> tuple[ToolCall | None, int]:
     """(the call whose arguments begin here, where they end): whole ones, or what there is of them."""
-    begin = at + len(text[at:]) - len(text[at:].lstrip())
+    space = _SPACE.match(text, at)
+    begin = space.end() if space else at
     if begin == len(text):
         return ToolCall(name, "", cut=True), begin
     try:
@@ -51,7 +52,7 @@ def begun_objects(text: str, tools: Tools, end: str, joint: str = "") -> list[To
         if joint and calls and text.startswith(joint, at):
             at += len(joint)
             continue
-        if at == len(text) or end.startswith(text[at:]):
+        if len(text) - at <= len(end) and end.startswith(text[at:]):  # or nothing is left
             return calls
         try:
             value, at = DECODER.raw_decode(text, at)
