@@ -76,18 +76,19 @@ def schemas_page() -> str:
     """Which keywords of JSON schemas are followed."""
     lines = [NOTE, "", "# JSON schemas", ""]
     lines += [
-        "What `json_schema` and `structured_outputs` follow of draft 2020-12. A schema is followed exactly or"
-    ]
-    lines += [
-        "refused with the name of the keyword; none is weakened. Properties come in the schema's order.",
+        "What `json_schema` and `structured_outputs` follow of JSON Schema, drafts 4 to 2020-12: `$schema`",
+        "says which, else 2020-12. A schema is followed exactly or refused with the name of the keyword; none is",
+        "weakened. Properties come in the schema's order. A word that only another draft knows is obeyed where",
+        "the schema has to hold; nothing is concluded from its violation (under `not`, in `oneOf`).",
         "",
     ]
     lines += [row(("keyword", "followed")), row(["---"] * 2)]
     lines += [row((f"`{word}`", PARTLY.get(word, "everywhere"))) for word in sorted(SUPPORTED)]
     lines += [
         "",
-        f"Formats: {code(sorted(FORMATS))}. Any other keyword is refused, and any other format where",
-        "a string may stand; elsewhere a format says nothing, as the standard has it.",
+        f"Formats: {code(sorted(FORMATS))}. Other formats, and words that no draft knows",
+        "(`title`, `default`, `example`, `x-...`), are annotations and constrain nothing. `$recursiveRef` is",
+        "refused, and of draft 3 `disallow`, `divisibleBy` and `extends`.",
     ]
     return "\n".join([*lines, ""])
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _SAYS = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames"})
-_JOINING = frozenset({"allOf", "if", "dependentSchemas", "$dynamicRef"})
+_JOINING = frozenset({"allOf", "if", "dependencies", "dependentSchemas", "$dynamicRef"})
 _NAMED = ("properties", "$defs", "definitions")
 _LISTED = ("anyOf", "oneOf", "prefixItems")
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
+from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import type_of
 from octavo.structured.schema.members import merge_array, merge_objects
-from octavo.structured.schema.refs import PARAM, Schemas
+from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import check_number, holds
 
 MAX_CASES = 128
@@ -47,6 +48,7 @@ class Cases:
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
+        self._exact: Cases | None = None
         self._known: dict[Conjunction, list[Case]] = {}
 
     def of(self, conjunction: Conjunction) -> list[Case]:
@@ -98,7 +100,7 @@ class Cases:
         return [a + b for a, b in product(ours, others)]
 
     def _branches(self, number: int, wanted: bool, seen: frozenset[tuple[int, bool]]) -> list[list[Literal]]:
-        schema = self._schemas[number]
+        schema = (self._schemas if wanted else self._schemas.exact)[number]
         if isinstance(schema, bool):
             return [[]] if schema is wanted else []
         plain: list[Literal] = [
@@ -169,9 +171,13 @@ class Cases:
         return result
 
     def _disjoint(self, one: int, other: int) -> bool:
+        """Whether nothing satisfies both, words apart that are foreign to their draft."""
         self._schemas.spend(1)
+        exact = self._schemas.exact
+        if exact is not self._schemas and self._exact is None:
+            self._exact = Cases(exact)
         try:
-            return not self.of(frozenset({(one, True), (other, True)}))
+            return not (self._exact or self).of(frozenset({(one, True), (other, True)}))
         except UnsupportedError:
             return False
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
-from octavo.structured.schema.refs import PARAM, Schemas
+from octavo.structured.schema.drafts import PARAM
+from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import matches_pattern, satisfies
 
 _BRANCHES = ("anyOf", "oneOf", "if", "dependentSchemas")  # what `not` holds evaluates nothing

@@ -7,15 +7,13 @@ from typing import Any
 from urllib.parse import unquote, urljoin
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.structured.schema.drafts import NEWEST, PARAM, draft_of, identifier, read
 from octavo.structured.schema.equality import frozen
 
-PARAM = "structured_outputs"
 MAX_DEPTH = 64
 MAX_SUBSCHEMAS = 5_000
 MAX_WORK = 100_000
 """Steps of working a schema out, each of some microseconds of the interpreter."""
-
-DIALECTS = ("https://json-schema.org/", "http://json-schema.org/")
 
 # Where subschemas stand: in the keyword itself, in a list, in an object by name.
 SINGLE = ("additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
@@ -28,19 +26,25 @@ class Schemas:
     """Numbers every subschema; 0 is the whole.
 
     Raises:
-        InvalidRequestError: something that is no schema. UnsupportedError: an unknown keyword.
+        InvalidRequestError: something that is no schema. UnsupportedError: a draft that cannot be followed.
     """
 
-    def __init__(self, schema: Any, supported: frozenset[str]) -> None:
-        self._supported = supported
+    def __init__(self, schema: Any) -> None:
         self._nodes: list[Any] = []
-        self._bases: list[str] = []
+        self._own: dict[int, Any] = {}  # as their draft alone reads them, where that differs
+        self._given: list[Any] = []  # as they stand in the whole, which pointers are about
+        self._bases: list[tuple[str, int]] = []  # (URI, draft)
         self._number: dict[int, int] = {}  # by identity: the schema is ours while we work on it
         self._places: dict[str, int] = {}  # absolute URI with anchor -> number
         self._dynamic: dict[str, list[int]] = {}  # the places of each $dynamicAnchor
         self._values: dict[int, frozenset[Any]] = {}
         self._left = MAX_WORK
-        self._add(schema, "", 0)
+        self._add(schema, "", NEWEST, 0)
+
+    @property
+    def exact(self) -> Schemas:
+        """The same as each draft alone reads it (see drafts.py): what is concluded from violations."""
+        return _Exact(self) if self._own else self
 
     def spend(self, steps: int) -> None:
         """Count work.
@@ -69,24 +73,30 @@ class Schemas:
 
     def synthetic(self, schema: Any, base: int = 0) -> int:
         """A number for a schema that does not stand in the whole (its parts may)."""
-        self._nodes.append(schema)
-        self._bases.append(self._bases[base])
-        self._number[id(schema)] = len(self._nodes) - 1
-        return len(self._nodes) - 1
+        return self._append(schema, schema, *self._bases[base])
+
+    def _append(self, node: Any, given: Any, base: str, draft: int) -> int:
+        number = len(self._nodes)
+        self._nodes.append(node)
+        self._given.append(given)
+        self._bases.append((base, draft))
+        self._number[id(node)] = self._number[id(given)] = number
+        return number
 
     def _plain(self, value: bool) -> int:
         key = "true" if value else "false"
         if key not in self._places:
+            self._places[key] = len(self._nodes)
             self._nodes.append(value)
-            self._bases.append("")
-            self._places[key] = len(self._nodes) - 1
+            self._given.append(value)
+            self._bases.append(("", NEWEST))
         return self._places[key]
 
     def target(self, number: int, reference: Any) -> int:
         """The subschema that a $ref in subschema `number` means."""
         if not isinstance(reference, str):
             raise InvalidRequestError("$ref must be a string", PARAM)
-        uri = urljoin(self._bases[number], reference)
+        uri = urljoin(self._bases[number][0], reference)
         document, _, fragment = uri.partition("#")
         if not fragment.startswith("/") and fragment:
             found = self._places.get(f"{document}#{fragment}")
@@ -114,7 +124,7 @@ class Schemas:
         if not isinstance(node, Mapping) or node.get("$dynamicAnchor") != name:
             return found
         places = self._dynamic[name]
-        outermost = [place for place in places if self._bases[place] == self._bases[0]]
+        outermost = [place for place in places if self._bases[place][0] == self._bases[0][0]]
         if len(places) > 1 and not outermost:
             raise UnsupportedError(
                 f"$dynamicRef {reference[:100]!r} with several $dynamicAnchors is not supported",
@@ -123,7 +133,7 @@ class Schemas:
         return (outermost or places)[0]
 
     def _pointer(self, start: int, pointer: str) -> int | None:
-        node = self._nodes[start]
+        node, at = self._given[start], start
         for part in pointer.split("/")[1:]:
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping) and key in node:
@@ -132,47 +142,69 @@ class Schemas:
                 node = node[int(key)]
             else:
                 return None
+            at = self._number.get(id(node), at)
         if isinstance(node, bool):
             return self._plain(node)
+        if isinstance(node, Mapping) and id(node) not in self._number:
+            self._add(node, *self._bases[at], 0)  # it stands in an annotation
         return self._number.get(id(node))
 
-    def _add(self, schema: Any, base: str, depth: int) -> None:
+    def _add(self, given: Any, base: str, draft: int, depth: int) -> None:
         if depth > MAX_DEPTH:
             raise InvalidRequestError(f"the JSON schema is nested deeper than {MAX_DEPTH}", PARAM)
         if len(self._nodes) > MAX_SUBSCHEMAS:
             raise InvalidRequestError(f"the JSON schema has more than {MAX_SUBSCHEMAS} parts", PARAM)
-        if isinstance(schema, bool):
+        if isinstance(given, bool):
             if not self._nodes:
-                self._nodes.append(schema)
-                self._bases.append(base)
+                self._append(given, given, base, draft)
             return
-        if not isinstance(schema, Mapping):
+        if not isinstance(given, Mapping):
             raise InvalidRequestError(
-                f"a JSON schema must be an object or a boolean, not {_name(schema)}", PARAM
+                f"a JSON schema must be an object or a boolean, not {_name(given)}", PARAM
             )
-        for keyword in schema:
-            if keyword not in self._supported:
-                raise UnsupportedError(f"JSON schema keyword {str(keyword)[:60]!r} is not supported", PARAM)
-        dialect = schema.get("$schema", DIALECTS[0])
-        if not (isinstance(dialect, str) and dialect.startswith(DIALECTS)):
-            raise UnsupportedError(f"$schema {str(dialect)[:80]!r} is not a dialect that is supported", PARAM)
-        if isinstance(schema.get("$id"), str):
-            base = urljoin(base, schema["$id"]).partition("#")[0]
-        number = len(self._nodes)
-        self._nodes.append(schema)
-        self._bases.append(base)
-        self._number[id(schema)] = number
-        if number == 0 or "$id" in schema:
-            self._places.setdefault(base, number)
-            if number == 0:
-                self._places.setdefault("", number)
+        draft = draft_of(given, draft)
+        schema, own = read(given, draft)
+        base = self._enter(given, base, draft)
+        number = self._append(schema, given, base, draft)
+        if own is not schema:
+            self._own[number] = own
+            self._number[id(own)] = number
+        if number == 0:
+            self._places.setdefault("", number)
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(name := schema.get(keyword), str):
                 self._places[f"{base}#{name}"] = number
                 if keyword == "$dynamicAnchor":
                     self._dynamic.setdefault(name, []).append(number)
         for part in _parts(schema):
-            self._add(part, base, depth + 1)
+            self._add(part, base, draft, depth + 1)
+
+    def _enter(self, schema: Mapping[str, Any], base: str, draft: int) -> str:
+        """The base URI of a subschema, which may name itself; the next number is its."""
+        name = identifier(schema, draft)
+        if name is not None:
+            base, _, anchor = urljoin(base, name).partition("#")
+            if anchor and draft <= 7:
+                self._places.setdefault(f"{base}#{anchor}", len(self._nodes))
+            if anchor and name.startswith("#"):
+                return base
+        if name is not None or not self._nodes:
+            self._places.setdefault(base, len(self._nodes))
+        return base
+
+
+class _Exact(Schemas):
+    """The same numbers, without the words that are foreign to a subschema's draft."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self.__dict__ = schemas.__dict__
+
+    def __getitem__(self, number: int) -> Any:
+        return self._own.get(number, self._nodes[number])
+
+    @property
+    def exact(self) -> Schemas:
+        return self
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
@@ -190,7 +222,8 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
             named = schema[keyword]
             if not isinstance(named, Mapping):
                 raise InvalidRequestError(f"{keyword} must be an object of schemas", PARAM)
-            yield from named.values()
+            loose = keyword in ("$defs", "definitions")  # what no $ref means may be anything
+            yield from (p for p in named.values() if not loose or isinstance(p, (Mapping, bool)))
 
 
 def _name(value: Any) -> str:

@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen, type_of
 from octavo.structured.schema.refs import Schemas
 
-PARAM = "structured_outputs"
 MAX_NUMBER = 2**63 - 1
 MAX_SIZE = 2**32 - 1
 
@@ -32,12 +32,26 @@ def check_number(keyword: str, value: Any) -> None:
 
 
 def holds(schemas: Schemas, value: Any, number: int, keyword: str, wanted: bool) -> bool:
-    """Whether the value satisfies (or, not wanted, violates) one keyword of a subschema."""
-    return _keyword(schemas, value, number, keyword) is wanted
+    """Whether the value satisfies (or, not wanted, violates) one keyword of a subschema.
+
+    A word that is foreign to a draft can make it neither (see drafts.py).
+    """
+    exact = schemas.exact
+    known = keyword in exact[number]
+    if not wanted:
+        return known and not _keyword(exact, value, number, keyword)
+    if exact is not schemas and known and not _keyword(exact, value, number, keyword):
+        return False
+    return _keyword(schemas, value, number, keyword)
 
 
 def satisfies(schemas: Schemas, value: Any, number: int) -> bool:
-    """Whether the value satisfies a subschema."""
+    """Whether the value satisfies a subschema, with all its words and as its draft alone reads it."""
+    exact = schemas.exact
+    return (exact is schemas or _satisfies(exact, value, number)) and _satisfies(schemas, value, number)
+
+
+def _satisfies(schemas: Schemas, value: Any, number: int) -> bool:
     schemas.spend(1)
     schema = schemas[number]
     if isinstance(schema, bool):
@@ -50,16 +64,17 @@ def _keyword(schemas: Schemas, value: Any, number: int, keyword: str) -> bool:
     given = schema[keyword]
 
     def sub(part: Any, of: Any = value) -> bool:
-        return satisfies(schemas, of, schemas.number(part))
+        return _satisfies(schemas, of, schemas.number(part))
 
     match keyword:
         case "$ref":
-            return satisfies(schemas, value, schemas.target(number, given))
+            return _satisfies(schemas, value, schemas.target(number, given))
         case "$dynamicRef":
-            return satisfies(schemas, value, schemas.dynamic_target(number, given))
+            return _satisfies(schemas, value, schemas.dynamic_target(number, given))
         case "type":
             names = [given] if isinstance(given, str) else given
             kind = type_of(value)
+            # 1.0 is an integer even where draft 4 has it otherwise: it is written as 1
             return kind in names or (kind == "number" and "integer" in names and value == int(value))
         case "const":
             return equal(value, given)

@@ -18,8 +18,9 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.cases import Cases
+from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
-from octavo.structured.schema.refs import PARAM, Schemas
+from octavo.structured.schema.refs import Schemas
 
 MAX_DEFINITIONS = 2_000
 MAX_ARRAYS = 1_000
@@ -31,80 +32,23 @@ MAX_PATTERNS = 200
 MAX_ALL_PROPERTIES = 4_000
 """Of all places, merged ones counted each time."""
 
-SUPPORTED = frozenset(
-    [
-        "$anchor",
-        "$comment",
-        "$defs",
-        "$dynamicAnchor",
-        "$dynamicRef",
-        "$id",
-        "$ref",
-        "$schema",
-        "additionalProperties",
-        "allOf",
-        "anyOf",
-        "const",
-        "contentEncoding",
-        "contentMediaType",
-        "contentSchema",
-        "default",
-        "definitions",
-        "dependentRequired",
-        "dependentSchemas",
-        "deprecated",
-        "description",
-        "else",
-        "enum",
-        "examples",
-        "exclusiveMaximum",
-        "exclusiveMinimum",
-        "format",
-        "if",
-        "items",
-        "maxItems",
-        "maxLength",
-        "maxProperties",
-        "maximum",
-        "minContains",
-        "minItems",
-        "minLength",
-        "minProperties",
-        "minimum",
-        "multipleOf",
-        "not",
-        "oneOf",
-        "pattern",
-        "patternProperties",
-        "prefixItems",
-        "properties",
-        "readOnly",
-        "required",
-        "then",
-        "title",
-        "type",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "uniqueItems",
-        "contains",
-        "maxContains",
-        "propertyNames",
-        "writeOnly",
-    ]
-)
-"""Keywords that are understood. Some of them only in part: then the error says which part is missing."""
-
 PARTLY = {
     "$dynamicRef": "where there is one $dynamicAnchor of the name, or the outermost resource has one",
     "$ref": "within the schema; nothing is fetched",
+    "additionalItems": "after a list of items, which is what prefixItems is now",
     "contains": "where it asks for nothing, or is true or {}",
-    "format": "the formats below",
+    "dependencies": "not beside the keyword that it has become, of names or of schemas",
+    "exclusiveMaximum": "a number, or as in draft 4 a boolean",
+    "exclusiveMinimum": "a number, or as in draft 4 a boolean",
+    "format": "the formats below; any other constrains nothing",
+    "items": "a schema, or as up to draft 2019-09 a list of them",
     "multipleOf": "one number for a place",
     "not": "not around oneOf, dependent keywords, type integer, or const and enum beyond null and booleans; "
     "around bounds, types, required with one name, properties with one name",
     "oneOf": "where the alternatives that may overlap can be negated (see not)",
     "pattern": "one expression for a place; no look-around, no back-references",
     "patternProperties": "of one of the schemas that are merged at a place",
+    "prefixItems": "beside items only in draft 2020-12",
     "propertyNames": "const, enum, one pattern, or lengths; not beside patternProperties",
     "unevaluatedItems": "beside items, prefixItems, $ref and allOf; not beside anyOf, oneOf, if or contains",
     "unevaluatedProperties": "beside properties, $ref, allOf; not beside anyOf, oneOf, if, dependentSchemas",
@@ -120,7 +64,7 @@ def normalize(schema: Any) -> Any:
         UnsupportedError: a keyword, or a use of one, that cannot be followed.
         InvalidRequestError: not a JSON schema, nothing can satisfy it, or it is too large.
     """
-    writer = _Writer(Schemas(schema, SUPPORTED))
+    writer = _Writer(Schemas(schema))
     root = writer.place(frozenset({(0, True)}))
     if root is False:
         raise InvalidRequestError("nothing can satisfy this JSON schema", PARAM)
