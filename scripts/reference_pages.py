@@ -77,9 +77,9 @@ def schemas_page() -> str:
     lines = [NOTE, "", "# JSON schemas", ""]
     lines += [
         "What `json_schema` and `structured_outputs` follow of JSON Schema, drafts 4 to 2020-12: `$schema`",
-        "says which, else 2020-12. A schema is followed exactly or refused with the name of the keyword; none is",
-        "weakened. Properties come in the schema's order. A word that only another draft knows is obeyed where",
-        "the schema has to hold; nothing is concluded from its violation (under `not`, in `oneOf`).",
+        "says which, else 2020-12. A schema is followed exactly or refused with the name of the keyword;",
+        "none is weakened. Properties come in the schema's order. A word that only another draft knows is",
+        "obeyed where the schema has to hold; nothing is concluded from its violation (`not`, `oneOf`).",
         "",
     ]
     lines += [row(("keyword", "followed")), row(["---"] * 2)]
