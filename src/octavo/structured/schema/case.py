@@ -22,12 +22,14 @@ class Case:
         type: a JSON type, or "integer".
         values: the only ones, if there are only so many.
         bounds: keywords of numbers, strings, and sizes of arrays and objects, as they are.
+        expressions: further ones that a string must match, beside the pattern.
         unique: no two items of an array are equal.
     """
 
     type: str
     values: list[Any] | None = None
     bounds: dict[str, Any] = field(default_factory=dict)
+    expressions: list[str] = field(default_factory=list)
     prefix: list[Conjunction] = field(default_factory=list)
     items: Conjunction = frozenset()
     properties: dict[str, Conjunction] = field(default_factory=dict)
@@ -43,7 +45,9 @@ class Case:
     @property
     def is_free(self) -> bool:
         """Any value of the type will do."""
-        empty = not (self.bounds or self.prefix or self.items or self.properties or self.patterns)
+        empty = not (
+            self.bounds or self.expressions or self.prefix or self.items or self.properties or self.patterns
+        )
         return empty and not (self.additional or self.required or self.unique) and self.values is None
 
     @property
@@ -64,11 +68,13 @@ class Case:
         if keyword in ("pattern", "format"):
             if not isinstance(value, str):
                 raise InvalidRequestError(f"{keyword} must be a string", PARAM)
-            if bounds.get(keyword, value) != value:
+            if bounds.setdefault(keyword, value) == value:
+                return
+            if keyword == "format":
                 raise UnsupportedError(
-                    f"JSON schema: two different {keyword}s in one place are not supported", PARAM
+                    "JSON schema: two different formats in one place are not supported", PARAM
                 )
-            bounds[keyword] = value
+            self.expressions.append(value)
             return
         check_number(keyword, value)
         if isinstance(value, float) and value == int(value):

@@ -5,7 +5,8 @@
    (B and not A). A negated subschema is the union of its negated keywords.
 2. *Types.* Each list is tried with each JSON type; literals of other types hold by themselves.
 3. *Merging.* What is left of one type is merged: bounds to the tightest, members to conjunctions.
-4. *Values.* const and enum become lists of values, filtered by all other literals (json_schema_value).
+4. *Violations.* What must not hold is violated in what is merged (negated.py): again a union.
+5. *Values.* const and enum become lists of values, filtered by all other literals (value.py).
 
 What has no exact counterpart is refused by keyword, but only where a case depends on it.
 """
@@ -13,16 +14,17 @@ What has no exact counterpart is refused by keyword, but only where a case depen
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
-from octavo.structured.schema.equality import type_of
 from octavo.structured.schema.members import merge_array, merge_objects
+from octavo.structured.schema.negated import Negation, parts_of
 from octavo.structured.schema.refs import Schemas
-from octavo.structured.schema.value import check_number, holds
+from octavo.structured.schema.value import holds
 
 MAX_CASES = 128
 TYPES = ("null", "boolean", "number", "string", "array", "object")
@@ -49,6 +51,8 @@ class Cases:
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
         self._exact: Cases | None = None
+        self._negation = Negation(schemas, self._is_empty)
+        self._empty: dict[Conjunction, bool] = {}
         self._known: dict[Conjunction, list[Case]] = {}
 
     def of(self, conjunction: Conjunction) -> list[Case]:
@@ -76,8 +80,7 @@ class Cases:
                     yield Case("enum", values=values)
                 continue
             for kind in TYPES:
-                if (case := self._merge(kind, literals)) is not None:
-                    yield case
+                yield from self._merge(kind, literals)
 
     # --- 1. multiplying out -------------------------------------------------------------------------
 
@@ -109,18 +112,24 @@ class Cases:
         plain = [literal for literal in plain if literal[1] != "dependentRequired"]
         groups = [self._combined(number, keyword, wanted, seen) for keyword in _COMBINES if keyword in schema]
         if not wanted:
-            union = [[literal] for literal in plain if not self._holds_always(literal)]
+            union = [[part] for literal in plain for part in self._parts(literal)]
             return union + [branch for group in groups for branch in group]
         result = [plain]
         for group in groups:
             result = self._multiply(result, group)
         return result
 
-    def _holds_always(self, literal: Literal) -> bool:
-        """Keywords that say nothing by themselves, so that their negation is empty."""
+    def _parts(self, literal: Literal) -> list[Literal]:
+        """A violated keyword as violations of which one is enough; none: it cannot be violated."""
         number, keyword, _ = literal
-        value = self._schemas[number][keyword]
-        return (keyword == "uniqueItems" and value is False) or keyword == "format"
+        schema = self._schemas.exact[number]
+        if keyword == "format" or (keyword == "uniqueItems" and schema[keyword] is False):
+            return []
+        parts = parts_of(schema, keyword)
+        if parts is None:
+            return [literal]
+        self._schemas.spend(len(parts))
+        return [(self._schemas.synthetic(part), keyword, False) for part in parts]
 
     def _combined(
         self, number: int, keyword: str, wanted: bool, seen: frozenset[tuple[int, bool]]
@@ -159,9 +168,14 @@ class Cases:
     def _one_of(
         self, parts: list[int], wanted: bool, seen: frozenset[tuple[int, bool]]
     ) -> list[list[Literal]]:
-        if not wanted:
-            raise UnsupportedError("JSON schema keyword 'not' with 'oneOf' inside is not supported", PARAM)
         result: list[list[Literal]] = []
+        if not wanted:  # none of them holds, or two of them do
+            result += self._expand([(part, False) for part in parts], seen)
+            for at, one in enumerate(parts):
+                for other in parts[:at]:
+                    if one == other or not self._disjoint(one, other):
+                        result += self._expand([(one, True), (other, True)], seen)
+            return result
         for chosen in parts:
             others = [other for other in parts if other is not chosen]
             if parts.count(chosen) > 1:
@@ -173,36 +187,51 @@ class Cases:
     def _disjoint(self, one: int, other: int) -> bool:
         """Whether nothing satisfies both, words apart that are foreign to their draft."""
         self._schemas.spend(1)
-        exact = self._schemas.exact
-        if exact is not self._schemas and self._exact is None:
-            self._exact = Cases(exact)
-        try:
-            return not (self._exact or self).of(frozenset({(one, True), (other, True)}))
-        except UnsupportedError:
+        return self._is_empty(frozenset({(one, True), (other, True)}), True)
+
+    def _is_empty(self, conjunction: Conjunction, exact: bool) -> bool:
+        """Whether nothing satisfies it, as far as can be told: what leads back to itself cannot."""
+        if exact and (view := self._schemas.exact) is not self._schemas:
+            if self._exact is None:
+                self._exact = Cases(view)
+            return self._exact._is_empty(conjunction, True)
+        if conjunction not in self._empty:
+            self._empty[conjunction] = False
+            with suppress(UnsupportedError):
+                self._empty[conjunction] = all(map(self._is_impossible, self.of(conjunction)))
+        return self._empty[conjunction]
+
+    def _is_impossible(self, case: Case) -> bool:
+        """Whether a member that must be there cannot be."""
+        if case.values is not None:
             return False
+        least = case.bounds.get("minItems", 0)
+        places = [*case.prefix, case.items][: int(least)] if case.type == "array" else []
+        needed = [case.properties[name] for name in case.required if name in case.properties]
+        return any(self._is_empty(place, False) for place in (*places, *needed) if place)
 
     def _dependent(
         self, number: int, keyword: str, wanted: bool, seen: frozenset[tuple[int, bool]]
     ) -> list[list[Literal]]:
         """dependentRequired, dependentSchemas: for each name, it is absent or its demand holds."""
-        if not wanted:
-            raise UnsupportedError(
-                f"JSON schema keyword 'not' with {keyword!r} inside is not supported", PARAM
-            )
-        result: list[list[Literal]] = [[]]
+        result: list[list[Literal]] = [[]] if wanted else []
         for name, demand in self._schemas[number][keyword].items():
+            of_names = keyword == "dependentRequired"
+            asked = (
+                self._schemas.synthetic({"required": demand}) if of_names else self._schemas.number(demand)
+            )
+            present = (self._schemas.synthetic({"type": "object", "required": [name]}), True)
+            if not wanted:
+                result += self._expand([present, (asked, False)], seen)
+                continue
             absent = self._schemas.synthetic({"properties": {name: False}})
-            needed = [name, *(demand if keyword == "dependentRequired" else ())]
-            present = [(self._schemas.synthetic({"type": "object", "required": needed}), True)]
-            if keyword == "dependentSchemas":
-                present.append((self._schemas.number(demand), True))
-            branches = self._expand([(absent, True)], seen) + self._expand(present, seen)
+            branches = self._expand([(absent, True)], seen) + self._expand([present, (asked, True)], seen)
             result = self._multiply(result, branches)
             if len(result) > MAX_CASES:
                 raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
         return result
 
-    # --- 4. values ----------------------------------------------------------------------------------
+    # --- 5. values ----------------------------------------------------------------------------------
 
     def _values(self, literals: list[Literal]) -> list[Any] | None:
         """The values that const and enum leave, or None where there is neither."""
@@ -221,27 +250,29 @@ class Cases:
         self._schemas.spend(len(values) * (1 + len(rest)))
         return [v for v in values if all(holds(self._schemas, v, *literal) for literal in rest)]
 
-    # --- 2 and 3. types and merging -----------------------------------------------------------------
+    # --- 2 to 4. types, merging, violations ----------------------------------------------------------
 
-    def _merge(self, kind: str, literals: list[Literal]) -> Case | None:
-        """The case of one type, or None: no value of this type will do."""
+    def _merge(self, kind: str, literals: list[Literal]) -> list[Case]:
+        """The cases of one type; none: no value of this type will do."""
         self._schemas.spend(1 + len(literals) // 8)
         case = Case(kind)
         objects: list[int] = []
+        violated: list[Literal] = []
         for number, keyword, wanted in literals:
             schema = self._schemas[number]
             if keyword == "type":
                 if not self._allow_type(case, schema["type"], wanted):
-                    return None
+                    return []
             elif keyword in ("const", "enum"):  # negated: wanted ones were dealt with
-                if not self._exclude(case, [schema["const"]] if keyword == "const" else schema["enum"]):
-                    return None
+                violated.append((number, keyword, wanted))
             elif _KIND[keyword] != kind:
                 if not wanted:
-                    return None  # a keyword of another type holds here, so it cannot be violated
+                    return []  # a keyword of another type holds here, so it cannot be violated
             elif not wanted:
-                if not self._negated(case, number, keyword):
-                    return None
+                if keyword not in ("required", "properties"):
+                    violated.append((number, keyword, wanted))
+                elif not self._negation.demand(case, number, keyword):
+                    return []
             elif kind == "array" or kind == "object":
                 if number not in objects:
                     objects.append(number)
@@ -252,10 +283,29 @@ class Cases:
                 merge_array(self._schemas, case, number)
         if kind == "object":
             merge_objects(self._schemas, case, objects, self.of)
+        return self._violate(case, violated)
+
+    def _violate(self, case: Case, violated: list[Literal]) -> list[Case]:
+        cases = [case] if self._may_be(case) else []
+        for number, keyword, _ in violated:
+            found: list[Case] = []
+            for each in cases:
+                try:
+                    found += self._negation.apply(each, number, keyword)
+                except UnsupportedError:
+                    if not self._is_impossible(each):
+                        raise
+            self._schemas.spend(len(found))
+            if len(found) > MAX_CASES:
+                raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
+            cases = [each for each in found if self._may_be(each)]
+        return cases
+
+    def _may_be(self, case: Case) -> bool:
         impossible = (self._schemas.number(False), True)
         if any(impossible in case.properties.get(name, ()) for name in case.required):
-            return None
-        return case if case.bounds_possible else None
+            return False
+        return case.bounds_possible
 
     def _allow_type(self, case: Case, types: Any, wanted: bool) -> bool:
         names = [types] if isinstance(types, str) else types
@@ -271,54 +321,3 @@ class Cases:
                 return True
             return not wanted
         return (case.type in names) is wanted
-
-    def _exclude(self, case: Case, values: list[Any]) -> bool:
-        same = [
-            value
-            for value in values
-            if type_of(value) == case.type or (case.type == "integer" and type_of(value) == "number")
-        ]
-        if not same:
-            return True
-        if case.type == "null":
-            return False
-        if case.type == "boolean":
-            left = [v for v in (case.values or [True, False]) if v not in same]
-            case.values = left
-            return bool(left)
-        raise UnsupportedError(
-            "JSON schema keyword 'not' with 'const' or 'enum' inside is not supported", PARAM
-        )
-
-    def _negated(self, case: Case, number: int, keyword: str) -> bool:
-        """Violate one keyword of the case's own type."""
-        schema = self._schemas[number]
-        value = schema[keyword]
-        opposite = {
-            "minimum": ("exclusiveMaximum", 0), "maximum": ("exclusiveMinimum", 0),
-            "exclusiveMinimum": ("maximum", 0), "exclusiveMaximum": ("minimum", 0),
-            "minLength": ("maxLength", -1), "maxLength": ("minLength", 1),
-            "minItems": ("maxItems", -1), "maxItems": ("minItems", 1),
-            "minProperties": ("maxProperties", -1), "maxProperties": ("minProperties", 1),
-        }  # fmt: skip
-        if keyword in opposite:
-            other, step = opposite[keyword]
-            check_number(keyword, value)
-            if value + step < 0 and step:
-                return False
-            case.tighten(other, value + step)
-            return True
-        if keyword == "required" and len(value) == 1:
-            case.properties[value[0]] = case.properties.get(value[0], frozenset()) | {
-                (self._schemas.number(False), True)
-            }
-            return True
-        if keyword == "required" and not value:
-            return False
-        if keyword == "properties" and len(value) <= 1:
-            for name, part in value.items():
-                case.required[name] = None
-                own = (self._schemas.number(part), False)
-                case.properties[name] = case.properties.get(name, frozenset()) | {own}
-            return bool(value)
-        raise UnsupportedError(f"JSON schema keyword 'not' with {keyword!r} inside is not supported", PARAM)

@@ -153,17 +153,22 @@ def _limit_names(
         elif names.type == "string" and names.is_free:
             case.additional = rest
         elif names.type == "string":
-            case.patterns[_expression(names.bounds)] = rest
+            case.patterns[_expression(names)] = rest
 
 
-def _expression(bounds: Mapping[str, Any]) -> str:
-    """A regular expression of the strings within these bounds."""
-    if set(bounds) == {"pattern"}:
+def _expression(names: Case) -> str:
+    """A regular expression of the strings of a case."""
+    bounds = names.bounds
+    if set(bounds) == {"pattern"} and not names.expressions:
         return str(bounds["pattern"])
+    if not bounds and len(names.expressions) == 1:
+        return names.expressions[0]
     least, most = bounds.get("minLength", 0), bounds.get("maxLength", "")
-    if not set(bounds) <= {"minLength", "maxLength"} or max(least, most or 0) > _MAX_NAME:
+    plain = set(bounds) <= {"minLength", "maxLength"} and not names.expressions
+    if not plain or max(least, most or 0) > _MAX_NAME:
+        words = [*bounds, *["pattern"][: len(names.expressions)]]
         raise UnsupportedError(
-            f"JSON schema keyword 'propertyNames' with {' and '.join(bounds)} is not supported", PARAM
+            f"JSON schema keyword 'propertyNames' with {' and '.join(words)} is not supported", PARAM
         )
     return rf"^[\s\S]{{{least},{most}}}$"
 

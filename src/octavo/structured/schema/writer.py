@@ -43,10 +43,11 @@ PARTLY = {
     "format": "the formats below; any other constrains nothing",
     "items": "a schema, or as up to draft 2019-09 a list of them",
     "multipleOf": "one number for a place",
-    "not": "not around oneOf, dependent keywords, type integer, or const and enum beyond null and booleans; "
-    "around bounds, types, required with one name, properties with one name",
+    "not": "not around pattern, multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
+    "and enum of arrays and objects; around items, additionalProperties, propertyNames and patternProperties "
+    "where the rest bounds the array, or names all properties",
     "oneOf": "where the alternatives that may overlap can be negated (see not)",
-    "pattern": "one expression for a place; no look-around, no back-references",
+    "pattern": "no look-around, no back-references",
     "patternProperties": "of one of the schemas that are merged at a place",
     "prefixItems": "beside items only in draft 2020-12",
     "propertyNames": "const, enum, one pattern, or lengths; not beside patternProperties",
@@ -144,6 +145,8 @@ class _Writer:
             return self._distinct(case) if unique else self._array(case, schema)
         if case.type == "object":
             return self._object(case, schema)
+        if case.expressions:
+            schema["allOf"] = [{"pattern": each} for each in case.expressions]
         return schema
 
     def _array(self, case: Case, schema: dict[str, Any]) -> Any:

@@ -1,0 +1,213 @@
+"""Violating one keyword: as a union of simpler violations, or of cases that hold what the others ask.
+
+Each union is exact. What has none (a pattern that must not match, any further property in an open object) is
+refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.structured.schema.case import Case, Conjunction
+from octavo.structured.schema.drafts import PARAM
+from octavo.structured.schema.equality import equal, type_of
+from octavo.structured.schema.refs import Schemas
+from octavo.structured.schema.value import check_number, matches_pattern, satisfies
+
+MAX_PLACES = 16
+"""Of an array, any of which may hold what violates."""
+MAX_EXCLUDED = 20_000
+"""Characters of the expression for strings that must not be."""
+
+_OPPOSITE = {
+    "minimum": ("exclusiveMaximum", 0), "maximum": ("exclusiveMinimum", 0),
+    "exclusiveMinimum": ("maximum", 0), "exclusiveMaximum": ("minimum", 0),
+    "minLength": ("maxLength", -1), "maxLength": ("minLength", 1),
+    "minItems": ("maxItems", -1), "maxItems": ("minItems", 1),
+    "minProperties": ("maxProperties", -1), "maxProperties": ("minProperties", 1),
+}  # fmt: skip
+
+
+def parts_of(schema: Any, keyword: str) -> list[Any] | None:
+    """Schemas of which one is violated if the keyword is; None: it is one already."""
+    given = schema[keyword]
+    if keyword == "required" and isinstance(given, list) and len(given) > 1:
+        return [{"required": [name]} for name in given]
+    if keyword == "properties" and len(given) > 1:
+        return [{"properties": {name: part}} for name, part in given.items()]
+    return None
+
+
+class Negation:
+    """Violates a keyword in a case of its own type, into which all that must hold is merged.
+
+    Args:
+        is_empty: whether nothing satisfies a conjunction, as far as can be told; the second argument: even
+            without words that are foreign to their draft.
+    """
+
+    def __init__(self, schemas: Schemas, is_empty: Callable[[Conjunction, bool], bool]) -> None:
+        self._schemas = schemas
+        self._is_empty = is_empty
+
+    def apply(self, case: Case, number: int, keyword: str) -> Iterator[Case]:
+        """The cases within this one that violate the keyword.
+
+        Raises:
+            UnsupportedError: there is no such list of cases.
+        """
+        self._schemas.spend(1)
+        schema = self._schemas.exact[number]
+        value = schema[keyword]
+        match keyword:
+            case _ if keyword in _OPPOSITE:
+                other, step = _OPPOSITE[keyword]
+                check_number(keyword, value)
+                if value + step >= 0 or not step:
+                    yield _tighter(case, {other: value + step})
+            case "const" | "enum":
+                yield from self._exclude(case, [value] if keyword == "const" else value)
+            case "additionalProperties" | "propertyNames" | "patternProperties":
+                yield from self._one_property(case, number, keyword)
+            case "prefixItems" | "items":
+                yield from self._one_item(case, schema, keyword)
+            case "contains" if "minContains" not in schema and "maxContains" not in schema:
+                never = frozenset({(self._schemas.number(value), False)})
+                yield replace(case, prefix=[one | never for one in case.prefix], items=case.items | never)
+            case _:
+                _refuse(keyword)
+
+    def demand(self, case: Case, number: int, keyword: str) -> bool:
+        """Violate required or properties of one name, before anything is merged. False: nothing does."""
+        value = self._schemas.exact[number][keyword]
+        if keyword == "required" and not (isinstance(value, list) and all(isinstance(n, str) for n in value)):
+            raise InvalidRequestError("required must be a list of names", PARAM)
+        for name in value:
+            if keyword == "properties":
+                case.required[name] = None
+            part = (self._schemas.number(False), True) if keyword == "required" else (
+                self._schemas.number(value[name]), False
+            )  # fmt: skip
+            case.properties[name] = case.properties.get(name, frozenset()) | {part}
+        return bool(value)
+
+    # --- const and enum -----------------------------------------------------------------------------
+
+    def _exclude(self, case: Case, values: list[Any]) -> Iterator[Case]:
+        own = "number" if case.type == "integer" else case.type
+        same = [value for value in values if type_of(value) == own]
+        if not same:
+            yield case
+        elif own == "boolean":
+            if left := [one for one in (True, False) if one not in same]:
+                yield replace(case, values=left)
+        elif own == "number":
+            whole = case.type == "integer"
+            excluded = sorted({value for value in same if not whole or value == int(value)})
+            for low, high in zip([None, *excluded], [*excluded, None], strict=True):
+                bounds = {"exclusiveMinimum": low, "exclusiveMaximum": high}
+                yield _tighter(case, {word: bound for word, bound in bounds.items() if bound is not None})
+        elif own == "string":
+            yield replace(case, expressions=[*case.expressions, all_but(same)])
+        elif own != "null":
+            if not all(equal(value, []) or equal(value, {}) for value in same):
+                raise UnsupportedError(
+                    "JSON schema keyword 'not' with 'const' or 'enum' of arrays or objects inside is not "
+                    "supported", PARAM,
+                )  # fmt: skip
+            yield _tighter(case, {"minItems" if own == "array" else "minProperties": 1})
+
+    # --- objects ------------------------------------------------------------------------------------
+
+    def _one_property(self, case: Case, number: int, keyword: str) -> Iterator[Case]:
+        """Some property violates a keyword about those that it does not name: all of them are known."""
+        if case.patterns or not (case.additional and self._is_empty(case.additional, False)):
+            _refuse(keyword, " of an object that may have any properties")
+        for name, member in case.properties.items():
+            for part in self._about(number, keyword, name):
+                properties = {**case.properties, name: member | {(part, False)}}
+                yield replace(case, properties=properties, required={**case.required, name: None})
+
+    def _about(self, number: int, keyword: str, name: str) -> Iterator[int]:
+        """The subschemas that the keyword holds against the property of this name."""
+        schema, ids = self._schemas.exact[number], self._schemas.number
+        if keyword == "propertyNames":
+            if not satisfies(self._schemas.exact, name, ids(schema[keyword])):
+                yield ids(False)
+            return
+        patterns = schema.get("patternProperties", {})
+        self._schemas.spend(8 * len(patterns))
+        matched = [ids(part) for pattern, part in patterns.items() if matches_pattern(pattern, name)]
+        if keyword == "patternProperties":
+            yield from matched
+        elif name not in schema.get("properties", {}) and not matched:
+            yield ids(schema[keyword])
+
+    # --- arrays -------------------------------------------------------------------------------------
+
+    def _one_item(self, case: Case, schema: Any, keyword: str) -> Iterator[Case]:
+        """Some item violates what stands at its place: at any of them, or any item that may be does."""
+        ids = self._schemas.number
+        prefix = schema.get("prefixItems", [])
+        if keyword == "prefixItems":
+            for at, each in enumerate(prefix):
+                yield self._with_item(case, at, ids(each))
+            return
+        start, part = len(prefix), ids(schema["items"])
+        places = [*case.prefix[start:], case.items]
+        if all(self._is_empty(place | {(part, True)}, True) for place in places):
+            yield _tighter(case, {"minItems": start + 1})
+            return
+        most = case.bounds.get("maxItems", start + MAX_PLACES + 1)
+        if case.items and self._is_empty(case.items, False):
+            most = min(most, len(case.prefix))
+        if most > start + MAX_PLACES:
+            _refuse(keyword, " of an array that may have any length")
+        for at in range(start, most):
+            yield self._with_item(case, at, part)
+
+    def _with_item(self, case: Case, at: int, number: int) -> Case:
+        prefix = case.prefix + [case.items] * (at + 1 - len(case.prefix))
+        prefix[at] = prefix[at] | {(number, False)}
+        return _tighter(replace(case, prefix=prefix), {"minItems": at + 1})
+
+
+def _tighter(case: Case, bounds: dict[str, Any]) -> Case:
+    found = replace(case, bounds=dict(case.bounds))
+    for keyword, bound in bounds.items():
+        found.tighten(keyword, bound)
+    return found
+
+
+def all_but(words: list[str]) -> str:
+    """An expression of all strings but these: they leave the words at some character, or end elsewhere."""
+    following: dict[str, set[str]] = {"": set()}
+    for word in words:
+        for at, character in enumerate(word):
+            following.setdefault(word[:at], set()).add(character)
+            following.setdefault(word[: at + 1], set())
+    if sum(map(len, following)) > MAX_EXCLUDED:
+        raise UnsupportedError(
+            "JSON schema keyword 'not' with an 'enum' of this length is not supported", PARAM
+        )
+    parts = []
+    for beginning, characters in following.items():
+        others = "".join(map(_literal, sorted(characters)))
+        parts.append(_literal(beginning) + (f"[^{others}]" if others else r"[\s\S]") + r"[\s\S]*")
+        if beginning not in words:
+            parts.append(_literal(beginning))
+    return f"^(?:{'|'.join(parts)})$"
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"[-\[\]\\^$.|?*+(){}&~#]", r"\\\g<0>", text)
+
+
+def _refuse(keyword: str, where: str = "") -> None:
+    raise UnsupportedError(
+        f"JSON schema keyword 'not' with {keyword!r} inside{where} is not supported", PARAM
+    )

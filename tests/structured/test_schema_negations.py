@@ -1,0 +1,223 @@
+"""What must not hold: `not`, oneOf, and keywords that are violated. jsonschema is the judge."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.structured import ConstraintCompiler
+from octavo.structured.schema.negated import all_but
+from support.grammars import ByteTokenizer, compiled, reachable
+
+CLOSED = {"type": "object", "properties": {"a": {}, "b": {"type": "integer"}}, "additionalProperties": False}
+KINDS = [
+    {"type": "object", "properties": {"kind": {"const": kind}, kind: {}}, "required": ["kind"]}
+    for kind in ("x", "y")
+]
+
+
+@pytest.fixture(scope="module")
+def make() -> ConstraintCompiler:
+    return ConstraintCompiler(ByteTokenizer())
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"type": "object", "not": {"required": ["a", "b"]}}, ['{"a": 1}', "{}"], ['{"a": 1, "b": 1}']),
+        (
+            {"type": "object", "not": {"properties": {"a": {"const": 1}, "b": {"const": 2}}}},
+            ['{"a": 2}', '{"a": 1, "b": 1}'],
+            ["{}", '{"a": 1, "b": 2}', '{"c": 0}'],
+        ),
+        ({"type": "string", "not": {"enum": ["", "a", "b-"]}}, ['"b"', '"ab"'], ['""', '"a"', '"b-"']),
+        ({"type": "string", "maxLength": 2, "not": {"const": "ab"}}, ['"a"', '"ba"'], ['"ab"', '"abc"']),
+        ({"type": "integer", "minimum": 0, "not": {"enum": [0, 2, "a"]}}, ["1", "3"], ["0", "2", "-1"]),
+        ({"type": "number", "not": {"const": 1.5}}, ["1", "1.25", "1.55"], ["1.5", "1.50", "15e-1"]),
+        ({"type": ["array", "object"], "not": {"enum": [[], {}]}}, ["[1]", '{"a": 1}'], ["[]", "{}"]),
+        ({"oneOf": KINDS}, ['{"kind": "x"}', '{"kind": "y", "x": 1}'], ['{"kind": "z"}', "{}"]),
+        (
+            {"oneOf": [{"type": "string"}, {"enum": ["a", 5]}]},
+            ['"b"', "5"],
+            ['"a"', "6"],
+        ),
+        (
+            {"oneOf": [CLOSED, {"type": "object", "properties": {"a": {}}, "additionalProperties": False}]},
+            ['{"b": 1}', '{"a": 0, "b": 1}'],
+            ["{}", '{"a": 1}', '{"b": "c"}', '{"c": 1}'],
+        ),
+        (
+            {"type": "array", "oneOf": [{"items": {"type": "string"}}, {"items": {"type": "null"}}]},
+            ['["a"]', "[null, null]"],
+            ["[]", '["a", null]', "[1]"],
+        ),
+        (
+            {"type": "array", "maxItems": 2, "not": {"items": {"const": 1}}},
+            ["[2]", "[1, 2]", "[2, 1]"],
+            ["[]", "[1]", "[1, 1]", "[2, 2, 2]"],
+        ),
+        (
+            {"type": "array", "not": {"prefixItems": [{"const": 1}, {"const": 2}]}},
+            ["[2]", "[1, 1]", "[2, 2, 3]"],
+            ["[]", "[1]", "[1, 2]", "[1, 2, 3]"],
+        ),
+        ({"type": "array", "not": {"contains": {"const": 1}}}, ["[]", "[2]"], ["[1]", "[2, 1]"]),
+        (
+            {**CLOSED, "not": {"propertyNames": {"enum": ["b"]}}},
+            ['{"a": 1}', '{"a": 1, "b": 2}'],
+            ["{}", '{"b": 2}'],
+        ),
+        (
+            {**CLOSED, "not": {"patternProperties": {"^b$": {"minimum": 3}}}},
+            ['{"b": 2}'],
+            ["{}", '{"b": 3}', '{"a": 1}'],
+        ),
+        (
+            {"type": "object", "not": {"dependentRequired": {"a": ["b", "c"]}}},
+            ['{"a": 1}', '{"a": 1, "b": 1}'],
+            ["{}", '{"a": 1, "b": 1, "c": 1}'],
+        ),
+        (
+            {"type": "object", "not": {"dependentSchemas": {"a": {"minProperties": 2}}}},
+            ['{"a": 1}'],
+            ["{}", '{"b": 1}', '{"a": 1, "b": 1}'],
+        ),
+        (
+            {"enum": [1, 2, 3], "not": {"oneOf": [{"minimum": 2}, {"maximum": 2}]}},
+            ["2"],
+            ["1", "3"],
+        ),
+        (
+            {"type": "integer", "not": {"oneOf": [{"minimum": 2}, {"maximum": 5}, {"const": 9}]}},
+            ["2", "5", "9"],
+            ["1", "6", "8"],
+        ),
+        (
+            {"type": "string", "pattern": "^a", "allOf": [{"pattern": "b$"}, {"pattern": "-"}]},
+            ['"a-b"', '"ab-b"'],
+            ['"ab"', '"a-"', '"-b"'],
+        ),
+        (
+            {"$ref": "#/$defs/t", "$defs": {"t": {"oneOf": [
+                {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}, "required": ["t"]},
+                {"type": "object", "properties": {"t": {"type": "null"}}, "required": ["t"]},
+            ]}}},
+            ['{"t": null}', '{"t": {"t": null}}'],
+            ['{"t": 1}', "{}", '{"t": {}}'],
+        ),
+    ],
+)  # fmt: skip
+def test_what_must_not_hold_is_worked_out(
+    make: ConstraintCompiler, schema: dict[str, Any], right: list[str], wrong: list[str]
+) -> None:
+    constraint = compiled(make, json=schema)
+    judge = jsonschema.Draft202012Validator(schema)
+    for text in (*right, *wrong):
+        value = json.loads(text)
+        assert judge.is_valid(value) is (text in right), text
+        assert reachable(constraint, value) is (text in right), text
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ({"type": "string", "not": {"pattern": "a"}}, "'not' with 'pattern'"),
+        ({"type": "object", "not": CLOSED}, "'additionalProperties' inside of an object that may have any"),
+        ({"type": "array", "not": {"items": {"const": 1}}}, "'items' inside of an array that may have any"),
+        ({"type": "array", "not": {"enum": [[1]]}}, "'enum' of arrays or objects"),
+        ({"type": "array", "not": {"contains": {"const": 1}, "minContains": 2}}, "'not' with 'contains'"),
+        ({"type": "object", "not": {"required": "a"}}, "required must be a list"),
+        ({"type": "string", "not": {"enum": ["".join(map(str, range(9000)))]}}, "'enum' of this length"),
+    ],
+)
+def test_what_has_no_list_of_violations_is_refused_by_name(
+    make: ConstraintCompiler, schema: dict[str, Any], says: str
+) -> None:
+    with pytest.raises((InvalidRequestError, UnsupportedError), match=re.escape(says)):
+        compiled(make, json=schema)
+
+
+def test_the_expression_of_all_other_strings() -> None:
+    draw = random.Random(0)
+    for _ in range(200):
+        words = ["".join(draw.choices("ab-]^\\\n[", k=draw.randrange(4))) for _ in range(draw.randint(1, 5))]
+        found = re.compile(all_but(words))
+        for text in [*words, *("".join(draw.choices("ab-]^\\\n[", k=draw.randrange(5))) for _ in range(40))]:
+            assert bool(found.fullmatch(text)) is (text not in words), (words, text)
+
+
+def a_schema(draw: random.Random, depth: int) -> Any:
+    if depth == 0:
+        return draw.choice(
+            [
+                {"type": "string"},
+                {"enum": ["a", 1]},
+                {"const": "b"},
+                {"type": "integer"},
+                {"minimum": 1},
+                True,
+            ]
+        )
+
+    def sub() -> Any:
+        return a_schema(draw, depth - 1)
+
+    makers: dict[str, Any] = {
+        "type": lambda: draw.choice(["integer", "string", "array", "object", ["object", "string"]]),
+        "minimum": lambda: 1,
+        "minLength": lambda: 1,
+        "enum": lambda: draw.sample(["a", "ab", 1, 2, None, [], {}, True], 4),
+        "const": lambda: draw.choice(["a", 1, True]),
+        "items": sub,
+        "prefixItems": lambda: [sub(), sub()],
+        "maxItems": lambda: draw.choice([1, 2]),
+        "contains": lambda: True,
+        "properties": lambda: {name: sub() for name in draw.sample(["a", "b"], draw.randint(1, 2))},
+        "required": lambda: draw.sample(["a", "b"], draw.randint(1, 2)),
+        "additionalProperties": lambda: draw.choice([False, False, sub()]),
+        "dependentRequired": lambda: {"a": ["b"]},
+        "dependentSchemas": lambda: {"b": sub()},
+        "not": sub,
+        "oneOf": lambda: [sub(), sub()],
+        "anyOf": lambda: [sub(), sub()],
+        "allOf": lambda: [sub(), sub()],
+        "if": sub,
+        "else": sub,
+    }
+    return {word: makers[word]() for word in draw.sample(sorted(makers), draw.randint(1, 3))}
+
+
+def a_value(draw: random.Random, depth: int = 2) -> Any:
+    kind = draw.randrange(8 if depth else 4)
+    if kind >= 6:
+        return [a_value(draw, depth - 1) for _ in range(draw.randrange(4))]
+    if kind >= 4:
+        return {name: a_value(draw, depth - 1) for name in draw.sample("abc", draw.randrange(4))}
+    return draw.choice([0, 1, 2, 1.5, "", "a", "ab", "b", None, True, False])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_combinations_are_kept_from_both_sides(make: ConstraintCompiler, seed: int) -> None:
+    """An instance can be written if, and only if, it is valid."""
+    draw = random.Random(seed)
+    served = valid = invalid = 0
+    for _ in range(300):
+        schema = {"oneOf": [a_schema(draw, 2), a_schema(draw, 2)], **a_schema(draw, 2)}
+        try:
+            constraint = compiled(make, json=schema)
+        except (InvalidRequestError, UnsupportedError):
+            continue
+        served += 1
+        judge = jsonschema.Draft202012Validator(schema)
+        for value in [a_value(draw) for _ in range(20)]:
+            expected = judge.is_valid(value)
+            valid, invalid = valid + expected, invalid + (not expected)
+            assert reachable(constraint, value) is expected, json.dumps([schema, value])
+    assert served > 120
+    assert min(valid, invalid) > 400
