@@ -13,7 +13,7 @@ import pytest
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured import ConstraintCompiler
 from octavo.structured.schema.negated import all_but
-from support.grammars import ByteTokenizer, compiled, reachable
+from support.grammars import ByteTokenizer, accepts, compiled, reachable
 
 CLOSED = {"type": "object", "properties": {"a": {}, "b": {"type": "integer"}}, "additionalProperties": False}
 KINDS = [
@@ -150,6 +150,50 @@ def test_the_expression_of_all_other_strings() -> None:
         found = re.compile(all_but(words))
         for text in [*words, *("".join(draw.choices("ab-]^\\\n[", k=draw.randrange(5))) for _ in range(40))]:
             assert bool(found.fullmatch(text)) is (text not in words), (words, text)
+
+
+def test_many_conditions_on_one_property_are_few_combinations(make: ConstraintCompiler) -> None:
+    """Of 2 ** 20 combinations, 21 contradict nothing."""
+    kinds = [f"k{number}" for number in range(20)]
+    schema = {
+        "type": "object",
+        "properties": {"kind": {"enum": [*kinds, "other"]}},
+        "required": ["kind"],
+        "allOf": [
+            {"if": {"properties": {"kind": {"const": kind}}}, "then": {"required": [kind]}} for kind in kinds
+        ],
+    }
+    constraint = compiled(make, json=schema)
+    for value, expected in (
+        ({"kind": "k7", "k7": 1}, True), ({"kind": "other"}, True), ({"kind": "k7", "k8": 1}, False),
+        ({"kind": "k21"}, False), ({"k1": 1}, False),
+    ):  # fmt: skip
+        assert jsonschema.Draft202012Validator(schema).is_valid(value) is expected
+        assert reachable(constraint, value) is expected
+
+
+@pytest.mark.parametrize(
+    "part", [{"const": 1}, {"const": 1, "minimum": 5}, {"enum": [1, "a"], "type": "string"}, {"enum": [1, 2]}]
+)
+def test_only_values_that_satisfy_all_of_a_condition_are_excluded(
+    make: ConstraintCompiler, part: dict[str, Any]
+) -> None:
+    schema = {
+        "type": "object", "required": ["a"], "properties": {"a": {"enum": [1, 2, None, "a"]}},
+        "additionalProperties": False, "not": {"properties": {"a": part}},
+    }  # fmt: skip
+    constraint = compiled(make, json=schema)
+    judge = jsonschema.Draft202012Validator(schema)
+    for value in (1, 2, None, "a"):
+        assert reachable(constraint, {"a": value}) is judge.is_valid({"a": value})
+
+
+def test_a_reference_that_leads_back_to_itself_lets_nothing_through(make: ConstraintCompiler) -> None:
+    constraint = compiled(make, json={"anyOf": [{"$ref": "#"}, {"type": "null"}]})
+    assert accepts(constraint, "null")
+    assert not accepts(constraint, "1")
+    with pytest.raises(InvalidRequestError, match="nothing can satisfy"):
+        compiled(make, json={"allOf": [{"$ref": "#"}]})
 
 
 def a_schema(draw: random.Random, depth: int) -> Any:

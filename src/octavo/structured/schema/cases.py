@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
@@ -23,23 +22,11 @@ from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.members import merge_array, merge_objects
 from octavo.structured.schema.negated import Negation, parts_of
+from octavo.structured.schema.outline import KINDS, TYPES, Literal, outline
 from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import holds
 
 MAX_CASES = 128
-TYPES = ("null", "boolean", "number", "string", "array", "object")
-
-Literal = tuple[int, str, bool]
-
-_KIND = {
-    "multipleOf": "number", "maximum": "number", "exclusiveMaximum": "number", "minimum": "number",
-    "exclusiveMinimum": "number", "maxLength": "string", "minLength": "string", "pattern": "string",
-    "format": "string", "maxItems": "array", "minItems": "array", "uniqueItems": "array",
-    "contains": "array", "prefixItems": "array", "items": "array", "unevaluatedItems": "array",
-    "maxProperties": "object", "minProperties": "object", "required": "object", "properties": "object",
-    "patternProperties": "object", "additionalProperties": "object", "propertyNames": "object",
-    "unevaluatedProperties": "object", "dependentRequired": "object",
-}  # fmt: skip
 _COMBINES = (
     "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired",
 )  # fmt: skip
@@ -89,7 +76,7 @@ class Cases:
         result: list[list[Literal]] = [[]]
         for number, wanted in todo:
             if (number, wanted) in seen:
-                continue  # a $ref that leads back to itself adds nothing
+                return []  # whoever asks whether a $ref leads back to itself finds no end
             branches = self._branches(number, wanted, seen | {(number, wanted)})
             result = self._multiply(result, branches)
             if len(result) > MAX_CASES:
@@ -97,17 +84,24 @@ class Cases:
         return result
 
     def _multiply(self, ours: list[list[Literal]], others: list[list[Literal]]) -> list[list[Literal]]:
-        """Each list of the one with each of the other."""
+        """Each list of the one with each of the other, but for those that contradict each other."""
         members = sum(map(len, ours)) * len(others) + sum(map(len, others)) * len(ours)
         self._schemas.spend(1 + len(ours) * len(others) + members // 16)  # copying a literal is no work
-        return [a + b for a, b in product(ours, others)]
+        if len(ours) == 1 and not ours[0]:
+            return others
+        outlined = [(literals, outline(self._schemas, literals)) for literals in others]
+        result = []
+        for literals in ours:
+            mine = outline(self._schemas, literals)
+            result += [literals + more for more, other in outlined if mine.agrees(other)]
+        return result
 
     def _branches(self, number: int, wanted: bool, seen: frozenset[tuple[int, bool]]) -> list[list[Literal]]:
         schema = (self._schemas if wanted else self._schemas.exact)[number]
         if isinstance(schema, bool):
             return [[]] if schema is wanted else []
         plain: list[Literal] = [
-            (number, k, wanted) for k in schema if k in _KIND or k in ("type", "const", "enum")
+            (number, k, wanted) for k in schema if k in KINDS or k in ("type", "const", "enum")
         ]
         plain = [literal for literal in plain if literal[1] != "dependentRequired"]
         groups = [self._combined(number, keyword, wanted, seen) for keyword in _COMBINES if keyword in schema]
@@ -265,7 +259,7 @@ class Cases:
                     return []
             elif keyword in ("const", "enum"):  # negated: wanted ones were dealt with
                 violated.append((number, keyword, wanted))
-            elif _KIND[keyword] != kind:
+            elif KINDS[keyword] != kind:
                 if not wanted:
                     return []  # a keyword of another type holds here, so it cannot be violated
             elif not wanted:
