@@ -41,6 +41,23 @@ def make() -> ConstraintCompiler:
         ({"type": "integer", "minimum": 0, "not": {"enum": [0, 2, "a"]}}, ["1", "3"], ["0", "2", "-1"]),
         ({"type": "number", "not": {"const": 1.5}}, ["1", "1.25", "1.55"], ["1.5", "1.50", "15e-1"]),
         ({"type": ["array", "object"], "not": {"enum": [[], {}]}}, ["[1]", '{"a": 1}'], ["[]", "{}"]),
+        (
+            {"oneOf": [{"required": ["a"], "properties": {"a": {"const": kind}}} for kind in (1, 2)]},
+            ['{"a": 1}', '{"a": 2}'],
+            ["null", "1", "[]", '"a"', "{}", '{"a": 3}'],
+        ),
+        (
+            {"allOf": [{"required": ["a"]}, {"not": {"required": ["b"]}}, {"anyOf": [
+                {"properties": {"a": {"enum": [1, 2]}}}, {"not": {"required": ["a"]}}]}]},
+            ['{"a": 1}'],
+            ["null", '{"a": 1, "b": 2}', '{"a": 3}', "{}"],
+        ),
+        (
+            {"allOf": [{"required": ["a"]}, {"properties": {"a": {"const": 1}}},
+                       {"anyOf": [{"properties": {"a": {"const": other}}} for other in (2, 3)]}]},
+            ["null", "1", "[]"],
+            ["{}", '{"a": 1}', '{"a": 2}'],
+        ),
         ({"oneOf": KINDS}, ['{"kind": "x"}', '{"kind": "y", "x": 1}'], ['{"kind": "z"}', "{}"]),
         (
             {"oneOf": [{"type": "string"}, {"enum": ["a", 5]}]},
@@ -209,6 +226,14 @@ def a_schema(draw: random.Random, depth: int) -> Any:
             ]
         )
 
+    if draw.random() < 0.2:  # what tells alternatives apart, of objects only
+        values = draw.choice([[1], [2], [1, "a"]])
+        return {
+            "required": ["a"],
+            "properties": {"a": {"enum": values}},
+            **draw.choice([{}, {"type": "object"}]),
+        }
+
     def sub() -> Any:
         return a_schema(draw, depth - 1)
 
@@ -222,7 +247,10 @@ def a_schema(draw: random.Random, depth: int) -> Any:
         "prefixItems": lambda: [sub(), sub()],
         "maxItems": lambda: draw.choice([1, 2]),
         "contains": lambda: True,
-        "properties": lambda: {name: sub() for name in draw.sample(["a", "b"], draw.randint(1, 2))},
+        "properties": lambda: {
+            name: draw.choice([sub, lambda: {"enum": draw.sample([1, 2, "a"], 2)}])()
+            for name in draw.sample(["a", "b"], draw.randint(1, 2))
+        },
         "required": lambda: draw.sample(["a", "b"], draw.randint(1, 2)),
         "additionalProperties": lambda: draw.choice([False, False, sub()]),
         "dependentRequired": lambda: {"a": ["b"]},

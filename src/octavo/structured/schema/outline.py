@@ -34,7 +34,7 @@ class Outline:
 
     Attributes:
         types: those that they may have.
-        needed, absent: properties that they must and must not have.
+        needed, absent: properties that objects must and must not have.
         only, never: of properties, the values that they may have, and those that they may not, frozen().
         literals: themselves.
     """
@@ -48,12 +48,15 @@ class Outline:
 
     def agrees(self, other: Outline) -> bool:
         """False: nothing is both."""
-        if not self.types & other.types:
-            return False
-        if not (self.needed.isdisjoint(other.absent) and self.absent.isdisjoint(other.needed)):
-            return False
         few, many = sorted((self.literals, other.literals), key=len)
         if any((number, keyword, not wanted) in many for number, keyword, wanted in few):
+            return False
+        types = self.types & other.types
+        # what is no object has no properties that could contradict each other
+        return bool(types - {"object"}) or (bool(types) and self._agrees_on_properties(other))
+
+    def _agrees_on_properties(self, other: Outline) -> bool:
+        if not (self.needed.isdisjoint(other.absent) and self.absent.isdisjoint(other.needed)):
             return False
         needed = self.needed | other.needed
         return all(
