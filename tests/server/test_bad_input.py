@@ -78,7 +78,7 @@ BAD_SHARED: list[tuple[dict[str, Any], str, str]] = [
     ({"structured_outputs": {"x": 1}}, "structured_outputs", "unknown field"),
     ({"structured_outputs": {"regex": "(["}}, "structured_outputs", "structured_outputs"),
     ({"guided_regex": "(["}, "guided_regex", "guided_regex"),
-    ({"guided_json": {"wat": 1}}, "guided_json", "'wat'"),
+    ({"guided_json": {"pattern": 5}}, "guided_json", "pattern"),
     ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "exclude each other"),
     ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "contradicts"),
     ({"guided_choice": ["a"], "min_tokens": 2}, "min_tokens", "contradicts"),
