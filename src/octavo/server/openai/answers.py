@@ -34,10 +34,14 @@ dumps = json.JSONEncoder(separators=(",", ":")).encode
 """Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
 
 
-def dumps_apart(value: Mapping[str, Any]) -> str:
-    """dumps() of an object, the items of its lists one by one: other threads run in between."""
-    lists = {name: f"[{','.join(map(dumps, items))}]" for name, items in value.items() if type(items) is list}
-    return "{" + ",".join(f"{dumps(name)}:{lists.get(name) or dumps(value[name])}" for name in value) + "}"
+def dumps_apart(value: Any, lists: int = 2) -> str:
+    """dumps(), the objects in lists, and in lists inside these, one by one: other threads run in between."""
+    if lists and type(value) is dict:
+        members = (f"{dumps(name)}:{dumps_apart(member, lists)}" for name, member in value.items())
+        return f"{{{','.join(members)}}}"
+    if lists and type(value) is list and value and type(value[-1]) is dict:  # (the first may be null)
+        return f"[{','.join(dumps_apart(item, lists - 1) for item in value)}]"
+    return dumps(value)
 
 
 def new_id(prefix: str, joint: str = "-") -> str:
@@ -114,10 +118,8 @@ def check_count(prompts: int, n: int, most: int, field: str, named: str = "n") -
     """
     if prompts * n > most:
         asked = f"{prompts} prompts x {named} {n}" if prompts > 1 else f"{named} {n}"
-        raise InvalidRequestError(
-            f"{asked} is more than the {most} completions that are taken at once; send fewer",
-            named if n > 1 else field,
-        )
+        text = f"{asked} is more than the {most} completions that are taken at once; send fewer"
+        raise InvalidRequestError(text, named if n > 1 else field)
 
 
 class Writer(Protocol):
@@ -198,8 +200,7 @@ async def chunks(
     tail = ',"usage":null' if include_usage else ""
     async with aclosing(generation.outputs()) as stream:
         async for prompt_index, output in stream:
-            state = prompts.get(prompt_index)
-            if state is None:  # the first output of this prompt
+            if (state := prompts.get(prompt_index)) is None:  # the first output of this prompt
                 begin = _chunk_head(head if output.seed is None else head | {"seed": output.seed})
                 state = _PromptState(begin, output.num_prompt_tokens, output.num_cached_tokens)
                 prompts[prompt_index] = state
