@@ -106,10 +106,14 @@ def test_drafts_that_are_rejected_change_nothing(depth: int) -> None:
     drafts = preempted = 0
     for seed in range(60):
         propose = wrong_drafts(1 + seed % 7)
-        plain = Side(seed, None if depth == 1 else propose, depth=depth)
+        plain, drafted = (
+            Side(seed, None if depth == 1 else propose, depth=depth),
+            Side(seed, propose, depth=depth),
+        )
+        plain.h.kv.spare = drafted.h.kv.spare = seed % 3
         drop_all_drafts(plain.h.scheduler)
         plain.run()
-        drafted = Side(seed, propose, depth=depth).run()
+        drafted.run()
         assert drafted.generated == plain.generated, seed
         assert drafted.entered == plain.entered, seed
         assert drafted.preempted == plain.preempted, seed
@@ -273,6 +277,26 @@ def test_no_cached_prefix_is_evicted_and_no_page_kept_for_a_draft() -> None:
     assert h.kv.cache.num_pages == 5 + 2
     assert h.kv.pool.num_free == 2, "what held rejected drafts is free again"
     h.drain_and_check()
+
+
+@pytest.mark.parametrize(("spare", "least", "most"), [(0, 0.0, 0.75), (2, 0.95, 1.0)])
+def test_spare_pages_are_for_drafts_where_the_cache_fills_the_pool(
+    spare: int, least: float, most: float
+) -> None:
+    """Without them a draft has the room that is left in its row's last page."""
+    h = Harness(num_pages=40, page_size=4, max_model_len=100, propose=wrong_drafts(4))
+    h.kv.spare = spare
+    for start in range(10, 60, 5):
+        h.add(range(start, start + 16), GREEDY.replace(max_tokens=1))
+    h.run()
+    assert h.kv.pool.num_free <= 4, "the cache fills the pool"
+    first = len(h.executor.plans) + 5
+    h.add([1, 2, 3], GREEDY.replace(max_tokens=60))
+    h.run()
+    drafts = [len(s.drafts) for plan in h.executor.plans[first:-5] for s in plan.steps]
+    assert len(drafts) > 40
+    assert least <= sum(drafts) / (4 * len(drafts)) <= most
+    assert h.kv.cache.num_pages + h.kv.pool.num_free == 40, "what nobody needs is cached"
 
 
 def test_the_executor_is_not_asked_for_more_samples_than_it_can_draw() -> None:

@@ -40,11 +40,14 @@ def core_of(loaded: Loaded) -> EngineCore:
 def scheduler_of(loaded: Loaded) -> Scheduler:
     """A new scheduler of what was loaded."""
     from octavo.engine.disk_prefixes import manager_of
-    from octavo.engine.drafts import Drafts
+    from octavo.engine.drafts import SPARE, Drafts
     from octavo.engine.scheduler import Scheduler
 
-    drafts = None if loaded.speculation is None else Drafts()
-    return Scheduler(loaded.config, manager_of(loaded.config, loaded.page_file), drafts)
+    kv = manager_of(loaded.config, loaded.page_file)
+    if loaded.speculation is None:
+        return Scheduler(loaded.config, kv)
+    kv.spare = min(loaded.config.max_num_seqs, loaded.config.num_pages // SPARE)
+    return Scheduler(loaded.config, kv, Drafts())
 
 
 def reset_prefix_cache(loaded: Loaded, core: EngineCore) -> bool:

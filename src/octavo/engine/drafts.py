@@ -14,6 +14,10 @@ from octavo.engine.scheduler import DraftBook
 from octavo.engine.step_builder import StepBuilder
 from octavo.engine.step_plan import RowStep, StepResult
 
+SPARE = 32
+"""One page of so many of the pool may be free for drafts when the rest is in use or cached. A cache that is
+full leaves no free page, and a row's last page has room for half of its drafts."""
+
 
 class Drafts(DraftBook):
     """The drafts of running requests. Scheduler, rule 12, says what they may take."""

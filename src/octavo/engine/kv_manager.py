@@ -53,15 +53,15 @@ class KVManager:
         below: makes the tier below the tree (disk_prefixes.manager_of).
 
     Attributes:
-        groups: nobody for layers that see everything.
-        disk: the tier below the tree; Tier itself where nothing is.
+        groups: nobody for layers that see everything. disk: the tier below the tree, or Tier itself.
+        spare: pages that are free, as far as evictions can make them so, when pages have been taken (Drafts).
     """
 
     def __init__(self, config: SchedulerConfig, below: Callable[[KVManager], Tier] | None = None) -> None:
         self.page_size = config.page_size
         self.pool = PagePool(config.num_pages)
         self.cache = PrefixCache(self.pool, config.page_size)
-        self.caching = config.enable_prefix_caching
+        self.caching, self.spare = config.enable_prefix_caching, 0
         self.groups = groups_of(config, self.pool, self.cache)
         self.swap = SwapSpace(config.num_swap_pages, config.swap_page_s)
         self.disk = below(self) if below and self.caching else Tier()
@@ -102,9 +102,8 @@ class KVManager:
         """How many tokens of the request begin() would find in the cache."""
         if not self.caching or request.needs_whole_prompt:
             return 0
-        return (
-            self.usable(self.cache.matched_pages(request.token_ids[:-1], request.cache_key)) * self.page_size
-        )
+        pages = self.cache.matched_pages(request.token_ids[:-1], request.cache_key)
+        return self.usable(pages) * self.page_size
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -256,7 +255,7 @@ class KVManager:
         """
         if not self._make_room(count, count - unseen):
             return None
-        if (short := count - self.pool.num_free) > 0:
+        if (short := count + self.spare - self.pool.num_free) > 0:
             self.cache.evict(short)
         pages = self.pool.allocate(count)
         for group in self.groups:
