@@ -37,8 +37,7 @@ dumps = json.JSONEncoder(separators=(",", ":")).encode
 def dumps_apart(value: Any, lists: int = 2) -> str:
     """dumps(), the objects in lists, and in lists inside these, one by one: other threads run in between."""
     if lists and type(value) is dict:
-        members = (f"{dumps(name)}:{dumps_apart(member, lists)}" for name, member in value.items())
-        return f"{{{','.join(members)}}}"
+        return f"{{{','.join(f'{dumps(name)}:{dumps_apart(value[name], lists)}' for name in value)}}}"
     if lists and type(value) is list and value and type(value[-1]) is dict:  # (the first may be null)
         return f"[{','.join(dumps_apart(item, lists - 1) for item in value)}]"
     return dumps(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -22,6 +23,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 LONG_TEXT = 20_000
 """Characters above which work goes to a thread: megabytes take seconds, and streams must not wait."""
+TURN_S = 0.003
+"""Sleep of a huge body's thread between calls that let nobody else run: the loop would wait at each read."""
 _ALONE, _HUGE = ThreadPoolExecutor(1, "large-bodies"), ThreadPoolExecutor(1, "huge-texts")
 
 
@@ -47,6 +50,7 @@ def _uncollected(function: Callable[..., T], *args: Any) -> T:
     try:
         return function(*args)
     finally:
+        time.sleep(TURN_S)
         if collects:
             gc.enable()
 
@@ -89,12 +93,9 @@ class Strict(BaseModel):
 class ModelRequest(Protocol):
     """What every request that the model computes may say."""
 
-    @property
-    def model(self) -> str | None: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def cache_salt(self) -> str | None: ...
+    model: str | None
+    priority: int
+    cache_salt: str | None
 
 
 def parse(model: type[Model], body: bytes) -> Model:
@@ -108,6 +109,8 @@ def parse(model: type[Model], body: bytes) -> Model:
         value = pydantic_core.from_json(body, allow_inf_nan=False, cache_strings=len(body) <= LONG_TEXT)
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if len(body) > 10 * LONG_TEXT:
+        time.sleep(TURN_S)
     if not isinstance(value, dict):
         raise ApiError(400, f"the body must be a JSON object, not {json_type(value)}")
     fields: dict[str, Any] = {}
