@@ -421,6 +421,9 @@ def test_resolve_paths(tmp_path: Path) -> None:
     [
         ("/nowhere/model.gguf", "there is no file /nowhere/model.gguf"),
         ("smollm3", "unknown model 'smollm3': it is no alias"),
+        ("SmolLM2:135m", r"\(org/name\); did you mean 'smollm2'\?"),
+        ("gemma3", "did you mean 'gemma3-270m'"),
+        ("llama", r"\(org/name\)$"),
         ("", "unknown model ''"),
         ("x" * 5000, "unknown model 'xxx"),
         ("a\0b", "unknown model"),

@@ -61,6 +61,38 @@ class TestGenerate:
         assert json.loads(capsys.readouterr().out)["prompt"] == "from a pipe"
 
     @pytest.mark.parametrize(
+        ("typed", "prompt"), [("one\n", "one"), ("one\n\n", "one\n"), ("one\r", "one\r"), ("\none", "\none")]
+    )
+    @pytest.mark.parametrize("words", [["m", "-"], ["-p", "-"]])
+    def test_of_stdin_one_newline_is_dropped(
+        self, engine: FakeEngine, stdin: Callable[[str], None], words: list[str], typed: str, prompt: str
+    ) -> None:
+        stdin(typed)
+        assert main(["generate", *words]) == 0
+        assert bytes(engine.calls[0].prompt).decode() == prompt
+
+    @pytest.mark.parametrize(
+        "words", [["m", "Once"], ["-m", "m", "-p", "Once"], ["m", "Once", "-p", "Once"], ["m", "--", "Once"]]
+    )
+    def test_the_prompt_by_position_or_flag(self, engine: FakeEngine, words: list[str]) -> None:
+        assert main(["generate", *words]) == 0
+        assert bytes(engine.calls[0].prompt).decode() == "Once"
+
+    def test_two_prompts_are_one_too_many(
+        self, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["generate", "m", "a", "-p", "b"]) == 1
+        assert capsys.readouterr().err.endswith("PROMPT 'a' and --prompt 'b' differ: give one of them\n")
+        assert not engine.calls
+
+    def test_only_a_newline_is_no_prompt(
+        self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        stdin("\n")
+        assert main(["generate", "-p", "-"]) == 1
+        assert "the prompt is empty" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
         "words", [["-p", ""], ["-p", "x", "-n", "0"], ["-p", "x", "--temperature", "nan"]]
     )
     def test_bad_requests_load_nothing(

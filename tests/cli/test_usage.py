@@ -73,9 +73,20 @@ def test_typed_values_have_their_types() -> None:
     }
 
 
-@pytest.mark.parametrize("words", [("x",), ("--model", "x"), ("--model-id", "x"), ("x", "--model", "x")])
+@pytest.mark.parametrize(
+    "words", [("x",), ("--model", "x"), ("--model-id", "x"), ("-m", "x"), ("x", "--model", "x")]
+)
 def test_the_model_by_position_or_flag(words: tuple[str, ...]) -> None:
     assert parse(*words)[0].model == "x"
+
+
+def test_names_that_other_engines_taught() -> None:
+    engine, sampling = parse("-m", "x.gguf", "-c", "99", "-t", "2", "-n", "5", "--temp", "0.5")
+    assert (engine.model, engine.options) == ("x.gguf", {"max_model_len": 99, "threads": 2})
+    assert sampling == {"max_tokens": 5, "temperature": 0.5}
+    engine, sampling = parse("--ctx-size", "98", "--n-predict", "6")
+    assert (engine.options, sampling) == ({"max_model_len": 98}, {"max_tokens": 6})
+    assert parse("--max-total-tokens", "97")[0].options == {"max_model_len": 97}
 
 
 def test_a_model_gets_several_names() -> None:
@@ -192,7 +203,19 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", _app.command_names())
 def test_every_command_has_help_and_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name.replace("_", "-"), "--help"]) == 0
-    assert "--json" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--json" in shown
+    assert main([name.replace("_", "-"), "-h"]) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("words", [[], ["bench"], ["bench", "load"]])
+def test_h_is_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "-h, --help" in shown
+    assert main([*words, "-h"]) == 0
+    assert capsys.readouterr().out == shown
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import fcntl
 import hashlib
@@ -90,7 +91,7 @@ def resolve(
         aliases = ", ".join(ALIASES)
         raise CheckpointError(
             f"unknown model {model[:200]!r}: it is no alias ({aliases}), no .gguf file, "
-            "no folder with config.json and no hub id (org/name)"
+            f"no folder with config.json and no hub id (org/name){_near(model)}"
         )
     if found is None:
         raise CheckpointError(f"{model} is not in the cache; run: octavo pull {model}")
@@ -193,8 +194,14 @@ _pull = pull  # resolve() has a flag of that name
 
 def _source(alias: str) -> Source:
     if alias not in ALIASES:
-        raise CheckpointError(f"unknown model alias {alias!r}; there are: {', '.join(ALIASES)}")
+        raise CheckpointError(f"unknown model alias {alias!r}; there are: {', '.join(ALIASES)}{_near(alias)}")
     return ALIASES[alias]
+
+
+def _near(model: str) -> str:
+    """A question where the name is nearly that of an alias, as with a slip or another program's tag."""
+    close = difflib.get_close_matches(model[:64].lower(), ALIASES, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _target(alias: str, cache_dir: Path | None) -> Path:

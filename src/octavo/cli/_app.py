@@ -23,6 +23,8 @@ import octavo
 from octavo import cli
 from octavo.errors import InvalidRequestError, OctavoError
 
+HELP_FLAGS = ["--help", "-h"]
+
 
 def command_names() -> list[str]:
     """Every command, in alphabetical order."""
@@ -36,6 +38,7 @@ def build(names: Sequence[str]) -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": HELP_FLAGS},
     )
 
     @app.callback(invoke_without_command=False)

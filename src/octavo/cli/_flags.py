@@ -69,7 +69,10 @@ MORE_NAMES = {
     "quantization": ("--quantize",),
     "num_sliding_pages": ("--num-local-pages",),
     "tensor_parallel_size": ("--num-shard",),
-    "max_tokens": ("-n",),
+    "max_model_len": ("--ctx-size", "--max-total-tokens", "-c"),
+    "threads": ("-t",),
+    "max_tokens": ("--n-predict", "-n"),
+    "temperature": ("--temp",),
 }
 """Other names of the same flags: vLLM's, TGI's, llama.cpp's, and an older one of Octavo's own."""
 SEVERAL = ("stop", "served_model_name")
@@ -106,7 +109,7 @@ def engine_flags(
         help=f"An alias, a .gguf file, a folder with config.json, or a hub id.  [default: {DEFAULT_MODEL}]",
         show_default=False,
     )
-    option = typer.Option(None, "--model", "--model-id", help="The same as MODEL.", show_default=False)
+    option = typer.Option(None, "--model", "--model-id", "-m", help="The same as MODEL.", show_default=False)
     flags = [
         *([_keyword("model", argument, str | None)] if model_argument else []),
         *(_parameter(name, EngineConfig, ENGINE_HELP[name]) for name in names),

@@ -42,7 +42,7 @@ class DefaultGroup(TyperGroup):
     """A group whose words may leave the command out: `octavo bench smollm2`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] != "--help"):
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = [DEFAULT, *args]
         return list(super().parse_args(ctx, args))
 

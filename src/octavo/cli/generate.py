@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from octavo.cli._flags import EngineChoice, engine_flags, sampling_flags
-from octavo.errors import InvalidRequestError
+from octavo.cli._prompt import PROMPT_FLAG, prompt_text
 from octavo.params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
 
 DEFAULT_TOKENS = 256
+PROMPT = typer.Argument(None, help="The text to continue; - reads it from stdin.", show_default=False)
 
 
 @sampling_flags(max_tokens=str(DEFAULT_TOKENS))
@@ -26,16 +26,15 @@ DEFAULT_TOKENS = 256
 def generate(
     engine: EngineChoice,
     sampling: dict[str, Any],
-    prompt: str = typer.Option(..., "--prompt", "-p", help="The text to continue; - reads it from stdin."),
+    prompt: str = PROMPT,
+    prompt_flag: str = PROMPT_FLAG,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object at the end."),
 ) -> int:
     """Continue a prompt as it stands (no chat template), streaming to stdout."""
     from octavo.cli._load import loaded
 
     params = SamplingParams(**{"max_tokens": DEFAULT_TOKENS, **sampling}, output_kind=RequestOutputKind.DELTA)
-    text = sys.stdin.read() if prompt == "-" else prompt
-    if not text:
-        raise InvalidRequestError("the prompt is empty", "prompt")
+    text = prompt_text(prompt, prompt_flag, "octavo generate MODEL PROMPT")
     with loaded(engine, quiet=as_json) as llm:
         result = asyncio.run(_generate(llm, text, params, echo=not as_json))
     if as_json:
