@@ -88,7 +88,7 @@ def pull(
 def cached(repo: Repository, weights: bool = True) -> Path | None:
     """What pull() would return, from the cache alone; None if it is not there, or not whole."""
     # The cache's documented layout: refs hold commits, each of which has a folder of links.
-    home = _home(repo)
+    home = home_of(repo)
     if weights and any((home / UNCHECKED).glob("*")):
         return None
     reference = home / "refs" / (repo.revision or MAIN)
@@ -102,11 +102,21 @@ def cached(repo: Repository, weights: bool = True) -> Path | None:
     return files[0] if len(files) == 1 else None
 
 
-def _home(repo: Repository) -> Path:
+def home_of(repo: Repository) -> Path:
     """The repository's folder in the cache."""
+    return _cache() / f"models--{repo.id.replace('/', '--')}"
+
+
+def repositories() -> list[str]:
+    """The ids of what the cache holds something of, whoever has brought it."""
+    names = (folder.name.split("--") for folder in sorted(_cache().glob("models--*--*")))
+    return ["/".join(name[1:]) for name in names if len(name) == 3]  # an id holds no "--"
+
+
+def _cache() -> Path:
     from huggingface_hub import constants
 
-    return Path(constants.HF_HUB_CACHE) / f"models--{repo.id.replace('/', '--')}"
+    return Path(constants.HF_HUB_CACHE)
 
 
 class _UnreachableError(Exception):
@@ -230,13 +240,13 @@ class _Fetch:
     def _mark(self, name: str) -> Path | None:
         """A file that is there from before a file comes until it is checked; None: it has no hash."""
         wanted = self._hashes.get(name)
-        return None if wanted is None else _home(self._repo) / UNCHECKED / wanted
+        return None if wanted is None else home_of(self._repo) / UNCHECKED / wanted
 
     def _sweep(self, name: str) -> None:
         """Remove what pulls that were killed have left of a file: each has written to one of its own."""
         from huggingface_hub import constants
 
-        home, digest = _home(self._repo), self._hashes[name]
+        home, digest = home_of(self._repo), self._hashes[name]
         lock = Path(constants.HF_HUB_CACHE) / ".locks" / home.name / f"{digest}.lock"
         with contextlib.suppress(OSError), lock.open("rb") as file:  # there is none, or another pull has it
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

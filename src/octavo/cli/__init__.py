@@ -19,4 +19,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         from octavo.cli._app import run
     except KeyboardInterrupt:
         return 130
-    return run(list(sys.argv[1:] if argv is None else argv))
+    return run(tuple(sys.argv[1:] if argv is None else argv))  # `list` is one of the commands here
