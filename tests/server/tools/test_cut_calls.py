@@ -36,6 +36,8 @@ CASES = [
     ("deepseek_v3", f"{D[0]}{D[1]}now{D[2]}{{}}{D[3]}{D[1]}weather{D[2]}{J}{D[3]}{D[4]}"),
     ("deepseek_v3", f"{D[0]}{D[1]}function{D[2]}now\n```json\n{{}}\n```{D[3]}\n"
      f"{D[1]}function{D[2]}weather\n```json\n{J}\n```{D[3]}{D[4]}"),
+    ("pythonic", "<|python_start|>[now(), weather(city='Köln <b> {', days=2)]<|python_end|>"),
+    ("pythonic", "<|python_start|>\n[now(), weather( city = 'K\\u00f6ln \\x3cb> {',\n days=2,)]"),
 ]  # fmt: skip
 
 

@@ -94,6 +94,11 @@ HOSTILE: dict[str, tuple[str, Callable[[int], str]]] = {
     "blocks that never end": ("hermes", lambda n: "<tool_call>" * n),
     "objects in a row": ("llama3_json", lambda n: '{"name": "f"};' * n),
     "objects in a forced list": ("forced", lambda n: '[{"name": "f"}' + ', {"name": "f"}' * n),
+    "calls before a cut one": ("pythonic", lambda n: "[" + "f(), " * (n // 10) + "f(a='"),
+    "arguments before a cut one": ("pythonic", lambda n: "[f(" + "a={'b': 1}, " * (n // 10) + "a=["),
+    "a cut value": ("pythonic", lambda n: "[f(a=[" + "{'a': '\\x41'}, " * (n // 10)),
+    "a cut string": ("pythonic", lambda n: "[f(a='" + "\\x41" * n + "\\x"),
+    "brackets that stay open": ("pythonic", lambda n: "[f(a=" + "[" * n),
     "calls in a list": ("pythonic", lambda n: "[" + "f(), " * (n // 10) + "f()]"),
 }
 

@@ -68,7 +68,7 @@ class Readers:
         wanted = self.params.structured_outputs
         if self.reasoning is not None and (wanted is None or wanted.kind == "structural_tag"):
             end = self.engine.tokenizer.decode(self.prompt_end, skip_special_tokens=False)
-            splitter = self.reasoning.splitter(end)
+            splitter = self.reasoning.splitter(end, self.form.marks if self.use.tools else ())
         parser = self.use.parser(self.form) if self.use.tools else None
         return AnswerReader(splitter, parser)
 
@@ -92,11 +92,8 @@ class AnswerDelta:
 
     def members(self, first_call: int) -> dict[str, Any]:
         """Members of a message, or with calls numbered from first_call, of a delta."""
-        found: dict[str, Any] = {}
-        if self.reasoning:
-            found["reasoning_content"] = self.reasoning
-        if self.content:
-            found["content"] = self.content
+        said = {"reasoning_content": self.reasoning, "content": self.content}
+        found: dict[str, Any] = {name: text for name, text in said.items() if text}
         if self.calls:
             found["tool_calls"] = [
                 {"index": index, "id": i, "type": "function",
@@ -114,19 +111,21 @@ class AnswerReader:
         self.num_calls = 0
 
     def feed(self, text: str, reason: str | None) -> AnswerDelta:
-        part, last = AnswerDelta(content=text), reason is not None
+        part, last, unclosed = AnswerDelta(content=text), reason is not None, ""
         if self._splitter is not None:
             part.reasoning, part.content = self._splitter.feed(text)
             if last:
                 reasoning, content = self._splitter.finish()
-                part.reasoning += reasoning
-                part.content += content
+                part.reasoning, part.content = part.reasoning + reasoning, part.content + content
+                unclosed = self._splitter.unclosed
         if self._parser is not None:
-            found = self._parser.feed(part.content)
+            found = self._parser.feed(part.content or unclosed)
             part.content, calls = found.text, found.calls
             if last:
                 end = self._parser.finish(cut=reason == "length")
                 part.content, calls = part.content + end.text, calls + end.calls
             part.calls = [(f"call_{new_call_id()}", call) for call in calls]
             self.num_calls += len(calls)
+            if unclosed:  # what is no call there is reasoning
+                part.reasoning, part.content = part.reasoning + part.content.rstrip(), ""
         return part

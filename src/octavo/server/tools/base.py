@@ -77,6 +77,11 @@ class ToolFormat:
     strict: Callable[[str], tuple[str, str]] | None = None
     rank: int = 0
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Markers that begin a block wherever they stand."""
+        return self.anywhere if self.only_first else self.start
+
 
 @dataclass(slots=True)
 class Parsed:

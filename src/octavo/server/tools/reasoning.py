@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.errors import InvalidRequestError
@@ -23,9 +24,10 @@ class Reasoning:
     open: bool = False
     special: bool = False
 
-    def splitter(self, prompt_end: str) -> ReasoningSplitter:
-        """For one answer to a prompt with this end."""
-        return ReasoningSplitter(self.open or prompt_end.rstrip().endswith(self.start), self.start, self.end)
+    def splitter(self, prompt_end: str, marks: Sequence[str] = ()) -> ReasoningSplitter:
+        """For one answer to a prompt with this end. marks: of tool calls."""
+        begun = self.open or prompt_end.rstrip().endswith(self.start)
+        return ReasoningSplitter(begun, self.start, self.end, marks)
 
 
 QWEN3 = Reasoning("qwen3")
@@ -62,13 +64,22 @@ def reasoning_for(template: str | None, name: str | None = None) -> Reasoning | 
 class ReasoningSplitter:
     """Splits a stream into (reasoning, answer); pieces joined are the same wherever it was cut.
 
+    Models call tools before they have ended their reasoning, too: what follows one of the marks is held back
+    until reasoning ends, and is `unclosed` if it never does.
+
     Args:
         open: the prompt has ended with the start mark, so the answer begins inside. (Where a model
             repeats the mark, it is dropped.)
+        marks: that begin tool calls.
     """
 
-    def __init__(self, open: bool, start: str = QWEN3.start, end: str = QWEN3.end) -> None:
-        self._start, self._end = start, end
+    def __init__(
+        self, open: bool, start: str = QWEN3.start, end: str = QWEN3.end, marks: Sequence[str] = ()
+    ) -> None:
+        self._start, self._end, self._marks = start, end, marks
+        self._held: list[str] = []  # from a mark on, which _tail ends
+        self._tail = ""
+        self.unclosed = ""
         self._open = open
         self._state = "before"
         self._white: list[str] = []  # white space that may be dropped: looked at once, with what follows it
@@ -77,6 +88,8 @@ class ReasoningSplitter:
 
     def feed(self, text: str) -> tuple[str, str]:
         """(more reasoning, more of the answer)."""
+        if self._held:
+            return self._hold(text)
         if text.isspace() and not self._buffer and self._state != "after":
             self._white.append(text)
             return "", ""
@@ -98,8 +111,21 @@ class ReasoningSplitter:
             self._white, self._buffer = [self._buffer], ""
         return reasoning, self._take(len(self._buffer)) if self._state == "after" else ""
 
+    def _hold(self, text: str) -> tuple[str, str]:
+        """Go on behind a mark; where reasoning ends, what was held is a part of it."""
+        seen = self._tail + text
+        self._held.append(text)
+        self._tail = seen[1 - len(self._end) :]
+        if self._end not in seen:
+            return "", ""
+        whole = "".join(self._held)
+        self._held = []
+        return self.feed(whole)
+
     def finish(self) -> tuple[str, str]:
         """The text has ended: what was held back."""
+        self.unclosed, self._held = "".join(self._held), []
+        self.unclosed = self.unclosed.lstrip() if self._fresh else self.unclosed
         self._join("")
         if self._state == "inside" or (self._state == "before" and self._open):
             text, self._buffer = self._buffer.rstrip(), ""
@@ -114,15 +140,23 @@ class ReasoningSplitter:
     def _inside(self) -> str:
         at = self._buffer.find(self._end)
         if at < 0:
-            held = next(
-                (n for n in range(len(self._end) - 1, 0, -1) if self._buffer.endswith(self._end[:n])), 0
-            )
-            body = self._buffer[: len(self._buffer) - held].rstrip()  # white space may be the last
-            return self._take(len(body))
+            begun = min((m for mark in self._marks if (m := self._buffer.find(mark)) >= 0), default=-1)
+            settled = begun if begun >= 0 else len(self._buffer) - self._undecided()
+            said = self._take(len(self._buffer[:settled].rstrip()))  # white space may be the last
+            if begun >= 0:
+                self._held, self._tail = [self._buffer], self._buffer[1 - len(self._end) :]
+                self._buffer = ""
+            return said
         text = self._take(len(self._buffer[:at].rstrip()))
         self._buffer = self._buffer[self._buffer.find(self._end) + len(self._end) :]
         self._state, self._fresh = "after", True
         return text
+
+    def _undecided(self) -> int:
+        """How many characters at the end may begin a mark."""
+        marks = (self._end, *self._marks)
+        sizes = (n for mark in marks for n in range(1, len(mark)) if self._buffer.endswith(mark[:n]))
+        return max(sizes, default=0)
 
     def _take(self, count: int) -> str:
         text, self._buffer = self._buffer[:count], self._buffer[count:]
