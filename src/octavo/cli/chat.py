@@ -36,6 +36,11 @@ def chat(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object a turn."),
 ) -> int:
     """Talk with a model; it remembers the conversation. Reads a turn a line, also from a pipe."""
+    return talk(engine, sampling, system, as_json)
+
+
+def talk(engine: EngineChoice, sampling: dict[str, Any], system: str | None, as_json: bool) -> int:
+    """The conversation that `octavo chat` is, and `octavo run` without a prompt."""
     from octavo.cli._load import loaded
     from octavo.prompts import refuse_chat
     from octavo.tokenizer.chat import NO_TEMPLATE

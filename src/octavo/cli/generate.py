@@ -16,6 +16,7 @@ from octavo.params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
+    from octavo.prompts import Prompt
 
 DEFAULT_TOKENS = 256
 PROMPT = typer.Argument(None, help="The text to continue; - reads it from stdin.", show_default=False)
@@ -36,7 +37,7 @@ def generate(
     params = SamplingParams(**{"max_tokens": DEFAULT_TOKENS, **sampling}, output_kind=RequestOutputKind.DELTA)
     text = prompt_text(prompt, prompt_flag, "octavo generate MODEL PROMPT")
     with loaded(engine, quiet=as_json) as llm:
-        result = asyncio.run(_generate(llm, text, params, echo=not as_json))
+        result = asyncio.run(streamed(llm, text, params, echo=not as_json))
     if as_json:
         print(json.dumps({"model": engine.model, "prompt": text, **result}))
     elif not result["text"].endswith("\n"):
@@ -44,7 +45,7 @@ def generate(
     return 0
 
 
-async def _generate(llm: AsyncLLM, prompt: str, params: SamplingParams, echo: bool) -> dict[str, Any]:
+async def streamed(llm: AsyncLLM, prompt: Prompt, params: SamplingParams, echo: bool) -> dict[str, Any]:
     """Stream the text to stdout if echo; returns text, finish reason, usage, seed and times in seconds."""
     parts: list[str] = []
     generated, first = 0, None
