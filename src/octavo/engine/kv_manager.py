@@ -197,8 +197,7 @@ class KVManager:
         """Append pages to the table until it covers num_tokens slots, and make those not scheduled
         yet the request's own.
 
-        Returns what is new (possibly nothing), or None if the pool cannot give it: then nothing has
-        changed.
+        Returns what is new (possibly nothing), or None, and changes nothing, if the pool cannot give it.
         """
         kv = request.kv
         table, tail = kv.page_table, kv.num_scheduled_tokens // self.page_size

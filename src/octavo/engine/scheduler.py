@@ -85,10 +85,9 @@ class Scheduler:
         output: at once where they enter together, otherwise when its step is confirmed.
     12. *Drafts.* What a result proposes is for the next step, which verifies as much of it as it has
         room for when everybody has been served: in the budget, one draft for each row in turn; in pages
-        that are free, for nobody is preempted for a draft, and no page evicted; in max_sampled_rows. The
-        rest is dropped, as are drafts that a step in flight has overtaken. Pages of rejected drafts are
-        free before the next step is planned. So with drafts nobody gets less, enters later or is
-        preempted earlier than without.
+        that are free, for nobody is preempted and no page evicted for a draft; in max_sampled_rows. The
+        rest is dropped, and drafts that a step in flight has overtaken. Pages of rejected drafts are free
+        before the next step is planned. So nobody gets less, enters later or is preempted earlier.
     """
 
     def __init__(

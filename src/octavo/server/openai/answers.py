@@ -112,8 +112,7 @@ def check_count(prompts: int, n: int, most: int, field: str, named: str = "n") -
     """Raise if one request asks for more completions than the engine may hold at all.
 
     Args:
-        field: where the prompts are.
-        named: what the caller calls n.
+        field: where the prompts are. named: what the caller calls n.
     """
     if prompts * n > most:
         asked = f"{prompts} prompts x {named} {n}" if prompts > 1 else f"{named} {n}"

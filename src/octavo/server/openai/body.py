@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from typing import Annotated, Any, Protocol, TypeVar
 
 import pydantic_core
@@ -23,8 +23,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 LONG_TEXT = 20_000
 """Characters above which work goes to a thread: megabytes take seconds, and streams must not wait."""
-TURN_S = 0.003
-"""Sleep of a huge body's thread between calls that let nobody else run: the loop would wait at each read."""
+LOOP = ContextVar[asyncio.AbstractEventLoop]("LOOP")
 _ALONE, _HUGE = ThreadPoolExecutor(1, "large-bodies"), ThreadPoolExecutor(1, "huge-texts")
 
 
@@ -38,21 +37,29 @@ async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
 async def alone(size: int, function: Callable[..., T], *args: Any) -> T:
     """off_loop() for what takes many times its size in memory meanwhile: one at a time."""
     if size > LONG_TEXT:
-        run = copy_context().run  # what the function notes is this request's
-        return await asyncio.get_running_loop().run_in_executor(_ALONE, run, _uncollected, function, *args)
+        loop, run = asyncio.get_running_loop(), copy_context().run  # what function notes is this request's
+        return await loop.run_in_executor(_ALONE, run, _uncollected, loop, function, *args)
     return function(*args)
 
 
-def _uncollected(function: Callable[..., T], *args: Any) -> T:
+def _uncollected(loop: asyncio.AbstractEventLoop, function: Callable[..., T], *args: Any) -> T:
     """Call function without the cyclic collector, which stops all threads to look at a million new lists."""
+    LOOP.set(loop)
     collects = gc.isenabled()
     gc.disable()
     try:
         return function(*args)
     finally:
-        time.sleep(TURN_S)
+        let_turn()
         if collects:
             gc.enable()
+
+
+def let_turn() -> None:
+    """Wait, between long calls in alone()'s thread, until the loop has gone round: they let no other run."""
+    if (loop := LOOP.get(None)) and not loop.is_closed():
+        with suppress(TimeoutError, RuntimeError):  # it ends
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(1.0)
 
 
 async def read(request: Request, model: type[Model]) -> tuple[Model, int]:
@@ -109,21 +116,17 @@ def parse(model: type[Model], body: bytes) -> Model:
         value = pydantic_core.from_json(body, allow_inf_nan=False, cache_strings=len(body) <= LONG_TEXT)
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if len(body) > 10 * LONG_TEXT:
-        time.sleep(TURN_S)
+    let_turn()
     if not isinstance(value, dict):
         raise ApiError(400, f"the body must be a JSON object, not {json_type(value)}")
-    fields: dict[str, Any] = {}
-    more: dict[str, Any] = {}  # what fields of other names stand for
-    for name, member in value.items():
-        if member is not None and name in model.model_fields:  # null and absent are the same
-            fields[name] = member
-        elif member is not None:
-            more |= check_unknown(name, value, model)
-    fields |= more
+    given = [name for name, member in value.items() if member is not None]  # null and absent are the same
+    fields = {name: value[name] for name in given if name in model.model_fields}
+    for name in given:
+        if name not in model.model_fields:  # it may stand for fields of other names
+            fields |= check_unknown(name, value, model)
     if isinstance(options := fields.get("stream_options"), dict):
-        given = [(k, v) for k, v in options.items() if v is not None]
-        fields["stream_options"] = dict(given[:16])  # it takes two: of more the first unknown one is named
+        wanted = [(k, v) for k, v in options.items() if v is not None]
+        fields["stream_options"] = dict(wanted[:16])  # it takes two: of more the first unknown one is named
     try:
         return model.model_validate(fields)
     except ValidationError as error:
