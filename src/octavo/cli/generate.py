@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -32,17 +33,36 @@ def generate(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object at the end."),
 ) -> int:
     """Continue a prompt as it stands (no chat template), streaming to stdout."""
+    params = SamplingParams(**{"max_tokens": DEFAULT_TOKENS, **sampling}, output_kind=RequestOutputKind.DELTA)
+    answer(engine, prompt_text(prompt, prompt_flag, "octavo generate MODEL PROMPT"), params, as_json)
+    return 0
+
+
+def answer(
+    engine: EngineChoice,
+    text: str,
+    params: SamplingParams,
+    as_json: bool,
+    turn: Callable[[AsyncLLM], Prompt] | None = None,
+) -> dict[str, Any]:
+    """Load the engine and print what it answers: as it comes, or as one JSON object.
+
+    Args:
+        turn: what the model is given for this text; None: the text itself.
+
+    Returns:
+        What streamed() does.
+    """
     from octavo.cli._load import loaded
 
-    params = SamplingParams(**{"max_tokens": DEFAULT_TOKENS, **sampling}, output_kind=RequestOutputKind.DELTA)
-    text = prompt_text(prompt, prompt_flag, "octavo generate MODEL PROMPT")
     with loaded(engine, quiet=as_json) as llm:
-        result = asyncio.run(streamed(llm, text, params, echo=not as_json))
+        prompt = text if turn is None else turn(llm)
+        result = asyncio.run(streamed(llm, prompt, params, echo=not as_json))
     if as_json:
         print(json.dumps({"model": engine.model, "prompt": text, **result}))
     elif not result["text"].endswith("\n"):
         print()
-    return 0
+    return result
 
 
 async def streamed(llm: AsyncLLM, prompt: Prompt, params: SamplingParams, echo: bool) -> dict[str, Any]:

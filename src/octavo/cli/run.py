@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ import typer
 from octavo.cli._flags import EngineChoice, engine_flags, sampling_flags
 from octavo.cli._prompt import PROMPT_FLAG, prompt_text
 from octavo.cli.chat import CHAT_DEFAULTS, talk
-from octavo.cli.generate import streamed
+from octavo.cli.generate import answer
 from octavo.errors import InvalidRequestError
 from octavo.params import RequestOutputKind, SamplingParams
 
@@ -38,16 +36,9 @@ def run(
     """Ask a model once, and print its answer; without PROMPT, talk with it as octavo chat does."""
     if prompt is None and prompt_flag is None:
         return talk(engine, sampling, system, as_json)
-    from octavo.cli._load import loaded
-
     text = prompt_text(prompt, prompt_flag, "octavo run MODEL PROMPT")
     params = SamplingParams(**{**CHAT_DEFAULTS, **sampling}, output_kind=RequestOutputKind.DELTA)
-    with loaded(engine, quiet=as_json) as llm:
-        result = asyncio.run(streamed(llm, _turn(engine, llm, text, system), params, echo=not as_json))
-    if as_json:
-        print(json.dumps({"model": engine.model, "prompt": text, **result}))
-    elif not result["text"].endswith("\n"):
-        print()
+    result = answer(engine, text, params, as_json, lambda llm: _turn(engine, llm, text, system))
     if verbose:
         _say_speed(result)
     return 0

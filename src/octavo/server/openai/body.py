@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from typing import Annotated, Any, Protocol, TypeVar
@@ -23,7 +23,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 LONG_TEXT = 20_000
 """Characters above which work goes to a thread: megabytes take seconds, and streams must not wait."""
-LOOP = ContextVar[asyncio.AbstractEventLoop]("LOOP")
+_LOOP = ContextVar[asyncio.AbstractEventLoop]("_LOOP")  # in alone()'s thread: the caller's
 _ALONE, _HUGE = ThreadPoolExecutor(1, "large-bodies"), ThreadPoolExecutor(1, "huge-texts")
 
 
@@ -44,7 +44,7 @@ async def alone(size: int, function: Callable[..., T], *args: Any) -> T:
 
 def _uncollected(loop: asyncio.AbstractEventLoop, function: Callable[..., T], *args: Any) -> T:
     """Call function without the cyclic collector, which stops all threads to look at a million new lists."""
-    LOOP.set(loop)
+    _LOOP.set(loop)
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -57,8 +57,8 @@ def _uncollected(loop: asyncio.AbstractEventLoop, function: Callable[..., T], *a
 
 def let_turn() -> None:
     """Wait, between long calls in alone()'s thread, until the loop has gone round: they let no other run."""
-    if (loop := LOOP.get(None)) and not loop.is_closed():
-        with suppress(TimeoutError, RuntimeError):  # it ends
+    if (loop := _LOOP.get(None)) and not loop.is_closed():
+        with suppress(TimeoutError, CancelledError, RuntimeError):  # it ends
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(1.0)
 
 
