@@ -22,7 +22,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "lab",
         "bench",
         "cluster",
-        "server pipelines",
+        "server pipelines launch",
         "llm",
         "async_llm",
         "assembly prompts engine_args beam_search structured",

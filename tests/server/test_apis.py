@@ -281,8 +281,8 @@ def test_what_is_served_has_one_table() -> None:
     }  # fmt: skip
     assert all(each.rules.counted == Rules().counted for each in paths.values())
     assert {path for path, each in paths.items() if each.dialect is not OPENAI} == {
-        "/v1/responses", "/v1/responses/input_tokens", "/v1/responses/{name}", MESSAGES,
-        MESSAGES + "/count_tokens",
+        "/v1/responses", "/v1/responses/input_tokens", "/v1/responses/{name}",
+        "/v1/responses/{name}/input_items", MESSAGES, MESSAGES + "/count_tokens", "/api", "/api/{name:path}",
     }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ class FakeTokenizer:
     vocab_size = 257
     longest_token = 5
     stop_token_ids = (EOS,)
+    special_tokens = {"eos_token": "<eos>"}  # noqa: RUF012 (nobody writes to it)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())

@@ -1,7 +1,8 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models and /v1/models/{id}, in OpenAI's shape, or in Anthropic's for its clients."""
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from fastapi import APIRouter
@@ -18,7 +19,9 @@ async def list_models(request: Request) -> dict[str, Any]:
     """The model that is served, under each of its names."""
     state = state_of(request)
     state.served()
-    data = [_model(name, engine, state.started) for name, engine in state.served_names.items()]
+    data = [_model(request, name, engine, state.started) for name, engine in state.served_names.items()]
+    if _for_anthropic(request):
+        return {"data": data, "first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
     return {"object": "list", "data": data}
 
 
@@ -26,10 +29,18 @@ async def list_models(request: Request) -> dict[str, Any]:
 async def get_model(name: str, request: Request) -> dict[str, Any]:
     """That model by one of its names, which may hold slashes."""
     state = state_of(request)
-    return _model(name, state.served(name), state.started)
+    return _model(request, name, state.served(name), state.started)
 
 
-def _model(name: str, engine: ServedEngine, created: int) -> dict[str, Any]:
+def _for_anthropic(request: Request) -> bool:
+    """Anthropic's clients ask at the same path, and say in each request which version they speak."""
+    return "anthropic-version" in request.headers
+
+
+def _model(request: Request, name: str, engine: ServedEngine, created: int) -> dict[str, Any]:
+    if _for_anthropic(request):
+        at = datetime.datetime.fromtimestamp(created, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"type": "model", "id": name, "display_name": name, "created_at": at}
     return {
         "id": name,
         "object": "model",

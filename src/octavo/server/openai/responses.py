@@ -53,7 +53,7 @@ async def create_response(request: Request) -> Response:
     owner = key_owner(request.scope)
     earlier = b"[]"
     if body.previous_response_id is not None:
-        earlier = _stored(state, owner, body.previous_response_id, "previous_response_id").messages
+        earlier = stored_response(state, owner, body.previous_response_id, "previous_response_id").messages
     size += len(earlier)  # what was stored before is rendered again with what is new
     messages, chat = await off_loop(size, _chat, body, earlier)
     name = new_id("resp", "_")
@@ -69,7 +69,7 @@ async def create_response(request: Request) -> Response:
 async def get_response(name: str, request: Request) -> Response:
     """A stored response."""
     state = state_of(request)
-    body = _stored(state, key_owner(request.scope), name).body
+    body = stored_response(state, key_owner(request.scope), name).body
     return Response(body, media_type="application/json")
 
 
@@ -81,7 +81,7 @@ async def count_tokens(request: Request) -> dict[str, Any]:
     earlier = b"[]"
     if body.previous_response_id is not None:
         owner = key_owner(request.scope)
-        earlier = _stored(state, owner, body.previous_response_id, "previous_response_id").messages
+        earlier = stored_response(state, owner, body.previous_response_id, "previous_response_id").messages
     size += len(earlier)
     _, chat = await off_loop(size, _chat, body, earlier)
     engine = state.served(body.model)
@@ -94,7 +94,7 @@ async def delete_response(name: str, request: Request) -> dict[str, Any]:
     """Forget a stored response."""
     state = state_of(request)
     owner = key_owner(request.scope)
-    _stored(state, owner, name)
+    stored_response(state, owner, name)
     _store(state).remove(owner, name)
     return {"id": name, "object": "response.deleted", "deleted": True}
 
@@ -104,7 +104,7 @@ def _store(state: ServerState) -> ResponseStore:
     return store
 
 
-def _stored(state: ServerState, owner: str, name: str, param: str | None = None) -> Stored:
+def stored_response(state: ServerState, owner: str, name: str, param: str | None = None) -> Stored:
     found = _store(state).get(owner, name)
     if found is None:
         message = f"there is no response {name[:100]!r} (any more)"

@@ -14,7 +14,7 @@ from octavo.server.apis import Rules
 from octavo.server.state import ServerState, state_of
 
 router = APIRouter()
-rules = {path: Rules(keyed=False) for path in ("/", "/health", "/live", "/ping", "/ready")}
+rules = {path: Rules(keyed=False) for path in ("/health", "/live", "/ping", "/ready")}
 
 ALIVE = ("ok", "starting", "draining")
 """States in which a restart would help nobody."""
@@ -38,12 +38,6 @@ async def ready(request: Request) -> Response:
     if server.engine is not None and not server.engine.grammars.available:
         content["grammars"] = "unavailable"  # no reason to end a server that answers all else
     return JSONResponse(content, 200 if state == "ok" else 503)
-
-
-@router.get("/")
-async def root() -> dict[str, str]:
-    """That there is something here, for load balancers that ask no other path."""
-    return {"name": "octavo", "api": "/v1"}
 
 
 def status(state: ServerState) -> str:
