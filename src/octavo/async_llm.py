@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from octavo.assembly import Loaded, Progress, core_of, load, reset_prefix_cache
 from octavo.config import EngineConfig, SchedulerConfig
 from octavo.engine.async_engine import AsyncEngine
-from octavo.engine.core import EngineCore
 from octavo.engine.output import Outputs
 from octavo.engine.request import EngineRequest
-from octavo.engine.stats import EngineStats, Snapshot
+from octavo.engine.snapshot import Snapshot, snapshot_of
+from octavo.engine.stats import EngineStats
 from octavo.engine_args import EngineArgs
 from octavo.params import RequestOutput, SamplingParams
 from octavo.prompts import (
@@ -213,7 +213,7 @@ class AsyncLLM:
 
     async def snapshot(self) -> Snapshot:
         """What pages and rows hold between two steps; looked up on the engine's thread, O(pages)."""
-        return await self._engine.call(EngineCore.snapshot)
+        return await self._engine.call(snapshot_of)
 
     @property
     def embedding_size(self) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from octavo.engine.core import EngineCore
+from octavo.engine.snapshot import snapshot_of
 from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError
 from octavo.params import RequestOutput, RequestOutputKind, SamplingParams
 from support.async_harness import FREE, House, expected, house, run
@@ -275,7 +276,7 @@ def test_an_engine_that_was_not_started_says_so() -> None:
         with pytest.raises(EngineDeadError, match="the engine is not running"):
             await h.collect("r", [1])
         with pytest.raises(EngineDeadError, match="the engine is not running"):
-            await h.engine.call(EngineCore.snapshot)
+            await h.engine.call(snapshot_of)
         h.engine.stop()
 
     run(scenario)
@@ -344,7 +345,7 @@ def test_any_call_is_made_on_the_engine_thread_between_two_steps() -> None:
         async with house(gated=True) as h:
             running = h.begin("r", [1, 2])
             await h.executor.begun()
-            asked = asyncio.create_task(h.engine.call(EngineCore.snapshot))
+            asked = asyncio.create_task(h.engine.call(snapshot_of))
             await h.queued()
             await h.executor.go()
             seen = await asked

@@ -10,6 +10,7 @@ import pytest
 from octavo.engine.core import EngineCore
 from octavo.engine.output import Completion, Outputs, TextStream
 from octavo.engine.request import EngineRequest, RequestUpdate
+from octavo.engine.snapshot import snapshot_of
 from octavo.engine.step_plan import NewRow
 from octavo.engine.watchdog import DEAD
 from octavo.errors import EngineDeadError, RequestFailedError
@@ -117,7 +118,7 @@ def test_a_call_behind_what_kills_the_thread_hears_of_it() -> None:
 
             h.core.abort = die  # type: ignore[method-assign]
             await h.engine.abort("r")
-            call = asyncio.create_task(h.engine.call(EngineCore.snapshot))
+            call = asyncio.create_task(h.engine.call(snapshot_of))
             await h.queued(2)
             h.executor.open()
             for task in (waiting, call):

@@ -11,6 +11,7 @@ from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.request import RequestState
+from octavo.engine.snapshot import snapshot_of
 from octavo.engine.step_plan import NewRow
 from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.params import SamplingParams
@@ -272,7 +273,7 @@ def test_a_priority_out_of_range_is_refused_and_harms_nobody(priority: int) -> N
 
 def test_a_snapshot_counts_each_page_once() -> None:
     h = Harness(num_pages=16, page_size=4)
-    snapshot = h.core.snapshot()
+    snapshot = snapshot_of(h.core)
     assert (snapshot.free, snapshot.cached, snapshot.used, snapshot.shared, snapshot.rows) == (
         16,
         0,
@@ -283,7 +284,7 @@ def test_a_snapshot_counts_each_page_once() -> None:
     h.add([1, 2, 3, 4, 5, 6, 7, 8, 9], SamplingParams(max_tokens=6, n=2, ignore_eos=True, seed=1))
     h.step()
     h.step()
-    snapshot = h.core.snapshot()
+    snapshot = snapshot_of(h.core)
     tables = [page for request in h.scheduler.running for page in request.kv.page_table]
     assert snapshot.shared == len(tables) - len(set(tables)) > 0
     assert snapshot.used == len(set(tables)) - snapshot.shared > 0
@@ -294,7 +295,7 @@ def test_a_snapshot_counts_each_page_once() -> None:
     ]
     assert sum(row.in_last_step for row in snapshot.rows) == h.executor.plans[-1].num_tokens
     h.run()
-    snapshot = h.core.snapshot()
+    snapshot = snapshot_of(h.core)
     assert snapshot.cached == h.kv.num_available - snapshot.free > 0
     assert (snapshot.used, snapshot.shared, snapshot.rows) == (0, 0, ())
 
@@ -309,5 +310,5 @@ def test_a_snapshot_tells_a_row_from_whoever_had_it_before() -> None:
     seen = []
     for _ in range(2):
         h.step()
-        seen += [(row.request_id, row.row, row.in_last_step) for row in h.core.snapshot().rows]
+        seen += [(row.request_id, row.row, row.in_last_step) for row in snapshot_of(h.core).rows]
     assert seen == [("r1", 0, 0), ("r1", 0, 5)]

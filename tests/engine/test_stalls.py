@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from octavo.engine import async_engine, watchdog
-from octavo.engine.core import EngineCore
+from octavo.engine.snapshot import snapshot_of
 from octavo.engine.watchdog import EngineStalledError, Watchdog
 from support.async_harness import FREE, House, expected, run
 
@@ -40,7 +40,7 @@ def test_a_step_that_does_not_end_ends_what_waits_for_it(
         async with hung(monkeypatch) as h:
             tasks = [h.begin(f"r{number}", [number + 1]) for number in range(4)]
             await h.executor.begun()
-            call = asyncio.create_task(h.engine.call(EngineCore.snapshot))
+            call = asyncio.create_task(h.engine.call(snapshot_of))
             await h.queued()
             h.engine.watch(0.05)
             for task in (*tasks, call):

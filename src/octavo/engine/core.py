@@ -12,7 +12,7 @@ from octavo.engine.admission import Admission
 from octavo.engine.page_pool import ensure
 from octavo.engine.request import EngineRequest, Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
-from octavo.engine.stats import EngineStats, Snapshot, snapshot_of, stats_of
+from octavo.engine.stats import EngineStats, stats_of
 from octavo.engine.step_plan import Executor, Handle, StepPlan
 from octavo.errors import (
     DeviceLostError,
@@ -296,12 +296,8 @@ class EngineCore:
         return len(self.scheduler.waiting)
 
     def stats(self) -> EngineStats:
-        """A snapshot. Any thread may ask."""
+        """Counts since start, and the state of now. Any thread may ask."""
         return stats_of(self.scheduler, self._steps)
-
-    def snapshot(self) -> Snapshot:
-        """What pages and rows hold. O(pages), so on request only; not while a step is being planned."""
-        return snapshot_of(self.scheduler)
 
     def close(self, saved: Callable[[], None] = lambda: None) -> None:
         """Save what is cached to disk, where there is a file for it, and let go of it. Nothing may follow.

@@ -1,8 +1,7 @@
-"""EngineStats: what the engine has done and does; Snapshot: what its pages and rows hold right now."""
+"""EngineStats: what the engine has done since its start, and what it does now."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -67,41 +66,6 @@ class EngineStats:
     drafts: DraftCounts = field(default_factory=DraftCounts)
 
 
-@dataclass(frozen=True, slots=True)
-class RowState:
-    """A running sequence.
-
-    Attributes:
-        row: which of max_num_seqs it has.
-        num_tokens: known ones, prompt and answer; num_computed: those whose keys and values are in pages.
-        in_last_step: tokens that the step confirmed last computed for it; 0: it was not part of that one.
-    """
-
-    row: int
-    request_id: str
-    index: int
-    num_tokens: int
-    num_computed: int
-    in_last_step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The engine between two steps. Each page counts once.
-
-    Attributes:
-        free: pages that hold nothing of use.
-        cached: pages that the prefix cache alone holds; they are given up when others are needed.
-        used: pages that one running sequence holds (and the prefix cache, perhaps); shared: several.
-    """
-
-    free: int
-    cached: int
-    used: int
-    shared: int
-    rows: tuple[RowState, ...]
-
-
 def stats_of(scheduler: Scheduler, steps: int) -> EngineStats:
     """After so many steps."""
     cache, disk = scheduler.kv.cache, scheduler.kv.disk
@@ -119,18 +83,3 @@ def stats_of(scheduler: Scheduler, steps: int) -> EngineStats:
         external_prefix_hits=disk.hit_tokens,
         drafts=scheduler.drafts.counts.copy(),
     )
-
-
-def snapshot_of(scheduler: Scheduler) -> Snapshot:
-    """What pages and rows hold. O(pages)."""
-    kv, last = scheduler.kv, scheduler.counts_of_last_step()
-    in_tree = {page for node in kv.cache.nodes() for page in node.pages}
-    pages = Counter(
-        min(references - (page in in_tree), 2) if references else -1
-        for page, references in enumerate(map(kv.pool.references, range(kv.pool.num_pages)))
-    )
-    rows = [
-        RowState(r.row, r.request_id, r.index, len(r.token_ids), r.kv.num_computed_tokens, last.get(r, 0))
-        for r in scheduler.running
-    ]
-    return Snapshot(pages[-1], pages[0], pages[1], pages[2], tuple(rows))

@@ -172,18 +172,6 @@ class GatedMLP:
         return self.down(ops, self.gate_up(ops, x, self.activation), residual=residual)
 
 
-@dataclass(frozen=True, slots=True)
-class PlainMLP:
-    """down(activation(up x)) + residual, as in the first transformer."""
-
-    up: Linear
-    down: Linear
-    activation: Activation
-
-    def __call__(self, ops: Ops, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return self.down(ops, self.up(ops, x, self.activation), residual=residual)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
     """out(attention(rotate(qkv x))) + residual.
@@ -261,35 +249,6 @@ class DecoderLayer:
         if self.mlp_post_norm is None:
             return self.mlp(ops, h, residual=x)
         return ops.add(x, self.mlp_post_norm(ops, self.mlp(ops, h)))
-
-
-@dataclass(frozen=True, slots=True)
-class ParallelLayer:
-    """x + attention(norm x) + mlp(norm' x) (GPT-J's block). mlp_norm None: both read the same norm."""
-
-    attention_norm: Norm
-    attention: SelfAttention
-    mlp_norm: Norm | None
-    mlp: MLP
-
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor) -> Tensor:
-        h = self.attention_norm(ops, x)
-        y = self.attention(ops, inputs, kv, h, residual=x)
-        return self.mlp(ops, h if self.mlp_norm is None else self.mlp_norm(ops, x), residual=y)
-
-
-@dataclass(frozen=True, slots=True)
-class PostNormLayer:
-    """norm(x + attention(x)), then norm(x + mlp(x)), as in the first transformer (OPT-350M)."""
-
-    attention_norm: Norm
-    attention: SelfAttention
-    mlp_norm: Norm
-    mlp: MLP
-
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor) -> Tensor:
-        x = self.attention_norm(ops, self.attention(ops, inputs, kv, x, residual=x))
-        return self.mlp_norm(ops, self.mlp(ops, x, residual=x))
 
 
 def tap_name(layer: int) -> str:

@@ -1,4 +1,4 @@
-"""Pieces that families share: how Llama's descendants name and shape their layers, and the model."""
+"""How Llama and its descendants name and shape their layers, and the model around them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from octavo.models.config import DecoderConfig
 from octavo.models.layers import (
     COLUMNS,
     MLP,
-    ROWS,
     Attention,
     Block,
     DecoderLayer,
@@ -21,7 +20,6 @@ from octavo.models.layers import (
     Embedding,
     GatedMLP,
     Linear,
-    PlainMLP,
     heads_in,
     heads_out,
 )
@@ -131,13 +129,6 @@ def llama_attention(c: DecoderConfig, load: Loader, i: int, rotary: Rotary | Non
     )
 
 
-def attention_of(
-    c: DecoderConfig, load: Loader, i: int, qkv: Linear, out: str, rotary: Rotary | None = None
-) -> Attention:
-    """Attention of layer i, whose q, k and v are one projection; out: the module that reads its heads."""
-    return Attention(i, qkv, out_proj(c, load, out), attention_spec(c, i), rotary)
-
-
 def attention_spec(c: DecoderConfig, layer: int) -> AttentionSpec:
     return AttentionSpec(
         num_heads=c.num_heads,
@@ -163,12 +154,6 @@ def separate_qkv(c: DecoderConfig, load: Loader, name: str) -> Linear:
     return load.stacked(parts, c.hidden_size, heads_out(c.head_dim), c.qkv_bias)
 
 
-def fused_qkv(c: DecoderConfig, load: Loader, name: str, order: Order | None = None) -> Linear:
-    """q, k and v from one matrix, whose rows order makes all q, all k, all v."""
-    sizes = [heads * c.head_dim for heads in (c.num_heads, c.num_kv_heads, c.num_kv_heads)]
-    return load.linear(name, (sum(sizes), c.hidden_size), heads_out(c.head_dim, *sizes), c.qkv_bias, order)
-
-
 def out_proj(c: DecoderConfig, load: Loader, name: str) -> Linear:
     """What reads the heads' outputs."""
     shape = (c.hidden_size, c.num_heads * c.head_dim)
@@ -184,62 +169,7 @@ def gated_mlp(c: DecoderConfig, load: Loader, name: str, width: int) -> GatedMLP
     )
 
 
-def plain_mlp(c: DecoderConfig, load: Loader, up: str, down: str, transposed: bool = False) -> PlainMLP:
-    """Two projections with an activation between them."""
-    hidden, width, bias = c.hidden_size, c.intermediate_size, c.mlp_bias
-    return PlainMLP(
-        load.linear(up, (width, hidden), ROWS, bias, transposed=transposed),
-        load.linear(down, (hidden, width), COLUMNS, bias, transposed=transposed),
-        c.activation,
-    )
-
-
-def plain_model(
-    c: DecoderConfig,
-    load: Loader,
-    words: str,
-    layers: Sequence[Block],
-    final_norm: str,
-    head: str = "lm_head",
-    **embedding: Any,
-) -> DecoderModel:
-    """Embedding, layers, a layer norm and the head, whose modules are called words, final_norm and head.
-
-    Args:
-        embedding: other fields of Embedding.
-    """
-    table = load.table(words, (c.vocab_size, c.hidden_size))
-    stack = DecoderStack(
-        embedding=Embedding(table, **embedding),
-        layers=layers,
-        norm=load.layer_norm(final_norm, c.hidden_size, c.norm_eps),
-        head=load.head(head, table, c.tie_word_embeddings),
-    )
-    return DecoderModel(stack, c.max_position)
-
-
 def unpermute(heads: int, head_dim: int) -> Order:
     """Rows of a GGUF llama q or k in transformers' order: pairs (i, i + D/2), stored as (2i, 2i+1)."""
     rows = np.arange(heads * head_dim).reshape(heads, head_dim // 2, 2)
     return rows.swapaxes(1, 2).reshape(-1)
-
-
-def ungroup(groups: int, sizes: tuple[int, int, int], head_dim: int) -> Order:
-    """Rows of a fused qkv in the order all q, all k, all v, where each group holds sizes heads of each.
-
-    GPT-NeoX and BLOOM: a group a head, sizes (1, 1, 1). Falcon 40B: a group a KV head.
-    """
-    rows = np.arange(groups * sum(sizes) * head_dim).reshape(groups, sum(sizes), head_dim)
-    ends = np.cumsum(sizes)[:-1]
-    return np.concatenate([side.reshape(-1) for side in np.split(rows, ends, axis=1)])
-
-
-def alibi_slopes(heads: int) -> F32:
-    """ALiBi's slope of each head (Press et al. 2022, section 3): powers of 2^(-8/n), n a power of two.
-
-    Heads beyond the largest power of two take every other slope of the next one.
-    """
-    base = 1 << (heads.bit_length() - 1)
-    slopes = [2.0 ** (-8 * (h + 1) / base) for h in range(base)]
-    slopes += [2.0 ** (-4 * (2 * h + 1) / base) for h in range(heads - base)]
-    return np.array(slopes, np.float32)

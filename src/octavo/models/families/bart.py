@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, PackedWeight, Sight
 from octavo.models.config import Reader
-from octavo.models.layers import COLUMNS, ROWS, Embedding, LayerNorm, PlainMLP, PostNormLayer
+from octavo.models.layers import COLUMNS, ROWS, Embedding, LayerNorm
 from octavo.models.loader import Loader
 from octavo.models.parts_cross import (
     AttentionLoader,
@@ -15,6 +15,7 @@ from octavo.models.parts_cross import (
     EncoderDecoderModel,
     EncoderDecoderStack,
 )
+from octavo.models.parts_gpt import PlainMLP, PostNormLayer
 from octavo.models.registry import Family
 
 POSITION_OFFSET = 2

@@ -9,15 +9,8 @@ from octavo.kernels.ops import Activation
 from octavo.models.config import DecoderConfig, Reader, read_gguf
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import (
-    DecoderModel,
-    alibi_slopes,
-    attention_of,
-    fused_qkv,
-    plain_mlp,
-    plain_model,
-    ungroup,
-)
+from octavo.models.parts import DecoderModel
+from octavo.models.parts_gpt import alibi_slopes, attention_of, fused_qkv, plain_mlp, plain_model, ungroup
 from octavo.models.registry import Family
 
 NAMES = {

@@ -8,10 +8,11 @@ from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, Rotary
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
 from octavo.models.families.bloom import NAMES as BLOOM_NAMES
-from octavo.models.layers import Attention, Block, DecoderLayer, ParallelLayer
+from octavo.models.layers import Attention, Block, DecoderLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import (
-    DecoderModel,
+from octavo.models.parts import DecoderModel
+from octavo.models.parts_gpt import (
+    ParallelLayer,
     alibi_slopes,
     attention_of,
     fused_qkv,

@@ -9,7 +9,8 @@ from octavo.kernels.ops import Activation
 from octavo.models.config import DecoderConfig, Reader, read_gguf
 from octavo.models.layers import Attention, DecoderLayer, heads_in, heads_out
 from octavo.models.loader import Loader, Order
-from octavo.models.parts import DecoderModel, attention_spec, plain_mlp, plain_model
+from octavo.models.parts import DecoderModel, attention_spec
+from octavo.models.parts_gpt import plain_mlp, plain_model
 from octavo.models.registry import Family
 
 NAMES = {

@@ -6,7 +6,8 @@ from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import DecoderConfig, Reader
 from octavo.models.families.gpt2 import gpt_config, gpt_layer, gpt_model
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, ungroup
+from octavo.models.parts import DecoderModel
+from octavo.models.parts_gpt import ungroup
 from octavo.models.registry import Family
 
 

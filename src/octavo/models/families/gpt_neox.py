@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
 from octavo.models.config import DecoderConfig, Reader, RopeConfig, read_hf
-from octavo.models.layers import Block, DecoderLayer, ParallelLayer
+from octavo.models.layers import Block, DecoderLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, attention_of, fused_qkv, plain_mlp, plain_model, ungroup
+from octavo.models.parts import DecoderModel
+from octavo.models.parts_gpt import ParallelLayer, attention_of, fused_qkv, plain_mlp, plain_model, ungroup
 from octavo.models.registry import Family
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.models.config import DecoderConfig, Reader, read_hf
-from octavo.models.layers import WHOLE, Block, DecoderLayer, DecoderStack, Embedding, LayerNorm, PostNormLayer
+from octavo.models.layers import WHOLE, Block, DecoderLayer, DecoderStack, Embedding, LayerNorm
 from octavo.models.loader import Loader
-from octavo.models.parts import DecoderModel, attention_of, plain_mlp, separate_qkv
+from octavo.models.parts import DecoderModel, separate_qkv
+from octavo.models.parts_gpt import PostNormLayer, attention_of, plain_mlp
 from octavo.models.registry import Family
 
 POSITION_OFFSET = 2

@@ -9,7 +9,8 @@ from octavo.kernels.ops import Rotary
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
 from octavo.models.layers import COLUMNS, DecoderLayer, GatedMLP
 from octavo.models.loader import Loader
-from octavo.models.parts import GGUF_NAMES, attention_of, build_llama, fused_qkv
+from octavo.models.parts import GGUF_NAMES, build_llama
+from octavo.models.parts_gpt import attention_of, fused_qkv
 from octavo.models.registry import Family
 
 NAMES = GGUF_NAMES | {

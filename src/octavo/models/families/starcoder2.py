@@ -7,7 +7,8 @@ from octavo.kernels.ops import Activation, Rotary
 from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
-from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_attention, plain_mlp, plain_model
+from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_attention
+from octavo.models.parts_gpt import plain_mlp, plain_model
 from octavo.models.registry import Family
 
 NAMES = GGUF_NAMES | {

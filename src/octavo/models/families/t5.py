@@ -10,7 +10,7 @@ import numpy as np
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import F32, Activation, Scaling, Sight
 from octavo.models.config import ACTIVATIONS, Reader
-from octavo.models.layers import COLUMNS, MLP, ROWS, DecoderLayer, Embedding, GatedMLP, PlainMLP, RMSNorm
+from octavo.models.layers import COLUMNS, MLP, ROWS, DecoderLayer, Embedding, GatedMLP, RMSNorm
 from octavo.models.loader import Loader, Order
 from octavo.models.parts_cross import (
     AttentionLoader,
@@ -18,6 +18,7 @@ from octavo.models.parts_cross import (
     EncoderDecoderModel,
     EncoderDecoderStack,
 )
+from octavo.models.parts_gpt import PlainMLP
 from octavo.models.registry import Family
 
 LENGTH = 512
