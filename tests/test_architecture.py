@@ -59,13 +59,14 @@ _READ_FIRST = """
     params.bias config.scheduler engine.request engine.step_plan engine.scheduler engine.budget
     engine.step_builder engine.admission engine.turns engine.continuation engine.core engine.stats
     engine.page_pool engine.page_keys engine.prefix_cache engine.page_group engine.sources engine.kv_manager
-    engine.integrity runtime.runner runtime.states kernels.ops kernels.types kernels.operations
+    engine.integrity runtime.runner runtime.states runtime.simple_batches kernels.ops kernels.types
+    kernels.operations
     kernels.forward_batch kernels.backend kernels.reference kernels.reference_math kernels.reference_kv
     kernels.trees models.families.llama models.parts models.registry models.layers
     models.rotary sampling.sampler sampling.sampling_batch sampling.logits sampling.distribution
     sampling.noise sampling.elementary server.openai.chat server.openai.body server.openai.shapes
     server.openai.fields server.openai.sampling server.openai.structured server.openai.answers
-    server.openai.logprobs server.generation server.sse server.state server.engine server.errors
+    server.openai.logprobs server.generation server.sse server.whole server.state server.engine server.errors
 """
 CORE = tuple(f"octavo.{name}" for name in _READ_FIRST.split())
 MOST_CORE_LINES = 10_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -15,9 +14,10 @@ from octavo.params.speculative import with_ids
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
 from octavo.tokenizer.control import Marker
-from octavo.tokenizer.detokenizer import IncrementalDetokenizer
+from octavo.tokenizer.message_calls import as_text
 from octavo.tokenizer.messages import plain_messages
 from octavo.tokenizer.stop import StopStrings
+from octavo.tokenizer.tokenizer import IncrementalDetokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or vLLM's {"prompt": text} or {"prompt_token_ids": ids}; for an encoder-decoder model
@@ -206,8 +206,8 @@ def chat_ids(
         raise InvalidRequestError("tools must be a list of objects, as OpenAI spells them", "tools")
     if max_tokens is not None:
         _check_chat(messages, tokenizer, max_tokens)
-    if "tools" not in (template.source or ""):
-        messages, tools = _tools_as_text(messages, tools), None
+    if "tools" not in (template.source or "") and (tools or _speak_of_tools(messages)):
+        messages, tools = as_text(messages, tools), None
     try:
         messages = plain_messages(messages, template.source or "")  # no escapes of JSON are left in there
         marker = Marker(tokenizer, messages, tools, kwargs)
@@ -226,6 +226,13 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
+def _speak_of_tools(messages: Any) -> bool:
+    return isinstance(messages, Sequence) and any(
+        isinstance(message, Mapping) and (message.get("tool_calls") or message.get("role") == "tool")
+        for message in messages
+    )
+
+
 def _check_chat(messages: Any, tokenizer: Tokenizer, max_tokens: int) -> None:
     """Refuse a conversation that no context of max_tokens holds: by its messages, parts and characters."""
     pieces = 0
@@ -241,38 +248,6 @@ def _check_chat(messages: Any, tokenizer: Tokenizer, max_tokens: int) -> None:
             )
         if isinstance(content, str):
             check_length(content, tokenizer, max_tokens)
-
-
-def _tools_as_text(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> Any:
-    """The messages with tools, their calls and results written out in the Hermes format."""
-    if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
-        return messages  # the template's room says what is wrong with them
-    plain = [_message_as_text(message) for message in messages]
-    if not tools:
-        return plain
-    text = (
-        "You can call these functions, given as JSON schemas:\n"
-        + "\n".join(json.dumps(dict(tool)) for tool in tools)
-        + "\nTo call one, answer with its name and arguments in this form:\n"
-        + '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
-    )
-    if plain and plain[0].get("role") in ("system", "developer") and isinstance(plain[0].get("content"), str):
-        return [{**plain[0], "content": f"{plain[0]['content']}\n\n{text}"}, *plain[1:]]
-    return [{"role": "system", "content": text}, *plain]
-
-
-def _message_as_text(message: Mapping[str, Any]) -> dict[str, Any]:
-    calls, content = message.get("tool_calls"), message.get("content")
-    if isinstance(calls, list) and calls and isinstance(content, (str, type(None))):
-        written = [
-            f"<tool_call>\n{json.dumps(call.get('function'))}\n</tool_call>"
-            for call in calls
-            if isinstance(call, Mapping)
-        ]
-        return {**message, "content": "\n".join([*filter(None, [content]), *written])}
-    if message.get("role") == "tool" and isinstance(content, str):
-        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
-    return dict(message)
 
 
 def output_processor(tokenizer: Tokenizer, decoder_start: Sequence[int] = ()) -> OutputProcessor:

@@ -32,7 +32,7 @@ from octavo.server.app import create_app
 from octavo.server.engine import ServedEngine
 from octavo.structured import compiled
 from octavo.structured.grammar import Grammar
-from octavo.tokenizer.detokenizer import IncrementalDetokenizer
+from octavo.tokenizer.tokenizer import IncrementalDetokenizer
 from support.asgi import post
 from support.crowds import COMPILER, MAX_LENGTH, PARAMS, alone, prompts, random_engine
 from support.grammars import WordTokenizer

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from octavo.engine.step_plan import EncoderInput, NewRow, RowStep
 from octavo.params import SamplingParams
-from octavo.runtime.states import RequestStates, encoder_batch, gather_batch
+from octavo.runtime.simple_batches import encoder_batch
+from octavo.runtime.states import RequestStates, gather_batch
 
 ROWS, MODEL_LEN = 6, 50
 

@@ -37,7 +37,8 @@ from starlette.exceptions import HTTPException
 from octavo.errors import InvalidRequestError
 from octavo.server.errors import Dialect
 from octavo.server.apis import Rules
-from octavo.server.sse import Answer, EventStream
+from octavo.server.sse import EventStream
+from octavo.server.whole import Answer
 
 
 def _body(error):

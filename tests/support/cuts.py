@@ -12,7 +12,7 @@ from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Backend, Inputs, KVCache, Limits, Ops, Program, Rows, Tensor
 from octavo.models.layers import tap_name
 from octavo.models.registry import EncoderDecoder
-from octavo.runtime.states import encoder_batch
+from octavo.runtime.simple_batches import encoder_batch
 from support.forward import SOURCE
 
 PAGE, PAGES = 16, 12

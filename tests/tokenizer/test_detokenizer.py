@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.tokenizer import Tokenizer
-from octavo.tokenizer.detokenizer import IncrementalDetokenizer
+from octavo.tokenizer.tokenizer import IncrementalDetokenizer
 
 # Bytes of multi-byte characters often enough that they meet, and any other token.
 TOY_IDS = st.lists(st.integers(0, 270) | st.integers(94, 255), max_size=40)

@@ -16,8 +16,8 @@ from octavo.errors import CheckpointError
 from octavo.prompts import chat_ids
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
-from octavo.tokenizer.detokenizer import IncrementalDetokenizer
 from octavo.tokenizer.gguf import from_gguf
+from octavo.tokenizer.tokenizer import IncrementalDetokenizer
 
 Pair = tuple[Any, Tokenizer]
 

@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
+from octavo.engine.commands import Abort, Add, Added, CoreCall
 from octavo.engine.core import EngineCore
 from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.engine.stats import EngineStats
@@ -24,49 +25,6 @@ logger = logging.getLogger("octavo.engine")
 
 ABORT_GRACE_S = 5.0
 """How long drain() waits without any progress, once it has aborted what was left, before it gives up."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Add:
-    request: EngineRequest
-    arrival: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Abort:
-    request_id: str
-    index: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _CoreCall:
-    function: Callable[[], Any]
-    future: Future[Any]
-
-    def answer(self) -> None:
-        """Call the function, unless its caller has been cancelled meanwhile."""
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            result = self.function()
-        except BaseException as error:  # a panic of native code is no Exception
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
-
-    def refuse(self, reason: Exception) -> None:
-        """Have its caller, unless cancelled, raise this."""
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(reason)
-
-
-@dataclass(frozen=True, slots=True)
-class _Added:
-    """The core's answer to a request: the seed that it uses, or why not."""
-
-    request_id: str
-    seed: int
-    error: Exception | None = None
 
 
 class AsyncEngine:
@@ -114,8 +72,8 @@ class AsyncEngine:
         self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
         # Under this lock: inbox, outbox, _stopping, _dead, _failure, _waking, _loop.
         self._wake = threading.Condition()
-        self._inbox: list[_Add | _Abort | _CoreCall] = []
-        self._outbox: list[RequestUpdate | _Added] = []
+        self._inbox: list[Add | Abort | CoreCall] = []
+        self._outbox: list[RequestUpdate | Added] = []
         self._stopping = False
         self._dead: EngineEndedError | None = None
         self._failure: str | None = None
@@ -161,7 +119,7 @@ class AsyncEngine:
         if request_id in self._open:
             raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
         self._core.check_room(count, self._num_pending())
-        if not self._send(_Add(request, self._clock())):
+        if not self._send(Add(request, self._clock())):
             raise self._why_dead()
         self._readers[request_id], self._open[request_id] = reader, count
         self._idle.clear()
@@ -171,12 +129,12 @@ class AsyncEngine:
         if self._readers.get(request_id) is reader:
             del self._readers[request_id]
             if request_id in self._open:
-                self._send(_Abort(request_id))
+                self._send(Abort(request_id))
 
     async def abort(self, request_id: str) -> None:
         """End a request within a step; its reader is told of an end with finish_reason "abort"."""
         if request_id in self._open:
-            self._send(_Abort(request_id))
+            self._send(Abort(request_id))
 
     async def call(self, function: Callable[[EngineCore], T]) -> T:
         """What a function makes of the core, on the engine thread, between two steps.
@@ -185,7 +143,7 @@ class AsyncEngine:
             EngineDeadError: the engine thread is not running (any more). What the function raises, too.
         """
         future: Future[T] = Future()
-        call = _CoreCall(lambda: function(self._core), future)
+        call = CoreCall(lambda: function(self._core), future)
         if not self._thread.is_alive() or not self._send(call):
             raise self._why_dead()
         return await asyncio.wrap_future(future)
@@ -218,7 +176,7 @@ class AsyncEngine:
         self._draining = True
         if not await self._until_idle(timeout_s):
             for request_id in tuple(self._open):
-                self._send(_Abort(request_id))
+                self._send(Abort(request_id))
             await self._until_idle(ABORT_GRACE_S)
         moves = -1
         while self._moves != moves and not self.stalled:  # it may be saving the prefix cache
@@ -250,10 +208,10 @@ class AsyncEngine:
             self._loop, self._waking = loop, False
         self._readers.clear()  # nobody waits any more
         for request_id in self._open:
-            self._send(_Abort(request_id))
+            self._send(Abort(request_id))
         self._wake_loop()
 
-    def _send(self, command: _Add | _Abort | _CoreCall) -> bool:
+    def _send(self, command: Add | Abort | CoreCall) -> bool:
         """Hand a command to the engine thread. False: it is dead or was told to stop."""
         with self._wake:
             if self._dead is not None or self._stopping:
@@ -265,7 +223,7 @@ class AsyncEngine:
     def _num_pending(self) -> int:
         """Sequences on their way to the engine thread."""
         with self._wake:
-            return sum(c.request.num_sequences for c in self._inbox if isinstance(c, _Add))
+            return sum(c.request.num_sequences for c in self._inbox if isinstance(c, Add))
 
     def _why_dead(self) -> EngineEndedError:
         return self._dead or EngineEndedError("the engine is not running")
@@ -276,14 +234,14 @@ class AsyncEngine:
             news, self._outbox, self._waking = self._outbox, [], False
             dead = self._dead
         for item in news:
-            if isinstance(item, _Added):
+            if isinstance(item, Added):
                 self._added(item)
                 continue
             reader = self._readers.get(item.request_id)
             if reader is not None:
                 try:
                     if reader.take(item):
-                        self._send(_Abort(item.request_id, item.index))
+                        self._send(Abort(item.request_id, item.index))
                 except Exception as error:
                     self._failed(item.request_id, reader, error)
             if item.finish_reason is not None:
@@ -296,7 +254,7 @@ class AsyncEngine:
         if not self._open:
             self._idle.set()
 
-    def _added(self, answer: _Added) -> None:
+    def _added(self, answer: Added) -> None:
         reader = self._readers.get(answer.request_id)
         if answer.error is not None:
             self._open.pop(answer.request_id, None)
@@ -361,7 +319,7 @@ class AsyncEngine:
             self._busy = False
             commands, self._inbox = self._inbox, []
         for command in commands:
-            if isinstance(command, _CoreCall):
+            if isinstance(command, CoreCall):
                 command.refuse(self._why_dead())
         self._wake_loop()
 
@@ -380,7 +338,7 @@ class AsyncEngine:
             if not self._busy:
                 self._busy = True
                 self._progress()
-        news: list[RequestUpdate | _Added] = []
+        news: list[RequestUpdate | Added] = []
         left = iter(commands)
         try:
             for command in left:
@@ -398,18 +356,18 @@ class AsyncEngine:
             self._wake_loop()
         return True
 
-    def _apply(self, command: _Add | _Abort | _CoreCall, news: list[RequestUpdate | _Added]) -> None:
-        if isinstance(command, _Abort):  # a caller has left
+    def _apply(self, command: Add | Abort | CoreCall, news: list[RequestUpdate | Added]) -> None:
+        if isinstance(command, Abort):  # a caller has left
             news += self._core.abort(command.request_id, command.index)
-        elif isinstance(command, _CoreCall):  # AsyncEngine.call(): a function that must run in this thread
+        elif isinstance(command, CoreCall):  # AsyncEngine.call(): a function that must run in this thread
             command.answer()
         else:
             try:
                 seed = self._core.add(command.request, command.arrival)
             except Exception as error:  # the caller's, not ours
-                news.append(_Added(command.request.request_id, 0, error))
+                news.append(Added(command.request.request_id, 0, error))
             else:
-                news.append(_Added(command.request.request_id, seed))
+                news.append(Added(command.request.request_id, seed))
 
     def _wake_loop(self) -> None:
         """Ask the loop to read the outbox, unless it has been asked."""

@@ -14,7 +14,8 @@ from octavo.runtime.hardware import usable_threads
 from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.prompt_logprobs import ByRow, PromptLogprobs
 from octavo.runtime.runner import Runner
-from octavo.runtime.states import RequestStates, encoder_batch, gather_batch
+from octavo.runtime.simple_batches import encoder_batch
+from octavo.runtime.states import RequestStates, gather_batch
 from octavo.runtime.vectors import END, PromptVectors, Vector
 from octavo.sampling.native import ERRORS, NativeSampler, make_sampler
 from octavo.sampling.sampler import RowError

@@ -1,8 +1,9 @@
-"""What the server needs of an engine. AsyncLLM is one; tests bring a scripted one."""
+"""What the server needs of others, as protocols: an engine (AsyncLLM is one; tests bring a scripted one),
+API keys, the queue, and who counts."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from octavo.engine.request import EngineRequest
@@ -58,6 +59,23 @@ class Outputs(Protocol):
         """Wait until something of it has been computed, or it has failed."""
 
     async def aclose(self) -> None: ...
+
+
+class Caller(Protocol):
+    """Who asks, as far as API keys tell (keys.ApiKey)."""
+
+    @property
+    def owner(self) -> str: ...
+    def enter(self) -> None: ...
+    def leave(self) -> None: ...
+
+
+class Keys(Protocol):
+    """The API keys that open the door (keys.ApiKeys)."""
+
+    def __len__(self) -> int: ...
+    def require(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller: ...
+    async def follow(self) -> None: ...
 
 
 class Queue(Protocol):

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.apis import Paths
+from octavo.server.engine import Caller
 from octavo.server.errors import ApiError
 from octavo.server.field_lists import told
 from octavo.server.inside import SMALL, check_inside
 from octavo.server.openai.fields import IGNORED
-from octavo.server.state import OWNER, RETRY, Caller, ServerState
+from octavo.server.state import OWNER, RETRY, ServerState
 
 DRAIN_BYTES = 64 << 20
 """Of a body that is too large, read and drop so many bytes before the answer: closing a connection

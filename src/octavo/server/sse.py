@@ -1,9 +1,9 @@
-"""Responses that notice when the client leaves: one JSON answer, or a stream of server-sent events."""
+"""A stream of server-sent events; and work that ends when its client leaves."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -42,36 +42,6 @@ async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-class Answer(Response):
-    """A JSON body that is still to be computed. Nothing is sent if the client leaves first.
-
-    Args:
-        work: makes the body.
-        dialect, names: how to say what work raises (see Dialect).
-    """
-
-    def __init__(
-        self,
-        work: Callable[[], Coroutine[Any, Any, bytes]],
-        headers: Mapping[str, str],
-        dialect: Dialect,
-        names: Mapping[str, str] | None = None,
-    ) -> None:
-        self._work, self._extra = work, dict(headers)
-        self._dialect, self._names = dialect, names
-        self.background = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def answer() -> None:
-            try:
-                response = Response(await self._work(), headers=self._extra, media_type="application/json")
-            except Exception as error:
-                response = self._dialect.response(error, self._names)
-            await response(scope, receive, send)
-
-        await run_until_disconnect(receive, answer())
 
 
 class EventStream(Response):

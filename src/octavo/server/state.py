@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.types import Scope
 
-from octavo.server.engine import Observer, Queue, ServedEngine
+from octavo.server.engine import Keys, Observer, Queue, ServedEngine
 from octavo.server.errors import ApiError, model_not_found
 
 
@@ -49,23 +49,6 @@ class ServerSettings:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     strict_fields: bool = True
-
-
-class Caller(Protocol):
-    """Who asks, as far as API keys tell (keys.ApiKey)."""
-
-    @property
-    def owner(self) -> str: ...
-    def enter(self) -> None: ...
-    def leave(self) -> None: ...
-
-
-class Keys(Protocol):
-    """The API keys that open the door (keys.ApiKeys)."""
-
-    def __len__(self) -> int: ...
-    def require(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller: ...
-    async def follow(self) -> None: ...
 
 
 @dataclass(slots=True)

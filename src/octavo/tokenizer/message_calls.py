@@ -1,4 +1,5 @@
-"""Tool calls in chat messages as requests bring them, checked and made plain for templates."""
+"""Tools in chats: calls as requests bring them, checked and made plain for templates; and tools, calls and
+results as text, for templates that know no tools."""
 
 from __future__ import annotations
 
@@ -57,3 +58,35 @@ def _deeper(value: Any, most: int) -> bool:
             if isinstance(member, (dict, list))
         ]
     return bool(level)
+
+
+def as_text(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> Any:
+    """The messages with tools, their calls and results written out in the Hermes format."""
+    if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
+        return messages  # plain_messages() says what is wrong with them
+    plain = [_message_as_text(message) for message in messages]
+    if not tools:
+        return plain
+    text = (
+        "You can call these functions, given as JSON schemas:\n"
+        + "\n".join(json.dumps(dict(tool)) for tool in tools)
+        + "\nTo call one, answer with its name and arguments in this form:\n"
+        + '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
+    )
+    if plain and plain[0].get("role") in ("system", "developer") and isinstance(plain[0].get("content"), str):
+        return [{**plain[0], "content": f"{plain[0]['content']}\n\n{text}"}, *plain[1:]]
+    return [{"role": "system", "content": text}, *plain]
+
+
+def _message_as_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls, content = message.get("tool_calls"), message.get("content")
+    if isinstance(calls, list) and calls and isinstance(content, (str, type(None))):
+        written = [
+            f"<tool_call>\n{json.dumps(call.get('function'))}\n</tool_call>"
+            for call in calls
+            if isinstance(call, Mapping)
+        ]
+        return {**message, "content": "\n".join([*filter(None, [content]), *written])}
+    if message.get("role") == "tool" and isinstance(content, str):
+        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    return dict(message)

@@ -21,8 +21,9 @@ from octavo.server.openai.body import body_schema, off_loop, read
 from octavo.server.openai.chat import ChatRequest, prepare, render
 from octavo.server.openai.items import Item, Items, Totals, parts
 from octavo.server.openai.reading import Readers
-from octavo.server.sse import Answer, EventStream
+from octavo.server.sse import EventStream
 from octavo.server.state import state_of
+from octavo.server.whole import Answer
 
 T = TypeVar("T")
 router = APIRouter()

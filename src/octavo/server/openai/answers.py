@@ -23,8 +23,9 @@ from octavo.server.generation import Generation
 from octavo.server.openai.body import ModelRequest, alone
 from octavo.server.openai.logprobs import check_reported, reported
 from octavo.server.openai.sampling import GenerationRequest
-from octavo.server.sse import Answer, EventStream
+from octavo.server.sse import EventStream
 from octavo.server.state import key_owner, state_of
+from octavo.server.whole import Answer
 
 MAX_SALT = 256
 """Characters of a cache_salt: the prefix cache keeps it as long as what was cached under it."""

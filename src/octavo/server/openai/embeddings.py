@@ -22,8 +22,8 @@ from octavo.server.openai.answers import check_count, dumps_apart, make_generati
 from octavo.server.openai.body import Int, Strict, body_schema, off_loop, read
 from octavo.server.openai.fields import noted
 from octavo.server.openai.prompts import Prompts, encode_prompts
-from octavo.server.sse import Answer
 from octavo.server.state import state_of
+from octavo.server.whole import Answer
 
 router = APIRouter()
 rules = {"/v1/embeddings": Rules(batched=True)}

@@ -26,9 +26,10 @@ from octavo.server.openai.responses_input import (
     input_messages,
     namespaces,
 )
-from octavo.server.sse import Answer, EventStream
+from octavo.server.sse import EventStream
 from octavo.server.state import ServerState, key_owner, state_of
 from octavo.server.store import ResponseStore, Stored
+from octavo.server.whole import Answer
 
 router = APIRouter()
 rules = {"/v1/responses": Rules(batched=True, queued=True)}

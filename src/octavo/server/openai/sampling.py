@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, create_model
+from pydantic import BaseModel, Field, create_model
 
 from octavo.errors import InvalidRequestError
 from octavo.params import (
@@ -25,30 +25,10 @@ from octavo.params import (
 )
 from octavo.server.openai.body import Int, Strict
 from octavo.server.openai.fields import noted
-from octavo.server.openai.shapes import MAX_SCHEMA, Ids, Texts, limited, values
+from octavo.server.openai.shapes import MAX_SCHEMA, Ids, ResponseFormat, Schema, Stops, Texts, limited, values
 from octavo.server.openai.structured import from_response_format
 
 GUIDED = ("json", "regex", "choice", "grammar")
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return value
-    raise ValueError("must be a string or a list of strings")
-
-
-_STOP_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-
-RESPONSE_FORMAT_SCHEMA = {
-    "type": "object",
-    "required": ["type"],
-    "properties": {"type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]}},
-}
-
-Schema = Annotated[dict[str, Any] | str | bool | None, values(MAX_SCHEMA)]
-Stops = Annotated[Any, BeforeValidator(_strings), Field(json_schema_extra=_STOP_SCHEMA)]
 
 
 class StreamOptions(Strict):
@@ -115,9 +95,7 @@ class GenerationRequest(_Shaped):
     guided_regex: str | None = None
     guided_choice: Texts | None = None
     guided_grammar: str | None = None
-    response_format: Annotated[Any, Field(json_schema_extra=RESPONSE_FORMAT_SCHEMA), values(MAX_SCHEMA)] = (
-        None
-    )
+    response_format: ResponseFormat = None
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False

@@ -45,6 +45,15 @@ _TOOL_CHOICE_SCHEMA = {
 }
 
 
+_STOP_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+_RESPONSE_FORMAT_SCHEMA = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {"type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]}},
+}
+
+
 def holds_more(value: Any, most: int) -> bool:
     """Whether a JSON value is made of more than so many values; no more of them are looked at."""
     waiting = [value]
@@ -87,9 +96,20 @@ def _integrals(value: Any) -> Any:
     return list(map(integral, value)) if floats else value
 
 
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    raise ValueError("must be a string or a list of strings")
+
+
 Ids = Annotated[list[int], Field(fail_fast=True), BeforeValidator(_integrals)]
 Texts = Annotated[list[str], Field(fail_fast=True), limited(MANY)]
 Messages = Annotated[list[Any], Field(json_schema_extra=_MESSAGES_SCHEMA, max_length=MANY)]
 Variables = Annotated[dict[str, Any], values(MAX_VARIABLES)]
 Tools = Annotated[list[Any], values(MAX_SCHEMA)]
 ToolChoice = Annotated[Any, Field(json_schema_extra=_TOOL_CHOICE_SCHEMA)]
+Stops = Annotated[Any, BeforeValidator(_strings), Field(json_schema_extra=_STOP_SCHEMA)]
+Schema = Annotated[dict[str, Any] | str | bool | None, values(MAX_SCHEMA)]
+ResponseFormat = Annotated[Any, Field(json_schema_extra=_RESPONSE_FORMAT_SCHEMA), values(MAX_SCHEMA)]
