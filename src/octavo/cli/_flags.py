@@ -30,9 +30,9 @@ DEFAULT_MODEL = "smollm2"
 ENGINE_HELP = {
     "tokenizer": "Where to take the tokenizer from: an alias, file, folder or hub id.",
     "dtype": "auto (weights as stored), float32 (nothing quantized), float16 or bfloat16.",
-    "quantization": "Not needed: files say how they are quantized. gguf is taken, others are refused.",
+    "quantization": "Not needed: files say how they are quantized. Only gguf is accepted.",
     "tensor_parallel_size": "GPUs that share the model; only 1 is supported yet.",
-    "speculative_config": 'Drafts to verify, such as {"method": "ngram"}: answers stay the same, to the bit.',
+    "speculative_config": 'Draft tokens, and verify them, such as {"method": "ngram"}: the same answers.',
     "trust_remote_code": "Accepted without effect: Octavo never runs code of a repository.",
     "max_model_len": "Most tokens of a sequence, prompt and answer together; less needs less memory.",
     "max_num_seqs": "Most sequences that are computed at once; others wait.",
@@ -54,12 +54,12 @@ ENGINE_HELP = {
     "isa": "CPU instruction set: auto, or one that `octavo env` lists.",
     "backend": backend_help(),
     "device": "auto, cpu, cuda or cuda:N.",
-    "bit_exact": "GPU: answers do not depend on other requests, to the bit; slower. A CPU always so.",
+    "bit_exact": "GPU: no bit of an answer depends on other requests; slower. On a CPU it is always so.",
     "round_activations": "GPU: round activations to int8 for quantized weights (W8A8, W4A8), as a CPU does.",
     "enforce_eager": "GPU: record no CUDA graphs.",
-    "served_model_name": "The model's name in the API; an empty one is its own. May be given several times; "
-    "answers carry the first.",
-    "chat_template": "A chat template in Jinja, or a file that holds one, in the place of the model's own.",
+    "served_model_name": "A name for the model in the API; empty: its own. May be given several "
+    "times: requests may use any of them, and answers have the first.",
+    "chat_template": "A chat template in Jinja, or a file that holds one, instead of the model's own.",
 }
 _TEXTS = texts(SamplingParams)
 SAMPLING_HELP = {name: _TEXTS[name] for name in ("max_tokens", *SHAPING, "seed", "stop", "ignore_eos")}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NetworkFlags:
-    """As the options of the command declare it."""
+    """The flags of `octavo serve` that say where it listens and for whom."""
 
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all of this machine.")
@@ -41,33 +41,37 @@ class NetworkFlags:
         Path | None, typer.Option("--ssl-certfile", help="Serve HTTPS with this certificate (PEM).")
     ] = None
     ssl_keyfile: Annotated[
-        Path | None, typer.Option("--ssl-keyfile", help="Its key, where it stands in a file of its own.")
+        Path | None,
+        typer.Option("--ssl-keyfile", help="The certificate's private key, if its file does not hold it."),
     ] = None
     ssl_ca_certs: Annotated[
         Path | None,
-        typer.Option("--ssl-ca-certs", help="Clients must show a certificate that one of these has signed."),
+        typer.Option(
+            "--ssl-ca-certs", help="Clients must show a certificate that an authority in this file signed."
+        ),
     ] = None
     api_key: Annotated[
         list[str] | None,
         typer.Option(
             "--api-key",
-            help="Refuse requests that bring no such key. May be given several times. It stands in the list "
-            "of processes: prefer --api-key-file, or the variable OCTAVO_API_KEY.",
+            help="Refuse requests without this key. May be given several times. Other users of the machine "
+            "can read it in the list of processes: prefer --api-key-file, or the variable OCTAVO_API_KEY.",
         ),
     ] = None
     api_key_file: Annotated[
         Path | None,
         typer.Option(
             "--api-key-file",
-            help="File of keys: one a line, or in TOML with names and limits. Read again when it changes.",
+            help="File of API keys: one a line, or TOML tables with names and limits. The server reads it "
+            "again when it changes.",
         ),
     ] = None
     allowed_hosts: Annotated[
         list[str] | None,
         typer.Option(
             "--allowed-hosts",
-            help="Name by which clients may call a server that listens on this machine alone; *: any. May be "
-            "given several times.",
+            help="Host name that requests may use while the server listens on this machine alone; *: any. "
+            "May be given several times.",
         ),
     ] = None
     allowed_origins: Annotated[
@@ -80,14 +84,18 @@ class NetworkFlags:
     ] = None
     allowed_methods: Annotated[
         list[str] | None,
-        typer.Option("--allowed-methods", help="Methods that these pages may use.  [default: all]"),
+        typer.Option(
+            "--allowed-methods", help="HTTP methods that pages of --allowed-origins may use.  [default: all]"
+        ),
     ] = None
     allowed_headers: Annotated[
         list[str] | None,
-        typer.Option("--allowed-headers", help="Headers that these pages may send.  [default: all]"),
+        typer.Option(
+            "--allowed-headers", help="Headers that pages of --allowed-origins may send.  [default: all]"
+        ),
     ] = None
     allow_credentials: Annotated[
-        bool, typer.Option("--allow-credentials", help="These pages may send cookies.")
+        bool, typer.Option("--allow-credentials", help="Pages of --allowed-origins may send cookies.")
     ] = False
     max_connections: Annotated[
         int | None,
@@ -103,30 +111,36 @@ class NetworkFlags:
         int | None,
         typer.Option(
             "--max-connections-per-address",
-            help="Most connections of one client's address.  [default: half of them]",
+            help="Most connections from one address.  [default: half of --max-connections]",
             min=1,
             show_default=False,
         ),
     ] = None
     header_timeout: Annotated[
         float,
-        typer.Option("--header-timeout", help="Seconds that the head of a request may take.", min=0.1),
+        typer.Option(
+            "--header-timeout", help="Seconds in which the headers of a request must have come.", min=0.1
+        ),
     ] = 10.0
     write_timeout: Annotated[
         float,
-        typer.Option("--write-timeout", help="Seconds without progress that a client may not read.", min=0.1),
+        typer.Option(
+            "--write-timeout",
+            help="Seconds after which a client that reads nothing is disconnected.",
+            min=0.1,
+        ),
     ] = 60.0
     timeout_keep_alive: Annotated[
         int,
         typer.Option(
-            "--timeout-keep-alive", help="Seconds that a connection may wait between requests.", min=1
+            "--timeout-keep-alive", help="Seconds that a connection may be idle between requests.", min=1
         ),
     ] = 5
     drain_delay: Annotated[
         float,
         typer.Option(
             "--drain-delay",
-            help="Seconds that new requests are still taken after a signal, while /ready says 503.",
+            help="Seconds for which new requests are still served after a signal, while /ready answers 503.",
             min=0.0,
         ),
     ] = 0.0
@@ -153,7 +167,7 @@ class NetworkFlags:
         return listener, f"{scheme}://{host}:{listener.getsockname()[1]}{self.root_path}"
 
     def tls(self) -> ssl.SSLContext | None:
-        """What a server of HTTPS shows; None: it speaks HTTP.
+        """The certificate and key of an HTTPS server; None: it serves HTTP.
 
         Raises:
             InvalidRequestError: a file cannot be used.
@@ -165,7 +179,7 @@ class NetworkFlags:
         return tls_context(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs)
 
     def cors(self) -> CorsRules:
-        """Pages of other origins that may come in.
+        """Which pages of other origins may use the server from a browser.
 
         Raises:
             InvalidRequestError: an origin that is none, or credentials for any.
@@ -178,7 +192,7 @@ class NetworkFlags:
         return CorsRules.of(origins, methods, headers, self.allow_credentials)
 
     def keys(self) -> ApiKeys | None:
-        """The keys that open the door; None: anybody may come in.
+        """The API keys that requests may bring; None: requests need none.
 
         Raises:
             InvalidRequestError: a key is empty, or their file cannot be read.
@@ -227,7 +241,7 @@ class NetworkFlags:
         )
 
     def warning(self, listener: socket.socket, keys: ApiKeys | None) -> str | None:
-        """What whoever starts such a server should know; None: nothing."""
+        """A warning for who starts the server: it listens to a network without keys. None: it does not."""
         from octavo.server.listen import is_loopback
 
         if keys is not None or listener.family == socket.AF_UNIX or is_loopback(listener):

@@ -27,7 +27,7 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObserveFlags:
-    """As the options of the command declare it."""
+    """The flags of `octavo serve` that say what it logs and traces."""
 
     access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for each HTTP request.")] = (
         False
@@ -36,7 +36,7 @@ class ObserveFlags:
         LogFormat,
         typer.Option(
             "--log-format",
-            help="Log lines as text or JSON. With json there is one for each request, and --json is on.",
+            help="Write log lines as text or JSON. json also logs each request, and switches --json on.",
         ),
     ] = LogFormat.TEXT
     otlp_traces_endpoint: Annotated[
@@ -50,11 +50,11 @@ class ObserveFlags:
 
     @property
     def as_json(self) -> bool:
-        """All that the process writes is JSON."""
+        """Whether the process writes JSON lines and nothing else."""
         return self.log_format is LogFormat.JSON
 
     def observers(self) -> Observers:
-        """Who writes down what requests did.
+        """The log and the tracer that these flags ask for.
 
         Raises:
             InvalidRequestError: the endpoint is no URL of a collector, or what speaks to it is not installed.
@@ -80,14 +80,14 @@ class ObserveFlags:
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """Those that write down what requests did."""
+    """The log and the tracer, which write down what requests did."""
 
     logs: ServerLogs
     tracer: Tracer | None = None
 
     @property
     def readers(self) -> tuple[Reader, ...]:
-        """Each is given what a request did, when it has ended."""
+        """Whom the server gives the record of each request that has ended."""
         from octavo.server.log_lines import AccessLog
 
         access: tuple[Reader, ...] = (AccessLog(),) if self.logs.access else ()
@@ -95,7 +95,7 @@ class Observers:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """They write, and at the end what waits is written, for as long as each of them waits for that."""
+        """Let logs and tracer write; at the end each writes what still waits, within a time of its own."""
         with self.logs:
             try:
                 yield

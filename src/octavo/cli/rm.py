@@ -25,7 +25,7 @@ def rm(
         files = {path.resolve() for path in removable(model)}
         sizes[model] = sum(path.stat().st_size for path in files if path.is_file())
     if not yes and (as_json or not sys.stdin.isatty()):
-        raise InvalidRequestError("octavo rm asks, and nobody is there to answer: give --yes")
+        raise InvalidRequestError("octavo rm asks before it removes, and stdin is no terminal: give --yes")
     removed = []
     for model, size in sizes.items():
         if not yes and not _agreed(f"remove {model} ({megabytes(size)})? [y/N] "):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What `octavo serve` asks for beside the engine, as its options declare it."""
+    """The flags of `octavo serve` that bound its requests and its end."""
 
     drain_timeout: Annotated[
         float,
@@ -49,7 +49,7 @@ class Serving:
         float,
         typer.Option(
             "--stall-timeout",
-            help="Seconds without progress after which a step counts as hung: its requests get an error and "
+            help="Seconds after which a step without progress counts as hung: its requests get an error, and "
             "the server ends with status 75; 0: never.",
             min=0.0,
         ),
@@ -74,7 +74,7 @@ class Serving:
         float,
         typer.Option(
             "--queue-timeout",
-            help="Seconds after which a request that has not begun is refused (429); 0: it waits on.",
+            help="Seconds that a request may wait for its first step before a 429; 0: no limit.",
             min=0.0,
         ),
     ] = 0.0
@@ -84,8 +84,8 @@ class Serving:
         bool,
         typer.Option(
             "--strict-fields/--no-strict-fields",
-            help="Refuse fields of requests that nobody knows (400), or name them in the header "
-            "X-Octavo-Ignored and go on.",
+            help="Refuse requests with unknown fields (400); with --no-strict-fields serve them, and name "
+            "the fields in the header X-Octavo-Ignored.",
         ),
     ] = True
     max_body_bytes: Annotated[

@@ -1,7 +1,7 @@
-"""Connections: how many there may be, how long each may be silent, and when one is given up.
+"""Connections: how many may be open, how long each may be silent, and when the server closes one.
 
-uvicorn speaks HTTP here, with h11. What it leaves open is closed here: a timer from the connection to the end
-of a request's head, a bound of connections in all and from one address, and an end for who does not read.
+uvicorn speaks HTTP, with h11. This file adds what uvicorn does not bound: the time in which the headers of a
+request must come, the connections in all and from one address, and the time that a client may read nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("octavo.server")
 SLICE = 16
 """Connections accepted before the event loop goes on to those that are open already."""
 PAUSE_S = 1.0
-"""How long nothing is accepted after the system had no more to give."""
+"""Seconds without accepting after the system has run out of file descriptors or memory."""
 HANDSHAKE_S = 10.0
 LATE_S = 1.0
 MAX_BEHIND = 256 << 10
@@ -63,7 +63,7 @@ class ConnectionLimits:
 
 
 class Connections:
-    """Those that are open.
+    """The connections that are open.
 
     Args:
         count: told the reason when one is refused or given up.
@@ -93,19 +93,19 @@ class Connections:
         return True
 
     def give_back(self, address: str) -> None:
-        """One from this address has ended."""
+        """A connection from this address has ended."""
         self._num_open -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
 
     def sweep(self, now: float) -> None:
-        """Give up those whose time is over."""
+        """Close the connections whose time is over."""
         for connection in tuple(self.open):
             connection.check(now)
 
     def abort_busy(self) -> None:
-        """Close those whose answer is not through: the drain is over."""
+        """Close the connections whose answers have not ended: the drain's time is over."""
         for connection in tuple(self.open):
             if connection.busy or connection.transport.get_write_buffer_size():
                 connection.give_up("drain")

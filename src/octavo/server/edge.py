@@ -1,4 +1,4 @@
-"""What is asked of a request because it came over a network, before the app sees it.
+"""Edge: checks each request for what browsers can do to a server, before the app sees it.
 
 A page in somebody's browser can reach a server on the same machine, and send requests in the user's place. So
 a server that listens there alone takes no foreign Host (a name of the page's that was made to point here) and
@@ -33,7 +33,7 @@ NAMED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EdgeRules:
-    """What is asked.
+    """Which requests may pass.
 
     Attributes:
         hosts: names that a request's Host may have beside addresses and localhost; None, or "*" in it: any.

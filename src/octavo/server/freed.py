@@ -1,8 +1,8 @@
-"""Memory that large requests have used goes back to the system.
+"""FreedMemory: gives memory that large requests have used back to the system.
 
-A body of four megabytes may take hundreds while it is read and encoded. The C library keeps what is freed for
-later, in pieces that the next request of another kind cannot use: so a server would stay as large as the sum
-of the worst that it ever met.
+A body of four megabytes may take hundreds of megabytes while the server reads and encodes it. The C library
+keeps freed memory for later, in pieces that a request of another kind cannot use. So a server would stay as
+large as the sum of the largest requests that it ever served.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def resident() -> int:
 
 @dataclass(slots=True)
 class FreedMemory:
-    """Gives back what large requests have freed, when they are through.
+    """Returns freed memory to the system once large requests have ended.
 
     Attributes:
-        floor: resident bytes that there would be anyway: the least since the last time.
-        due: a large body was seen, and nothing was given back since.
+        floor: the fewest resident bytes seen since memory was last returned.
+        due: a large body was seen since then, or memory has grown.
     """
 
     give_back: Callable[[], None] = return_freed

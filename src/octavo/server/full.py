@@ -1,8 +1,8 @@
-"""What a request is told while the engine's queue is full: no, before anything of it is read.
+"""The refusal (429) of requests while the engine's queue is full, before their bodies are parsed.
 
-A server that is offered ten times what it can answer refuses nine of ten requests. Whatever a refusal costs
-is taken from the answers of the others, since the engine's threads use every core. So a refusal costs no
-parsing, no validation and no route: only what tells strangers from clients stands before it.
+A server that is offered ten times what it can answer refuses nine of ten requests. The engine's threads use
+every core, so each refusal takes time from the answers of others. This one therefore parses no body,
+validates nothing and looks up no route. Only the API key is checked before it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ client may never see why. Longer ones are left to the connection, which reads on
 async def refusal_when_full(
     scope: Scope, receive: Receive, path: Path, state: ServerState
 ) -> ApiError | None:
-    """A 429 for a request that would wait for the engine where no more may wait; None: it may go on.
+    """The 429 for a request to an engine whose queue is full; None: the request may go on.
 
-    FairQueue and the engine ask again, exactly, of what goes on: several completions of one request, shares
-    of keys, and what arrives meanwhile.
+    FairQueue and the engine check such a request again and exactly: they count its completions, know the
+    shares of API keys, and see what has arrived meanwhile.
 
     Raises:
         ApiError: 401, where the key is wrong; 503 while the server drains; 408, the body does not come.

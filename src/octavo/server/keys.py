@@ -1,4 +1,4 @@
-"""API keys: who may come in, and how much at once. In memory they are hashes."""
+"""API keys: whose requests are served, and how many at once. The server keeps hashes of keys alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("octavo.server")
 
 VARIABLE = "OCTAVO_API_KEY"
-"""The one environment variable that configures Octavo: a key on the command line stands in `ps`."""
+"""The one environment variable that configures Octavo: other users can read a command line, by `ps`."""
 LOOK_S = 2.0
 SAY_S = 60.0
 MAX_FILE_BYTES = 1 << 20
@@ -32,7 +32,7 @@ FIELDS = {"key", "sha256", "max_concurrent_requests", "requests_per_minute"}
 
 @dataclass(slots=True)
 class Use:
-    """What the requests of one key have taken. It outlives a reload of the file.
+    """What the requests of one key have used of its limits. Reading the file of keys again keeps it.
 
     Attributes:
         in_flight: requests that are answered now.
@@ -63,7 +63,7 @@ class ApiKey:
 
     @property
     def owner(self) -> str:
-        """Whose are its cached prefixes and stored responses: its name's, so that a key can be replaced."""
+        """Whose cached prefixes and stored responses it uses: its name's, so that a key can be replaced."""
         if self.name:
             return hashlib.sha256(b"name\0" + self.name.encode()).hexdigest()
         return self.digest.hex()
@@ -101,14 +101,14 @@ def _too_many(message: str, wait_s: int) -> ApiError:
 
 
 def _error(status: int, message: str, kind: str, code: str, headers: dict[str, str]) -> ApiError:
-    # Not at the top: what the server is made of takes longer to import than a wrong file should be seen in.
+    # Imported here: the command reads a file of keys, and names its faults, before it imports the server.
     from octavo.server.errors import ApiError
 
     return ApiError(status, message, kind, code=code, headers=headers)
 
 
 class ApiKeys:
-    """All keys that open the door: given ones, and those of a file, which is read again when it changes.
+    """The API keys that requests may bring: given ones, and those of a file, read again when it changes.
 
     Args:
         given: as clients send them.
@@ -130,9 +130,9 @@ class ApiKeys:
         return len(self._keys)
 
     def find(self, headers: Iterable[tuple[bytes, bytes]]) -> ApiKey | None:
-        """The key that a request brings: `Authorization: Bearer KEY` or `x-api-key: KEY`, whichever opens.
+        """The key that a request brings: `Authorization: Bearer KEY` or `x-api-key: KEY`, whichever is known.
 
-        Compared in constant time, and with every key, so that the time does not tell which one came close.
+        It is compared with every key, in constant time, so that the time tells nothing of the keys.
         """
         keys = self._keys
         found: ApiKey | None = None
@@ -162,7 +162,7 @@ class ApiKeys:
         return found
 
     def _note_refusal(self) -> None:
-        """Say in the log that somebody tries, at most once in SAY_S, whatever they try."""
+        """Log that requests were refused for their keys, at most once in SAY_S seconds."""
         self._num_refused += 1
         now = time.monotonic()
         if now - self._said_at >= SAY_S:

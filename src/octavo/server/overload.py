@@ -1,4 +1,4 @@
-"""Too many requests: when waiting ends in vain, and when a client had better come again."""
+"""Too many requests: how long one may wait, and when a refused client should come again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DrainRate:
     begun: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def seconds(self, waiting: int) -> float:
-        """Until so many sequences will have begun, at the rate of late; 1 where nothing is known."""
+        """Seconds until this many sequences will have begun, at the latest rate; 1 if no rate is known."""
         if len(self.begun) < 2:
             return 1.0
         passed = self.clock() - self.begun[0][0]
@@ -42,10 +42,10 @@ class WaitedError(OverloadedError):
 
 
 async def begun_within(begin: Awaitable[Outputs], seconds: float) -> Outputs:
-    """What begins a request, its grammar compiled and all, where that takes no longer than so many seconds.
+    """The outputs of a request that begins within so many seconds; compiling its grammar counts, too.
 
     Raises:
-        WaitedError: it does.
+        WaitedError: it did not begin in time.
     """
     try:
         async with asyncio.timeout(seconds) as limit:

@@ -13,14 +13,14 @@ from octavo.server.overload import DrainRate, begun_within
 
 @dataclass(slots=True)
 class FairQueue:
-    """What waits, by who asks. Owned by the event loop's thread.
+    """The requests that wait, counted by owner (API key). Only the event loop's thread uses it.
 
-    1.  *Tokens.* The engine bounds the sequences that wait; here their prompts are, in tokens.
+    1.  *Tokens.* The engine bounds how many sequences wait; this queue bounds the tokens of their prompts.
     2.  *Shares.* Where API keys tell who asks, an owner that has requests waiting may add as much as there is
         room left for others: one alone fills half of the queue, two a third each, and a newcomer finds room.
-    3.  *Deadline.* What has not begun after timeout_s is refused (429), or has
-        no compiled grammar yet; 0: it waits on.
-    4.  *Retry-After* is what waits, over the rate at which requests have begun lately.
+    3.  *Deadline.* A request that has not begun after timeout_s is refused (429); compiling its grammar
+        counts. 0: requests wait for as long as it takes.
+    4.  *Retry-After* is the number of waiting sequences over the rate at which requests have begun lately.
     """
 
     max_tokens: int

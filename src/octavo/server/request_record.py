@@ -1,10 +1,10 @@
-"""What one HTTP request did, for who writes it down: the access log, a tracer.
+"""RequestRecord: what one HTTP request did, for the access log and the tracer.
 
-In numbers and names alone: nothing of what a request or its answer says can get into a log from here.
+A record holds numbers and names alone, so that no prompt and no answer can get into a log from here.
 
-Nothing here runs where nobody writes anything down. Where somebody does, Recorded stands before the app, and
-the app does not know of it. A record lies in a context variable, which the tasks of a request inherit; the
-metrics and the queue that a request meets are wrapped, and note there what they are told.
+If neither log nor tracer is asked for, nothing of this file runs. Otherwise Recorded wraps the app, which
+does not know of it. The record lies in a context variable, which the tasks of a request inherit. Recorded
+also wraps the server's metrics and queue: the wrappers note in the record what the request tells them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RequestRecord:
 
     @classmethod
     def of(cls, scope: Scope) -> RequestRecord:
-        """Of a request that has just come."""
+        """The record of a request that has just arrived."""
         client = scope.get("client")
         raw = scope.get("raw_path") or scope["path"].encode("unicode_escape")
         return cls(
@@ -91,9 +91,9 @@ class RequestRecord:
         return self.ended - self.begun
 
     def spans(self) -> dict[str, float]:
-        """Seconds between moments of its prompts, where both are known, by a name for each.
+        """Seconds of each phase by its name; a phase whose beginning or end is unknown is left out.
 
-        Of several prompts the first moment counts, and of their ends the last.
+        With several prompts a phase begins with the first of them and ends with the last.
         """
         arrival = min((each.arrival_time for each in self.times), default=None)
         scheduled = _first(each.first_scheduled_time for each in self.times)
@@ -130,11 +130,11 @@ CURRENT: ContextVar[RequestRecord | None] = ContextVar("octavo_request", default
 """The record of the request that a task works for."""
 
 Reader = Callable[[RequestRecord, "Scope"], None]
-"""Is given each request that has ended, and its scope, of which it takes what it must. It never waits."""
+"""Called with the record and the ASGI scope of each request that has ended. It must not wait."""
 
 
 class Recorded:
-    """An app whose requests are recorded. From now on its metrics and its queue note what they are told.
+    """An ASGI app that records the requests of another one, and wraps the metrics and the queue of its state.
 
     Args:
         readers: are given each record when its request has ended.
@@ -173,7 +173,7 @@ class Recorded:
 
 
 class RecordingMetrics:
-    """Metrics that note in the current record what they are told (server.engine.Observer)."""
+    """Passes on to the metrics what a request tells them, and notes it in the request's record (Observer)."""
 
     def __init__(self, metrics: Observer) -> None:
         self._metrics = metrics
@@ -199,7 +199,7 @@ class RecordingMetrics:
 
 
 class RecordingQueue:
-    """A queue that notes in the current record what is asked of the engine (server.engine.Queue)."""
+    """Passes a request on to the queue, and notes in its record what it asks of the engine (Queue)."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
