@@ -30,6 +30,8 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "draft_model": (None,),
 }
 
+_INSTEAD = {"draft_model": ': give speculative_config={"method": "draft", "model": ...}'}
+"""What to give for a name that Octavo does not take, where it does the thing."""
 _OTHERS = {"torch_dtype": ["dtype"]}
 """What others call our fields, where the nearest name is that of another field."""
 
@@ -53,7 +55,7 @@ class EngineArgs:
                 values[field] = value
             elif name in _HARMLESS:
                 if value not in _HARMLESS[name]:
-                    raise UnsupportedError(f"{name}={value!r} is not supported", name)
+                    raise UnsupportedError(f"{name}={value!r} is not supported{_INSTEAD.get(name, '')}", name)
             else:
                 near = _OTHERS.get(name) or difflib.get_close_matches(name, [*_FIELDS, *_ALIASES], 1)
                 hint = f" (did you mean {near[0]}?)" if near else ""

@@ -16,7 +16,7 @@ from octavo.runtime.prompt_logprobs import ByRow, PromptLogprobs
 from octavo.runtime.runner import Runner
 from octavo.runtime.simple_batches import encoder_batch
 from octavo.runtime.states import RequestStates, gather_batch
-from octavo.runtime.vectors import END, PromptVectors, Vector
+from octavo.runtime.vectors import PromptVectors, Vector, with_vectors
 from octavo.sampling.native import ERRORS, NativeSampler, make_sampler
 from octavo.sampling.sampler import RowError
 from octavo.sampling.sampling_batch import SamplingBatch
@@ -148,18 +148,6 @@ class ModelRunner(Runner):
         masks = self._beside.submit(self._samplings.batch, rows, positions)
         logits = self._program.replay(gather_batch(steps, self._states))
         return logits, masks.result()
-
-
-def with_vectors(result: StepResult, vectors: dict[int, Vector | RowError]) -> StepResult:
-    """The result with the prompts that have been pooled."""
-    errors = {row: found.message for row, found in vectors.items() if isinstance(found, RowError)}
-    done = {row: found for row, found in vectors.items() if not isinstance(found, RowError)}
-    return replace(
-        result,
-        tokens=result.tokens | dict.fromkeys(done, (END,)),
-        errors=result.errors | errors,
-        vectors=done,
-    )
 
 
 class Decoding:

@@ -26,12 +26,12 @@ from octavo.kernels.draws import DeviceSteps, Pending
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Backend, Inputs, Limits, Ops, Tensor
 from octavo.models.registry import Model
-from octavo.runtime.model_runner import ModelRunner, with_vectors
+from octavo.runtime.model_runner import ModelRunner
 from octavo.runtime.page_moves import PageMoves
 from octavo.runtime.prompt_logprobs import ByRow
 from octavo.runtime.runner import Done
 from octavo.runtime.states import RequestStates, gather_batch
-from octavo.runtime.vectors import Vector
+from octavo.runtime.vectors import Vector, with_vectors
 from octavo.sampling.device import DrawMaker, read
 from octavo.sampling.sampler import RowError
 from octavo.sampling.sampling_batch import SamplingBatch

@@ -9,12 +9,12 @@ token that stands for the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.engine.step_plan import NewRow, RowStep, SampledToken
+from octavo.engine.step_plan import NewRow, RowStep, SampledToken, StepResult
 from octavo.kernels.ops import Program
 from octavo.runtime.states import RequestStates, gather_batch
 from octavo.sampling.sampler import RowError
@@ -92,3 +92,15 @@ class PromptVectors:
                 error = RowError("the model's hidden states are not finite")
                 done[step.row] = tuple(vector.tolist()) if finite else error
         return [step for step in steps if step.row not in self.rows], done
+
+
+def with_vectors(result: StepResult, vectors: dict[int, Vector | RowError]) -> StepResult:
+    """The result with the prompts that have been pooled."""
+    errors = {row: found.message for row, found in vectors.items() if isinstance(found, RowError)}
+    done = {row: found for row, found in vectors.items() if not isinstance(found, RowError)}
+    return replace(
+        result,
+        tokens=result.tokens | dict.fromkeys(done, (END,)),
+        errors=result.errors | errors,
+        vectors=done,
+    )
