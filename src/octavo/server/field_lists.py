@@ -1,11 +1,11 @@
-"""What an API does with fields that its requests' models have not: three lists.
+"""FieldLists: what an API does with fields that the pydantic model of its requests does not have.
 
 1. Obeyed: the model's own fields, and those that stand for one of them under another name.
 2. Accepted without effect: advice, caching, billing, tracing. They are checked, and named in a header of the
    answer.
 3. Refused: they would change the answer, and Octavo cannot. Where their value asks for nothing they pass.
 
-What is in none of them is unknown.
+A field that is in none of the three lists is unknown (openai/fields.py).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class FieldLists:
     refused: Mapping[str, Refused] = field(default_factory=dict)
 
     def take(self, name: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What a field of the body that the model has not stands for; None: it is in no list.
+        """The model's fields that a field of another name stands for; {}: none; None: it is in no list.
 
         Raises:
             InvalidRequestError: it is of the wrong type. UnsupportedError: it is refused.

@@ -1,4 +1,4 @@
-"""A log that clients cannot fill: of lines that anybody can cause, a few are written, then their number."""
+"""RateFilter: clients cannot fill the log. Of lines that they can cause it passes a few, then counts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_KINDS = 256
 class RateFilter(logging.Filter):
     """Drops what exceeds LINES of a kind in PERIOD_S; the next line that is written says how many there were.
 
-    A kind is the text that the code has, before values are put in. Of access lines only those that refuse for
-    want of a key are counted: the others are asked for.
+    A kind is the format string of the log call. Access lines pass uncounted, since the user has asked for
+    them, except those of requests that were refused for their keys.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""sd_notify: systemd, or who speaks like it, hears that the server is ready, stops, and lives."""
+"""sd_notify: tells systemd, or another supervisor, that the server is ready, is alive, or stops."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """Where to say it.
+    """Where the supervisor listens.
 
     Attributes:
-        address: of a datagram socket; a leading @ is Linux's abstract namespace. Empty: nobody listens.
-        watchdog_s: who says nothing for so long is restarted; 0: nobody waits.
+        address: of its datagram socket; a leading @ is Linux's abstract namespace. Empty: none listens.
+        watchdog_s: the supervisor restarts a server that is silent for so many seconds; 0: never.
     """
 
     address: str = ""
@@ -24,14 +24,14 @@ class Notifier:
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] | None = None) -> Notifier:
-        """As systemd tells a service: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID."""
+        """The notifier of what systemd tells a service: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID."""
         told = os.environ if environment is None else environment
         address, micros = told.get("NOTIFY_SOCKET", ""), told.get("WATCHDOG_USEC", "")
         mine = told.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         return Notifier(address, int(micros) / 1e6 if mine and micros.isdigit() else 0.0)
 
     def send(self, text: str) -> None:
-        """Say it, as lines of NAME=VALUE. Nobody waits for it, and a listener that is gone is no error."""
+        """Send lines of NAME=VALUE, without waiting. It is no error if the supervisor has gone."""
         if not self.address:
             return
         name = "\0" + self.address[1:] if self.address.startswith("@") else self.address

@@ -36,26 +36,26 @@ CLOSE_S = 5
 
 
 class Watcher(Protocol):
-    """Hears what the server does."""
+    """Whom the server tells what it does."""
 
     def ready(self, engine: ServedEngine) -> None:
         """Requests are served."""
 
     def leaving(self, delay_s: float) -> None:
-        """A signal has come; requests are taken for so long still."""
+        """A signal has come; the server still takes requests for so many seconds."""
 
     def draining(self, num_requests: int) -> None:
-        """A signal has come while so many requests were in flight."""
+        """The server takes no more requests, and ends so many that are in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How the server meets the network.
+    """What the server needs beside its app: limits of connections, TLS, and who is told of what happens.
 
     Attributes:
         tls: its certificate; None speaks HTTP in the clear.
         drain_delay_s: how long after a signal new requests are still taken, while /ready and /health say 503.
-        notifier: told when the server is ready, stops, and lives.
+        notifier: tells a supervisor that the server is ready, alive, or stops.
         logs: how log lines are written; the caller enters and leaves them.
         readers: are given what each request did, when it has ended.
     """

@@ -1,4 +1,4 @@
-"""What is asked when /metrics is scraped: the engine's own counters, and values under others' names."""
+"""Collectors of /metrics: they read the engine's own counters, and repeat values under others' names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""SIGTERM, SIGINT and SIGHUP: as events of a loop, and the process's end within a bounded time.
+"""SIGTERM, SIGINT and SIGHUP: the event loop hears of them, and the process ends within a bounded time.
 
-Apart from the rest, to be in place before slow imports: a KeyboardInterrupt that strikes inside an import
-can be swallowed there.
+This file imports nothing of the server, so that it is in place before slow imports: a KeyboardInterrupt that
+strikes inside an import can be swallowed there.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Callable, Generator
 STALLED = 75
 """The exit status where a step did not end; sysexits.h calls it EX_TEMPFAIL: a restart may help."""
 END_S = 15.0
-"""After the time that running requests have, the process needs at most so long to end."""
+"""Seconds in which the process must have ended after the time that running requests have."""
 KILL_S = 3.0
-"""After a second signal, so long."""
+"""Seconds in which the process must have ended after a second signal."""
 
 
 class StopSignals:

@@ -107,14 +107,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a proposer is asked to be.
+    """What the runtime asks of a proposer that it makes.
 
     Attributes:
         max_num_seqs, max_model_len: rows, and tokens of the longest.
         trees: the runtime verifies trees; otherwise every draft is a chain.
         options: of speculative_config, each that Registration.options names.
-        rejecting: drafts are verified by the p/q test. Who says in Draft.q what drafts were drawn from
-            has drawn them from Stream.DRAFT; all others count as chosen.
+        rejecting: the runtime verifies drafts by the p/q test. A proposer that draws its drafts draws them
+            from Stream.DRAFT and gives their distribution as Draft.q; drafts without one count as chosen.
     """
 
     max_num_seqs: int

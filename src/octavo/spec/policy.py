@@ -36,7 +36,7 @@ SELDOM = 8
 
 
 class Policy(Protocol):
-    """Who chooses. Called by one thread, in the order of the steps."""
+    """Chooses which drafts a step verifies. One thread calls it, in the order of the steps."""
 
     def start(self, row: int, most: int) -> None:
         """A request enters the row; a draft of it has at most `most` tokens, 0 is never drafted for."""
@@ -65,12 +65,12 @@ class Policy(Protocol):
         ...
 
     def took(self, load: Load, seconds: float) -> None:
-        """A step that computed so much has taken so long."""
+        """A step with this load took so many seconds."""
         ...
 
 
 class Fixed:
-    """As many as were asked for, always: for comparison, and for tests that need every step to verify."""
+    """Verifies as many tokens as were asked for, always: for comparison, and for tests."""
 
     def __init__(self) -> None:
         self._most: dict[int, int] = {}
@@ -114,7 +114,7 @@ class Spending:
 
 
 class Auto:
-    """As many as are expected to give the most tokens a second.
+    """Verifies as many tokens as are expected to give the most tokens a second.
 
     Args:
         costs: measured at start; steps keep it up to date.
@@ -200,7 +200,7 @@ class Auto:
         return best, least_lost, least_at
 
     def _spending(self) -> Spending:
-        """What drafting takes. Here it has been done before it is asked what it was worth."""
+        """The seconds that drafting takes: here none are left, since the drafts are there already."""
         return Spending()
 
     def _note(self, state: _Asked, verified: bool) -> None:
