@@ -102,7 +102,7 @@ class Driver(LLM):
         always = {"max_tokens": new_tokens, "ignore_eos": not ends, "detokenize": False}
         fields = {"temperature": 0.0, **sampling, **always}
         params = [self._compiler.compile(SamplingParams(**fields))] * len(prompts)
-        if last:
+        if last:  # one row that asks for more, among others that do not
             params[-1] = self._compiler.compile(SamplingParams(**{**fields, **last}))
         names = [f"run-{self._next_id + i}" for i in range(len(prompts))]
         self._next_id += len(names)
@@ -116,7 +116,7 @@ class Driver(LLM):
             for request in requests:
                 self._core.add(request, time.monotonic())
             return self._drive(names, sum(map(len, prompts)))
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the next run must find an empty engine
             for name in names:
                 self._core.abort(name)
             raise

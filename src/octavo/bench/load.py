@@ -114,10 +114,10 @@ async def load(
     before, start = _cpu_seconds(), time.perf_counter()
     tasks = [asyncio.create_task(user()) for _ in range(min(users, len(prompts)))]
     _, late = await asyncio.wait(tasks, timeout=target.timeout_s)
-    for task in late:
+    for task in late:  # what they asked counts as unanswered below
         task.cancel()
     for answer in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(answer, Exception):
+        if isinstance(answer, Exception):  # no server, no load; a cancelled task is no Exception
             raise answer
     seconds = time.perf_counter() - start
     unanswered = [Reply(error="not answered in time") for _ in range(len(prompts) - len(replies))]

@@ -39,7 +39,7 @@ def edit(logits: F32, batch: SamplingBatch, row: int, masked: bool = True) -> F3
     seen, counts = batch.seen.row(row)
     boost = batch.boost if batch.boost is not None and batch.boost.deltas[row] != 0 else None
     mask = batch.mask[row] if masked and batch.mask is not None else None
-    if mask is not None and (mask == _ALL).all():
+    if mask is not None and (mask == _ALL).all():  # a mask that allows all costs a copy for nothing
         mask = None
     if not (len(bias_tokens) or len(banned) or len(seen) or boost is not None or mask is not None):
         return logits
@@ -50,7 +50,7 @@ def edit(logits: F32, batch: SamplingBatch, row: int, masked: bool = True) -> F3
     edited[banned] = -np.inf
     if mask is not None:
         edited[~allowed(mask, len(edited))] = -np.inf
-    if len(seen):
+    if len(seen):  # only rows with a penalty have any
         params = batch.rows[row]
         repetition = params["repetition_penalty"]
         values = edited[seen]

@@ -110,17 +110,17 @@ def merge_objects(
     names.update(dict.fromkeys(case.properties))
     names.update(case.required)
     patterned = [s for s in parts if s.get("patternProperties")]
-    if len(patterned) > 1:
+    if len(patterned) > 1:  # a name may match a pattern of each: no pattern says both
         raise UnsupportedError(
             "JSON schema: patternProperties of two merged schemas are not supported", PARAM
         )
     schemas.spend(len(names) * (1 + len(parts) + 8 * len(patterned)))
-    for name in names:
+    for name in names:  # a member obeys what each schema says of its name
         own = case.properties.get(name, frozenset())
         case.properties[name] = own.union(*(_member(schemas, schema, name) for schema in parts))
     for schema in parts:
         case.additional |= _rest(schemas, schema)
-    for schema in patterned:
+    for schema in patterned:  # to the others a name that matches is one of the rest
         others = [s for s in parts if s is not schema]
         for pattern, part in schema["patternProperties"].items():
             rest = frozenset[tuple[int, bool]]().union(*(_rest(schemas, s, pattern=pattern) for s in others))
