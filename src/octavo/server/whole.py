@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -11,18 +10,6 @@ from starlette.types import Receive, Scope, Send
 
 from octavo.server.errors import Dialect
 from octavo.server.sse import run_until_disconnect
-
-dumps = json.JSONEncoder(separators=(",", ":")).encode
-"""Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
-
-
-def dumps_apart(value: Any, lists: int = 2) -> str:
-    """dumps(), the objects in lists, and in lists inside these, one by one: other threads run in between."""
-    if lists and type(value) is dict:
-        return f"{{{','.join(f'{dumps(name)}:{dumps_apart(value[name], lists)}' for name in value)}}}"
-    if lists and type(value) is list and value and type(value[-1]) is dict:  # (the first may be null)
-        return f"[{','.join(dumps_apart(item, lists - 1) for item in value)}]"
-    return dumps(value)
 
 
 class Answer(Response):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections import Counter
@@ -25,12 +26,22 @@ from octavo.server.openai.sampling import GenerationRequest
 from octavo.server.sse import EventStream
 from octavo.server.state import key_owner, state_of
 from octavo.server.whole import Answer
-from octavo.server.whole import dumps as dumps
-from octavo.server.whole import dumps_apart as dumps_apart
 
 MAX_SALT = 256
 """Characters of a cache_salt: the prefix cache keeps it as long as what was cached under it."""
 URGENT = "priority must not be negative: the server takes that with --scheduling-policy priority"
+
+dumps = json.JSONEncoder(separators=(",", ":")).encode
+"""Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
+
+
+def dumps_apart(value: Any, lists: int = 2) -> str:
+    """dumps(), the objects in lists, and in lists inside these, one by one: other threads run in between."""
+    if lists and type(value) is dict:
+        return f"{{{','.join(f'{dumps(name)}:{dumps_apart(value[name], lists)}' for name in value)}}}"
+    if lists and type(value) is list and value and type(value[-1]) is dict:  # (the first may be null)
+        return f"[{','.join(dumps_apart(item, lists - 1) for item in value)}]"
+    return dumps(value)
 
 
 def new_id(prefix: str, joint: str = "-") -> str:
