@@ -1,4 +1,4 @@
-"""CompilePool: a bounded queue before a few threads: first what is quick, of who asked little, and small."""
+"""CompilePool: a few threads that compile grammars, and a bounded queue in which small work goes first."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from octavo.errors import InvalidRequestError, OverloadedError, ShuttingDownErro
 WORKERS = 2
 MAX_PENDING = 64
 MAX_ABANDONED = 2
-"""Work that ran over its time may hold so many threads beside the workers; then nothing new is begun."""
+"""Threads that work beyond its time may hold beside the workers; with more the pool begins nothing new."""
 TIMEOUT_S = 10.0
-"""Of one piece of work, from its beginning: what the limits of size let in takes about a second."""
+"""Seconds that one grammar may take: the largest that the limits of size let in takes about one."""
 QUEUE_S = 30.0
 FORGET_S = 30.0
-"""In so long what somebody's work has taken counts half."""
+"""Seconds after which the time that an owner's work has taken counts half."""
 MAX_OWNERS = 1_000
 _IDLE, _BUSY = "compile", "compiling"
 _CLOSED = "the server is shutting down"
@@ -40,9 +40,9 @@ class GrammarStats:
 
     Attributes:
         available: False: no process for trials can be started, so every new grammar is refused.
-        done, failed: work that ended; failed: with an error of its sender's.
-        killed: taken from its sender because it took too long. refused: never begun.
-        waiting, running: now. abandoned: threads that such work still holds.
+        done: grammars compiled. failed: grammars with an error of their sender's.
+        killed: grammars given up because they took too long. refused: grammars never begun.
+        waiting, running: grammars, now. abandoned: threads that grammars given up still hold.
     """
 
     available: bool = True
@@ -70,12 +70,17 @@ class _Job:
 
 
 class CompilePool:
-    """Runs work beside an event loop. Thread-safe.
+    """Compiles grammars on threads beside the event loop. Thread-safe.
 
-    What is small goes first, and where the queue is full the largest is refused, be it the newcomer or one
-    that waits: who sends many large pieces delays the large ones of others, and never the small ones. Before
-    size counts what the owner's work took lately. Work that is known to be slow never holds the last thread.
-    Threads are daemons that start with the first work: what cannot be told to stop outlives nothing.
+    A ThreadPoolExecutor would do none of this: it has one queue in order of arrival, waits for its threads at
+    the process's end, and cannot leave a thread behind that does not come back.
+
+    1.  The smallest work goes first. While the queue is full the pool refuses the largest, whether it waits
+        or has just come. So a client that sends many large grammars delays large ones of others alone.
+    2.  Before size, the pool counts what an owner's work has taken lately.
+    3.  Work that is known to be slow never gets the last free thread.
+    4.  Work beyond its time is abandoned with its thread. Threads are daemons, so that none outlives the
+        process.
 
     Args:
         what: what is made, in messages: "grammars".
