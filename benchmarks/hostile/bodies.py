@@ -216,3 +216,30 @@ MALFORMED: dict[str, bytes] = {
     "bare newlines": b"GET /health HTTP/1.1\nHost: localhost\n\n",
 }
 """What is no HTTP, or just so."""
+
+HELLO: Any = [{"role": "user", "content": "Say hello."}]
+SMALL: dict[str, Any] = {"prompt": "Say hello.", "max_tokens": 4}
+PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": PERSON}}]
+ORDINARY: tuple[tuple[str, dict[str, Any]], ...] = (
+    (COMPLETIONS, SMALL),
+    (COMPLETIONS, {**SMALL, "stream": True, "stop": ["x"], "temperature": 0.7, "top_p": 0.9, "seed": 1}),
+    (COMPLETIONS, {**SMALL, "n": 32, "logprobs": 20, "echo": True}),
+    (COMPLETIONS, {**SMALL, "prompt": ["a", "b"], "prompt_logprobs": 20}),
+    (COMPLETIONS, {**SMALL, "bad_words": ["hello "], "logit_bias": {"7": 1}, "allowed_token_ids": [7, 8]}),
+    (COMPLETIONS, {**SMALL, "n": 4, "use_beam_search": True}),
+    *((COMPLETIONS, {**SMALL, "structured_outputs": wanted}) for wanted in (
+        {"json": PERSON}, {"regex": "[ab]+"}, {"choice": ["yes", "no"]}, {"grammar": 'root ::= "a"+'})),
+    (CHAT, {"messages": HELLO, "max_tokens": 4}),
+    (CHAT, {"messages": HELLO, "max_tokens": 4, "stream": True, "top_logprobs": 5, "logprobs": True}),
+    (CHAT, {"messages": HELLO, "max_tokens": 4, "tools": TOOLS}),
+    (CHAT, {"messages": HELLO, "max_tokens": 16, "tools": TOOLS, "tool_choice": "required"}),
+    (RESPONSES, {"input": "Say hello.", "max_output_tokens": 16}),
+    (MESSAGES, {"messages": HELLO, "max_tokens": 4}),
+    (EMBEDDINGS, {"input": ["hello"] * 64}),
+    ("/tokenize", {"prompt": "Say hello.", "return_token_strs": True}),
+    ("/detokenize", {"tokens": [7, 8]}),
+    ("/detokenize", {"tokens": "a word"}),
+    ("/v1/nowhere", {}),
+)  # fmt: skip
+"""One small request of each kind that people send, two mistakes among them."""

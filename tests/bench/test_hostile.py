@@ -36,6 +36,7 @@ def check_probes(probes: Any) -> None:
         {
             "server": "open",
             "quiet_ms": 5.0,
+            "crowd_mb": 20.0,
             "rss_end": 1.01,
             "rss_again": 1.0,
             "status": 0,
@@ -44,6 +45,7 @@ def check_probes(probes: Any) -> None:
         {
             "server": "keyed",
             "quiet_ms": 7.0,
+            "crowd_mb": 21.0,
             "rss_end": 1.04,
             "rss_again": 1.01,
             "status": 0,
@@ -53,7 +55,7 @@ def check_probes(probes: Any) -> None:
     facts = probes.facts_of(servers)
     assert facts == {
         "probes": 2, "faults": 0, "held_ms": 90.0, "quiet_ms": 7.0, "late_loops": 2, "refused_s": 0.9,
-        "taken_mb": 250.0, "rss_back": 1.04, "rss_end": 1.04, "rss_again": 1.01,
+        "taken_mb": 250.0, "crowd_mb": 21.0, "rss_back": 1.04, "rss_end": 1.04, "rss_again": 1.01,
     }  # fmt: skip
     assert not probes.missed(facts)
     for name, value in {
@@ -61,6 +63,7 @@ def check_probes(probes: Any) -> None:
         "held_ms": 101,
         "refused_s": 1.1,
         "taken_mb": 301,
+        "crowd_mb": 41,
         "rss_back": 1.06,
         "rss_again": 1.03,
     }.items():

@@ -218,6 +218,27 @@ def test_a_refused_body_is_gone_with_its_refusal(app: FastAPI, monkeypatch: pyte
     assert held[0].__cause__ is None
 
 
+def test_what_a_refusal_kept_ends_beside_the_loop() -> None:
+    """A million texts take tens of milliseconds to free, and whoever frees them holds the lock."""
+    ended: list[str] = []
+
+    class Kept(set[int]):
+        def __del__(self) -> None:
+            ended.append(threading.current_thread().name)
+
+    def refuse() -> None:
+        body = Kept()
+        try:
+            raise ValueError(body)
+        except ValueError:
+            raise InvalidRequestError(f"a body of {len(body)}") from None
+
+    with pytest.raises(InvalidRequestError, match="a body of 0"):
+        asyncio.run(alone(LONG_TEXT + 1, refuse))
+    assert len(ended) == 1
+    assert ended[0].startswith("large-bodies")
+
+
 def calls(count: int) -> list[dict[str, Any]]:
     return [{"type": "function_call", "name": "a"}] * count
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import subprocess
 import sys
 
 import pytest
 
 from octavo.server import freed
 from octavo.server.app import create_app
-from octavo.server.freed import GROWN, LARGE, FreedMemory
+from octavo.server.freed import GROWN, LARGE, LATER, FreedMemory
 from support.fake_engine import FakeEngine
 from support.live import run, running, until
 
@@ -49,12 +50,12 @@ def test_a_quiet_server_is_left_alone(machine: Machine) -> None:
     assert machine.calls == 0
 
 
-def test_after_a_large_body_what_it_freed_goes_back_once(machine: Machine) -> None:
+def test_after_a_large_body_what_it_freed_goes_back(machine: Machine) -> None:
     machine.look(0, LARGE + 1)
     machine.freed = 300 * MB
     machine.look(LARGE + 1, LARGE + 1)
     assert machine.calls == 0, "it is still at work"
-    machine.look(0, 0, 0)
+    machine.look(0)
     assert machine.calls == 1
     assert machine.resident() == 100 * MB
 
@@ -62,15 +63,27 @@ def test_after_a_large_body_what_it_freed_goes_back_once(machine: Machine) -> No
 def test_growth_without_a_large_body_counts_too(machine: Machine) -> None:
     machine.look(0)
     machine.freed = GROWN + 1
-    machine.look(0, 0, 0)
+    machine.look(0)
     assert machine.calls == 1
 
 
-def test_memory_that_stays_in_use_is_asked_about_once(machine: Machine) -> None:
+def test_memory_that_stays_in_use_is_asked_about_ever_more_rarely(machine: Machine) -> None:
     machine.look(0)
     machine.used += 500 * MB
-    machine.look(*[0] * 20)
-    assert machine.calls == 1
+    machine.look(*[0] * 10)
+    assert machine.calls == 3
+    machine.look(*[0] * 1000)
+    assert machine.calls == 1 + len(LATER)
+
+
+def test_what_a_storm_frees_later_goes_back_later(machine: Machine) -> None:
+    """It was given back once while the storm went on: what is freed since is below what there was then."""
+    machine.look(0)
+    machine.used += 100 * MB
+    machine.look(0)
+    machine.used, machine.freed = 100 * MB, 100 * MB
+    machine.look(*[0] * LATER[0])
+    assert machine.resident() == 100 * MB
 
 
 def test_what_shrinks_by_itself_is_the_new_floor(machine: Machine) -> None:
@@ -80,6 +93,28 @@ def test_what_shrinks_by_itself_is_the_new_floor(machine: Machine) -> None:
     machine.freed = GROWN + 1
     machine.look(0)
     assert machine.calls == 1
+
+
+def test_what_was_loaded_is_left_out_of_the_collectors_passes() -> None:
+    """And what was garbage by then is gone; what comes later is garbage as ever."""
+    run = subprocess.run([sys.executable, "-c", PASSES], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "False", "True"]
+
+
+PASSES = """
+import gc, weakref
+from octavo.server.freed import leave_out
+class Ring:
+    def __init__(self):
+        self.ring = self
+ring = weakref.ref(Ring())
+kept = Ring()
+leave_out()
+print(ring() is None, any(each is kept for each in gc.get_objects()))
+ring = weakref.ref(Ring())
+gc.collect()
+print(ring() is None)
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")

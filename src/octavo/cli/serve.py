@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -31,6 +32,10 @@ from octavo.runtime.heaps import share_heaps
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
     from octavo.server.engine import ServedEngine
+
+TURN_S = 0.001
+"""Seconds that a thread computes before another has its turn. The event loop waits so long at each read and
+write, for each thread that computes in Python: with Python's own 5 ms nobody was answered for 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,8 @@ def serve(
     """Serve a model over HTTP (the OpenAI API) until Ctrl-C, SIGTERM or SIGHUP."""
     begin = time.perf_counter()
     share_heaps()  # before any thread has one
+    sys.setswitchinterval(TURN_S)
+    gc.disable()  # until all is loaded, see _Watcher.ready
     say = _Events(as_json or observe.as_json)
     keys, observers = flags.keys(), observe.observers()
     settings = {**_settings(serving), "takes_priority": engine.options.get("scheduling_policy") == "priority"}
@@ -191,6 +198,10 @@ class _Watcher:
     drain_timeout: float
 
     def ready(self, engine: ServedEngine) -> None:
+        from octavo.server.freed import leave_out
+
+        leave_out()
+        gc.enable()
         name, seconds = engine.served_model_name, time.perf_counter() - self.begin
         text = f"ready: {name} at {self.address}/v1 in {seconds:.2f} s"
         self.say.event("ready", text, model=name, url=self.address, seconds=round(seconds, 3))

@@ -14,7 +14,7 @@ import pydantic_core
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from starlette.requests import Request
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, OctavoError
 from octavo.server.errors import ApiError
 from octavo.server.openai.fields import SCOPE, check_unknown, json_type, misfit
 
@@ -49,10 +49,14 @@ def _uncollected(loop: asyncio.AbstractEventLoop, function: Callable[..., T], *a
     gc.disable()
     try:
         return function(*args)
+    except OctavoError as error:
+        refusal = error.with_traceback(None)  # its frames hold the body's objects, which end here
+        refusal.__context__ = None
     finally:
         let_turn()
         if collects:
             gc.enable()
+    raise refusal
 
 
 def let_turn() -> None:
