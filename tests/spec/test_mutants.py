@@ -26,6 +26,19 @@ def index_finds_what_a_search_finds(module: Any) -> None:
             assert text[place - length : place] == tail[len(tail) - length :]
 
 
+def many_are_appended_as_one_by_one(module: Any) -> None:
+    draw = random.Random(1)
+    text = [draw.randrange(4) for _ in range(4000)]
+    for count in (17, 31, 64):  # (which run is a chain's first is chance)
+        one, many = (module.TextIndex((2, 5), 2048) for _ in range(2))
+        for start in range(0, len(text), count):
+            many.extend(text[start : start + count])
+            for token in text[start : start + count]:
+                one.append(token)
+            tail = one.tail(9)
+            assert list(one.matches(one.keys, tail)) == list(many.matches(many.keys, tail))
+
+
 def texts_repeat_themselves(module: Any) -> None:
     index = module.TextIndex((2,), 128)
     index.extend([9, 1, 2, 3, 1, 2])
@@ -133,8 +146,11 @@ def what_does_not_pay_is_tried_now_and_then(module: Any) -> None:
 
 CASES: Cases = {
     "octavo.spec.text_index": (
-        [index_finds_what_a_search_finds, texts_repeat_themselves],
+        [index_finds_what_a_search_finds, texts_repeat_themselves, many_are_appended_as_one_by_one],
         [
+            ("np.where(same, places[:-1], latest[ordered[1:]])", "np.where(same, places[:-1], 0)"),
+            ("earlier[(places[0] - 1) & self._mask] = latest[ordered[0]]", "pass"),
+            ("self._chain_all(level, run[begin:], ", "self._chain_all(level, run[begin + 1 :], 1 + "),
             ("== tail[-1 - length] != SEPARATOR:", "== tail[-1 - length]:"),
             ("if length >= least and self.token(place) != SEPARATOR:", "if length >= least:"),
             ("        self.first = max(self.first, place - self._size)\n", ""),
@@ -152,7 +168,8 @@ CASES: Cases = {
             ("self._answers.of(state.salt)", "self._answers.of(None)"),
             ("self._answers.add(state.salt,", "self._answers.add(None,"),
             ("        self._answers.clear()\n", ""),
-            ("state.begin, state.generated = state.text.count, False", "pass"),
+            ("state.begin, state.generated = state.read().count, False", "pass"),
+            ("            text = state.read()\n", "            text = state.text\n"),
             ("text.forget_before(begins[0])", "pass"),
             ("    total = 1\n", "    total = 0\n"),
             ("while self.nbytes > self._most_bytes and len(self._texts) > 1:", "while False:"),

@@ -97,6 +97,38 @@ def test_support_grows_with_the_match() -> None:
     assert supports == [2, 2, 3, 3, 3, 3]
 
 
+@pytest.mark.parametrize("every", [2, 5, 17, 100, 300])
+def test_a_row_that_is_seldom_asked_finds_what_stood_there(every: int) -> None:
+    draw = random.Random(every)
+    often, seldom = ngram(), ngram()
+    for each in (often, seldom):
+        each.start(0, Begin([1, 2, 3, 1, 2], 5))
+    for step in range(1, 601):
+        token = draw.randrange(40) if step < 400 else step % 5
+        for each in (often, seldom):
+            each.observe(0, [token])
+        found = drafted(often)
+        if step % every == 0:
+            assert bool(drafted(seldom)) == bool(found)
+            assert step < 410 or drafted(seldom) == found == tuple((step + i) % 5 for i in range(1, 5))
+
+
+def test_what_is_not_looked_up_costs_few_lines() -> None:
+    def lines(ask: bool) -> int:
+        proposer = ngram()
+        proposer.start(0, Begin([1, 2, 3], 3))
+
+        def serve() -> None:
+            for token in range(640):
+                proposer.observe(0, [token % 50])
+                if ask:
+                    proposer.propose({0: 5})
+
+        return lines_of(serve)
+
+    assert 6 * lines(False) <= lines(True)
+
+
 def test_lines_of_a_request_at_most_double_with_its_length() -> None:
     def lines(count: int) -> int:
         draw = random.Random(0)

@@ -142,6 +142,21 @@ def test_a_prediction_is_drafted() -> None:
     assert drafted(proposer) == (33,)
 
 
+@pytest.mark.parametrize("every", [2, 5, 17, 100, 300])
+def test_a_row_that_is_seldom_asked_gets_the_same_drafts(every: int) -> None:
+    draw = random.Random(every)
+    often, seldom = suffix(), suffix()
+    for each in (often, seldom):
+        answered(each, [1], [0, 1, 2, 3] * 9)
+        each.start(0, Begin([1, 2, 3, 1, 2], 5))
+    for step in range(1, 601):
+        token = draw.randrange(9) if step < 400 else step % 5
+        for each in (often, seldom):
+            each.observe(0, [token])
+        found = drafted(often)
+        assert step % every or drafted(seldom) == found
+
+
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_as_many_answers_are_kept_as_were_asked_for(kept: int) -> None:
     proposer = suffix(max_cached_requests=kept)

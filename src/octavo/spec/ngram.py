@@ -9,12 +9,19 @@ Each row has an index of its own text (text_index.py), so nothing is shared and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.errors import InvalidRequestError
 from octavo.params.drafts import Draft
 from octavo.spec.base import Begin, Option, Registration, Wanted
-from octavo.spec.text_index import SEPARATOR, TextIndex, most_bytes, with_prediction
+from octavo.spec.text_index import (
+    SEPARATOR,
+    UNREAD,
+    TextIndex,
+    most_row_bytes,
+    row_bytes,
+    with_prediction,
+)
 
 MOST = "prompt_lookup_max"
 LEAST = "prompt_lookup_min"
@@ -30,11 +37,13 @@ class _Lookup:
 
     Attributes:
         place: 0: none. matched: tokens before it that are equal to the text's end.
+        unread: generated tokens that the text lacks. A row that is seldom looked up enters many at a time.
     """
 
     text: TextIndex
     place: int = 0
     matched: int = 0
+    unread: list[int] = field(default_factory=list)
 
 
 class NGram:
@@ -46,7 +55,7 @@ class NGram:
 
     @property
     def nbytes(self) -> int:
-        return sum(row.text.nbytes for row in self._rows.values())
+        return sum(row_bytes(row.text, row.unread) for row in self._rows.values())
 
     def start(self, row: int, begin: Begin) -> None:
         text = TextIndex(self._levels, self._max_model_len)
@@ -61,20 +70,29 @@ class NGram:
 
     def observe(self, row: int, tokens: Sequence[int]) -> None:
         state = self._rows[row]
-        text, place = state.text, state.place
-        for token in tokens:
-            if place and text.token(place) == token:
-                place += 1
+        state.unread += tokens
+        if len(state.unread) >= UNREAD:
+            self._read(state)
+
+    def _read(self, state: _Lookup) -> None:
+        """Enter what was generated since the last lookup, and follow the row's place along it."""
+        text, unread, read = state.text, state.unread, 0
+        while state.place and read < len(unread):
+            if text.token(state.place) == unread[read]:
+                state.place += 1
                 state.matched += 1
             else:
-                place = 0
-            text.append(token)
-        state.place = place
+                state.place = 0
+            text.append(unread[read])
+            read += 1
+        text.extend(unread[read:])
+        unread.clear()
 
     def propose(self, most: Mapping[int, int]) -> dict[int, Draft]:
         drafts: dict[int, Draft] = {}
         for row, count in most.items():
             state = self._rows[row]
+            self._read(state)
             if state.matched < self._longest or not self._goes_on(state):
                 self._look_up(state)
             if state.place and (tokens := state.text.following(state.place, count)):
@@ -121,7 +139,7 @@ def _make(wanted: Wanted) -> NGram:
 
 def _bound(wanted: Wanted) -> int:
     levels = levels_of(*_bounds(wanted))
-    return wanted.max_num_seqs * most_bytes(wanted.max_model_len, len(levels))
+    return wanted.max_num_seqs * most_row_bytes(wanted.max_model_len, len(levels))
 
 
 PROPOSER = Registration("what followed in the prompt and the answer so far", _make, _bound, OPTIONS)

@@ -20,13 +20,22 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
 from octavo.params.drafts import Draft
 from octavo.spec.base import Begin, Option, Registration, Wanted
-from octavo.spec.text_index import SEPARATOR, TextIndex, bytes_of, most_bytes, with_prediction
+from octavo.spec.text_index import (
+    SEPARATOR,
+    UNREAD,
+    TextIndex,
+    bytes_of,
+    most_bytes,
+    most_row_bytes,
+    row_bytes,
+    with_prediction,
+)
 
 LEVELS = (2, 4, 8, 16)
 """Runs that are looked up: a match of m tokens is found by the longest of them that is not above m."""
@@ -50,12 +59,23 @@ ENOUGH = 8
 
 @dataclass(slots=True)
 class _OwnText:
-    """A row's text; from `begin` on it is what others of its salt may learn from."""
+    """A row's text; from `begin` on it is what others of its salt may learn from.
+
+    Attributes:
+        unread: generated tokens that the text lacks. A row that is seldom looked up enters many at a time.
+    """
 
     text: TextIndex
     salt: str | None
     begin: int
     generated: bool = False
+    unread: list[int] = field(default_factory=list)
+
+    def read(self) -> TextIndex:
+        """The text with all that was generated."""
+        self.text.extend(self.unread)
+        self.unread.clear()
+        return self.text
 
 
 class _Vote(NamedTuple):
@@ -130,7 +150,8 @@ class Suffix:
 
     @property
     def nbytes(self) -> int:
-        return sum(row.text.nbytes for row in self._rows.values()) + self._answers.nbytes
+        rows = sum(row_bytes(row.text, row.unread) for row in self._rows.values())
+        return rows + self._answers.nbytes
 
     def start(self, row: int, begin: Begin) -> None:
         text = TextIndex(LEVELS, self._max_model_len)
@@ -141,18 +162,20 @@ class Suffix:
     def remove(self, row: int) -> None:
         state = self._rows.pop(row, None)
         if state is not None and state.generated:
-            self._answers.add(state.salt, state.text.tail(state.text.count - state.begin))
+            text = state.read()
+            self._answers.add(state.salt, text.tail(text.count - state.begin))
 
     def reset(self) -> None:
         self._answers.clear()
         for state in self._rows.values():  # what they have said so far is not for others either
-            state.begin, state.generated = state.text.count, False
+            state.begin, state.generated = state.read().count, False
 
     def observe(self, row: int, tokens: Sequence[int]) -> None:
         state = self._rows[row]
         state.generated = True
-        for token in tokens:
-            state.text.append(token)
+        state.unread += tokens
+        if len(state.unread) >= UNREAD:
+            state.read()
 
     def propose(self, most: Mapping[int, int]) -> dict[int, Draft]:
         drafts: dict[int, Draft] = {}
@@ -169,7 +192,7 @@ class Suffix:
 
     def _votes(self, state: _OwnText) -> list[_Vote]:
         """The latest places of both texts, without those that match less than half of the longest."""
-        own, answers = state.text, self._answers.of(state.salt)
+        own, answers = state.read(), self._answers.of(state.salt)
         tail = own.tail(self._depth)
         votes: list[_Vote] = []
         for text in (own,) if answers is None else (own, answers):
@@ -228,7 +251,7 @@ def _children(
 
 def _bound(wanted: Wanted) -> int:
     kept = int(wanted.options[TOKENS])
-    rows = wanted.max_num_seqs * most_bytes(wanted.max_model_len, len(LEVELS))
+    rows = wanted.max_num_seqs * most_row_bytes(wanted.max_model_len, len(LEVELS))
     answers = most_bytes(kept, len(LEVELS)) + bytes_of(kept // 2, len(LEVELS)) + 32 * kept
     return rows + answers
 

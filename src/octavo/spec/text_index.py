@@ -7,7 +7,8 @@ Runs of tokens of a few lengths (levels) are hashed. For each level a table of c
 latest place of such a run, and from each place to the one before it. Different runs may share a chain, so who
 follows it compares the tokens. Nothing is ever moved or searched as a whole:
 
-- a token that is appended writes one number for each level and two hashes' worth of arithmetic;
+- a token that is appended writes one number for each level and two hashes' worth of arithmetic; many are
+  appended in a few array operations, so who does not look up keeps tokens back and saves the host's time;
 - a lookup follows at most STEPS places of a chain and compares at most `longest` tokens at each;
 - the tables double while they grow, and each doubling chains all tokens anew in a few array operations; at
   `capacity` they stop, and each further token takes the place of the oldest one.
@@ -25,6 +26,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+I32 = npt.NDArray[np.int32]
 U64 = npt.NDArray[np.uint64]
 
 SEPARATOR = -1
@@ -33,7 +35,9 @@ STEPS = 24
 """Places of a chain that a lookup follows."""
 SMALLEST = 256
 """Tokens that a table holds at first."""
-_FEW = 32
+UNREAD = 64
+"""Generated tokens that a row keeps back at most until it is looked up."""
+_FEW = 16
 _BITS = 0xFFFFFFFF
 _PRIME = 0x01000193
 _SPREAD = 0x9E3779B1
@@ -99,12 +103,15 @@ class TextIndex:
             latest[chain] = place
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append many: in array operations where they are many beside those that are held."""
-        if 8 * len(tokens) > len(self) and len(tokens) > _FEW:
-            self._rebuild([*self.tail(len(self)), *tokens], len(tokens))
-            return
-        for token in tokens:
-            self.append(token)
+        """Append many: in array operations where they are more than a few."""
+        new = len(tokens)
+        if new <= _FEW:
+            for token in tokens:
+                self.append(token)
+        elif 8 * new > len(self) or (len(self) + new > self._size < self._capacity):
+            self._rebuild([*self.tail(len(self)), *tokens], new)
+        else:
+            self._append_all(tokens)
 
     def forget_before(self, place: int) -> None:
         """What stands before this place is matched no more."""
@@ -119,10 +126,23 @@ class TextIndex:
         size = len(held)
         self._allocate(min(max(_power_of_two(size + 1), SMALLEST), self._capacity))
         self.count += new
-        self.first = first = self.count - size
-        np.frombuffer(self._tokens, np.int32)[np.arange(first, self.count) & self._mask] = held
+        self.first = self.count - size
+        np.frombuffer(self._tokens, np.int32)[np.arange(self.first, self.count) & self._mask] = held
+        self._chain_last(held, size)
+
+    def _append_all(self, tokens: Sequence[int]) -> None:
+        """Append tokens for which no table has to grow."""
+        begin, new = self.count, len(tokens)
+        self.count += new
+        np.frombuffer(self._tokens, np.int32)[np.arange(begin, self.count) & self._mask] = tokens
+        self.first = max(self.first, self.count - self._size)
+        self._chain_last(np.array(self.tail(new + self.levels[-1] - 1), np.int32), new)
+
+    def _chain_last(self, tokens: I32, new: int) -> None:
+        """Chain the runs that end at the last `new` of these tokens, which are the text's last ones."""
+        size = len(tokens)
         run, length = np.zeros(size, np.uint64), 0
-        bits = held.astype(np.int64).astype(np.uint64) & np.uint64(_BITS)
+        bits = tokens.astype(np.int64).astype(np.uint64) & np.uint64(_BITS)
         for level, wanted in enumerate(self.levels):
             if size < wanted:
                 break
@@ -130,7 +150,8 @@ class TextIndex:
                 run[length:] = (run[length:] ^ bits[: size - length]) * np.uint64(_PRIME) & np.uint64(_BITS)
                 length += 1
             self.keys[level] = int(run[-1])
-            self._chain_all(level, run[wanted - 1 :], first + wanted)
+            begin = max(wanted - 1, size - new)
+            self._chain_all(level, run[begin:], self.count - size + begin + 1)
 
     def _chain_all(self, level: int, runs: U64, place: int) -> None:
         """Chain the runs with these hashes, whose places are this one and those that follow."""
@@ -139,11 +160,12 @@ class TextIndex:
         ordered = chains[order]
         same = ordered[1:] == ordered[:-1]
         places = (order + place).astype(np.int32)
+        latest = np.frombuffer(self._latest[level], np.int32)
         earlier = np.frombuffer(self._earlier[level], np.int32)
-        earlier[(places[1:] - 1) & self._mask] = np.where(same, places[:-1], 0)
-        earlier[(places[0] - 1) & self._mask] = 0
+        earlier[(places[1:] - 1) & self._mask] = np.where(same, places[:-1], latest[ordered[1:]])
+        earlier[(places[0] - 1) & self._mask] = latest[ordered[0]]
         last = np.append(~same, True)
-        np.frombuffer(self._latest[level], np.int32)[ordered[last]] = places[last]
+        latest[ordered[last]] = places[last]
 
     def _chain(self, run: int) -> int:
         return (run * _SPREAD & _BITS) >> self._shift
@@ -213,6 +235,16 @@ class TextIndex:
                 break
             found.append(token)
         return found
+
+
+def row_bytes(text: TextIndex, unread: Sequence[int]) -> int:
+    """Bytes of a row's text, and of generated tokens that it lacks."""
+    return text.nbytes + 8 * len(unread)
+
+
+def most_row_bytes(tokens: int, levels: int) -> int:
+    """Bytes that row_bytes() never exceeds where the index has this capacity."""
+    return most_bytes(tokens, levels) + 8 * UNREAD
 
 
 def bytes_of(tokens: int, levels: int) -> int:
