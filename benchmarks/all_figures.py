@@ -4,9 +4,10 @@
 
 Each command writes its own result file. One that fails is said, and the others go on; the status is 1 then.
 Speed needs a machine that does nothing else (two to three hours, most of them the peers'); counts do not.
-Left out is what needs a text, a GPU or another build of llama.cpp: benchmarks/quality.py, make gpu-check,
-benchmarks/peers_serving.py, and the peers with --options '{"isa": "avx2"}' on a machine that has more. A
-changed checkout marks its figures: commit first.
+Left out is what needs texts, other models, a GPU or another build of llama.cpp: benchmarks/quality.py,
+benchmarks/speculation.py, benchmarks/draft_models.py, make gpu-check, benchmarks/peers_serving.py, and the
+peers with --options '{"isa": "avx2"}' on a machine that has more. A changed checkout marks its figures:
+commit first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON, OCTAVO = ".venv/bin/python", ".venv/bin/octavo"
 RECORD = f"{PYTHON} benchmarks/record.py"
+TREES = ".venv-test/bin/python benchmarks/kernels/trees.py smollm2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ PARTS = (
     Part("speed", 1, f"{PYTHON} benchmarks/footprint.py --write"),
     Part("speed", 2, f"{PYTHON} benchmarks/footprint.py --write --model gemma3-270m"),
     Part("speed", 1, f"{PYTHON} benchmarks/host_time.py --write"),
+    Part("speed", 1, f"{TREES} --kv-dtype int16 --write"),
+    Part("speed", 1, f"{TREES} --kv-dtype f16 --write"),
     Part("speed", 4, f"{PYTHON} benchmarks/grammar_cost.py --repeat 24 --write"),
     Part("speed", 4, f"{PYTHON} benchmarks/one_scored_row.py --write"),
     Part("speed", 2, f"{RECORD} ablate -- {OCTAVO} bench ablate smollm2 --json"),

@@ -5,7 +5,8 @@
 Kernel time is what the program's replay takes, drawing what the native sampler takes: neither holds
 the interpreter. Both are measured inside the one call that a step of decoding is (csrc/decode.h), and
 around their own calls elsewhere. The host's share is all the rest of a step: scheduling, gathering the
-batch, handing out the tokens.
+batch, handing out the tokens; of a step that verifies drafts also proposing them and choosing how many. Those
+steps are taken from answers of one stream that copy what they were asked (--verify METHODS; "": none).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -23,12 +24,14 @@ from unittest import mock
 from harness import report, usable_cores, write
 
 from octavo.bench.driver import Driver
+from octavo.bench.speculate import EXAMPLES, Answering, Verified
 from octavo.bench.workload import random_prompts
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_program import CpuDecoder, CpuProgram
 from octavo.kernels.ops import F32, RowDecoder
+from octavo.params import SamplingParams
 
-LIMIT = 0.05
+LIMIT, VERIFY_LIMIT = 0.05, 0.06
 PROMPT = 16
 
 
@@ -60,6 +63,7 @@ class WatchedDecoder:
     def __init__(self, decoder: CpuDecoder) -> None:
         self._decoder = decoder
         self.log = [(0.0, 0.0, 0.0)]
+        self.verified: list[tuple[float, float]] = []  # (forward, drawing) of each step with drafts
 
     def step(self, rows: Sequence[int], starts: Sequence[int], *others: Any) -> list[int]:
         drawn = self._decoder.step(rows, starts, *others)
@@ -70,6 +74,8 @@ class WatchedDecoder:
     def verify(self, rows: Sequence[int], starts: Sequence[int], drafts: Any) -> list[list[int]]:
         drawn = self._decoder.verify(rows, starts, drafts)
         native = self._decoder.native
+        _, forward, drawing = self.log[-1]
+        self.verified.append((native.forward_s - forward, native.drawing_s - drawing))
         self.log.append((time.perf_counter(), native.forward_s, native.drawing_s))
         return drawn
 
@@ -172,6 +178,48 @@ def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
     return breakdown(rows)
 
 
+def of_verifying(steps: Sequence[Verified], native: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """breakdown() of the steps that verified drafts: medians over these.
+
+    Args:
+        native: (seconds in kernels, drawing) of each of them.
+
+    Raises:
+        RuntimeError: their numbers differ, so that it is not known which step is whose.
+    """
+    verifying = [step for step in steps if step.drafted]
+    if not verifying or len(verifying) != len(native):
+        raise RuntimeError(f"{len(verifying)} steps verified drafts, {len(native)} of them natively")
+    found = [per_step((step.seconds, *spent), 1) for step, spent in zip(verifying, native, strict=True)]
+    drafted = statistics.mean(step.drafted for step in verifying)
+    return {**breakdown([found[0], *found]), "steps": len(found), "drafted": round(drafted, 2)}
+
+
+def measure_verifying(options: argparse.Namespace, method: str) -> dict[str, float]:
+    """Of one stream whose answers copy: an engine with a proposer and a policy, as a user has it."""
+    steps: list[Verified] = []
+    native: list[tuple[float, float]] = []
+    watch = Watch()
+    with watch.patched():
+        engine = Answering(
+            options.model, threads=options.threads, max_num_seqs=1, enable_prefix_caching=False,
+            speculative_config={"method": method}, **options.options,
+        )  # fmt: skip
+        prompts = [engine.render_chat([{"role": "user", "content": text}]) for text in EXAMPLES]
+        for repetition in range(options.repeat + 1):
+            params = SamplingParams(
+                **{"temperature": 0.0, "seed": repetition, **options.sampling},
+                max_tokens=2 * options.new_tokens, ignore_eos=True, detokenize=False,
+            )  # fmt: skip
+            for prompt in prompts:
+                known = len(watch.decoders[0].verified)
+                answers = engine.answer([prompt], params)
+                if repetition:  # the first one warms up
+                    steps += answers.steps
+                    native += watch.decoders[0].verified[known:]
+    return of_verifying(steps, native)
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="host_time")
     parser.add_argument("--model", default="smollm2")
@@ -180,23 +228,32 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--sampling", type=json.loads, default={}, help='{"temperature": 0.8, "top_p": 0.95}')
+    parser.add_argument("--verify", default="ngram,suffix", help="proposers, apart by commas")
     parser.add_argument("--options", type=json.loads, default={}, help='such as {"isa": "avx2"}')
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/host_time-*.json")
     options = parser.parse_args(arguments)
     found = {streams: measure(options, int(streams)) for streams in options.streams.split(",")}
+    verify = {
+        method: measure_verifying(options, method) for method in filter(None, options.verify.split(","))
+    }
     settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
-    result = report("host_time", sys.argv, {"settings": settings, "limit": LIMIT, "streams": found})
+    facts = {"settings": settings, "limit": LIMIT, "verify_limit": VERIFY_LIMIT, "streams": found}
+    result = report("host_time", sys.argv, {**facts, "verify": verify})
     if options.json:
         print(json.dumps(result, indent=2))
     else:
-        print("streams " + "".join(f"{name:>24}" for name in found[options.streams.split(",")[0]]))
-        for streams, each in found.items():
-            print(f"{streams:<8}" + "".join(f"{value:>24}" for value in each.values()))
-        print(f"host_share should stay below {LIMIT}")
+        print("\n".join(lines("streams", found) + lines("verify", verify)))
+        print(f"host_share should stay below {LIMIT}, of a step that verifies below {VERIFY_LIMIT}")
     if options.write:
         print(f"wrote {write(result)}", file=sys.stderr)
     return 0
+
+
+def lines(what: str, found: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """A table of breakdowns; none where there are none."""
+    heads = [f"{what:<8}" + "".join(f"{name:>15}" for name in each) for each in list(found.values())[:1]]
+    return [*heads, *(f"{of:<8}" + "".join(f"{v:>15}" for v in each.values()) for of, each in found.items())]
 
 
 if __name__ == "__main__":

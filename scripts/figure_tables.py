@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import figure_speculation
 from figure_runs import At, Result, Row, Table, value_at
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -137,6 +138,18 @@ def at_context(tokens: int) -> Row:
     )  # fmt: skip
 
 
+def in_pieces(tokens: int) -> Row:
+    """The same step, its pieces one after the other: each takes its reading or its arithmetic at least."""
+    fields = ("pieces_share", "least_us", "step_us", "roofline_share", "within", "between")
+    return Row(
+        f"its kernels alone at {tokens:,} tokens, int16 KV: share of the sum of its pieces' least times (of "
+        "the roofline)", "pieces", tuple(f"contexts/{tokens}/{field}" for field in fields),
+        ("{0:.0%} ({3:.0%}): {1:,.0f} of {2:,.0f} us; lost within pieces {4:.0%}, between them {5:.0%}",),
+        "benchmarks/kernels/pieces.py --write",
+        only={"settings/kv_dtype": "int16", "settings/model": "smollm2"},
+    )  # fmt: skip
+
+
 def of_bound(label: str, work: str, size: int) -> Row:
     """Work that waits for arithmetic, beside what the tile's own rate would allow."""
     fields = ("share", "rate", "bound_rate", "limit")
@@ -181,6 +194,8 @@ CPU = Table((
         least=0.8, bound="{:.0%}"),
     at_context(2048),
     at_context(8000),
+    in_pieces(2048),
+    in_pieces(8000),
     of_bound("prompt of 512", "prompt", 512),
     of_bound("8 streams", "decode", 8),
     of_bound("32 streams", "decode", 32),
@@ -546,5 +561,6 @@ TABLES = {
     ),
     "cpu": CPU, "engine": ENGINE, "overload": OVER, "attacked": ATTACKED, "api": API, "counted": COUNTED,
     "gpu": GPU, "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS, "scored": SCORED,
+    **figure_speculation.TABLES,
 }  # fmt: skip
 """By the names in the pages' marks."""

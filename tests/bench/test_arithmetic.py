@@ -101,6 +101,40 @@ def check_host_time(host_time: Any) -> None:
     }  # fmt: skip
 
 
+def check_verifying(host_time: Any) -> None:
+    """Of a step of 10 ms, 8 in kernels and 1 drawing; one that verified nothing is left out, no run is."""
+    plain, step = SimpleNamespace(seconds=9.0, drafted=0), SimpleNamespace
+    steps = [step(seconds=0.01, drafted=3), plain, *[step(seconds=0.01, drafted=n) for n in (4, 8)]]
+    found = host_time.of_verifying(steps, [(0.008, 0.001), (0.002, 0.004), (0.009, 0.0005)])
+    assert found == {
+        "step_ms": 10.0, "kernel_ms": 8.0, "drawing_ms": 1.0, "drawing_share": 0.1, "host_share": 0.1,
+        "steps": 3, "drafted": 5.0,
+    }  # fmt: skip
+    for some, native in (([plain], []), ([plain], [(1.0, 1.0)]), (steps, [(1.0, 1.0)])):
+        with pytest.raises(RuntimeError, match="steps verified drafts"):
+            host_time.of_verifying(some, native)
+
+
+def check_draft_models(models: Any) -> None:
+    """Three right of four: 1 + 0.75 + 0.5625 tokens of two drafts, for 1.2 and twice 0.1 of a step."""
+    assert models.formula(0.75, 2, 0.1, 1.2) == pytest.approx(2.3125 / 1.4)
+    assert models.formula(1.0, 3, 0.0, 1.0) == 4
+    assert models.least_acceptance(1, 0.25, 1.25) == 0.5
+    assert models.least_acceptance(1, 1.0, 1.2) is None
+    steps = [SimpleNamespace(drafted=n, c_v=c_v) for n, c_v in ((0, 1.0), (2, 1.25))]
+    found = SimpleNamespace(
+        prompts=1, step_ms=4.0, measured=1.1, unrepeated=1.0, predicted=1.2, tau=2.0, drafting=0.5,
+        accepted_at=(0.5, 0.4), c_d=0.5, steps=steps,
+    )  # fmt: skip
+    with mock.patch.object(models.dataclasses, "asdict", vars):
+        row = models.row_of("self", 2, found)
+        assert (row["row"], row["measured"], row["unrepeated"]) == ("self, 2", 1.1, 1.0)
+        assert (row["a"], row["c"], row["c_v"], row["formula"]) == (0.5, 0.25, 1.25, 1.75 / 1.75)
+        assert row["gains_from"] == 0.5
+        assert "formula" not in models.row_of("self", None, found)
+        assert "formula" not in models.row_of("self", 4, found)
+
+
 FACTS = {"weights": 100_000_000, "pages": 1000, "page_bytes": 50_000, "page_size": 16}
 
 
@@ -321,6 +355,22 @@ def check_steps(steps: Any) -> None:
     assert found == {"mac_per_cycle": 4.0, "gb_per_s": 6.0}
 
 
+def check_pieces(pieces: Any) -> None:
+    """40 and 20 MB at 10 GB/s, 4 and 2 ms, beside 1 and 3 of arithmetic, and 1 that reads nothing."""
+    piece = pieces.Piece
+    every = [
+        piece("a", 2, 4e7, 0.001, 0.0045),
+        piece("b", 1, 2e7, 0.003, 0.004),
+        piece("c", 9, 0, 0.001, 0.001),
+    ]
+    assert [each.least(1e10) for each in every] == pytest.approx([0.004, 0.003, 0.001])
+    assert pieces.bounds(every, 0.01, 1e10) == pytest.approx({
+        "step_us": 10_000, "read_us": 6000, "cached_us": 5000, "least_us": 8000, "alone_us": 9500,
+        "roofline_share": 0.6, "pieces_share": 0.8, "within": 0.15, "between": 0.05,
+    })  # fmt: skip
+    assert pieces.bounds(every, 0.01, 1e11)["roofline_share"] == pytest.approx(0.5)
+
+
 def check_couplings(noise: Any) -> None:
     """By their definitions, one token after the other; equal distributions always agree."""
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
@@ -351,7 +401,22 @@ CASES: Cases = {
         ("statistics.median(each[name]", "statistics.mean(each[name]"),
         ("statistics.median(each[name]", "max(each[name]"),
     ]),
-    "host_time": ([check_host_time], [
+    "draft_models": ([check_draft_models], [
+        ("sum(a**place for place in range(k + 1))", "sum(a**place for place in range(k))"),
+        ("sum(a**place for place in range(k + 1))", "1 + k * a"),
+        ("(c_v + k * c)", "(c_v + c)"),
+        ("(c_v + k * c)", "c_v"),
+        ("formula(a, k, c, c_v) >= 1", "formula(a, k, c, c_v) > 1.2"),
+        ("found.accepted_at[0], found.c_d / k", "found.accepted_at[0], found.c_d"),
+        ("found.accepted_at[0], found.c_d / k", "found.accepted_at[-1], found.c_d / k"),
+        ('"measured": found.measured', '"measured": found.predicted'),
+    ]),
+    "host_time": ([check_host_time, check_verifying], [
+        ("if step.drafted]", "]"),
+        ("len(verifying) != len(native)", "False"),
+        ("breakdown([found[0], *found])", "breakdown(found)"),
+        ("statistics.mean(step.drafted for step in verifying)",
+         "statistics.mean(step.drafted for step in steps)"),
         ("1e3 * seconds / steps", "1e6 * seconds / steps"),
         ("1e3 * seconds / steps", "1e3 * seconds"),
         ("statistics.median(column)", "statistics.mean(column)"),
@@ -502,6 +567,16 @@ CASES: Cases = {
         ("macs / seconds / cycles", "macs / cycles"),
         ("nbytes / seconds / 1e9", "nbytes / seconds / 2**30"),
         ("nbytes / seconds / 1e9", "1.2 * nbytes / seconds / 1e9"),
+    ]),
+    "kernels.pieces": ([check_pieces], [
+        ("max(self.cached_s, self.nbytes / bandwidth)", "self.cached_s + self.nbytes / bandwidth"),
+        ("max(self.cached_s, self.nbytes / bandwidth)", "self.nbytes / bandwidth"),
+        ("max(reading, arithmetic) / step_s", "reading / step_s"),
+        ("max(reading, arithmetic) / step_s", "least / step_s"),
+        ('"pieces_share": least / step_s', '"pieces_share": alone / step_s'),
+        ("(alone - least) / step_s", "(step_s - least) / step_s"),
+        ("(step_s - alone) / step_s", "(alone - least) / step_s"),
+        ("1e6 * step_s", "1e3 * step_s"),
     ]),
     "noise": ([check_couplings], [
         ("np.minimum(p, q).sum()", "np.maximum(p, q).sum()"),

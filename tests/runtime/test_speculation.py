@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from octavo.params import BeamSearchParams, SamplingParams
 from octavo.params.drafts import Draft
 from octavo.params.speculative import SpeculativeParams
 from octavo.runtime import speculation
-from octavo.runtime.speculation import OverlappedSpeculation, SpeculatingRunner
+from octavo.runtime.speculation import OverlappedSpeculation, SpeculatingRunner, Speculation
 from octavo.spec.costs import Load
 from octavo.spec.policy import Fixed
 from support import draft_mutants
@@ -246,6 +247,15 @@ def test_the_policy_is_told_of_every_step_with_drafts(folder: Path) -> None:
     assert len(drafted) > 5
     assert [load for load in told if load.sampled > 1] == drafted
     assert 3 < len(told) - len(drafted) < (len(plans) - len(drafted)) / 2
+
+
+@pytest.mark.parametrize(("whole", "told"), [(1.0, 1.0), (1.25, 1.25), (1.75, 1.0)])
+def test_what_the_host_does_for_drafts_counts_as_the_steps_time(whole: float, told: float) -> None:
+    """From one step to the next; a gap beyond that is no work."""
+    seconds: list[float] = []
+    policy: Any = SimpleNamespace(took=lambda load, took: seconds.append(took))
+    Speculation(Scripted(Random(0), VOCAB_SIZE), policy, 4, VOCAB_SIZE).took(Load(1, 1), 1.0, whole)
+    assert seconds == [told]
 
 
 def test_of_a_row_that_has_gone_to_another_nothing_is_told() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
 import random
 from typing import Any
+
+import pytest
 
 from octavo.params.drafts import Draft
 from octavo.spec import Begin, Wanted, method
@@ -144,6 +147,39 @@ def what_does_not_pay_is_tried_now_and_then(module: Any) -> None:
     assert 4 <= tried <= 11  # of 4000 seconds one in 200 may be lost, two each time
 
 
+def where_nothing_pays_nobody_is_asked_until_it_does(module: Any) -> None:
+    """Of two rows; what it costs changes."""
+    for cost, wanted in ((300.0, 2), (1.0, 32)):
+        auto = module.Auto(CostTable({1: 1.0, 2: 1.0, 256: cost}))
+        for row in (0, 1):
+            auto.start(row, 8)
+        asked = 0
+        for step in range(400):
+            rows = auto.wanted([0, 1])
+            asked += bool(rows) and step >= 368
+            auto.choose({row: Draft.chain([1]) for row in rows}, {0: 10, 1: 10}, Load(2, 2, 20))
+            for row in (0, 1):
+                auto.observe(row, [1])
+        assert abs(asked - wanted) <= 1, (cost, asked)
+
+
+def rows_that_are_ahead_are_worth_less(module: Any) -> None:
+    """A row adds a quarter to a step of two, where each has a half of it."""
+    auto = module.Auto(CostTable({1: 3.0, 2: 4.0, 256: 258.0}))
+    for row in (0, 1):
+        auto.start(row, 8)
+    load = Load(2, 2, 0)
+    assert auto._worth([0, 1], load) == {0: 1.0, 1: 1.0}
+    auto.observe(0, [1] * 17)
+    worth = auto._worth([0, 1], load)
+    assert worth[1] == 1.0
+    assert worth[0] == pytest.approx(0.5 + 0.5 * math.exp(-8 / module.AHEAD)), "8 more than the average"
+    assert auto._worth([0], Load(1, 1, 0)) == {0: 1.0}, "alone it waits for nobody"
+    auto.remove(1)
+    auto.start(2, 8)
+    assert auto._worth([0, 2], load) == {0: 1.0, 2: 1.0}, "who comes is not behind"
+
+
 CASES: Cases = {
     "octavo.spec.text_index": (
         [index_finds_what_a_search_finds, texts_repeat_themselves, many_are_appended_as_one_by_one],
@@ -185,8 +221,21 @@ CASES: Cases = {
         ],
     ),
     "octavo.spec.policy": (
-        [what_pays_is_verified, what_does_not_pay_is_tried_now_and_then],
         [
+            what_pays_is_verified,
+            what_does_not_pay_is_tried_now_and_then,
+            rows_that_are_ahead_are_worth_less,
+            where_nothing_pays_nobody_is_asked_until_it_does,
+        ],
+        [
+            ("if count < 2:", "if count < 1:"),
+            ("least + (1 - least) *", "least + 0 *"),
+            ("count * (whole - one_less) / whole", "count * whole / whole"),
+            ("_Asked(most, ahead=self._usual())", "_Asked(most)"),
+            (".ahead - usual, 0.0)", ".ahead, 0.0)"),
+            ("tokens / seconds > rate", "tokens / seconds > 0"),
+            ("        if hopeful and (every", "        if False and (every"),
+            ("len(tokens) - 1", "len(tokens)"),
             ("            self.acceptance.offered(row, draft)\n", ""),
             ("max(best_rate, rate * (1 + doubt))", "best_rate"),
             ("sure = tokens - math.sqrt(variance)", "sure = tokens"),

@@ -230,3 +230,84 @@ def test_a_row_whose_drafts_are_worth_nothing_is_asked_seldom_and_again_when_the
     assert sum(asked(auto, 40, WRONG)) <= 6
     list(asked(auto, 40, RIGHT))
     assert sum(asked(auto, 20, RIGHT)) >= 15
+
+
+# --- rows that wait for each other --------------------------------------------------------------------------
+
+SERVER = {1: 3.8, 256: 152.0}
+"""Milliseconds on two cores of a server: each token more is a seventh of a step of one."""
+LENGTH = 128
+
+
+def seconds_of_a_group(policy: Policy, chances: list[float]) -> float:
+    """Until the last of these rows has its tokens; a row's drafts are as often right as its chance says."""
+    truth, draw = CostTable(SERVER), random.Random(1)
+    left = dict.fromkeys(range(len(chances)), LENGTH)
+    streams = [Stream(random.Random(f"{row}"), (chance, chance), 40) for row, chance in enumerate(chances)]
+    for row in left:
+        policy.start(row, MOST)
+    seconds = 0.0
+    while left:
+        load = Load(len(left), len(left), len(left) * CONTEXT)
+        offered = {row: streams[row].draft() for row in left}
+        drafts = {row: offered[row][0] for row in policy.wanted([*left])}
+        chosen = policy.choose(drafts, dict.fromkeys(left, CONTEXT), load)
+        verified = sum(len(draft.tokens) for draft in chosen.values())
+        took = truth.measured_at_start(step := Load(len(left) + verified, len(left) + verified, load.pairs))
+        policy.took(step, took * draw.lognormvariate(0, 0.02))
+        seconds += took
+        for row in [*left]:
+            right = offered[row][1]
+            accepted = min(right, len(chosen[row].tokens)) if row in chosen else 0
+            policy.observe(row, [RIGHT] * accepted + [RIGHT if accepted < right else WRONG])
+            left[row] -= accepted + 1
+            if left[row] <= 0:
+                policy.remove(row)
+                del left[row]
+    return seconds
+
+
+def of_groups(auto: Auto, chances: list[float], groups: int = 12) -> float:
+    """The gain over plain decoding of several groups, one after the other."""
+    plain = seconds_of_a_group(Some(0), chances)
+    return groups * plain / sum(seconds_of_a_group(auto, chances) for _ in range(groups))
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8, 16])
+def test_nobody_waits_for_one_row_that_repeats_itself(rows: int) -> None:
+    """It is far ahead soon, and the others need as many steps as before."""
+    auto = Auto(CostTable(SERVER))
+    assert of_groups(auto, [0.95] + [0.05] * (rows - 1)) >= 0.98
+
+
+@pytest.mark.parametrize(("rows", "gain"), [(1, 2.1), (2, 1.75), (4, 1.4)])
+def test_rows_that_all_get_on_gain(rows: int, gain: float) -> None:
+    assert of_groups(Auto(CostTable(SERVER)), [0.9] * rows) >= gain
+
+
+@pytest.mark.parametrize("rows", [2, 8, 32])
+def test_where_nothing_pays_nobody_is_asked_in_most_steps(rows: int) -> None:
+    """Asking costs the host, row by row. As soon as something pays, all are asked again."""
+    auto = Auto(CostTable({1: 1.0, 256: 256.0}))
+    for row in range(rows):
+        auto.start(row, MOST)
+    every = range(rows)
+
+    def asked(steps: int, pays: bool) -> int:
+        count = 0
+        for _ in range(steps):
+            wanted = auto.wanted(every)
+            count += bool(wanted)
+            if pays:
+                auto.costs = CostTable({1: 1.0, 256: 1.0})
+            auto.choose(
+                {r: Draft.chain([RIGHT] * 4) for r in wanted}, dict.fromkeys(every, 10), Load(rows, rows)
+            )
+            for row in every:
+                auto.observe(row, [RIGHT])
+        return count
+
+    asked(1000, False)
+    assert asked(300, False) <= 300 / 15
+    asked(16, True)
+    assert asked(64, True) == 64

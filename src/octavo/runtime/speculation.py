@@ -39,6 +39,9 @@ TOLD_ONE_IN = 4
 a plan. It is told of every step with drafts."""
 
 
+IDLE = 1.5
+
+
 class Tenant:
     """A request, in its row, that may have drafts."""
 
@@ -97,9 +100,12 @@ class Speculation:
             self.policy.remove(row)
             self.drawn_from.pop(row, None)
 
-    def took(self, steps: Sequence[RowStep], seconds: float) -> None:
-        """These steps were computed together, and took so long."""
-        self.policy.took(Load(*counted(steps)), seconds)
+    def took(self, load: Load, computed: float, whole: float) -> None:
+        """A step has taken so long, and so long until the next one began: drafts ask more of the host, too.
+
+        Longer than IDLE beside what was computed, the engine had nothing to do.
+        """
+        self.policy.took(load, whole if whole < IDLE * computed else computed)
 
     def drawing(self, plan: StepPlan) -> dict[int, Tenant]:
         """The rows that draw in this step, as they are now, and may have drafts after it."""
@@ -167,6 +173,9 @@ class SpeculatingRunner(ModelRunner):
     def __init__(self, *args: Any, speculation: Speculation, **more: Any) -> None:
         super().__init__(*args, **more)
         self._speculation = speculation
+        self._untold: list[
+            tuple[Load, float, float]
+        ] = []  # a step's begin and end; told when the next begins
         speculation.attach(self._states, self._samplings)
 
     @property
@@ -193,10 +202,13 @@ class SpeculatingRunner(ModelRunner):
 
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         begin = time.perf_counter()
+        for load, began, ended in self._untold:
+            self._speculation.took(load, ended - began, begin - began)
+        self._untold.clear()
         drafted = any(step.drafts for step in steps)
         result = self._draw_drafted(step_id, steps) if drafted else super()._draw(step_id, steps)
         if drafted or step_id % TOLD_ONE_IN == 0:
-            self._speculation.took(steps, time.perf_counter() - begin)
+            self._untold.append((Load(*counted(steps)), begin, time.perf_counter()))
         return result
 
     def _draw_drafted(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:

@@ -66,6 +66,10 @@ class Ahead(Auto):
         """
         self._known, self._lacks, self._load = known, lacks, load
 
+    def _rests(self) -> bool:
+        """Never: asking is choosing here, and only who drafts learns."""
+        return False
+
     def wanted(self, rows: Iterable[int]) -> dict[int, int]:
         most = super().wanted(rows)
         chances: list[tuple[float, float, int]] = []
@@ -75,7 +79,7 @@ class Ahead(Auto):
                 means, errors = [SMALLEST], [0.0]
             if self._pays_to_begin(row, sum(means)):
                 chances += [(mean, -error, row) for mean, error in zip(means, errors, strict=True)]
-        chances.sort(reverse=True)
+        chances = self._weighed(chances, self._load)
         best, lost, at = self._best(chances, self._known, self._load)
         drafted = {row for _, _, row in chances[:best]}
         for row in most:

@@ -143,9 +143,9 @@ class _Curve:
 def _size(load: Load) -> tuple[int, int]:
     """Steps that are remembered together. The table knows its steps; what is learned is how it is off there,
     and the fewer sizes there are, the less a single bad moment says, or a good one."""
-    return _bucket(load.tokens), _bucket(load.sampled)
+    return bucket(load.tokens), bucket(load.sampled)
 
 
-def _bucket(count: int) -> int:
+def bucket(count: int) -> int:
     """1, 2, 3 and 4 alone, then by half octaves: 5 and 6, 7 and 8, 9 to 12, 13 to 16, ..."""
     return count if count <= 4 else 4 + math.ceil(2 * math.log2(count / 4) - 1e-9)

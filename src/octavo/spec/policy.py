@@ -4,6 +4,11 @@
     -------------------------------------------------------------------------------------------------  = rate
     seconds it takes                      CostTable: tokens, rows sampled, pairs attended
 
+Where several rows run, each waits for what is computed for the others. A token of a row that drafts have
+brought no further than the others is worth a row's share of a step: when all get on, there are fewer steps.
+One of a row that is far ahead is worth little more than what a row adds to a step: the others need as many
+steps as before, and these are longer for what it drafts.
+
 The chances of all rows' drafted tokens are sorted; for every number of them the likeliest are taken, and the
 number with the best rate wins. All numbers are looked at because seconds have steps: one row more may cost
 nothing, and the next one the whole head. Where the best rate is not above that of plain decoding by more than
@@ -23,7 +28,7 @@ from typing import Protocol
 
 from octavo.params.drafts import Draft
 from octavo.spec.acceptance import Acceptance
-from octavo.spec.costs import CostTable, Load
+from octavo.spec.costs import CostTable, Load, bucket
 
 GAIN = 0.02
 """A gain below this share is not worth the risk of being wrong."""
@@ -33,6 +38,12 @@ FAILED = 8
 """Drafts in a row of which none was worth verifying, after which a row is asked less often."""
 SELDOM = 8
 """Steps between two drafts of such a row at most."""
+SELDOM_ALL = 16
+"""Steps between two in which anybody is asked, at most, where nothing would pay for as many rows."""
+AHEAD = 18.0
+"""So many tokens ahead of the average row, a row's next ones are worth e times less, beyond what it adds."""
+FORGOTTEN = 64
+"""Steps after which a token that a row is ahead counts e times less: what rows gain in turns evens out."""
 
 
 class Policy(Protocol):
@@ -98,11 +109,16 @@ class Fixed:
 
 @dataclass(slots=True)
 class _Asked:
-    """failed: drafts since one was worth verifying. skip: steps until the next one is asked for."""
+    """failed: drafts since one was worth verifying. skip: steps until the next one is asked for.
+
+    Attributes:
+        ahead: tokens for which drafts have saved it a step; it began with the average of the others.
+    """
 
     most: int
     failed: int = 0
     skip: int = 0
+    ahead: float = 0.0
 
 
 class Spending:
@@ -124,27 +140,43 @@ class Auto:
         self.costs = costs
         self.acceptance = Acceptance()
         self._rows: dict[int, _Asked] = {}
+        self._all: dict[int, _Asked] = {}  # by how many rows there are
         self._to_lose = 0.0  # seconds
 
     def start(self, row: int, most: int) -> None:
-        self._rows[row] = _Asked(most)
+        self._rows[row] = _Asked(most, ahead=self._usual())
         self.acceptance.start(row)
 
     def remove(self, row: int) -> None:
         self._rows.pop(row, None)
         self.acceptance.remove(row)
 
+    def _usual(self) -> float:
+        """How far ahead rows are on the average."""
+        return sum(state.ahead for state in self._rows.values()) / max(len(self._rows), 1)
+
     def wanted(self, rows: Iterable[int]) -> dict[int, int]:
         asked: dict[int, int] = {}
+        rests = len(self._rows) > 1 and self._rests()
         for row in rows:
             state = self._rows[row]
             if state.most <= 0:
                 continue
             if state.skip > 0:
                 state.skip -= 1
-                continue
-            asked[row] = state.most
+            elif not rests:
+                asked[row] = state.most
         return asked
+
+    def _rests(self) -> bool:
+        """Whether nobody is asked in this step: in the last ones nothing promised to pay for as many rows."""
+        state = self._all.setdefault(bucket(len(self._rows)), _Asked(0))
+        if state.skip > 0:
+            state.skip -= 1
+            return True
+        state.failed += 1  # until something promises to pay
+        state.skip = min(max(state.failed - FAILED, 0) // 2, SELDOM_ALL - 1)
+        return False
 
     def choose(
         self, drafts: Mapping[int, Draft], positions: Mapping[int, int], load: Load
@@ -154,7 +186,7 @@ class Auto:
             self.acceptance.offered(row, draft)
             means, errors = self.acceptance.chances(row, draft.support, len(draft.tokens))
             chances += [(mean, -error, row) for mean, error in zip(means, errors, strict=True)]
-        chances.sort(reverse=True)
+        chances = self._weighed(chances, load)
         best, lost, at = self._best(chances, positions, load)
         verified = {row for _, _, row in chances[:best]}
         for row in drafts:
@@ -178,7 +210,7 @@ class Auto:
         """
         rate = load.sampled / self.costs.seconds(load)
         best, best_rate, pairs, tokens, variance = 0, rate, load.pairs, float(load.sampled), 0.0
-        least_lost, least_at = math.inf, 0
+        least_lost, least_at, hopeful = math.inf, 0, False
         lengths: dict[int, int] = {}
         errors: dict[int, float] = {}
         spending = self._spending()
@@ -193,11 +225,38 @@ class Auto:
             seconds = self.costs.seconds(step) + spending.add(length)
             doubt = GAIN + self.costs.error(step) + self.costs.error(load)
             sure = tokens - math.sqrt(variance)
+            hopeful = hopeful or tokens / seconds > rate
             if sure / seconds > max(best_rate, rate * (1 + doubt)):
                 best, best_rate = count, sure / seconds
             if (lost := seconds - sure / rate) < least_lost:
                 least_lost, least_at = lost, count
+        if hopeful and (every := self._all.get(bucket(len(self._rows)))):
+            every.failed = every.skip = 0
         return best, least_lost, least_at
+
+    def _weighed(
+        self, chances: Iterable[tuple[float, float, int]], load: Load
+    ) -> list[tuple[float, float, int]]:
+        """Chances and errors by what their rows' tokens are worth, the best first."""
+        every = [*chances]
+        worth = self._worth({row for _, _, row in every}, load)
+        return sorted(
+            ((chance * worth[row], error * worth[row], row) for chance, error, row in every), reverse=True
+        )
+
+    def _worth(self, rows: Iterable[int], load: Load) -> dict[int, float]:
+        """Of each row, what one more token of it is worth beside an average one of the step: at most 1."""
+        count = load.sampled
+        if count < 2:
+            return dict.fromkeys(rows, 1.0)
+        whole = self.costs.seconds(load)
+        one_less = self.costs.seconds(Load(load.tokens - 1, count - 1, load.pairs * (count - 1) / count))
+        least = min(max(count * (whole - one_less) / whole, 0.0), 1.0)
+        usual = self._usual()
+        return {
+            row: least + (1 - least) * math.exp(-max(self._rows[row].ahead - usual, 0.0) / AHEAD)
+            for row in rows
+        }
 
     def _spending(self) -> Spending:
         """The seconds that drafting takes: here none are left, since the drafts are there already."""
@@ -212,9 +271,11 @@ class Auto:
         state.skip = min(state.failed // FAILED, SELDOM - 1)
 
     def observe(self, row: int, tokens: Sequence[int]) -> None:
+        state = self._rows[row]
+        state.ahead += len(tokens) - 1 - state.ahead / FORGOTTEN
         hits = self.acceptance.observe(row, tokens)
         if hits is not None and sum(hits) > 1:  # better than by chance: a copy may have begun
-            self._rows[row].failed = self._rows[row].skip = 0
+            state.failed = state.skip = 0
 
     def took(self, load: Load, seconds: float) -> None:
         self.costs.observe(load, seconds)

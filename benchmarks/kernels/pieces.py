@@ -1,0 +1,199 @@
+"""What one stream's step of decoding is made of, piece by piece, beside what each piece could take at least.
+
+    .venv-test/bin/python benchmarks/kernels/pieces.py smollm2 [--contexts 2048,8000] [--write]
+
+A piece is all calls of one kind in a step: attention, the products of one shape, what is left. For each:
+
+    cached   its arithmetic: the same calls on weights and pages that stay in the second-level caches, waking
+             and waiting for each other included (of a matrix too large for these, a tile's rate on another)
+    read     its bytes at the bandwidth, at which all bytes of the step are read over and over (roofline.py)
+    least    the longer of both: reading and arithmetic overlap without a rest
+    alone    as it is: only these calls, each on its own weights and pages
+
+A layer's product needs what its attention gives, so pieces follow each other and their least times add up. A
+step that waits for one thing only would take the longer of all reading and all arithmetic: the roofline. What
+a step takes beyond the sum of the least times is lost within pieces (alone - least: reading and arithmetic do
+not overlap), or between them (step - sum of alone). All logits are computed: no bits of the head are spared.
+Give it the machine alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+from harness import report, usable_cores, write
+from steps import Step, Work
+
+from octavo.bench.calibrate import CACHED_TOKENS, TILE_BYTES, layout_of, tile_rate
+from octavo.checkpoints import open_checkpoint
+from octavo.checkpoints.sources import resolve
+from octavo.kernels.cpu import CpuBackend
+from octavo.kernels.cpu_calibrate import read_bandwidth
+from octavo.kernels.cpu_lower import parts
+from octavo.kernels.program import Call
+from octavo.models.load import load_model
+
+OTHERS = "norms, rotations, sums"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """All calls of a kind; seconds of a step.
+
+    Attributes:
+        nbytes: of weights or KV that they read.
+    """
+
+    name: str
+    calls: int
+    nbytes: float
+    cached_s: float
+    alone_s: float
+
+    def least(self, bandwidth: float) -> float:
+        return max(self.cached_s, self.nbytes / bandwidth)
+
+
+def bounds(pieces: Sequence[Piece], step_s: float, bandwidth: float) -> dict[str, float]:
+    """Of a step of seconds: its bounds, its shares of them, and where the rest went, as parts of the step.
+
+    Args:
+        bandwidth: bytes a second.
+    """
+    reading = sum(piece.nbytes for piece in pieces) / bandwidth
+    arithmetic = sum(piece.cached_s for piece in pieces)
+    least = sum(piece.least(bandwidth) for piece in pieces)
+    alone = sum(piece.alone_s for piece in pieces)
+    return {
+        "step_us": 1e6 * step_s,
+        "read_us": 1e6 * reading,
+        "cached_us": 1e6 * arithmetic,
+        "least_us": 1e6 * least,
+        "alone_us": 1e6 * alone,
+        "roofline_share": max(reading, arithmetic) / step_s,
+        "pieces_share": least / step_s,
+        "within": (alone - least) / step_s,
+        "between": (step_s - alone) / step_s,
+    }
+
+
+class Pieces:
+    """The pieces of one stream's step.
+
+    Args:
+        small: the same model's step at a context whose KV stays in a cache.
+    """
+
+    def __init__(self, step: Step, small: Step, context: int, kv_bytes: float, seconds: float) -> None:
+        self._step, self._small, self._context = step, small, context
+        self._kv_bytes, self._seconds = kv_bytes, seconds
+
+    def all(self) -> list[Piece]:
+        kinds: dict[str, list[Call]] = {}
+        for name, calls in self._step.kinds():
+            known = name if name == "attention" or name.startswith("linear") else OTHERS
+            kinds.setdefault(known, []).extend(calls)
+        return [self._piece(name, calls) for name, calls in kinds.items()]
+
+    def _piece(self, name: str, calls: list[Call]) -> Piece:
+        alone = self._step.seconds(calls, self._seconds)
+        if name == OTHERS:  # their few kilobytes stay in a cache anyway
+            return Piece(name, len(calls), 0.0, alone, alone)
+        if name == "attention":
+            (cached,) = [
+                self._small.seconds([calls[0]] * len(calls), self._seconds)
+                for kind, calls in self._small.kinds()
+                if kind == name
+            ]
+            tokens = min(self._context, CACHED_TOKENS)
+            return Piece(name, len(calls), self._kv_bytes, cached * self._context / tokens, alone)
+        weights = [part for call in calls for part in parts(call.args["weight"])]
+        nbytes = sum(weight.nbytes for weight in weights)
+        return Piece(name, len(calls), nbytes, self._cached(calls, weights), alone)
+
+    def _cached(self, calls: list[Call], weights: Sequence[Any]) -> float:
+        backend = self._step.backend
+        largest = max(sum(part.nbytes for part in parts(call.args["weight"])) for call in calls)
+        if largest <= TILE_BYTES * backend.threads:
+            return float(self._step.seconds([calls[0]] * len(calls), self._seconds))
+        macs = sum(weight.shape[0] * weight.shape[1] for weight in weights)
+        bits = 8 * sum(weight.nbytes for weight in weights) / macs
+        return float(macs / tile_rate(backend, layout_of(bits), self._seconds, 1))
+
+
+def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, context: int) -> dict[str, Any]:
+    kv_bytes = context * sum(spec.bytes_per_token for spec in model.kv_specs(options.kv_dtype))
+    step = Step(backend, model, options.kv_dtype, Work("step", 1, 1, context))
+    small = Step(backend, model, options.kv_dtype, Work("small", 1, 1, min(context, CACHED_TOKENS)))
+    pieces = Pieces(step, small, context, kv_bytes, options.seconds / 4).all()
+    moved = int(sum(piece.nbytes for piece in pieces))
+    found = [read_bandwidth(backend, moved)]
+    step_s = step.seconds(step.calls, options.seconds)
+    found.append(read_bandwidth(backend, moved))  # others share the memory: the better of both counts
+    return {
+        "bandwidth": max(found),
+        "bytes": moved,
+        **bounds(pieces, step_s, max(found)),
+        "pieces": [asdict(piece) | {"least_s": piece.least(max(found))} for piece in pieces],
+    }
+
+
+def lines(context: str, found: Mapping[str, Any]) -> list[str]:
+    heads = ("MB", "cached", "read", "least", "alone")
+    said = [f"{context} tokens, {found['bandwidth'] / 1e9:.1f} GB/s; microseconds"]
+    said.append(f"{'':30}" + "".join(f"{head:>9}" for head in heads))
+    for piece in found["pieces"]:
+        read = piece["nbytes"] / found["bandwidth"]
+        times = [1e6 * t for t in (piece["cached_s"], read, piece["least_s"], piece["alone_s"])]
+        said.append(
+            f"{piece['name']:24} x{piece['calls']:<4}{piece['nbytes'] / 1e6:>9.1f}"
+            + "".join(f"{t:>9.0f}" for t in times)
+        )
+    sums = "".join(f"{found[f'{head}_us']:>9.0f}" for head in heads[1:])
+    said.append(f"{'sum':30}{found['bytes'] / 1e6:>9.1f}{sums}")
+    said.append(
+        f"the step: {found['step_us']:.0f}; share of the roofline {found['roofline_share']:.1%}, of the sum "
+        f"of its pieces' least times {found['pieces_share']:.1%}; lost within pieces "
+        f"{found['within']:.1%}, between them {found['between']:.1%}"
+    )
+    return said
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="pieces", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", nargs="?", default="smollm2")
+    parser.add_argument("--contexts", default="2048,8000")
+    parser.add_argument("--kv-dtype", default="int16")
+    parser.add_argument("--isa", default="auto")
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="for each step, and a quarter for each piece"
+    )
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/pieces-*.json")
+    options = parser.parse_args(arguments)
+    backend = CpuBackend(options.threads, options.isa)
+    model, _ = load_model(open_checkpoint(resolve(options.model)), backend, "auto")
+    contexts = {name: measure(backend, model, options, int(name)) for name in options.contexts.split(",")}
+    settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
+    settings["options"] = {"isa": backend.isa}
+    result = report("pieces", sys.argv, {"settings": settings, "contexts": contexts})
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        print("\n".join(line for name, found in contexts.items() for line in lines(name, found)))
+    if options.write:
+        print(f"wrote {write(result)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

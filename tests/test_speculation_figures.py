@@ -1,0 +1,94 @@
+"""scripts/figure_speculation.py: what is read out of the result files of drafts."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MACHINE = {"cpu": "AMD EPYC", "family_model": "25/1", "cores": 2, "flags": ["avx2"]}
+
+
+@pytest.fixture(autouse=True)
+def _on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "benchmarks")])
+
+
+class NoHistory:
+    complete = False
+
+    def lacks(self, commit: str) -> bool:
+        return False
+
+
+def rendered(table: str, benchmark: str, **facts: Any) -> str:
+    figures, runs = importlib.import_module("figures"), importlib.import_module("figure_runs")
+    made = {"benchmark": benchmark, "commit": "a", "date": "1", "machine": MACHINE, **facts}
+    known = importlib.import_module("figure_speculation").TABLES[table]
+    return str(figures.render(known, [runs.Run(Path("x.json"), made)], NoHistory()))
+
+
+def cell(streams: int, high: float, unrepeated: list[float] | None, workload: str = "sum") -> dict[str, Any]:
+    return {
+        "method": "ngram", "workload": workload, "temperature": 0.7, "streams": streams,
+        "gain": [high - 0.02, high - 0.04, high], "unrepeated": unrepeated, "drafting_steps": 0.125 * streams,
+        "tau": 2.5,
+    }  # fmt: skip
+
+
+SETTINGS = {"settings": {"model": "smollm2", "limit": None}}
+
+
+def test_answers_that_do_not_loop_decide() -> None:
+    text = rendered("speculation", "speculation", cells=[cell(1, 2.02, [1.75, 1.7, 1.8])], **SETTINGS)
+    assert "| **1.75 (2.00; 2.50)** | 1.8x | a [1] | `benchmarks/speculation.py FOLDER" in text
+    text = rendered("speculation", "speculation", cells=[cell(1, 2.02, None)], **SETTINGS)
+    assert "| 2.00 (2.00; 2.50) | 1.8x |" in text
+
+
+@pytest.mark.parametrize(("high", "worst"), [(1.01, "0.99"), (0.97, "**0.97**")])
+def test_a_cell_that_loses_is_bold(high: float, worst: str) -> None:
+    cells = [cell(1, 0.99, None), cell(8, high, None)]
+    text = rendered("speculation-cells", "speculation", cells=cells, **SETTINGS)
+    eight = f"{high - 0.02:.2f} ({high - 0.04:.2f}-{high:.2f}), 100 %"
+    assert f"| 0.97 (0.95-0.99), 12 % | | | {eight} | | | {worst} | 0.98 | a [1] |" in text
+    assert "suffix, code edits, temperature 0" in " ".join(text.split("Not measured here")[1].split())
+
+
+def test_what_few_lines_of_the_texts_say_is_no_figure() -> None:
+    settings = {"settings": {"model": "smollm2", "limit": 3}}
+    text = rendered("speculation-cells", "speculation", cells=[cell(1, 2.0, None)], **settings)
+    assert text.startswith("Not measured yet: ngram, summaries")
+
+
+def test_the_slowest_tree() -> None:
+    shapes = {"chain": [1.2, 1.1, 1.3], "bush": [1.05, 1, 1.1], "siblings": [1.124, 1, 1.2]}
+    table = {"chain_ms": 4.0, **{name: {"ms": 5.0, "ratio": ratio} for name, ratio in shapes.items()}}
+    facts = {"settings": {"kv_dtype": "int16"}, "contexts": {"2048": table}}
+    assert "int16 KV (a chain beside a chain) | **1.124 (1.200)** | at most 1.1 |" in rendered(
+        "speculation", "trees", **facts
+    )
+
+
+def test_host_time_of_a_step_that_verifies() -> None:
+    verify = {"ngram": {"host_share": 0.0612, "drafted": 5.25}}
+    assert "| **6.1 % (5.2)** | at most 6 % |" in rendered("speculation", "host_time", verify=verify)
+
+
+def test_drafts_of_models() -> None:
+    fixed = {"row": "draft, 2", "measured": 1.1, "unrepeated": 1.0, "drafting": 1.0, "formula": 1.16,
+             "a": 0.75, "c": 0.4, "c_v": 1.2, "gains_from": 0.62}  # fmt: skip
+    never = {**fixed, "row": "self, 1", "gains_from": None}
+    chosen = {"row": "draft, auto", "measured": 1.0, "unrepeated": 1.0, "drafting": 0.25}
+    text = rendered("speculation", "draft_models", rows=[fixed, never, chosen])
+    assert (
+        "1.10 (1.00 where no answer loops); 1.16 by the formula: a 0.75, c 0.40, c_v 1.20; "
+        "gains from a 0.62 on" in text
+    )
+    assert "gains from no a on" in text
+    assert "1.00 (1.00 where no answer loops); 25 % of the steps draft" in text
