@@ -51,7 +51,7 @@ help:
 	@echo "make native-mutants  mistakes in the bounds of greedy logits and in the walk of drafts: a test notices each (long)"
 	@echo "make emulated     the kernels on other CPUs, under qemu: x86 without AVX, arm64 (long; CPUS=\"x86\" or \"arm64\" for one)"
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table (ARGS=--dry: tried on a CPU)"
-	@echo "make test-clients  Instructor, npm's openai and lm-eval, in an environment of their own (needs node)"
+	@echo "make test-clients  others' programs and SDKs, unmodified, in an environment of their own (needs node; RESULT=1)"
 	@echo "make test-schemas  some 500 JSON schemas of the world: how many are served, is one weakened? RESULT=1 writes benchmarks/results"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
 	@echo "make kills        servers ended by SIGTERM and SIGKILL under load, 50 times each; RESULT=1 writes benchmarks/results"
@@ -102,10 +102,14 @@ clients-env:
 _clients-env:
 	@echo "making .venv-clients (others' clients; torch is large)"
 	@$(PYTHON) -m venv .venv-clients
-	@$(CLIENTS) $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
-	@$(CLIENTS) $(PIP) -r constraints/clients.txt
+	@$(CLIENTS) $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0 \
+		|| echo "clients: no torch: lm-eval is left out"
+	@grep -v '^#' constraints/clients.txt | while read -r each; do \
+		$(CLIENTS) $(PIP) "$$each" || echo "clients: $$each cannot be installed"; done
 	@cp tests/clients/package.json .venv-clients/
-	@cd .venv-clients && npm install --silent --no-fund --no-audit
+	@cd .venv-clients && { npm install --silent --no-fund --no-audit || echo "clients: npm's cannot be installed"; } && \
+		for each in @anthropic-ai/claude-code/install.cjs opencode-ai/postinstall.mjs; do \
+			[ ! -f node_modules/$$each ] || node node_modules/$$each; done
 
 release-env:
 	@$(ONCE) .make/release-env --makes $(RELEASE) constraints/release.txt -- $(MAKE) --no-print-directory _release-env
@@ -175,8 +179,9 @@ test-schemas: test-env
 	@$(if $(RESULT),$(RUNTIME) benchmarks/record.py real-schemas -- )env PYTHONPATH=tests/support/checkout:src:tests \
 		$(TEST) benchmarks/real_schemas.py $(if $(RESULT),--json) $(ARGS)
 
+# RESULT=1 keeps what was tried, from which make docs writes docs/reference/clients.md.
 test-clients: test-env clients-env
-	@$(TEST) -m pytest -m clients $(ARGS)
+	@$(if $(RESULT),OCTAVO_CLIENTS_RESULT=tests/clients/results.json) $(TEST) -m pytest -m clients -rs $(ARGS)
 
 lint: test-env
 	@failed=0; \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -327,6 +328,7 @@ class TestEnv:
         out = capsys.readouterr().out
         for word in ("octavo", "python", "threads_used", "usable", "why", "numpy"):
             assert word in out
+        assert re.search(r"^  total +\d+(\.\d)? [MG]B$", out, re.MULTILINE)
 
     def test_without_the_extension(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -47,6 +49,35 @@ def _lines(label: str) -> BytesProgress:
             print(f"{label}: {done // MIB} of {total // MIB} MiB", file=sys.stderr, flush=True)
 
     return callback
+
+
+@contextmanager
+def saying(what: str, quiet: bool = False, after_s: float = 0.0) -> Generator[None, None, None]:
+    """Say on stderr what is being done while it takes long, and how long it took.
+
+    Args:
+        after_s: seconds that it may take without a word.
+    """
+    if quiet:
+        yield
+        return
+
+    def begin() -> None:
+        print(f"{what} ...", file=sys.stderr, flush=True)
+
+    timer, start = threading.Timer(after_s, begin), time.monotonic()
+    timer.daemon = True
+    if after_s > 0:
+        timer.start()
+    else:
+        begin()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    seconds = time.monotonic() - start
+    if seconds >= after_s:
+        print(f"{what}: {seconds:.1f} s", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -45,5 +45,14 @@ def run(package: str, features: dict[str, Callable[..., Any]]) -> None:
     sys.exit(failed)
 
 
+def refused(kind: type[Exception], call: Callable[..., Any], **asked: Any) -> Any:
+    """The error that a call ends in; it must be of this kind."""
+    try:
+        call(**asked)
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
 async def _finish(done: Any) -> None:
     await done

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anthropic
-from _features import ASK, DONE, run
+from _features import ASK, DONE, refused, run
 from pydantic import BaseModel
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -42,13 +42,23 @@ def stream(url: str, key: str, model: str) -> None:
 
 
 def tools(url: str, key: str, model: str) -> None:
-    asked = {"model": model, "max_tokens": 999, "tools": [echo], "messages": [{"role": "user", "content": ASK}]}
+    asked = {
+        "model": model,
+        "max_tokens": 999,
+        "tools": [echo],
+        "messages": [{"role": "user", "content": ASK}],
+    }
     final = client(url, key).beta.messages.tool_runner(**asked).until_done()
     assert final.content[-1].text == DONE
 
 
 def tools_stream(url: str, key: str, model: str) -> None:
-    asked = {"model": model, "max_tokens": 999, "tools": [echo], "messages": [{"role": "user", "content": ASK}]}
+    asked = {
+        "model": model,
+        "max_tokens": 999,
+        "tools": [echo],
+        "messages": [{"role": "user", "content": ASK}],
+    }
     final = None
     for events in client(url, key).beta.messages.tool_runner(**asked, stream=True):
         for _ in events:
@@ -75,22 +85,16 @@ def models(url: str, key: str, model: str) -> None:
 
 
 def errors(url: str, key: str, model: str) -> None:
-    for asked, kind in (
-        ({"max_tokens": -1}, anthropic.BadRequestError),
-        ({"model": "x"}, anthropic.NotFoundError),
+    asked = {"model": model, "max_tokens": 9, "messages": HI}
+    create = client(url, key).messages.create
+    for kind, wrong in (
+        (anthropic.BadRequestError, {"max_tokens": -1}),
+        (anthropic.NotFoundError, {"model": "x"}),
     ):
-        try:
-            client(url, key).messages.create(**{"model": model, "max_tokens": 9, "messages": HI, **asked})
-        except kind as error:
-            assert error.request_id
-            assert error.body["type"] == "error"
-        else:
-            raise AssertionError("no error")
-    try:
-        client(url, "wrong").messages.create(model=model, max_tokens=9, messages=HI)
-    except anthropic.AuthenticationError:
-        return
-    raise AssertionError("no key was asked for")
+        error = refused(kind, create, **(asked | wrong))
+        assert error.request_id
+        assert error.body["type"] == "error"
+    refused(anthropic.AuthenticationError, client(url, "wrong").messages.create, **asked)
 
 
 run("anthropic", {"chat": chat, "stream": stream, "tools": tools, "tools, streamed": tools_stream,

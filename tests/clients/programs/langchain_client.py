@@ -43,7 +43,9 @@ def tools(url: str, key: str, model: str) -> None:
         messages: list[Any] = [HumanMessage(ASK)]
         while (answer := each.bind_tools([echo]).invoke(messages)).tool_calls:
             messages.append(answer)
-            messages += [ToolMessage(call["args"]["text"], tool_call_id=call["id"]) for call in answer.tool_calls]
+            messages += [
+                ToolMessage(call["args"]["text"], tool_call_id=call["id"]) for call in answer.tool_calls
+            ]
         assert answer.text == DONE
 
 
