@@ -31,6 +31,25 @@ TYPED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 """Where bash, and other shells, say what that line is."""
 
 
+INSTEAD = {
+    "collect-env": "octavo env says what this machine has",
+    "complete": "octavo generate MODEL PROMPT",
+    "completion": "octavo --show-completion",
+    "cp": "octavo serve --served-model-name gives a model names",
+    "create": "octavo serve takes a file or a folder as it is",
+    "download": "octavo pull MODEL",
+    "help": "octavo --help",
+    "ls": "octavo list",
+    "ps": "octavo list says what is kept, and /v1/models of a server what it serves",
+    "push": "models are not published from here",
+    "server": "octavo serve MODEL",
+    "show": "octavo plan MODEL says what it takes, octavo list what is kept",
+    "stop": "Ctrl-C, or SIGTERM, ends a server",
+    "version": "octavo --version",
+}
+"""Commands of Ollama, vLLM and others, and what there is here."""
+
+
 def command_names() -> list[str]:
     """Every command, in alphabetical order."""
     return sorted(module.name for module in pkgutil.iter_modules(cli.__path__) if module.name[0] != "_")
@@ -115,6 +134,9 @@ def run(argv: Sequence[str]) -> int:
         if message is None:
             raise
         text = str(message())
+        word = next((word for word in argv if not word.startswith("-")), "")
+        if "no such command" in text.lower() and word in INSTEAD:
+            text = f"there is no command {word!r}: {INSTEAD[word]}"
         if "extra argument" in text:
             text += _hint(argv)
         return _fail(f"{text[:1].lower()}{text[1:]}" if text else "see octavo --help", 2)
