@@ -103,7 +103,8 @@ def test_every_request_has_its_lists() -> None:
 
 
 def subclasses(cls: type) -> set[type]:
-    return {one for each in cls.__subclasses__() for one in ({each} | subclasses(each))}
+    below: list[type] = cls.__subclasses__()
+    return set(below).union(*map(subclasses, below))
 
 
 @pytest.mark.parametrize(("model", "name"), IGNORED)
@@ -135,8 +136,11 @@ def without(fields: dict[str, Any], name: str) -> dict[str, Any]:
 def stripped(value: Any, name: str) -> Any:
     """A JSON value without the members of this name."""
     if isinstance(value, dict):
-        return {key: stripped(each, name) for key, each in value.items() if key != name}
-    return [stripped(each, name) for each in value] if isinstance(value, list) else value
+        return {key: stripped(member, name) for key, member in value.items() if key != name}
+    if not isinstance(value, list):
+        return value
+    members: list[Any] = value
+    return [stripped(member, name) for member in members]
 
 
 def asked(call: Call) -> tuple[Any, ...]:
