@@ -73,10 +73,16 @@ def models_page() -> str:
         "Another method, and settings of these that are not covered, are refused by name. The GPU keeps",
     ]
     lines += ["the stored bytes; the CPU backend holds FP8 and NF4 as f16, each number rounded once."]
-    lines += ["", "## Aliases", "", row(("alias", "file", "MB", "from the package")), row(["---"] * 4)]
+    lines += ["", "## Aliases", "", row(("alias", "kind", "file", "MB", "from the package"))]
+    lines += [row(["---"] * 5)]
     for alias, source in ALIASES.items():
         package = ", ".join(f"`{part.package}` {part.version}" for part in source.wheels)
-        lines.append(row((f"`{alias}`", source.file_name, f"{source.size / 1e6:.0f}", package)))
+        lines.append(row((f"`{alias}`", source.kind, source.file_name, f"{source.size / 1e6:.0f}", package)))
+    lines += [
+        "",
+        "An *instruct* model was taught to converse: `octavo run` and chats over HTTP use its template. A *base* model",
+    ]
+    lines += ["continues texts: `octavo generate`, `/v1/completions`."]
     return "\n".join([*lines, ""])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 BytesProgress = Callable[[int, int], None]
-MIB = 1 << 20
+MB = 1_000_000
 
 
 @contextmanager
@@ -35,7 +35,12 @@ def _bar(label: str) -> Generator[BytesProgress, None, None]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+        def callback(done: int, total: int) -> None:
+            name = label if done < total else f"{label}: checking"
+            progress.update(task, completed=done, total=total, description=name)
+
+        yield callback
 
 
 def _lines(label: str) -> BytesProgress:
@@ -46,7 +51,8 @@ def _lines(label: str) -> BytesProgress:
         tenth = 10 * done // max(total, 1)
         if tenth > shown:
             shown = tenth
-            print(f"{label}: {done // MIB} of {total // MIB} MiB", file=sys.stderr, flush=True)
+            last = "" if done < total else ", checking"
+            print(f"{label}: {done // MB} of {total // MB} MB{last}", file=sys.stderr, flush=True)
 
     return callback
 
