@@ -31,13 +31,14 @@ ORACLE   := .venv-oracle/bin/python
 CLIENTS  := .venv-clients/bin/python
 RELEASE  := .venv-release/bin/python
 BUILD    := .venv-build/bin/python
+WHEEL    := .make/wheel-env/bin/python
 PIP      := -m pip --disable-pip-version-check install --quiet
 # The extension is built once, in place (make ext), so the environments install Python alone.
 EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	golden ext lint format docs bench test-schemas kills fuzz probes overload vanish soak paired figures gpu-check native-mutants env-size lock \
+	golden ext lint format docs bench test-schemas kills fuzz probes overload vanish soak paired figures gpu-check native-mutants env-size wheel lock \
 	release-check clean _env _test-env _oracle-env _clients-env _release-env _build-env _ext
 
 help:
@@ -65,6 +66,7 @@ help:
 	@echo "make env-size     a fresh 'pip install .' weighed: no torch, under 200 MB"
 	@echo "make release-check  hashed locks up to date, bill of materials, known weaknesses of what is locked"
 	@echo "make lock         resolve the hashed locks anew (constraints/runtime.txt, wheel.txt)"
+	@echo "make wheel        dist/octavo-*.whl: installs in seconds where no compiler is (same Python version, same kind of CPU)"
 	@echo "make ext | lint | format | docs | clean"
 
 # --- environments -------------------------------------------------------------------------------
@@ -228,6 +230,14 @@ figures: env test-env
 
 env-size:
 	@$(PYTHON) scripts/env_size.py --fresh --limit-mb 200
+
+# The kernels of every instruction set are in it, and the best one that a CPU runs is chosen when it starts.
+wheel:
+	@$(PYTHON) -m venv .make/wheel-env
+	@$(WHEEL) $(PIP) --require-hashes -r constraints/wheel.txt
+	@PATH="$(CURDIR)/.make/wheel-env/bin:$$PATH" $(WHEEL) -m pip --disable-pip-version-check wheel --quiet --no-deps \
+		--no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
 
 lock: test-env
 	@$(TEST) scripts/lock.py

@@ -40,6 +40,10 @@ conversation of two calls and their results. Agents are started by `octavo launc
 what `make test-clients RESULT=1` found."""
 
 
+INSTRUCT = """An *instruct* model was taught to converse: `octavo run` and chats over HTTP use its template.
+A *base* model continues texts: `octavo generate`, `/v1/completions`."""
+
+
 def row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
@@ -78,11 +82,7 @@ def models_page() -> str:
     for alias, source in ALIASES.items():
         package = ", ".join(f"`{part.package}` {part.version}" for part in source.wheels)
         lines.append(row((f"`{alias}`", source.kind, source.file_name, f"{source.size / 1e6:.0f}", package)))
-    lines += [
-        "",
-        "An *instruct* model was taught to converse: `octavo run` and chats over HTTP use its template. A *base* model",
-    ]
-    lines += ["continues texts: `octavo generate`, `/v1/completions`."]
+    lines += ["", INSTRUCT]
     return "\n".join([*lines, ""])
 
 
