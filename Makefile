@@ -108,6 +108,8 @@ _clients-env:
 		|| echo "clients: no torch: lm-eval is left out"
 	@grep -v '^#' constraints/clients.txt | while read -r each; do \
 		$(CLIENTS) $(PIP) "$$each" || echo "clients: $$each cannot be installed"; done
+	@$(PYTHON) -m venv .venv-clients/instructor && .venv-clients/instructor/bin/python $(PIP) instructor==1.17.0 \
+		|| echo "clients: instructor, which needs an older openai, cannot be installed"
 	@cp tests/clients/package.json .venv-clients/
 	@cd .venv-clients && { npm install --silent --no-fund --no-audit || echo "clients: npm's cannot be installed"; } && \
 		for each in @anthropic-ai/claude-code/install.cjs opencode-ai/postinstall.mjs; do \

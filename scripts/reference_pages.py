@@ -213,6 +213,7 @@ def pages() -> dict[Path, str]:
         "sampling": sampling_page(),
         "metrics": metrics_page(),
         "fields": fields_page(),
+        "clients": clients_page(),
     }
     return {PAGES / f"{name}.md": text for name, text in made.items()}
 

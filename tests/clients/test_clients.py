@@ -44,7 +44,7 @@ def run(command: list[str | Path], folder: Path = HERE) -> str:
 
 
 def test_instructor(served: Served) -> None:
-    run([ENVIRONMENT / "bin/python", "instructor_client.py", served.url, KEY, "smollm2"])
+    run([ENVIRONMENT / "instructor/bin/python", "instructor_client.py", served.url, KEY, "smollm2"])
 
 
 def test_npm_openai(served: Served, tmp_path: Path) -> None:

@@ -82,10 +82,11 @@ def test_what_asks_for_something_is_refused() -> None:
 
 
 def test_defaults_are_what_calls_without_them_take(llm: LLM) -> None:
-    params = llm.get_default_sampling_params()
-    params.max_tokens = 3
-    assert llm.get_default_sampling_params().max_tokens != 3
-    assert params.temperature == 1.0
+    params = llm.get_default_sampling_params().replace(max_tokens=3, seed=1)
+    assert llm.get_default_sampling_params() == SamplingParams()
+    asked = llm.generate("A page", params, use_tqdm=False)[0]
+    again = llm.generate("A page", SamplingParams(max_tokens=3, seed=1), use_tqdm=False)[0]
+    assert asked.outputs[0].token_ids == again.outputs[0].token_ids
 
 
 def test_an_llm_is_a_context(fastest: str) -> None:

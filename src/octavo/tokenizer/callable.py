@@ -70,33 +70,29 @@ class CallableTokenizer:
         *,
         tokenize: bool = True,
         add_generation_prompt: bool = False,
-        continue_final_message: bool = False,
-        return_dict: bool = False,
-        return_tensors: None = None,
-        **variables: Any,
+        **options: Any,
     ) -> Any:
         """A conversation under the chat template, or a list of conversations: token ids, or text.
 
         Args:
             tokenize: False: the text, which LLM.generate() takes.
-            return_dict: ids as a call of the tokenizer gives them.
-            variables: further variables for the template.
+            options: continue_final_message; return_dict: ids as a call of the tokenizer gives them; and
+                further variables for the template.
 
         Raises:
             InvalidRequestError: the model has no template, or it refuses the messages.
             UnsupportedError: return_tensors; ids are lists here.
         """
-        if return_tensors is not None:
+        if options.pop("return_tensors", None) is not None:
             raise UnsupportedError("return_tensors is not supported: ids are lists", "return_tensors")
+        as_dict = bool(options.pop("return_dict", False))
         several = bool(conversation) and not isinstance(conversation[0], Mapping)
-        found = []
-        for messages in conversation if several else [conversation]:
-            text = self._template.render(
-                messages, tools, add_generation_prompt, continue_final_message, **variables
-            )
-            found.append(text)
+        found = [
+            self._template.render(messages, tools, add_generation_prompt, **options)
+            for messages in (conversation if several else [conversation])
+        ]
         texts = found if several else found[0]
         if not tokenize:
             return texts
         written = self(texts, add_special_tokens=False)
-        return written if return_dict else written["input_ids"]
+        return written if as_dict else written["input_ids"]

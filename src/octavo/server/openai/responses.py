@@ -267,7 +267,7 @@ class _Response:
         body, params, totals = self._body, self._generation.params, self._totals
         usage = {
             "input_tokens": totals.prompt,
-            "input_tokens_details": {"cached_tokens": totals.cached},
+            "input_tokens_details": {"cached_tokens": totals.cached, "cache_write_tokens": 0},
             "output_tokens": totals.generated,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": totals.prompt + totals.generated,
