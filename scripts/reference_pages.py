@@ -171,8 +171,8 @@ def clients_page() -> str:
     lines += [row(("client", "version", "works", "does not")), row(["---"] * 4)]
     for client, version in dict.fromkeys((each["client"], each["version"]) for each in tried):
         told = [each for each in tried if each["client"] == client]
-        works = ", ".join(each["feature"] for each in told if each["ok"])
-        fails = ", ".join(f"{each['feature']} ({each['error']})" for each in told if not each["ok"])
+        works = "; ".join(each["feature"] for each in told if each["ok"])
+        fails = "; ".join(f"{each['feature']} ({each['error']})" for each in told if not each["ok"])
         lines.append(row((client, version, works, fails)))
     return "\n".join(lines) + "\n"
 
