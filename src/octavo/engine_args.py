@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from octavo.config import EngineConfig
@@ -18,20 +19,49 @@ _ALIASES = {
 
 # What peers know and Octavo does not do: accepted only where it asks for what happens anyway.
 _HARMLESS: dict[str, tuple[object, ...]] = {
+    "code_revision": (None,),
+    "compilation_config": (None,),
+    "data_parallel_size": (None, 1),
+    "disable_custom_all_reduce": (None, True, False),
     "disable_log_stats": (None, True),
+    "distributed_executor_backend": (None, "mp", "uni"),
+    "download_dir": (None,),
+    "enable_expert_parallel": (None, False),
+    "guided_decoding_backend": (None, "auto"),
+    "hf_overrides": (None, {}),
+    "hf_token": (None,),
+    "limit_mm_per_prompt": (None, {}),
+    "lora_request": (None,),
+    "max_seq_len_to_capture": (None,),
+    "mm_processor_kwargs": (None, {}),
+    "rope_scaling": (None,),
+    "runner": (None, "auto", "generate"),
+    "task": (None, "auto", "generate"),
+    "tokenizer_revision": (None,),
     "enable_chunked_prefill": (None, True),
-    "pipeline_parallel_size": (1,),
-    "cpu_offload_gb": (0,),
+    "pipeline_parallel_size": (None, 1),
+    "cpu_offload_gb": (None, 0),
     "revision": (None,),
-    "tokenizer_mode": ("auto",),
-    "load_format": ("auto",),
-    "enable_lora": (False,),
+    "tokenizer_mode": (None, "auto"),
+    "load_format": (None, "auto"),
+    "enable_lora": (None, False),
     "device_map": (None, "auto"),
     "draft_model": (None,),
 }
 
 _INSTEAD = {"draft_model": ': give speculative_config={"method": "draft", "model": ...}'}
 """What to give for a name that Octavo does not take, where it does the thing."""
+
+HARMLESS_IN_CALLS: dict[str, tuple[object, ...]] = {
+    "chat_template": (None,),
+    "chat_template_content_format": ("auto", "string"),
+    "lora_request": (None,),
+    "mm_processor_kwargs": (None, {}),
+    "prompt_adapter_request": (None,),
+    "tokenization_kwargs": (None, {}),
+}
+"""The same of arguments of LLM.generate() and LLM.chat()."""
+
 _OTHERS = {"torch_dtype": ["dtype"]}
 """What others call our fields, where the nearest name is that of another field."""
 
@@ -64,6 +94,19 @@ class EngineArgs:
 
 
 AsyncEngineArgs = EngineArgs
+
+
+def asks_for_nothing(given: Mapping[str, object]) -> None:
+    """Accept arguments of a call that peers know, where they ask for what happens anyway.
+
+    Raises:
+        TypeError: no such argument. UnsupportedError: a value that asks for something.
+    """
+    for name, value in given.items():
+        if name not in HARMLESS_IN_CALLS:
+            raise TypeError(f"unexpected keyword argument {name!r}")
+        if value not in HARMLESS_IN_CALLS[name]:
+            raise UnsupportedError(f"{name} is not supported here; it may be None", name)
 
 
 _SPECULATION = {

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from octavo.assembly import Loaded, Progress, core_of, load, reset_prefix_cache, restart
 from octavo.async_llm import AsyncLLM, AsyncLLMEngine
@@ -20,7 +20,7 @@ from octavo.engine.output import OutputProcessor, TextStream
 from octavo.engine.request import EngineRequest
 from octavo.engine.retries import FAILED, said
 from octavo.engine.stats import EngineStats
-from octavo.engine_args import AsyncEngineArgs, EngineArgs
+from octavo.engine_args import AsyncEngineArgs, EngineArgs, asks_for_nothing
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.params import (
     BeamSearchParams,
@@ -30,9 +30,7 @@ from octavo.params import (
 from octavo.pooling import EmbeddingOutput, EmbeddingRequestOutput, PoolingParams
 from octavo.prompts import Prompt, PromptReader, chat_ids, output_processor, refuse_chat, wrong_prompt
 from octavo.structured import ConstraintCompiler, compiled
-
-if TYPE_CHECKING:
-    from octavo.tokenizer import Tokenizer
+from octavo.tokenizer.callable import CallableTokenizer
 
 __all__ = ["LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "EngineArgs"]
 
@@ -77,6 +75,7 @@ class LLM:
         use_tqdm: bool = True,
         *,
         priority: Sequence[int] | None = None,
+        **peers: object,
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs stand in the order of the prompts.
 
@@ -90,10 +89,12 @@ class LLM:
             sampling_params: for all, or one for each.
             use_tqdm: a progress bar on a terminal, when there is more than one prompt.
             priority: of each prompt; lower is served first.
+            peers: what vLLM knows beside, such as lora_request, as None.
 
         Raises:
             InvalidRequestError: a prompt or parameter is wrong; nothing was generated.
         """
+        asks_for_nothing(peers)
         return self._run(as_list(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
@@ -106,13 +107,16 @@ class LLM:
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        **peers: object,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, under the model's chat template.
 
         Args:
             tools: functions that the model may call, as OpenAI spells them. Its calls are part of the
                 text, in the model's own format.
+            peers: what vLLM knows beside, such as chat_template, as None.
         """
+        asks_for_nothing(peers)
         if not messages:
             raise InvalidRequestError("messages is empty", "messages")
         several = not isinstance(messages[0], Mapping)
@@ -317,8 +321,9 @@ class LLM:
         """generation_config.json over config.json, where the model is a folder."""
         return self._loaded.generation
 
-    def get_tokenizer(self) -> Tokenizer:
-        return self._loaded.tokenizer
+    def get_tokenizer(self) -> CallableTokenizer:
+        """The model's tokenizer, which may be called and renders chats, as transformers' do."""
+        return CallableTokenizer(self._loaded.tokenizer, self._loaded.template)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What generate() and chat() take where none are given."""
@@ -330,6 +335,12 @@ class LLM:
         It happens by itself when the LLM is gone, or the process ends.
         """
         self._alone(self._close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shutdown()
 
     def get_metrics(self) -> EngineStats:
         """Counters since start and the state of now."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
+from octavo.bench.load import LoadResult
 from octavo.cli import main
-from octavo.cli.bench import DEFAULT, numbers
+from octavo.cli.bench import DEFAULT, numbers, print_load
 from octavo.errors import InvalidRequestError
 
 SMALL = ["--max-model-len", "128", "--num-pages", "64", "--num-runs", "1"]
@@ -16,7 +18,7 @@ SMALL = ["--max-model-len", "128", "--num-pages", "64", "--num-runs", "1"]
 def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(["bench", *words]) == 0
     out, err = capsys.readouterr()
-    assert all(line.endswith(" ...") for line in err.splitlines()), "progress, and nothing else"
+    assert all(line.endswith((" ...", " s")) for line in err.splitlines()), "progress, and nothing else"
     return out
 
 
@@ -34,6 +36,31 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = out.splitlines()
     assert lines[0].startswith("smollm2: loaded in ")
     assert [line.split()[0] for line in lines[-3:]] == ["batch", "1", "2"]
+
+
+def test_a_plot_that_cannot_be_made_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["bench", "ablate", "no/such-model", "--out", "x"]) == 1
+    assert "a plot needs matplotlib" in capsys.readouterr().err
+
+
+def test_the_table_of_a_load(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = dict.fromkeys(("ttft_p50", "ttft_p99", "gap_p50", "gap_p99", "latency_p50", "latency_p99"))
+    common = {"users": 2, "requests": 3, "output_tokens": 12, "seconds": 2.0, "output_rate": 6.0,
+              "cpu_seconds": 0.5, "cpu_share": 0.125}  # fmt: skip
+    print_load(LoadResult(**common, failed=3, errors={"no answer": 3}, **figures))
+    out = capsys.readouterr().out
+    assert "0.0" not in out
+    assert out.splitlines()[-1] == "3 x no answer"
+    measured = dict.fromkeys(figures, 31.25)
+    print_load(LoadResult(**common, failed=0, errors={}, **measured))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "3 requests, 2 at once, in 2.0 s; 0 failed"
+    assert lines[1] == "12 tokens of answers: 6.0 tok/s"
+    assert lines[3].split() == ["milliseconds", "p50", "p99"]
+    assert [row.split()[-2:] for row in lines[4:7]] == [["31.2", "31.2"]] * 3
 
 
 def test_roofline(capsys: pytest.CaptureFixture[str]) -> None:

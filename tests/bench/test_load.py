@@ -80,6 +80,8 @@ def test_every_prompt_is_answered_once() -> None:
     assert sorted(seen) == sorted(random_prompts(6, 5, 1000))
     assert (result.requests, result.failed, result.output_tokens, result.errors) == (6, 0, 18, {})
     assert result.output_rate > 0
+    assert result.ttft_p50 is not None
+    assert result.latency_p99 is not None
     assert 0 < result.ttft_p50 <= result.latency_p99
 
 
@@ -130,7 +132,7 @@ def test_failures_are_counted_by_name(sent: bytes, error: str) -> None:
 
     result = load_of(bad, count=3)
     assert (result.failed, result.output_tokens, result.errors) == (3, 0, {error: 3})
-    assert (result.output_rate, result.ttft_p50) == (0.0, 0.0)
+    assert (result.output_rate, result.ttft_p50, result.gap_p99) == (0.0, None, None)
 
 
 async def silent(body: dict[str, Any] | None, writer: asyncio.StreamWriter) -> None:

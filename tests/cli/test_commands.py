@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -235,14 +236,15 @@ class TestPull:
         def pull(alias: str, progress: Callable[[int, int], None], force: bool) -> Path:
             seen.append((alias, force))
             for done in range(101):
-                progress(done << 20, 100 << 20)
+                progress(done * 10**6, 100 * 10**6)
             return target
 
         monkeypatch.setattr(sources, "pull", pull)
         assert main(["pull"]) == 0
         out, err = capsys.readouterr()
         assert out == f"{target}\n"
-        assert err.splitlines() == [f"pulling smollm2: {mib} of 100 MiB" for mib in range(0, 101, 10)]
+        lines = [f"pulling smollm2: {mb} of 100 MB" for mb in range(0, 101, 10)]
+        assert err.splitlines() == [*lines[:-1], f"{lines[-1]}, checking"]
         assert main(["pull", "other", "--force", "--json"]) == 0
         out, err = capsys.readouterr()
         assert json.loads(out) == {"model": "other", "path": str(target), "bytes": 5}
@@ -273,6 +275,7 @@ class TestPull:
         out, err = capsys.readouterr()
         assert out == ""
         assert "pulling x" in err
+        assert ("checking" in err) == (done == 2 << 20)
         assert f"{done / 1e6:.1f}/2.1 MB" in err
         assert "MiB" not in err
 
@@ -327,6 +330,7 @@ class TestEnv:
         out = capsys.readouterr().out
         for word in ("octavo", "python", "threads_used", "usable", "why", "numpy"):
             assert word in out
+        assert re.search(r"^  total +\d+(\.\d)? [MG]B$", out, re.MULTILINE)
 
     def test_without_the_extension(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

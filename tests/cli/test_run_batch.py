@@ -252,3 +252,11 @@ def test_a_line_has_a_bound(
     answers: dict[Any, Any] = read(tmp_path / "out")
     assert answers.keys() == {"a", "c", None}
     assert answers[None]["error"]["message"] == "line 2 is longer than 0 MiB"
+
+
+@pytest.mark.parametrize("words", [["-", "-"], ["-", "out.jsonl"], ["in.jsonl", "-"]])
+def test_standard_input_and_output_are_not_taken(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run-batch", *words]) == 1
+    assert "run-batch reads a file and writes a file, not standard input" in capsys.readouterr().err

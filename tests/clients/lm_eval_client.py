@@ -1,4 +1,4 @@
-"""lm-eval's local-completions on a small task: python lm_eval_client.py URL KEY MODEL TOKENIZER.
+"""lm-eval's local-completions on a small task: python lm_eval_client.py URL KEY MODEL. The server encodes.
 
 The task is multiple choice, so the harness sends token-id prompts and reads echoed logprobs. What it must
 find is what the model itself says: `expected` is computed from /v1/completions, one request a choice.
@@ -34,7 +34,7 @@ def score(url: str, key: str, model: str, question: dict, choice: str) -> float:
     return sum(chosen)
 
 
-def main(url: str, key: str, model: str, tokenizer: str) -> None:
+def main(url: str, key: str, model: str) -> None:
     os.environ["OPENAI_API_KEY"] = key
     os.environ["HF_DATASETS_OFFLINE"] = os.environ["HF_HUB_OFFLINE"] = "1"
     from lm_eval import simple_evaluate
@@ -47,8 +47,7 @@ def main(url: str, key: str, model: str, tokenizer: str) -> None:
     arguments = {
         "model": model,
         "base_url": f"{url}/v1/completions",
-        "tokenizer": tokenizer,
-        "tokenizer_backend": "huggingface",
+        "tokenizer_backend": "remote",
         "num_concurrent": 4,
         "max_length": 1024,
     }

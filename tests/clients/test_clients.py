@@ -6,7 +6,6 @@ in its own environment against one server, and fails by its exit status.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from octavo.tokenizer import Tokenizer
 from support.served import KEY, Served, start
 
 pytestmark = pytest.mark.clients
@@ -23,6 +21,9 @@ pytestmark = pytest.mark.clients
 HERE = Path(__file__).parent
 ENVIRONMENT = Path(os.environ.get("OCTAVO_CLIENTS", HERE.parents[1] / ".venv-clients"))
 """A Python environment with the Python clients, which also holds node_modules."""
+
+
+NOT_INSTALLED = ("ModuleNotFoundError", "ERR_MODULE_NOT_FOUND")
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +36,15 @@ def served() -> Iterator[Served]:
 def run(command: list[str | Path], folder: Path = HERE) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+    if done.returncode and any(word in done.stderr for word in NOT_INSTALLED):
+        pytest.skip(done.stderr.strip().splitlines()[-1][:200])
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     print(done.stdout.splitlines()[-1])
     return done.stdout
 
 
 def test_instructor(served: Served) -> None:
-    run([ENVIRONMENT / "bin/python", "instructor_client.py", served.url, KEY, "smollm2"])
+    run([ENVIRONMENT / "instructor/bin/python", "instructor_client.py", served.url, KEY, "smollm2"])
 
 
 def test_npm_openai(served: Served, tmp_path: Path) -> None:
@@ -53,12 +56,7 @@ def test_npm_openai(served: Served, tmp_path: Path) -> None:
     run([node, "npm_client.mjs", served.url, KEY, "smollm2"], tmp_path)
 
 
-def test_lm_eval(served: Served, smollm2_tokenizer: Tokenizer, tmp_path: Path) -> None:
-    folder = tmp_path / "tokenizer"
-    folder.mkdir()
-    (folder / "tokenizer.json").write_text(smollm2_tokenizer.backend.to_str())
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+def test_lm_eval(served: Served, tmp_path: Path) -> None:
     for name in ("lm_eval_client.py", "capitals.jsonl", "octavo_capitals.yaml"):
         shutil.copy(HERE / name, tmp_path)
-    run([ENVIRONMENT / "bin/python", "lm_eval_client.py", served.url, KEY, "smollm2", folder], tmp_path)
+    run([ENVIRONMENT / "bin/python", "lm_eval_client.py", served.url, KEY, "smollm2"], tmp_path)

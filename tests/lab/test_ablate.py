@@ -110,7 +110,7 @@ def test_what_holds_is_said() -> None:
 def test_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plot(RESULT, "smollm2", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UnsupportedError, match=r"'\.\[bench\]'"):
         plot(RESULT, "smollm2", tmp_path / "b.png")
 

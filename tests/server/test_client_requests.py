@@ -209,7 +209,7 @@ def test_ai_sdk_streams_tool_calls(engine: FakeEngine) -> None:
 def test_anthropic_parse_and_tool_runner(engine: FakeEngine) -> None:
     hi = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
     wanted = {"type": "json_schema", "schema": schema("city")}
-    more = {"thread": {"type": "create"}, "cache_control": {"type": "ephemeral"}, "speed": "fast",
+    more = {"cache_control": {"type": "ephemeral"}, "speed": "fast",
             "inference_geo": "us", "mcp_servers": [], "service_tier": "auto"}  # fmt: skip
     assert post(create_app(engine), "/v1/messages", {**hi, **more}).status == 200
     for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
@@ -222,6 +222,31 @@ def test_anthropic_parse_and_tool_runner(engine: FakeEngine) -> None:
         assert (
             post(create_app(engine), "/v1/messages", {**hi, "output_config": {"format": bad}}).status == 400
         )
+
+
+def test_anthropics_tool_runner_is_told_to_send_all_messages(engine: FakeEngine) -> None:
+    """It would send only the results of its tools if a thread were accepted (anthropic 2.13)."""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50, "tools": []}
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        reply = post(create_app(engine), "/v1/messages", {**body, "thread": thread})
+        assert reply.status == 400
+        details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        assert (reply.error["type"], reply.error["details"]) == ("invalid_request_error", details)
+    assert not engine.calls
+    assert "details" not in post(create_app(engine), "/v1/messages", {**body, "wat": 1}).error
+
+
+def test_a_choice_that_is_the_default_needs_no_tools(engine: FakeEngine) -> None:
+    """@ai-sdk/open-responses sends it always; and hosted tools are left out."""
+    hosted = {"type": "web_search"}
+    for tools in ([], [hosted]):
+        body = {"input": "Hi", "tool_choice": "auto", "tools": tools}
+        assert post(create_app(engine), "/v1/responses", body).status == 200
+    for tools in ([], [{"type": "web_search_20250305", "name": "web_search"}]):
+        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "tools": tools}
+        reply = post(create_app(engine), "/v1/messages", {**body, "tool_choice": {"type": "auto"}})
+        assert reply.status == 200
+    assert post(create_app(engine), "/v1/responses", {"input": "Hi", "tool_choice": "required"}).status == 400
 
 
 def test_an_empty_answer_may_be_sent_back(engine: FakeEngine) -> None:

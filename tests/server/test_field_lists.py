@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from octavo.server.app import create_app
 from octavo.server.field_lists import KINDS, MAX_TEXT, MAX_VALUES
@@ -14,7 +16,7 @@ from octavo.server.field_tables import LISTS
 from octavo.server.openai.body import Strict
 from octavo.server.state import ServerSettings
 from support.asgi import Reply, post
-from support.fake_engine import FakeEngine
+from support.fake_engine import Call, FakeEngine
 
 HI = [{"role": "user", "content": "Hi"}]
 FLAT = {"type": "function", "name": "f"}
@@ -59,7 +61,7 @@ GIVEN: dict[tuple[str, str], dict[str, Any]] = {
 SAME = {"CountTokensRequest": "MessagesRequest"}
 
 
-def given(model: str, name: str) -> dict[str, Any]:
+def holding(model: str, name: str) -> dict[str, Any]:
     """Fields of a request that ask for an ignored field."""
     kind = LISTS[model].ignored[name].kind
     if kind:
@@ -101,24 +103,79 @@ def test_every_request_has_its_lists() -> None:
 
 
 def subclasses(cls: type) -> set[type]:
-    return {one for each in cls.__subclasses__() for one in ({each} | subclasses(each))}
+    below: list[type] = cls.__subclasses__()
+    return set(below).union(*map(subclasses, below))
 
 
 @pytest.mark.parametrize(("model", "name"), IGNORED)
 def test_what_has_no_effect_is_said_and_changes_nothing(model: str, name: str) -> None:
     engine = FakeEngine()
     app = create_app(engine)
-    fields = given(model, name)
+    fields = holding(model, name)
     reply = ask(app, model, **fields)
     assert reply.status == 200, reply.body
     named = reply.headers["x-octavo-ignored"].split(", ")
     assert any(one == name or one.startswith((f"{name}=", f"{name}.")) for one in named), named
-    plain = ask(app, model, **({"stream": True} if "stream" in fields else {}))
+    plain = ask(app, model, **without(fields, name))
     assert "x-octavo-ignored" not in plain.headers
-    if "messages" not in fields and "input" not in fields and "system" not in fields:
-        assert content(reply) == content(plain)
-        before, after = engine.calls or [None, None]  # type: ignore[list-item]
-        assert before is after is None or (before.prompt, before.params) == (after.prompt, after.params)
+    assert content(reply) == content(plain)
+    before, after = engine.calls or [None, None]  # type: ignore[list-item]
+    assert before is after is None or asked(before) == asked(after)
+
+
+def without(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    """The same fields, but for the one that is ignored; where it is a tool's type, without that tool."""
+    outer, _, inner = name.partition(".")
+    if not inner:
+        return {key: value for key, value in fields.items() if key != outer}
+    if name == "tools.type":
+        return {**fields, "tools": []}
+    return {**fields, outer: stripped(fields[outer], inner)}
+
+
+def stripped(value: Any, name: str) -> Any:
+    """A JSON value without the members of this name."""
+    if isinstance(value, dict):
+        return {key: stripped(member, name) for key, member in value.items() if key != name}
+    if not isinstance(value, list):
+        return value
+    members: list[Any] = value
+    return [stripped(member, name) for member in members]
+
+
+def asked(call: Call) -> tuple[Any, ...]:
+    """All that the engine is asked: from equal ones it makes equal bits."""
+    return call.prompt, call.params, call.priority, call.cache_salt
+
+
+LETTERS = st.text("abcxyz-", max_size=9)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | LETTERS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(LETTERS, inner, max_size=3),
+    max_leaves=9,
+)
+OBJECT, LIST = st.dictionaries(LETTERS, JSON, max_size=4), st.lists(JSON, max_size=4)
+ANY: dict[str, st.SearchStrategy[Any]] = {
+    "an object": OBJECT, "a list": LIST, "a string": LETTERS, "true or false": st.booleans(),
+    "an integer": st.integers(), "an object or a list": OBJECT | LIST,
+}  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_whatever_fields_without_effect_hold_the_engine_is_asked_the_same(data: st.DataObject) -> None:
+    """Any of them together, with any value of their type."""
+    model = data.draw(st.sampled_from(sorted(LISTS)), "request")
+    kinds = {name: one.kind for name, one in LISTS[model].ignored.items() if one.kind}
+    names = data.draw(st.lists(st.sampled_from(sorted(kinds)), min_size=1, unique=True), "fields")
+    fields = {name: data.draw(ANY[kinds[name]], name) for name in names}
+    engine = FakeEngine()
+    app = create_app(engine)
+    reply, plain = ask(app, model, **fields), ask(app, model)
+    assert (reply.status, plain.status) == (200, 200), reply.body
+    assert set(reply.headers["x-octavo-ignored"].split(", ")) == set(names)
+    assert content(reply) == content(plain)
+    assert len({str(asked(call)) for call in engine.calls}) <= 1
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,11 @@ def start(*words: str) -> Served:
         command("serve", "smollm2", "--port", "0", "--json", *words),
         env=environment(), stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
+    return waited(process)
+
+
+def waited(process: subprocess.Popen[str]) -> Served:
+    """A server that has been started with --json, when it is ready."""
     assert process.stdout is not None
     events: list[dict[str, Any]] = []
     for line in process.stdout:

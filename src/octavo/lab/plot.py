@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,24 @@ from octavo.lab.ablate import Ablation
 WITH, WITHOUT, LIMIT = "#2b6cb0", "#a0aec0", "#c53030"
 
 
+def need_matplotlib() -> None:
+    """
+    Raises:
+        UnsupportedError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UnsupportedError("a plot needs matplotlib: pip install '.[bench]' in Octavo's folder", "out")
+
+
 def plot(result: Ablation, title: str, path: Path) -> None:
     """Write four panels, one a comparison, in the format of the path's suffix.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnsupportedError(
-            "a plot needs matplotlib: pip install '.[bench]' in Octavo's folder", "out"
-        ) from None
+    need_matplotlib()
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(2, 2)
     _batching(panels[0][0], result)

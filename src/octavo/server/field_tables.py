@@ -202,7 +202,6 @@ MESSAGES = FieldLists(
         "speed": Ignored(BILLING, TEXT),
         "system.cache_control": Ignored("of a block: what to cache"),
         "thinking": Ignored("how much to think; the model does as it was made", OBJECT),
-        "thread": Ignored("where the provider keeps the conversation; it is not kept", OBJECT),
         "tools.allowed_callers": Ignored("which hosted tools may call it; there are none"),
         "tools.cache_control": Ignored("what to cache"),
         "tools.defer_loading": Ignored("whether it is found by search; it is there at once"),
@@ -213,6 +212,8 @@ MESSAGES = FieldLists(
     refused={
         "container": Refused("nothing is run here"),
         "mcp_servers": Refused("nobody is called from here: call them yourself, and send tools", ([],)),
+        # Were it accepted, its clients would send only what is new, and be answered without the rest.
+        "thread": Refused("conversations are not kept: send all messages"),
     },
 )
 

@@ -16,10 +16,12 @@ class Stored:
     Attributes:
         messages: the conversation up to and with its answer, without instructions.
         body: as it was sent.
+        items: ids of its items, by which later requests may name them.
     """
 
     messages: bytes
     body: bytes
+    items: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -38,6 +40,7 @@ class ResponseStore:
         self._most, self._most_bytes = most, most_bytes
         self._kept: dict[str, OrderedDict[str, Stored]] = {}
         self._owned: dict[str, int] = {}  # bytes
+        self._items: dict[tuple[str, str], str] = {}  # (owner, item) to the response that holds it
         self._count = 0
 
     def __len__(self) -> int:
@@ -52,6 +55,7 @@ class ResponseStore:
         self.remove(owner, name)
         self._kept.setdefault(owner, OrderedDict())[name] = stored
         self._owned[owner] = self._owned.get(owner, 0) + stored.size
+        self._items.update({(owner, item): name for item in stored.items})
         self._count += 1
         while self._count > self._most or self.nbytes > self._most_bytes:
             too_many = self._count > self._most
@@ -61,12 +65,19 @@ class ResponseStore:
     def get(self, owner: str, name: str) -> Stored | None:
         return self._kept[owner].get(name) if owner in self._kept else None
 
+    def holding(self, owner: str, item: str) -> Stored | None:
+        """The response that an item is of."""
+        name = self._items.get((owner, item))
+        return None if name is None else self.get(owner, name)
+
     def remove(self, owner: str, name: str) -> bool:
         """Whether there was one."""
         stored = self.get(owner, name)
         if stored is None:
             return False
         del self._kept[owner][name]
+        for item in stored.items:
+            self._items.pop((owner, item), None)
         self._count -= 1
         self._owned[owner] -= stored.size
         if not self._kept[owner]:

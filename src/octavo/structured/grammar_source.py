@@ -12,6 +12,7 @@ from octavo.structured.gbnf import as_lark
 from octavo.structured.lark import Regex, scan, with_schemas
 from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, MAX_WRITTEN, repeats
 from octavo.structured.schema import normalize
+from octavo.structured.tag_forms import older
 
 MAX_CHARS = 200_000
 MAX_REGEX_CHARS = 10_000
@@ -183,6 +184,7 @@ def _structural_tag(tag: Any) -> str:
 
     if not isinstance(tag, Mapping):
         raise _wrong("structured_outputs.structural_tag must be an object")
+    tag = older(tag)
     structures, triggers = tag.get("structures"), tag.get("triggers")
     if not (isinstance(structures, list) and isinstance(triggers, list) and structures and triggers):
         raise _wrong("structural_tag needs lists of structures and triggers, none of them empty")

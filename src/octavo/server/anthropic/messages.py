@@ -31,6 +31,8 @@ rules = {"/v1/messages": Rules(batched=True, queued=True)}
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
          413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
+DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
+"""What clients read of an error about a field: these go on without a thread, with all messages."""
 NAMES = {"prompt": "messages", "stop": "stop_sequences", "structured_outputs": "tools"}
 
 
@@ -39,7 +41,10 @@ def _body(error: ApiError) -> bytes:
     message = str(error)[:MAX_MESSAGE]
     if isinstance(error, ContextLengthError):  # by these words its clients know to shorten the conversation
         message = f"prompt is too long: {error.tokens} tokens > {error.most} maximum"
-    return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+    said: dict[str, Any] = {"type": kind, "message": message}
+    if (details := DETAILS.get(error.param or "")) is not None:
+        said["details"] = details
+    return json.dumps({"type": "error", "error": said}).encode()
 
 
 dialect = Dialect(

@@ -211,8 +211,10 @@ def _choice(choice: Message | None) -> tuple[Any, bool]:
         )
     parallel = not single
     match kind:
-        case "auto" | "none":
-            return choice["type"], parallel
+        case "auto":  # which is the default; it says nothing where there are no tools
+            return None, parallel
+        case "none":
+            return "none", parallel
         case "any":
             return "required", parallel
         case "tool":

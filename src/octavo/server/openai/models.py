@@ -40,7 +40,15 @@ def _for_anthropic(request: Request) -> bool:
 def _model(request: Request, name: str, engine: ServedEngine, created: int) -> dict[str, Any]:
     if _for_anthropic(request):
         at = datetime.datetime.fromtimestamp(created, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return {"type": "model", "id": name, "display_name": name, "created_at": at}
+        most = {"max_input_tokens": engine.max_model_len, "max_tokens": engine.max_model_len}
+        return {
+            "type": "model",
+            "id": name,
+            "display_name": name,
+            "created_at": at,
+            "lifecycle": "active",
+            **most,
+        }
     return {
         "id": name,
         "object": "model",

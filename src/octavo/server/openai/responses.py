@@ -17,6 +17,7 @@ from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, new_id, now
 from octavo.server.openai.body import body_schema, off_loop, read
 from octavo.server.openai.chat import ChatRequest, prepare, render
+from octavo.server.openai.item_references import with_referenced
 from octavo.server.openai.items import Item, Items, Totals, parts
 from octavo.server.openai.reading import Readers
 from octavo.server.openai.responses_input import (
@@ -56,6 +57,7 @@ async def create_response(request: Request) -> Response:
     if body.previous_response_id is not None:
         earlier = stored_response(state, owner, body.previous_response_id, "previous_response_id").messages
     size += len(earlier)  # what was stored before is rendered again with what is new
+    body.input = await with_referenced(body.input, _store(state), owner)
     messages, chat = await off_loop(size, _chat, body, earlier)
     name = new_id("resp", "_")
     generation, readers = await prepare(request, chat, size, name)
@@ -84,6 +86,7 @@ async def count_tokens(request: Request) -> dict[str, Any]:
         owner = key_owner(request.scope)
         earlier = stored_response(state, owner, body.previous_response_id, "previous_response_id").messages
     size += len(earlier)
+    body.input = await with_referenced(body.input, _store(state), key_owner(request.scope))
     _, chat = await off_loop(size, _chat, body, earlier)
     engine = state.served(body.model)
     given = Readers.of(engine, state.settings, chat).use.given
@@ -257,7 +260,7 @@ class _Response:
         size = 4 * self._totals.prompt  # characters of the conversation, about
         written, conversation = await off_loop(size, _as_json, body, messages)
         if self._body.store:
-            stored = Stored(conversation, written)
+            stored = Stored(conversation, written, tuple(self._ids.values()))
             _store(self._state).put(self._owner, self._generation.request_id, stored)
         return body["status"], written
 
@@ -265,7 +268,7 @@ class _Response:
         body, params, totals = self._body, self._generation.params, self._totals
         usage = {
             "input_tokens": totals.prompt,
-            "input_tokens_details": {"cached_tokens": totals.cached},
+            "input_tokens_details": {"cached_tokens": totals.cached, "cache_write_tokens": 0},
             "output_tokens": totals.generated,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": totals.prompt + totals.generated,

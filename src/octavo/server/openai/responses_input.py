@@ -226,6 +226,8 @@ def _thinks(reasoning: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _choice(choice: Any) -> Any:
+    if choice == "auto":  # which is the default; clients say so without tools, too
+        return None
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         chosen = choice.get("tools")
         flat = [_choice(each) for each in chosen] if isinstance(chosen, list) else chosen

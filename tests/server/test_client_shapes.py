@@ -1,0 +1,147 @@
+"""Requests that clients were recorded to send: their service's status, and answers that their types take.
+
+shapes/clients.json.gz is scripts/record_requests.py's, made while make test-clients' programs ran: field
+names, types, roles, sizes and nesting, and no text of anybody's. What is expected is written here, by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import gzip
+import json
+from array import array
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
+from openai.types import CreateEmbeddingResponse, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseItemList, ResponseStreamEvent
+from openai.types.responses.input_token_count_response import InputTokenCountResponse
+from pydantic import TypeAdapter
+
+from octavo.server.app import create_app
+from octavo.server.store import ResponseStore, Stored
+from support.asgi import Reply, call
+from support.fake_engine import FakeEngine
+
+SHAPES: list[dict[str, Any]] = json.loads(
+    gzip.decompress((Path(__file__).parent / "shapes" / "clients.json.gz").read_bytes())
+)
+ZEROS = "0" * 32
+ITEMS = (f"msg_{ZEROS}", f"fc_{ZEROS}", f"rs_{ZEROS}")
+"""Recorded ids are zeros: a response of this one's items is stored, which requests go on from."""
+TALK = 'Let me see.\n<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>'
+TYPES: dict[str, tuple[Any, Any]] = {
+    "/v1/chat/completions": (ChatCompletion, ChatCompletionChunk),
+    "/v1/responses": (Response, ResponseStreamEvent),
+    "/v1/messages": (Message, RawMessageStreamEvent),
+    "/v1/embeddings": (CreateEmbeddingResponse, None),
+    "/v1/messages/count_tokens": (MessageTokensCount, None),
+    "/v1/responses/input_tokens": (InputTokenCountResponse, None),
+}
+"""Of an answer, and of an event where it is streamed."""
+
+
+def expected(shape: dict[str, Any]) -> int:
+    """What the client's own service answers."""
+    body, path = shape.get("body", {}), shape["path"]
+    if "resp_" in path:
+        return 404  # stored elsewhere
+    if body.get("model", "agent") != "agent":
+        return 404
+    wrong = body.get("temperature") == 200 or body.get("max_tokens") == -1
+    return 400 if wrong or "thread" in body else 200  # threads: see test_client_requests
+
+
+def app_of(reply: str) -> Any:
+    app = create_app(FakeEngine(reply=reply, served_model_name="agent", max_model_len=1 << 20))
+    store = ResponseStore()
+    text = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
+    made = {"type": "function_call", "call_id": "call_0", "name": "echo", "arguments": "{}"}
+    output = [{**text, "id": ITEMS[0]}, {**made, "id": ITEMS[1]}, {"type": "reasoning", "id": ITEMS[2]}]
+    turn = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi"}]
+    body = json.dumps({"output": output}).encode()
+    store.put("", f"resp_{ZEROS}", Stored(json.dumps(turn).encode(), body, ITEMS))
+    app.state.octavo.kept["responses"] = store
+    return app
+
+
+def events(reply: Reply) -> list[Any]:
+    blocks = reply.body.decode().split("\n\n")
+    data = [line for block in blocks for line in block.split("\n") if line.startswith("data: ")]
+    return [json.loads(line[6:]) for line in data if line != "data: [DONE]"]
+
+
+@functools.cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def parse(shape: dict[str, Any], reply: Reply) -> None:
+    """Whatever the client's types do not take raises."""
+    path, headers = shape["path"], shape["headers"]
+    if path.startswith("/v1/models"):
+        kind: Any = ModelInfo if "anthropic-version" in headers else Model
+        found = reply.json()
+        for each in found.get("data", [found]):
+            adapter(kind).validate_python(each)
+        return
+    if path.endswith("/input_items"):
+        adapter(ResponseItemList).validate_python(reply.json())
+        return
+    whole, event = TYPES[path]
+    if shape["body"].get("stream"):
+        found = events(reply)
+        assert found
+        for each in found:
+            adapter(event).validate_python(each)
+    else:
+        found = reply.json()
+        for each in found.get("data", ()):
+            if isinstance(each["embedding"], str):  # packed: the SDK unpacks it before its type sees it
+                each["embedding"] = array("f", base64.b64decode(each["embedding"])).tolist()
+        adapter(whole).validate_python(found)
+
+
+@pytest.mark.parametrize("reply", ["Hello", TALK], ids=["a text", "a call"])
+def test_every_shape_gets_what_its_service_answers(reply: str) -> None:
+    app = app_of(reply)
+    wrong = []
+    for shape in SHAPES:
+        found = asyncio.run(
+            call(app, shape["method"], shape["path"], shape.get("body"), headers=dict(shape["headers"]))
+        )
+        if found.status != expected(shape):
+            wrong.append((shape["headers"].get("user-agent"), shape["path"], found.body[:300]))
+        elif found.status == 200:
+            parse(shape, found)
+    assert wrong == []
+
+
+def test_they_are_many_and_of_many() -> None:
+    agents = Counter(shape["headers"].get("user-agent", "").partition("/")[0] for shape in SHAPES)
+    assert len(SHAPES) >= 150
+    assert len([name for name, count in agents.items() if count >= 3]) >= 12
+    asked = Counter(expected(shape) for shape in SHAPES)
+    assert asked[200] > 0.8 * len(SHAPES)
+    assert asked[400]
+    assert asked[404]
+
+
+def test_nobodys_texts_are_in_there() -> None:
+    def texts(value: Any, name: str = "") -> list[tuple[str, str]]:
+        if isinstance(value, dict):
+            return [pair for key, member in value.items() for pair in texts(member, key)]
+        if isinstance(value, list):
+            return [pair for member in value for pair in texts(member, name)]
+        return [(name, value)] if isinstance(value, str) else []
+
+    said = {text for shape in SHAPES for name, text in texts(shape.get("body")) if name != "arguments"}
+    prose = {text for text in said if " " in text}
+    assert prose
+    assert all(("lorem ipsum " * (len(text) // 12 + 1)).startswith(text) for text in prose)
