@@ -108,6 +108,9 @@ _clients-env:
 		|| echo "clients: no torch: lm-eval is left out"
 	@grep -v '^#' constraints/clients.txt | while read -r each; do \
 		$(CLIENTS) $(PIP) "$$each" || echo "clients: $$each cannot be installed"; done
+	@$(PYTHON) -m venv .venv-clients/text-generation
+	@.venv-clients/text-generation/bin/python $(PIP) -r constraints/text-generation.txt \
+		|| echo "clients: text-generation cannot be installed"
 	@cp tests/clients/package.json .venv-clients/
 	@cd .venv-clients && { npm install --silent --no-fund --no-audit || echo "clients: npm's cannot be installed"; } && \
 		for each in @anthropic-ai/claude-code/install.cjs opencode-ai/postinstall.mjs; do \

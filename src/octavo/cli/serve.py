@@ -1,4 +1,4 @@
-"""octavo serve: the OpenAI API over one model."""
+"""octavo serve: the APIs over one model."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from octavo.cli._flags import (
     option_group,
     parsers,
 )
+from octavo.cli._launched import ServerCommand
 from octavo.cli._network import NetworkFlags
 from octavo.cli._observe import ObserveFlags
 from octavo.runtime.heaps import share_heaps
@@ -31,6 +32,9 @@ from octavo.runtime.heaps import share_heaps
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
     from octavo.server.engine import ServedEngine
+
+
+COMMAND = ServerCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,16 @@ class Serving:
             min=0.0,
         ),
     ] = 0.0
+    max_input_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-input-tokens",
+            "--max-input-length",
+            help="Most tokens of a prompt.  [default: what the context holds]",
+            min=1,
+            show_default=False,
+        ),
+    ] = None
     tool_call_parser: ToolCallParser = None
     reasoning_parser: ReasoningParser = None
     strict_fields: Annotated[
@@ -153,6 +167,7 @@ def _settings(serving: Serving) -> dict[str, Any]:
         "max_concurrent_requests": serving.max_concurrent_requests,
         "max_waiting_tokens": serving.max_waiting_tokens,
         "queue_timeout_s": serving.queue_timeout,
+        "max_input_tokens": serving.max_input_tokens,
         "strict_fields": serving.strict_fields,
         **parsers(serving.tool_call_parser, serving.reasoning_parser),
     }

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from octavo.engine.request import EngineRequest
-from octavo.errors import OverloadedError
+from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.server.engine import Outputs, ServedEngine
 from octavo.server.overload import DrainRate, begun_within
 
@@ -25,6 +25,7 @@ class FairQueue:
 
     max_tokens: int
     timeout_s: float = 0.0
+    max_input_tokens: int | None = None
     sequences: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     rate: DrainRate = field(default_factory=DrainRate)
@@ -34,9 +35,13 @@ class FairQueue:
 
         Raises:
             OverloadedError: there is no room, or no step came in time; it says when to come again.
+            InvalidRequestError: the prompt has more than max_input_tokens.
             What ServedEngine.outputs() does.
         """
         owner, count, size = request.owner, request.num_sequences, len(request.prompt_token_ids)
+        most, read = self.max_input_tokens, len(request.encoder_token_ids) or size
+        if most is not None and read > most:
+            raise InvalidRequestError(f"prompt has {read} tokens; this server takes at most {most}", "prompt")
         self._check(owner, count, size, engine.max_waiting)
         self.sequences[owner] += count
         self.tokens[owner] += size
