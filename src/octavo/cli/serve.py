@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from octavo.server.engine import ServedEngine
 
 
-COMMAND = ServerCommand
+COMMAND_CLASS = ServerCommand
 
 
 @dataclass(frozen=True, slots=True)
