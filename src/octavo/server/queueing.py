@@ -18,8 +18,7 @@ class FairQueue:
     1.  *Tokens.* The engine bounds the sequences that wait; here their prompts are, in tokens.
     2.  *Shares.* Where API keys tell who asks, an owner that has requests waiting may add as much as there is
         room left for others: one alone fills half of the queue, two a third each, and a newcomer finds room.
-    3.  *Deadline.* What has not begun after timeout_s is refused (429), or has
-        no compiled grammar yet; 0: it waits on.
+    3.  *Deadline.* What has not begun after timeout_s, grammar and all, is refused (429); 0: it waits on.
     4.  *Retry-After* is what waits, over the rate at which requests have begun lately.
     """
 
@@ -35,12 +34,10 @@ class FairQueue:
 
         Raises:
             OverloadedError: there is no room, or no step came in time; it says when to come again.
-            InvalidRequestError: the prompt has more than max_input_tokens.
-            What ServedEngine.outputs() does.
+            InvalidRequestError: the prompt is above max_input_tokens. What ServedEngine.outputs() does.
         """
         owner, count, size = request.owner, request.num_sequences, len(request.prompt_token_ids)
-        most, read = self.max_input_tokens, len(request.encoder_token_ids) or size
-        if most is not None and read > most:
+        if (read := len(request.encoder_token_ids) or size) > (most := self.max_input_tokens or read):
             raise InvalidRequestError(f"prompt has {read} tokens; this server takes at most {most}", "prompt")
         self._check(owner, count, size, engine.max_waiting)
         self.sequences[owner] += count

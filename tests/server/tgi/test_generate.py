@@ -347,3 +347,15 @@ def test_info_says_what_is_served_and_its_bounds(app: FastAPI) -> None:
     assert info.keys() >= INFO
     assert (info["model_id"], info["max_total_tokens"], info["max_input_tokens"]) == ("fake/model", 128, 127)
     assert "loading" in refused(get(create_app(None), "/info"), 503, "overloaded")
+
+
+def test_prompts_are_bounded_where_the_launcher_says_so() -> None:
+    """--max-input-tokens, whichever API is asked."""
+    app = create_app(FakeEngine(), ServerSettings(max_input_tokens=5))
+    assert get(app, "/info").json()["max_input_tokens"] == 5
+    assert ask(app, inputs="12345").status == 200
+    told = "inputs has 6 tokens; this server takes at most 5"
+    assert refused(ask(app, inputs="123456"), 422, "validation") == told
+    assert refused(ask(app, STREAM, inputs="123456"), 422, "validation") == told
+    reply = post(app, "/v1/completions", {"prompt": "123456"})
+    assert (reply.status, reply.error["param"]) == (400, "prompt")
