@@ -63,6 +63,7 @@ def build(folder: Path) -> None:
     """
     source = folder / "source"
     source.mkdir()
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for word, rest in stages((ROOT / "Dockerfile").read_text(encoding="utf-8"))[0]:
         if word == "COPY":
             *names, target = rest.split()
@@ -70,7 +71,9 @@ def build(folder: Path) -> None:
                 copy(ROOT / name, source / target / ("" if (ROOT / name).is_dir() else Path(name).name))
         elif word == "RUN" and not rest.startswith("apt-get"):
             print(f"image: {rest[:100]}", file=sys.stderr)
-            subprocess.run(["bash", "-ec", moved(rest, folder)], cwd=source, check=True, stdout=sys.stderr)
+            subprocess.run(
+                ["bash", "-ec", moved(rest, folder)], cwd=source, env=own, check=True, stdout=sys.stderr
+            )
 
 
 def copy(what: Path, target: Path) -> None:
