@@ -1,4 +1,4 @@
-# docker build -t octavo .
+# docker build -t octavo .     docker run -p 8080:80 -v $PWD/data:/data octavo --model-id smollm2
 # What is installed is locked by hash (constraints/runtime.txt, wheel.txt); what builds the extension stays behind.
 FROM python:3.11-slim-bookworm AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
@@ -24,9 +24,10 @@ ENV PATH=/opt/octavo/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
 USER 10001:10001
 WORKDIR /data
 VOLUME /data
-EXPOSE 8000
+EXPOSE 80
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --retries=3 --start-period=30m \
-    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/ready', timeout=4)"]
-ENTRYPOINT ["octavo"]
-CMD ["serve", "smollm2", "--host", "0.0.0.0", "--port", "8000"]
+    CMD ["python", "-m", "octavo.entrypoints.container", "--healthy"]
+# Flags alone are those of `octavo serve`, as at TGI's image; port 80, or $PORT, or --port.
+ENTRYPOINT ["python", "-m", "octavo.entrypoints.container"]
+CMD ["--model-id", "smollm2"]

@@ -110,6 +110,9 @@ _clients-env:
 		$(CLIENTS) $(PIP) "$$each" || echo "clients: $$each cannot be installed"; done
 	@$(PYTHON) -m venv .venv-clients/instructor && .venv-clients/instructor/bin/python $(PIP) instructor==1.17.0 \
 		|| echo "clients: instructor, which needs an older openai, cannot be installed"
+	@$(PYTHON) -m venv .venv-clients/text-generation
+	@.venv-clients/text-generation/bin/python $(PIP) -r constraints/text-generation.txt \
+		|| echo "clients: text-generation cannot be installed"
 	@cp tests/clients/package.json .venv-clients/
 	@cd .venv-clients && { npm install --silent --no-fund --no-audit || echo "clients: npm's cannot be installed"; } && \
 		for each in @anthropic-ai/claude-code/install.cjs opencode-ai/postinstall.mjs; do \

@@ -32,6 +32,7 @@ WISHES: dict[str, dict[str, Any]] = {
     "plain": {},
     "again": {},
     "logprobs": {"logprobs": 5},
+    "details": {"logprobs": 0},  # of TGI, and each of its streams
     "penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.2},
     "mask": {"allowed_token_ids": range(1000, 20_000)},
     "narrowed mask": {"allowed_token_ids": range(1000, 20_000), "temperature": 0.8, "top_p": 0.9},

@@ -13,6 +13,7 @@ from json import dumps, loads
 from pathlib import Path
 
 from octavo.checkpoints.sources import ALIASES
+from octavo.cli._engines import Mapped, Meaning, NoEffect, engines
 from octavo.cli._flags import SAMPLING_HELP, flag_of
 from octavo.models.registry import families
 from octavo.params import DEFAULTS, NUMBERS, SamplingParams
@@ -26,6 +27,7 @@ from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.completions import CompletionRequest
 from octavo.server.openai.embeddings import EmbeddingRequest
 from octavo.server.openai.responses_input import ResponsesRequest
+from octavo.server.tgi.protocol import GenerateBody, GenerateParameters
 from octavo.structured.schema import FORMATS, PARTLY, SUPPORTED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,6 +138,8 @@ APIS = (
     ("`POST /v1/responses`", ResponsesRequest),
     ("`POST /v1/messages`", MessagesRequest),
     ("`POST /v1/embeddings`", EmbeddingRequest),
+    ("`POST /generate`, `/generate_stream` and `/`", GenerateBody),
+    ("`parameters` of `POST /generate`", GenerateParameters),
 )
 
 
@@ -145,9 +149,9 @@ def fields_page() -> str:
     lines += [
         "Three lists for every API. A field is *obeyed*; or it *has no effect*, because it is advice, or",
         "about caching, billing or tracing: it is checked, and the answer's header `X-Octavo-Ignored` names",
-        "it; or it is *refused* (400), because it would change the answer and Octavo cannot. Null asks for",
-        "nothing, and neither do the values in brackets. A field that is in no list is refused by its name;",
-        "with `--no-strict-fields` it has no effect. A dot stands for a member.",
+        "it; or it is *refused* (400; 422 in TGI's API), because it would change the answer and Octavo",
+        "cannot. Null asks for nothing, and neither do the values in brackets. A field that is in no list is",
+        "refused by its name; with `--no-strict-fields` it has no effect. A dot stands for a member.",
     ]
     for title, model in APIS:
         lists = LISTS[model.__name__]
@@ -205,6 +209,41 @@ def metrics_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def flags_page() -> str:
+    """What `octavo serve` does with the flags of other engines' servers."""
+    lines = [NOTE, "", "# Other engines' flags", ""]
+    lines += [
+        "`octavo serve` takes the lines by which other engines' servers are started, and so does",
+        "`python -m octavo.entrypoints.openai.api_server`. A flag is *the same*; or it is one of Octavo's by",
+        "another name; or it *has no effect*, which is said on standard error; or it is *refused*, because",
+        "it asks for what Octavo does not do (but for the values in brackets). A flag in no list is unknown.",
+    ]
+    for table in sorted(engines().values(), key=lambda each: str(each.NAME).lower()):
+        described = (table.__doc__ or "").splitlines()[0].rstrip(".")
+        lines += [
+            "",
+            f"## {table.NAME}: {described}",
+            "",
+            row(("flag", "here", "what to know")),
+            row(["---"] * 3),
+        ]
+        rows = {name: ("the same", table.NOTES.get(name, "")) for name in table.SAME.split()}
+        rows |= {name: ("another meaning", note) for name, note in table.NOTES.items() if name not in rows}
+        rows |= {name: meant(each) for names, each in table.FLAGS.items() for name in names.split()}
+        lines += [row((f"`{name}`", *rows[name])) for name in sorted(rows, key=lambda name: name.strip("-"))]
+    return "\n".join([*lines, ""])
+
+
+def meant(meaning: Meaning) -> tuple[str, str]:
+    """(what is done with a flag, why)."""
+    if isinstance(meaning, Mapped):
+        value = f" {meaning.made}" if isinstance(meaning.made, str) else ""
+        return f"`{meaning.flag}{value}`", meaning.note
+    if isinstance(meaning, NoEffect):
+        return "no effect", meaning.why
+    return "refused", meaning.why + (f" ({code(meaning.neutral)})" if meaning.neutral else "")
+
+
 def pages() -> dict[Path, str]:
     """Every derived page: where it lies, what it should say."""
     made = {
@@ -214,6 +253,7 @@ def pages() -> dict[Path, str]:
         "metrics": metrics_page(),
         "fields": fields_page(),
         "clients": clients_page(),
+        "flags": flags_page(),
     }
     return {PAGES / f"{name}.md": text for name, text in made.items()}
 

@@ -18,6 +18,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "octavo"
 FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in (
+        "entrypoints",
         "cli",
         "lab",
         "bench",

@@ -1,4 +1,4 @@
-"""Clients that need an environment of their own (make clients-env): Instructor, npm's openai, lm-eval.
+"""Clients that need an environment of their own (make clients-env): Instructor, TGI's, npm's openai, lm-eval.
 
 Their packages clash with the test environment's pins, or are no Python. Each program of this folder runs
 in its own environment against one server, and fails by its exit status.
@@ -45,6 +45,11 @@ def run(command: list[str | Path], folder: Path = HERE) -> str:
 
 def test_instructor(served: Served) -> None:
     run([ENVIRONMENT / "instructor/bin/python", "instructor_client.py", served.url, KEY, "smollm2"])
+
+
+def test_text_generation(served: Served) -> None:
+    """Its own client's last version needs an older hub than the others do."""
+    run([ENVIRONMENT / "text-generation/bin/python", "text_generation_client.py", served.url, KEY])
 
 
 def test_npm_openai(served: Served, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import yaml
 
 from octavo.cli._app import build
 from octavo.engine.async_engine import AsyncEngine
+from octavo.entrypoints.container import MODULE, PORT, command_of
 from octavo.server.app import create_app
 from octavo.server.signals import END_S, STALLED
 from octavo.server.state import ServerSettings
@@ -125,7 +125,7 @@ PLACES = {
         ("/data",),
         ("/etc/octavo",),
     ),
-    "image": Place(lambda: json.loads(dict(dockerfile())["CMD"]), writable=("/data",)),
+    "image": Place(lambda: command_of(json.loads(dict(dockerfile())["CMD"]), {}), writable=("/data",)),
 }
 SUPERVISED = {name: place for name, place in PLACES.items() if name != "image"}
 all_places = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
@@ -134,7 +134,7 @@ supervised = pytest.mark.parametrize("place", SUPERVISED.values(), ids=SUPERVISE
 
 @all_places
 def test_every_flag_is_one_of_serve(place: Place) -> None:
-    assert place.flags()["port"] == 8000
+    assert place.flags()["port"] == (PORT if place is PLACES["image"] else 8000)
     with pytest.raises(Exception, match="--no-such-flag"):  # of typer's, wherever its version keeps it
         place.flags("--no-such-flag")
 
@@ -310,17 +310,13 @@ def test_the_composed_server_is_nobody_and_writes_where_it_is_told() -> None:
 
 def test_ports_agree() -> None:
     (policy,) = manifest("NetworkPolicy")["spec"]["ingress"]
-    ports = {place.flags()["port"] for place in PLACES.values()}
+    ports = {place.flags()["port"] for place in SUPERVISED.values()}
     ports |= {container()["ports"][0]["containerPort"], manifest("Service")["spec"]["ports"][0]["port"]}
     ports |= {policy["ports"][0]["port"], *map(int, compose()["services"]["octavo"]["expose"])}
-    ports |= {int(rest) for word, rest in dockerfile() if word == "EXPOSE"}
-    ports |= {int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", text_of("Dockerfile"))}
     ports |= {int(port) for port in re.findall(r"reverse_proxy octavo:(\d+)", text_of("deploy/Caddyfile"))}
     ports |= {int(port) for port in re.findall(r"server 127\.0\.0\.1:(\d+);", text_of("deploy/nginx.conf"))}
     assert ports == {8000}
-    asked = re.search(r"127\.0\.0\.1:\d+(/[a-z]+)", dict(dockerfile())["HEALTHCHECK"])
-    assert asked is not None
-    assert asked[1] == "/ready"
+    assert [int(rest) for word, rest in dockerfile() if word == "EXPOSE"] == [PORT]
 
 
 Directive = tuple[list[str], "list[Directive]"]
@@ -422,8 +418,7 @@ def test_the_image_is_built_in_two_stages_and_runs_as_nobody() -> None:
     assert lines[0][1].removesuffix(" AS build") == lines[second][1]
     assert "g++" not in " ".join(rest for _, rest in lines[second:])
     assert [rest for word, rest in lines if word == "USER"] == [f"{ACCOUNT}:{ACCOUNT}"]
-    scripts = tomllib.loads(text_of("pyproject.toml"))["project"]["scripts"]
-    assert json.loads(dict(lines)["ENTRYPOINT"])[0] in scripts
+    assert json.loads(dict(lines)["ENTRYPOINT"]) == ["python", "-m", MODULE]
     installs = [
         part for word, rest in lines if word == "RUN" for part in rest.split("&&") if "pip install" in part
     ]

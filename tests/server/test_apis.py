@@ -98,6 +98,19 @@ async def file(name: str) -> str:
     return name
 """
 
+CLAIM = """
+from octavo.server.claims import Claim
+claims = {{"{}": Claim("words", shout, dialect)}}
+"""
+GOT = """
+from fastapi import APIRouter
+router = APIRouter()
+
+@router.get("/shout")
+async def f() -> str:
+    return "got"
+"""
+
 Drop = Callable[..., None]
 
 
@@ -206,7 +219,7 @@ def test_its_streams_end_in_its_words(shouting: Callable[..., FastAPI]) -> None:
 
 def test_others_keep_theirs(shouting: Callable[..., FastAPI]) -> None:
     app = shouting(api_keys=("k",))
-    for path in ("/v1/chat/completions", "/shouting", "/", "/nothing", "/metrics"):
+    for path in ("/v1/chat/completions", "/shouting", "/live", "/nothing", "/metrics"):
         assert post(app, path, {}).error["code"] == "invalid_api_key"
     anthropic = {"type": "authentication_error", "message": post(app, "/nothing", {}).error["message"]}
     assert post(app, MESSAGES, {}).json() == {"type": "error", "error": anthropic}
@@ -235,6 +248,14 @@ def test_a_folder_brings_a_dialect_for_its_files(drop: Drop) -> None:
     assert [post(app, path, {}).body for path in ("/one", "/two")] == [b"1", b"1"]
 
 
+def test_a_file_that_is_got_from_leaves_the_dialect_to_another(drop: Drop) -> None:
+    drop("loud", shout=SHOUT)
+    drop("calm", got=GOT)  # is found before it
+    app = create_app(FakeEngine(), ServerSettings(max_body_bytes=1))
+    assert get(app, "/shout").json() == "got"
+    shape(post(app, "/shout", {"count": 3}), 413, "larger than 1")
+
+
 @pytest.mark.parametrize(
     ("files", "text"),
     [
@@ -245,6 +266,9 @@ def test_a_folder_brings_a_dialect_for_its_files(drop: Drop) -> None:
         ({"a": SHOUT + "\ndialect = 'loud'"}, "loud.a: dialect is no Dialect, but str"),
         ({"a": SHOUT + "\nrules = {'/shout': 1}"}, "loud.a: rules['/shout'] is no Rules, but int"),
         ({"a": SHOUT + "\nrules = {'/x': Rules()}"}, "loud.a has rules for '/x', which it does not serve"),
+        ({"a": SHOUT + "\nclaims = {'/shout': 1}"}, "loud.a: claims['/shout'] is no Claim, but int"),
+        ({"a": SHOUT + CLAIM.format("/x")}, "loud.a claims '/x', which nobody serves"),
+        ({"a": SHOUT + CLAIM.format("/tokenize")}, "two files claim /tokenize"),
         ({"a": SHOUT, "b": SHOUT}, "two files serve POST /shout: loud.a and loud.b"),
         (
             {"a": SHOUT, "b": SHOUT.replace(".post(", ".put(").replace(".get(", ".patch(")},
@@ -284,6 +308,7 @@ def test_what_is_served_has_one_table() -> None:
     assert {path for path, each in paths.items() if each.dialect is not OPENAI} == {
         "/v1/responses", "/v1/responses/input_tokens", "/v1/responses/{name}",
         "/v1/responses/{name}/input_items", MESSAGES, MESSAGES + "/count_tokens", "/api", "/api/{name:path}",
+        "/", "/generate", "/generate_stream", "/invocations", "/info", "/chat_tokenize",
     }  # fmt: skip
 
 

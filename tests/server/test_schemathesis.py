@@ -5,6 +5,7 @@ answered."""
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -66,7 +67,24 @@ OPENAI = COMMON | {
     "presence_penalty": number(-2, 2, "number"), "frequency_penalty": number(-2, 2, "number"),
     "stop": {"type": "array", "items": WORD, "maxItems": 2}, "return_token_ids": {"type": "boolean"},
 }  # fmt: skip
+TGI = {
+    "inputs": WORD,
+    "parameters": {
+        "type": "object", "additionalProperties": False, "properties": {
+            "max_new_tokens": LENGTH, "temperature": number(0.1, 2, "number"), "top_k": number(1, 50),
+            "top_p": number(0.1, 0.9, "number"), "repetition_penalty": number(0.5, 2, "number"),
+            "frequency_penalty": number(-2, 2, "number"), "do_sample": {"type": "boolean"},
+            "details": {"type": "boolean"}, "return_full_text": {"type": "boolean"},
+            "seed": number(0, 2**31), "top_n_tokens": number(0, 5), "truncate": number(1, 9),
+            "stop": {"type": "array", "items": WORD, "maxItems": 2},
+        },
+    },
+}  # fmt: skip
 IN_RANGE: dict[str, dict[str, Any]] = {
+    "/": TGI | {"stream": {"type": "boolean"}},
+    "/generate": TGI,
+    "/generate_stream": TGI,
+    "/chat_tokenize": {"messages": TURNS},
     "/v1/completions": OPENAI | {
         "prompt": {"anyOf": [WORD, {"type": "array", "items": WORD, "minItems": 1, "maxItems": 3}]},
         "echo": {"type": "boolean"}, "logprobs": number(0, 5), "best_of": number(3, 4),
@@ -79,7 +97,7 @@ IN_RANGE: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": {"type": "array", "items": number(0, 255)}},
 }  # fmt: skip
 """Of an operation's body: fields, each of which it takes."""
-ASKED = {"prompt", "messages", "input", "tokens", "n", "max_tokens", "model", "stream"}
+ASKED = {"inputs", "prompt", "messages", "input", "tokens", "n", "max_tokens", "model", "stream"}
 EXCLUDE_EACH_OTHER = ("needs n: 1", "needs stream: false")
 
 
@@ -123,7 +141,7 @@ def answered(case: schemathesis.Case) -> None:
     if answer.status_code == 400 and any(each in answer.text for each in EXCLUDE_EACH_OTHER):
         return
     assert answer.status_code == 200, answer.text
-    assert '"error":{' not in answer.text.replace(" ", "")
+    assert not {'"error":{', '"error":"'} & set(re.findall(r'"error":.', answer.text.replace(" ", "")))
     answers[case.operation.path, body.get("n", 1) > 1, body.get("stream", False)] += 1
     if "n" in body and not body.get("stream"):
         prompts = body["prompt"] if isinstance(body.get("prompt"), list) else [""]

@@ -31,6 +31,7 @@ class FakeTokenizer:
 
     vocab_size = 257
     longest_token = 5
+    strips_leading_space = False
     stop_token_ids = (EOS,)
     special_tokens = {"eos_token": "<eos>"}  # noqa: RUF012 (nobody writes to it)
 

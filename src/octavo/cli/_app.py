@@ -79,7 +79,7 @@ def build(names: Sequence[str]) -> typer.Typer:
                 each.cls = GroupedCommand
             app.add_typer(command, name=name.replace("_", "-"))
         else:
-            app.command(name.replace("_", "-"), cls=GroupedCommand)(command)
+            app.command(name.replace("_", "-"), cls=getattr(module, "COMMAND_CLASS", GroupedCommand))(command)
     return app
 
 

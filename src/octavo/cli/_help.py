@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "max_num_seqs", "max_num_batched_tokens", "page_size", "num_pages", "num_sliding_pages",
         "kv_cache_dtype", "gpu_memory_utilization", "enable_prefix_caching", "step_target_ms", "swap_space",
         "prefix_cache_dir", "prefix_cache_disk_space", "scheduling_policy", "max_waiting",
-        "max_waiting_tokens", "max_concurrent_requests", "queue_timeout",
+        "max_waiting_tokens", "max_concurrent_requests", "queue_timeout", "max_input_tokens",
     ),
     "Machine": (
         "device", "isa", "backend", "bit_exact", "round_activations", "enforce_eager", "tensor_parallel_size",

@@ -1,4 +1,4 @@
-"""octavo serve: the OpenAI API over one model."""
+"""octavo serve: the APIs over one model."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from octavo.cli._flags import (
     option_group,
     parsers,
 )
+from octavo.cli._launched import ServerCommand
 from octavo.cli._network import NetworkFlags
 from octavo.cli._observe import ObserveFlags
 from octavo.runtime.heaps import share_heaps
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 TURN_S = 0.001
 """Seconds that a thread computes before another has its turn. The event loop waits so long at each read and
 write, for each thread that computes in Python: with Python's own 5 ms nobody was answered for 0.1 s."""
+
+
+COMMAND_CLASS = ServerCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,16 @@ class Serving:
             min=0.0,
         ),
     ] = 0.0
+    max_input_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-input-tokens",
+            "--max-input-length",
+            help="Most tokens of a prompt.  [default: what the context holds]",
+            min=1,
+            show_default=False,
+        ),
+    ] = None
     tool_call_parser: ToolCallParser = None
     reasoning_parser: ReasoningParser = None
     strict_fields: Annotated[
@@ -160,6 +174,7 @@ def _settings(serving: Serving) -> dict[str, Any]:
         "max_concurrent_requests": serving.max_concurrent_requests,
         "max_waiting_tokens": serving.max_waiting_tokens,
         "queue_timeout_s": serving.queue_timeout,
+        "max_input_tokens": serving.max_input_tokens,
         "strict_fields": serving.strict_fields,
         **parsers(serving.tool_call_parser, serving.reasoning_parser),
     }

@@ -4,6 +4,7 @@ Every file of such a folder that brings a `router` (fastapi.APIRouter) is served
 
     dialect   how errors are said, and how streams end; else that of the folder's __init__.py, else OpenAI's
     rules     {path: Rules} for those of its paths whose limits are special
+    claims    {path: Claim} for requests to another file's path that are told by their body (claims.py)
 
 Files whose names begin with an underscore are left alone.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from starlette.routing import Route, compile_path
 
 from octavo import server
 from octavo.errors import OctavoError
+from octavo.server.claims import Claim
 from octavo.server.errors import OPENAI, Dialect
 
 T = TypeVar("T")
@@ -91,6 +93,7 @@ class Endpoints:
     router: APIRouter
     dialect: Dialect
     rules: Mapping[str, Rules]
+    claims: Mapping[str, Claim]
 
     @property
     def routes(self) -> list[tuple[str, str]]:
@@ -100,6 +103,10 @@ class Endpoints:
             if isinstance(route, Route)
             for method in sorted(route.methods or ())
         ]
+
+    def takes(self, path: str) -> bool:
+        """Whether it serves the path by more than GET."""
+        return any(served == path and method != "GET" for method, served in self.routes)
 
 
 def find() -> list[Endpoints]:
@@ -118,17 +125,39 @@ def table(every: list[Endpoints]) -> Paths:
         EndpointError: two files serve one route, or one path in two dialects.
     """
     owners: dict[tuple[str, str], str] = {}
-    paths: dict[str, Path] = {}
+    served: dict[str, dict[str, Endpoints]] = {}
     for each in every:
         for method, path in each.routes:
             other = owners.setdefault((method, path), each.file)
             if other != each.file:
                 raise EndpointError(f"two files serve {method} {path}: {other} and {each.file}")
-            known = paths.setdefault(path, Path(path, each.dialect, each.rules.get(path, Rules())))
-            if known.dialect != each.dialect:
-                first = next(file for (_, served), file in owners.items() if served == path)
-                raise EndpointError(f"{path} is served in two dialects: by {first} and by {each.file}")
-    return Paths(paths.values())
+            served.setdefault(path, {})[each.file] = each
+    return Paths(_path(path, list(files.values())) for path, files in served.items())
+
+
+def claims(every: Iterable[Endpoints], paths: Paths) -> dict[str, Claim]:
+    """What is claimed of others' paths.
+
+    Raises:
+        EndpointError: nobody serves such a path, or two files claim it.
+    """
+    found: dict[str, Claim] = {}
+    for each in every:
+        for path, claim in each.claims.items():
+            if path not in paths:
+                raise EndpointError(f"{each.file} claims {path!r}, which nobody serves")
+            if found.setdefault(path, claim) is not claim:
+                raise EndpointError(f"two files claim {path}; {each.file} is one of them")
+    return found
+
+
+def _path(path: str, files: Sequence[Endpoints]) -> Path:
+    """As its files declare it; those that are only got from leave it to another, where there is one."""
+    first, *others = [each for each in files if each.takes(path)] or files
+    for other in others:
+        if other.dialect != first.dialect:
+            raise EndpointError(f"{path} is served in two dialects: by {first.file} and by {other.file}")
+    return Path(path, first.dialect, first.rules.get(path, Rules()))
 
 
 def _modules() -> Iterator[tuple[ModuleType, ModuleType]]:
@@ -157,7 +186,10 @@ def _endpoints(module: ModuleType, folder: ModuleType) -> Endpoints | None:
     router = _typed(name, "router", module.router, APIRouter)
     dialect = getattr(module, "dialect", getattr(folder, "dialect", OPENAI))
     rules = _typed(name, "rules", getattr(module, "rules", {}), dict)
-    found = Endpoints(name, router, _typed(name, "dialect", dialect, Dialect), rules)
+    claimed = _typed(name, "claims", getattr(module, "claims", {}), dict)
+    found = Endpoints(name, router, _typed(name, "dialect", dialect, Dialect), rules, claimed)
+    for path in claimed:
+        _typed(name, f"claims[{path!r}]", claimed[path], Claim)
     for path in rules:
         _typed(name, f"rules[{path!r}]", rules[path], Rules)
         if path not in {served for _, served in found.routes}:

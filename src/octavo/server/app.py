@@ -15,9 +15,10 @@ from starlette.responses import Response
 import octavo
 from octavo.errors import OctavoError
 from octavo.server import apis, field_tables
+from octavo.server.claims import DIALECT
 from octavo.server.edge_metrics import EdgeCollector
 from octavo.server.engine import ServedEngine
-from octavo.server.errors import ApiError
+from octavo.server.errors import ApiError, Dialect
 from octavo.server.keys import ApiKeys
 from octavo.server.limits import LimitsMiddleware
 from octavo.server.metrics import Metrics
@@ -41,7 +42,7 @@ def create_app(
     settings = settings or ServerSettings()
     if keys is None and settings.api_keys:
         keys = ApiKeys(settings.api_keys)
-    queue = FairQueue(settings.max_waiting_tokens, settings.queue_timeout_s)
+    queue = FairQueue(settings.max_waiting_tokens, settings.queue_timeout_s, settings.max_input_tokens)
     metrics = Metrics()
     state = ServerState(settings, metrics, queue, keys=keys)
     edge = EdgeCollector(state)
@@ -53,7 +54,7 @@ def create_app(
     endpoints = apis.find()
     paths = apis.table(endpoints)
     app.state.octavo, app.state.paths, app.state.edge = state, paths, edge
-    app.state.field_lists = field_tables.LISTS
+    app.state.field_lists, app.state.claims = field_tables.LISTS, apis.claims(endpoints, paths)
     for each in endpoints:
         app.include_router(each.router)
     for kind in (OctavoError, HTTPException, RequestValidationError):
@@ -74,7 +75,8 @@ def attach(app: FastAPI, engine: ServedEngine) -> None:
 
 async def _error(paths: apis.Paths, request: Request, error: Exception) -> Response:
     """What an endpoint has raised, or Starlette and FastAPI before it, in the words of the path's API."""
-    return paths[request.scope["path"]].dialect.response(_readable(request, error))
+    dialect: Dialect = request.scope.get(DIALECT) or paths[request.scope["path"]].dialect
+    return dialect.response(_readable(request, error))
 
 
 def _readable(request: Request, error: Exception) -> Exception:

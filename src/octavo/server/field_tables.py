@@ -231,6 +231,19 @@ EMBEDDINGS = FieldLists(
     },
 )
 
+GENERATE = FieldLists(
+    ignored={
+        "options": Ignored("how the hub's own servers cache and wait; a server of one model does not", OBJECT)
+    }
+)
+GENERATE_PARAMETERS = FieldLists(
+    refused={
+        "adapter_id": Refused("no adapters are loaded", ("",)),
+        "typical_p": Refused("tokens are kept by top_k and top_p"),
+        "watermark": Refused("nothing marks texts", (False,)),
+    },
+)
+
 LISTS: Mapping[str, FieldLists] = {
     "ChatRequest": CHAT,
     "CompletionRequest": COMPLETIONS,
@@ -238,5 +251,7 @@ LISTS: Mapping[str, FieldLists] = {
     "MessagesRequest": MESSAGES,
     "CountTokensRequest": MESSAGES,
     "EmbeddingRequest": EMBEDDINGS,
+    "GenerateBody": GENERATE,
+    "GenerateParameters": GENERATE_PARAMETERS,
 }
 """By the name of the request's model. Others have no fields but their own."""

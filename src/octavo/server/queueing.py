@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from octavo.engine.request import EngineRequest
-from octavo.errors import OverloadedError
+from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.server.engine import Outputs, ServedEngine
 from octavo.server.overload import DrainRate, begun_within
 
@@ -18,13 +18,13 @@ class FairQueue:
     1.  *Tokens.* The engine bounds how many sequences wait; this queue bounds the tokens of their prompts.
     2.  *Shares.* Where API keys tell who asks, an owner that has requests waiting may add as much as there is
         room left for others: one alone fills half of the queue, two a third each, and a newcomer finds room.
-    3.  *Deadline.* A request that has not begun after timeout_s is refused (429); compiling its grammar
-        counts. 0: requests wait for as long as it takes.
+    3.  *Deadline.* A request that has not begun after timeout_s, grammar and all, is refused (429); 0: none is.
     4.  *Retry-After* is the number of waiting sequences over the rate at which requests have begun lately.
     """
 
     max_tokens: int
     timeout_s: float = 0.0
+    max_input_tokens: int | None = None
     sequences: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     rate: DrainRate = field(default_factory=DrainRate)
@@ -34,9 +34,11 @@ class FairQueue:
 
         Raises:
             OverloadedError: there is no room, or no step came in time; it says when to come again.
-            What ServedEngine.outputs() does.
+            InvalidRequestError: the prompt is above max_input_tokens. What ServedEngine.outputs() does.
         """
         owner, count, size = request.owner, request.num_sequences, len(request.prompt_token_ids)
+        if (read := len(request.encoder_token_ids) or size) > (most := self.max_input_tokens or read):
+            raise InvalidRequestError(f"prompt has {read} tokens; this server takes at most {most}", "prompt")
         self._check(owner, count, size, engine.max_waiting)
         self.sequences[owner] += count
         self.tokens[owner] += size

@@ -24,16 +24,15 @@ class ServerSettings:
     Attributes:
         api_keys: accepted keys, for programs; create_app also takes keys.ApiKeys. Empty accepts anybody.
         max_body_bytes: larger request bodies are refused (413).
-        max_buffered_bytes: of the bodies of all requests whose answers have not begun; what exceeds it is
-            refused (429).
+        max_buffered_bytes: of all bodies whose answers have not begun; what exceeds it is refused (429).
         max_concurrent_requests: POST requests in flight above this many are refused (429).
-        tool_call_parser, reasoning_parser: formats of the model's tool calls and of its reasoning; None: as
-            its chat template tells.
+        tool_call_parser, reasoning_parser: how the model writes calls, reasoning; None: its template tells.
         takes_priority: clients may ask to be served before others.
         max_waiting_tokens: of prompts that wait; requests are refused that bring more (429).
         queue_timeout_s: a request that has not begun after so many seconds is refused (429); 0: none is.
         body_timeout_s: a body that takes longer to arrive is given up (408).
         max_prompts: prompts that one request may batch.
+        max_input_tokens: of a prompt, where that is less than the context holds.
         strict_fields: fields that nobody knows are refused (400), not ignored.
     """
 
@@ -42,6 +41,7 @@ class ServerSettings:
     max_buffered_bytes: int = 256 << 20
     max_concurrent_requests: int = 1024
     max_prompts: int = 256
+    max_input_tokens: int | None = None
     takes_priority: bool = False
     max_waiting_tokens: int = 1 << 22
     queue_timeout_s: float = 0.0
@@ -115,18 +115,18 @@ class ServerState:
         return self.in_flight == 0
 
     def served(self, model: str | None = None) -> ServedEngine:
-        """The engine that serves this model name (None: whatever is served).
+        """The engine that serves this model name (one of ANY_MODEL: whatever is served).
 
         Raises:
             ApiError: 404 for another model's name, 503 while the model loads.
         """
         if self.engine is None:
             raise ApiError(503, "the model is still loading", "service_unavailable", headers=RETRY)
-        if model is None:
+        if model is not None and model in self.served_names:
+            return self.served_names[model]
+        if model in ANY_MODEL:
             return self.engine
-        if model not in self.served_names:
-            raise model_not_found(model, self.served_names)
-        return self.served_names[model]
+        raise model_not_found(model, self.served_names)
 
     @property
     def several_keys(self) -> bool:
@@ -134,14 +134,13 @@ class ServerState:
         return self.keys is not None and len(self.keys) > 1
 
     def cache_salt(self, given: str | None, owner: str) -> str | None:
-        """The prefix cache's namespace: what the caller names, else the caller itself where keys are set.
-
-        Without it one tenant could time whether another has sent the same prompt.
-        """
+        """The prefix cache's namespace: what the caller names, else the caller itself where keys are set: or
+        one tenant could time whether another has sent the same prompt."""
         return f"{owner}/{given or ''}" if given is not None or owner else None
 
 
 RETRY = {"retry-after": "1"}
+ANY_MODEL = (None, "tgi", "dummy")  # what clients give as the name where one model is served
 
 
 def state_of(request: Request) -> ServerState:

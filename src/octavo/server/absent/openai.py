@@ -48,7 +48,6 @@ INSTEAD = {
     "/v1/load_lora_adapter": "adapters are not served",
     "/v1/unload_lora_adapter": "adapters are not served",
     "/v1/engines": "/v1/models names what is served",
-    "/invocations": "/v1/chat/completions and /v1/completions answer",
     "/load": "/metrics has the load",
     "/server_info": "/version, /v1/models and /metrics say what runs",
     "/props": "/version, /v1/models and /metrics say what runs",

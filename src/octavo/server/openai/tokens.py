@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.errors import InvalidRequestError
+from octavo.server.claims import claimed
 from octavo.server.engine import ServedTokenizer
 from octavo.server.openai.answers import dumps
 from octavo.server.openai.body import Strict, body_schema, off_loop, read
@@ -45,6 +46,8 @@ class DetokenizeRequest(Strict):
 @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
 async def tokenize(request: Request) -> Response:
     """Token ids of a text, or of a conversation under the chat template."""
+    if (other := await claimed(request)) is not None:
+        return other
     body, size = await read(request, TokenizeRequest)
     engine = state_of(request).served(body.model)
     if (body.prompt is None) == (body.messages is None):

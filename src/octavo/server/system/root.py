@@ -20,9 +20,9 @@ ROWS = "\n".join(f'<li><a href="{path}">/{path}</a>: {what}</li>' for path, what
 PAGE = f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Octavo</title>
 <h1>Octavo</h1>
-<p>A server of language models. Programs ask it at <code>/v1</code>: it speaks OpenAI's API, and Anthropic's
-at <code>/v1/messages</code>. <code>octavo run</code> and <code>octavo chat</code> talk with a model on a
-terminal.</p>
+<p>A server of language models. Programs ask it at <code>/v1</code>: it speaks OpenAI's API, Anthropic's at
+<code>/v1/messages</code>, and TGI's at <code>/generate</code>. <code>octavo run</code> and
+<code>octavo chat</code> talk with a model on a terminal.</p>
 <ul>
 {ROWS}
 </ul>

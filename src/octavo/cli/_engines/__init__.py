@@ -1,0 +1,153 @@
+"""Other engines' flags of a server, one table a file; docs/reference/flags.md is made from them.
+
+Each file says of the flags that its engine's launcher has what `octavo serve` does:
+
+    NAME    the engine
+    LINES   how its users start a server, as they type it, without the program's name
+    SAME    flags that Octavo's command has, too, with this meaning, separated by spaces
+    FLAGS   {flag, or several separated by spaces: Mapped, NoEffect or Refused}
+    NOTES   {flag: what it means here, where Octavo has the name and means another thing}
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+from octavo.errors import InvalidRequestError, UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A flag that Octavo calls otherwise.
+
+    Attributes:
+        flag: Octavo's.
+        made: what becomes of the value. A text: the flag has none, and Octavo's gets this one.
+        bare: neither has a value.
+        note: where the two differ.
+    """
+
+    flag: str
+    made: Callable[[str], str] | str | None = None
+    bare: bool = False
+    note: str = ""
+
+    @property
+    def takes(self) -> bool:
+        return not self.bare and not isinstance(self.made, str)
+
+    def spelled(self, value: str | None) -> list[str]:
+        """The same in Octavo's words."""
+        if self.bare:
+            return [self.flag]
+        if isinstance(self.made, str):
+            return [self.flag, self.made]
+        text = value or ""
+        return [self.flag, self.made(text) if self.made else text]
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """A flag that is taken and left out, which is said: it tunes what Octavo does not have, or does anyway.
+
+    Attributes:
+        takes: it has a value; None: it may have one.
+    """
+
+    why: str
+    takes: bool | None = True
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A flag that asks for what Octavo does not do.
+
+    Attributes:
+        neutral: values that ask for what happens anyway.
+        takes: it has a value.
+    """
+
+    why: str
+    neutral: tuple[str, ...] = ()
+    takes: bool = True
+
+    def check(self, name: str, value: str | None) -> None:
+        """
+        Raises:
+            UnsupportedError: the value asks for something.
+        """
+        if value is None or value.lower() not in self.neutral:
+            raise UnsupportedError(f"{name} is not supported: {self.why}")
+
+
+Meaning = Mapped | NoEffect | Refused
+
+
+@cache
+def engines() -> Mapping[str, ModuleType]:
+    """Every table by its file's name."""
+    found = pkgutil.iter_modules(__path__)
+    return {each.name: importlib.import_module(f"{__name__}.{each.name}") for each in found}
+
+
+@cache
+def meanings() -> Mapping[str, tuple[str, Meaning]]:
+    """(engine, what is done) of every flag that Octavo's own command has not."""
+    return {
+        name: (table.NAME, meaning)
+        for table in engines().values()
+        for names, meaning in table.FLAGS.items()
+        for name in names.split()
+    }
+
+
+def translated(words: Iterable[str], own: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """(a command line in Octavo's own flags, what has no effect and why).
+
+    Args:
+        own: the command's flags, and whether each has a value.
+
+    Raises:
+        UnsupportedError: a flag asks for what Octavo does not do. InvalidRequestError: it lacks its value.
+    """
+    made: list[str] = []
+    notes: list[str] = []
+    waiting = deque(words)
+    while waiting:
+        word = waiting.popleft()
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*made, word, *waiting], notes
+        if name.startswith("--"):  # vLLM's may be written with underscores
+            name = name.replace("_", "-")
+        if name in own or name not in meanings():
+            made.append(name + equals + value if name in own else word)
+            if own.get(name) and not equals and waiting:
+                made.append(waiting.popleft())
+            continue
+        engine, meaning = meanings()[name]
+        given = value if equals else _value(waiting, name, meaning.takes)
+        if isinstance(meaning, Mapped):
+            made += meaning.spelled(given)
+        elif isinstance(meaning, Refused):
+            meaning.check(name, given)
+        else:
+            notes.append(f"{name} ({engine}) has no effect: {meaning.why}")
+    return made, notes
+
+
+def _value(waiting: deque[str], name: str, takes: bool | None) -> str | None:
+    """The word behind a flag, if it is the flag's."""
+    if takes is False:
+        return None
+    if waiting and (takes or not waiting[0].startswith("-")):
+        return waiting.popleft()
+    if takes:
+        raise InvalidRequestError(f"{name} needs a value")
+    return None

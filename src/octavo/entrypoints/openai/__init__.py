@@ -1,0 +1,1 @@
+"""The server of vLLM's OpenAI API."""
