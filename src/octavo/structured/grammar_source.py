@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import StructuredOutputsParams
 from octavo.structured.gbnf import as_lark
 from octavo.structured.lark import Regex, scan, with_schemas
+from octavo.structured.places import places_of, without_unique
 from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, MAX_WRITTEN, repeats
 from octavo.structured.schema import normalize
 
@@ -82,14 +83,29 @@ def _source(wanted: StructuredOutputsParams) -> str:
 
 
 def from_schema(schema: Any) -> str:
-    """A JSON schema's grammar."""
+    """A JSON schema's grammar; "places" beside it if it has arrays of distinct items (see distinct.py)."""
     import llguidance
 
-    source: str = llguidance.LLMatcher.grammar_from_json_schema(_normal(schema), overrides=JSON_OPTIONS)
-    return source
+    normal = _normalized(schema)
+    places = places_of(normal)
+    plain = without_unique(normal) if places else normal
+    source: str = llguidance.LLMatcher.grammar_from_json_schema(plain, overrides=JSON_OPTIONS)
+    return json.dumps({**json.loads(source), "places": places}) if places else source
 
 
 def _normal(schema: Any) -> Any:
+    """The same of a schema inside a grammar, where no walk goes."""
+    normal = _normalized(schema)
+    if places_of(normal):
+        raise UnsupportedError(
+            "JSON schema keyword 'uniqueItems' inside a grammar or a structural_tag is only supported of one "
+            "item",
+            PARAM,
+        )
+    return normal
+
+
+def _normalized(schema: Any) -> Any:
     """normalize() with its patterns looked at before: it holds values against them, which compiles them."""
     _check(_patterns(schema))
     return normalize(schema)

@@ -53,7 +53,8 @@ PARTLY = {
     "propertyNames": "const, enum, one pattern, or lengths; not beside patternProperties",
     "unevaluatedItems": "beside items, prefixItems, $ref and allOf; not beside anyOf, oneOf, if or contains",
     "unevaluatedProperties": "beside properties, $ref, allOf; not beside anyOf, oneOf, if, dependentSchemas",
-    "uniqueItems": f"arrays of one item; at most {MAX_ARRAYS} arrays of enum, const, null and booleans",
+    "uniqueItems": "the same for all alternatives at a place; with minItems where there are known to be so "
+    "many items; inside a grammar or a structural tag only of one item",
 }
 """Where a keyword is followed, of those that are not followed everywhere. The rest is refused."""
 
@@ -142,7 +143,10 @@ class _Writer:
         schema: dict[str, Any] = {"type": case.type, **case.bounds}
         if case.type == "array":
             unique = case.unique and case.bounds.get("maxItems", 2) > 1
-            return self._distinct(case) if unique else self._array(case, schema)
+            if not unique:
+                return self._array(case, schema)
+            listed = self._distinct(case) if case.prefix else None
+            return self._array(case, {**schema, "uniqueItems": True}) if listed is None else listed
         if case.type == "object":
             return self._object(case, schema)
         if case.expressions:
@@ -167,16 +171,14 @@ class _Writer:
         return schema
 
     def _distinct(self, case: Case) -> Any:
-        """All arrays without equal items, where they can be counted."""
+        """All arrays without equal items, where they are few; None: they are not."""
         rest = self._finite(case.items)
         places = [self._finite(item) for item in case.prefix]
         if rest is None and case.bounds.get("maxItems", math.inf) <= len(places):
             rest = []  # there is no place for more
         most = case.bounds.get("maxItems", len(places) + len(rest or ()))
         if rest is None or None in places[:most]:
-            raise UnsupportedError(
-                "JSON schema keyword 'uniqueItems' is only supported for few values", PARAM
-            )
+            return None
         arrays: list[list[Any]] = []
         longest: list[list[Any]] = [[]]
         for length in range(most + 1):
@@ -191,7 +193,7 @@ class _Writer:
                 if not any(equal(value, item) for item in array)
             ]
             if len(arrays) + len(longest) > MAX_ARRAYS:
-                raise UnsupportedError("JSON schema keyword 'uniqueItems' allows too many arrays here", PARAM)
+                return None
         return {"enum": arrays} if arrays else False
 
     def _finite(self, conjunction: Conjunction) -> list[Any] | None:
