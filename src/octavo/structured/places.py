@@ -29,7 +29,7 @@ class Place(NamedTuple):
     Attributes:
         names: the place of each named property; other: of the rest of the properties.
         prefix: the places of the first items; items: of those after them.
-        unique: an array here holds no item twice.
+        unique: an array here holds no item twice, by one of its alternatives at least.
         roomy: there are more values than an answer could hold, whichever alternative it is.
         string: any text of a string that is not finished can go on in MANY ways.
         number: the same of a number: "any"; "positive": if it has no sign and is not 0; "integer": if it is
@@ -171,24 +171,23 @@ class _Builder:
                 for at in range(firsts)
             ],
             self._place_of([True] * free + [each.get("items", True) for each in arrays]),
-            self._unique(arrays, lists, free),
+            self._unique(arrays, lists),
             bool(alternatives) and all(self._count(each) >= MANY for each in alternatives),
             all(map(_is_open_string, alternatives)),
             _openness(alternatives),
         )
 
-    def _unique(self, arrays: list[Any], lists: list[Any], free: bool) -> bool:
+    def _unique(self, arrays: list[Any], lists: list[Any]) -> bool:
+        """Where one alternative asks for it all are held to it: which of them is meant nobody knows yet."""
         several = [each for each in arrays if each.get("maxItems", math.inf) > 1]
-        asked = [each for each in several if each.get(UNIQUE)]
-        if not asked:
+        if not any(each.get(UNIQUE) for each in several):
             return False
-        doubled = any(len({frozen(item) for item in value}) < len(value) for value in lists)
-        if free or doubled or len(asked) < len(several):
+        if any(len({frozen(item) for item in value}) < len(value) for value in lists):
             raise UnsupportedError(
-                f"JSON schema keyword {UNIQUE!r} in one alternative, beside another one for an array without "
-                "it, is not supported", PARAM,
+                f"JSON schema keyword {UNIQUE!r} in one alternative, beside an enum of arrays with an item "
+                "twice, is not supported", PARAM,
             )  # fmt: skip
-        for each in asked:
+        for each in several:
             self._check(each)
         return True
 

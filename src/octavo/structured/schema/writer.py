@@ -18,6 +18,7 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.cases import Cases
+from octavo.structured.schema.counted import MAX_ALTERNATIVES, counted
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
 from octavo.structured.schema.refs import Schemas
@@ -42,6 +43,9 @@ PARTLY = {
     "exclusiveMinimum": "a number, or as in draft 4 a boolean",
     "format": "the formats below; any other constrains nothing",
     "items": "a schema, or as up to draft 2019-09 a list of them",
+    "maxProperties": f"beside optional properties where {MAX_ALTERNATIVES} choices of them fit at most; not "
+    "beside patternProperties then",
+    "minProperties": "as maxProperties, but for one more than the required ones",
     "multipleOf": "one number for a place",
     "not": "not around pattern, multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
     "and enum of arrays and objects; around items, additionalProperties, propertyNames and patternProperties "
@@ -53,8 +57,8 @@ PARTLY = {
     "propertyNames": "const, enum, one pattern, or lengths; not beside patternProperties",
     "unevaluatedItems": "beside items, prefixItems, $ref and allOf; not beside anyOf, oneOf, if or contains",
     "unevaluatedProperties": "beside properties, $ref, allOf; not beside anyOf, oneOf, if, dependentSchemas",
-    "uniqueItems": "the same for all alternatives at a place; with minItems where there are known to be so "
-    "many items; inside a grammar or a structural tag only of one item",
+    "uniqueItems": "of several alternatives at a place for all, if for one; with minItems where there are "
+    "known to be so many items; inside a grammar or a structural tag only of one item",
 }
 """Where a keyword is followed, of those that are not followed everywhere. The rest is refused."""
 
@@ -222,4 +226,4 @@ class _Writer:
         if case.required:
             schema["required"] = [name for name in written if name in case.required]
         schema["additionalProperties"] = self.place(case.additional)
-        return schema
+        return counted(schema)
