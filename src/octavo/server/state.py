@@ -32,9 +32,9 @@ class ServerSettings:
         takes_priority: clients may ask to be served before others.
         max_waiting_tokens: of prompts that wait; requests are refused that bring more (429).
         queue_timeout_s: a request that has not begun after so many seconds is refused (429); 0: none is.
-        body_timeout_s: a body that takes longer to arrive is given up (408).
-        max_prompts: prompts that one request may batch.
+        body_timeout_s: a body that takes longer to arrive is given up (408). max_prompts: in one request.
         strict_fields: fields that nobody knows are refused (400), not ignored.
+        closed_schemas: objects in a response_format's schema have the members that it names, and no others.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -49,6 +49,7 @@ class ServerSettings:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     strict_fields: bool = True
+    closed_schemas: bool = False
 
 
 class Caller(Protocol):

@@ -13,6 +13,7 @@ from octavo.structured.lark import Regex, scan, with_schemas
 from octavo.structured.places import places_of, without_unique
 from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, MAX_WRITTEN, repeats
 from octavo.structured.schema import normalize
+from octavo.structured.structural_tag import structural_tag
 
 MAX_CHARS = 200_000
 MAX_REGEX_CHARS = 10_000
@@ -79,7 +80,7 @@ def _source(wanted: StructuredOutputsParams) -> str:
         case "grammar":
             return _grammar(wanted.grammar)
         case _:
-            return _structural_tag(_object(wanted.structural_tag, "structural_tag"))
+            return _lark(structural_tag(_object(wanted.structural_tag, "structural_tag"), _in_tag))
 
 
 def from_schema(schema: Any) -> str:
@@ -193,31 +194,10 @@ def _embedded(schema: Any) -> Any:
     return {**normal, "x-guidance": schema["x-guidance"]} if isinstance(normal, dict) else normal
 
 
-def _structural_tag(tag: Any) -> str:
-    """Free text in which a trigger opens a part whose content follows a schema."""
-    import llguidance
-
-    if not isinstance(tag, Mapping):
-        raise _wrong("structured_outputs.structural_tag must be an object")
-    structures, triggers = tag.get("structures"), tag.get("triggers")
-    if not (isinstance(structures, list) and isinstance(triggers, list) and structures and triggers):
-        raise _wrong("structural_tag needs lists of structures and triggers, none of them empty")
-    tags: list[Any] = []
-    for structure in structures:
-        if not isinstance(structure, Mapping):
-            raise _wrong("structural_tag: a structure must be an object")
-        begin, end = structure.get("begin"), structure.get("end", "")
-        schema = structure.get("schema", structure.get("content"))
-        if not (isinstance(begin, str) and isinstance(end, str)):
-            raise _wrong("structural_tag: begin and end must be strings")
-        trigger = next((t for t in triggers if isinstance(t, str) and t and begin.startswith(t)), None)
-        if trigger is None:
-            raise _wrong(f"structural_tag: {begin[:60]!r} begins with no trigger")
-        normal = _normal(schema)
-        if isinstance(normal, dict):
-            normal = {**normal, "x-guidance": JSON_OPTIONS}
-        tags.append(llguidance.StructTag(trigger=trigger, begin=begin, grammar=json.dumps(normal), end=end))
-    return _lark(llguidance.StructTag.to_grammar(tags, assume_special=False))
+def _in_tag(schema: Any) -> Any:
+    """A schema inside a structural tag."""
+    normal = _normal(schema)
+    return {**normal, "x-guidance": JSON_OPTIONS} if isinstance(normal, dict) else normal
 
 
 def _object(value: Any, name: str) -> Any:

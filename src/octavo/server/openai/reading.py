@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from octavo.params import SamplingParams
 from octavo.server.engine import ServedEngine
+from octavo.server.openai.strictness import AsksForAShape, held
 from octavo.server.openai.tool_use import ToolUse, tool_use
 from octavo.server.state import ServerSettings
 from octavo.server.tools import ToolCall, ToolFormat, ToolParser, format_for
@@ -17,7 +18,7 @@ PROMPT_END = 8
 """Tokens of a prompt that show whether its template has begun the model's reasoning."""
 
 
-class ChatBody(Protocol):
+class ChatBody(AsksForAShape, Protocol):
     """What a chat request says of tools (chat.ChatRequest)."""
 
     tools: list[Any]
@@ -56,6 +57,8 @@ class Readers:
             use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
         form = format_for(engine.template, settings.tool_call_parser)
         params = body.sampling_params()
+        if body.response_format is not None:
+            params = held(body, settings, params)
         if use.tools:
             params = use.constrain(params, form)
         reasoning = reasoning_for(engine.template, settings.reasoning_parser)
