@@ -129,7 +129,7 @@ class Frame(NamedTuple):
     nested: int
     inner: bool
     seen: Seen | None = None
-    count: int = 0
+    finished: int = 0
     parts: Any = None
     name: bytes = b""
     start: int = 0
@@ -375,10 +375,10 @@ class JsonWalk:
             hot = tuple(each for each in hot if each[0] is not frame.seen)
         if frame.is_array:
             place = self.places[frame.own]
-            count = frame.count + 1
+            count = frame.finished + 1
             after = place.prefix[count] if count < len(place.prefix) else place.items
             parts = (frame.parts, digest) if frame.inner else None
-            frame = frame._replace(count=count, place=after, parts=parts)
+            frame = frame._replace(finished=count, place=after, parts=parts)
         elif frame.inner:
             frame = frame._replace(parts=(frame.parts, (frame.name, digest)))
         self.at = Position(Mode.AFTER, frame, hot)
