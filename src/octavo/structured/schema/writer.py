@@ -47,11 +47,11 @@ PARTLY = {
     "beside patternProperties then",
     "minProperties": "as maxProperties, but for one more than the required ones",
     "multipleOf": "one number for a place",
-    "not": "not around pattern, multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
+    "not": "not around multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
     "and enum of arrays and objects; around items, additionalProperties, propertyNames and patternProperties "
     "where the rest bounds the array, or names all properties",
     "oneOf": "where the alternatives that may overlap can be negated (see not)",
-    "pattern": "no look-around, no back-references",
+    "pattern": "no look-behind, no back-references; look-ahead that is not repeated",
     "patternProperties": "of one of the schemas that are merged at a place",
     "prefixItems": "beside items only in draft 2020-12",
     "propertyNames": "const, enum, one pattern, or lengths; not beside patternProperties",
