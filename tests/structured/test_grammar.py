@@ -435,10 +435,10 @@ def test_keywords_that_are_written_out(
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
-        ({"items": {"pattern": "^a*$"}, "uniqueItems": True, "minItems": 2}, "uniqueItems"),
+        ({"items": {"type": "string", "pattern": "^a*$"}, "uniqueItems": True, "minItems": 2}, "uniqueItems"),
         ({"propertyNames": {"pattern": "^a", "maxLength": 3}}, "propertyNames"),
         ({"propertyNames": {"maxLength": 10**9}}, "propertyNames"),
-        ({"propertyNames": {"maxLength": 3}, "patternProperties": {"^a": {}}}, "propertyNames"),
+        ({"propertyNames": {"maxLength": 3}, "patternProperties": {"\\ba": {}}}, "propertyNames"),
         ({"anyOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False}, "unevaluatedProperties"),
         ({"contains": {"const": 1}, "unevaluatedItems": False}, "unevaluatedItems|contains"),
         ({"$ref": "b", "$defs": {

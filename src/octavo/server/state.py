@@ -24,8 +24,7 @@ class ServerSettings:
     Attributes:
         api_keys: accepted keys, for programs; create_app also takes keys.ApiKeys. Empty accepts anybody.
         max_body_bytes: larger request bodies are refused (413).
-        max_buffered_bytes: of the bodies of all requests whose answers have not begun; what exceeds it is
-            refused (429).
+        max_buffered_bytes: of the bodies of all requests whose answers have not begun; more is refused (429).
         max_concurrent_requests: POST requests in flight above this many are refused (429).
         tool_call_parser, reasoning_parser: formats of the model's tool calls and of its reasoning; None: as
             its chat template tells.

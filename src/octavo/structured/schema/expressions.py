@@ -35,6 +35,10 @@ class UnreadableError(Exception):
     """The expression uses something else, or would be too large."""
 
 
+class _NothingError(UnreadableError):
+    """No string matches."""
+
+
 def has_lookahead(pattern: str) -> bool:
     return "(?=" in pattern or "(?!" in pattern
 
@@ -60,6 +64,22 @@ def complement(pattern: str) -> str | None:
         return _written(_not(_read(pattern)))
     except (UnreadableError, RecursionError):
         return None
+
+
+@lru_cache(256)
+def meet(patterns: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
+    """An expression of the strings in which all of these find something, and none of the others; or None.
+
+    Raises:
+        UnreadableError: they cannot be read, or are too large together.
+    """
+    try:
+        found = _and(*map(_read, patterns), *(_not(_read(other)) for other in others))
+        return None if found == _NONE else _written(found)
+    except _NothingError:
+        return None
+    except RecursionError:
+        raise UnreadableError from None
 
 
 def _first_ahead(pattern: str) -> tuple[str, str]:
@@ -462,7 +482,7 @@ def _eliminated(edges: list[dict[int, Ranges]], ends: list[int]) -> str:
             into[after].discard(state)
         del ways[state]
     if end not in ways[begin]:
-        raise UnreadableError  # nothing matches
+        raise _NothingError
     return f"^(?:{ways[begin][end]})$"
 
 

@@ -54,7 +54,7 @@ PARTLY = {
     "pattern": "no look-behind, no back-references; look-ahead that is not repeated",
     "patternProperties": "of one of the schemas that are merged at a place",
     "prefixItems": "beside items only in draft 2020-12",
-    "propertyNames": "const, enum, one pattern, or lengths; not beside patternProperties",
+    "propertyNames": "const, enum, one pattern, or lengths",
     "unevaluatedItems": "beside items, prefixItems, $ref and allOf; not beside anyOf, oneOf, if or contains",
     "unevaluatedProperties": "beside properties, $ref, allOf; not beside anyOf, oneOf, if, dependentSchemas",
     "uniqueItems": "of several alternatives at a place for all, if for one; with minItems where there are "
