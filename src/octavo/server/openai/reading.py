@@ -34,8 +34,7 @@ class Readers:
 
     Attributes:
         use: the tools that may be called; form: how the model writes calls; reasoning: how it reasons.
-        params: the request's, with what follows from these.
-        prompt_end: the prompt's last tokens.
+        params: the request's, with what follows from these. prompt_end: the prompt's last tokens.
     """
 
     engine: ServedEngine
@@ -52,9 +51,8 @@ class Readers:
         Raises:
             InvalidRequestError: tools, or what is asked beside them, cannot be served.
         """
-        use = ToolUse()
-        if body.tools or body.tool_choice is not None:
-            use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+        asked = body.tools or body.tool_choice is not None
+        use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls) if asked else ToolUse()
         form = format_for(engine.template, settings.tool_call_parser)
         params = body.sampling_params()
         if body.response_format is not None:
