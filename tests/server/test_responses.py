@@ -136,11 +136,12 @@ def test_the_store_is_bounded() -> None:
 
 
 def test_json_schema_reaches_the_engine(app: FastAPI, engine: FakeEngine) -> None:
-    text = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}}
+    schema = {"type": "object", "additionalProperties": False}
+    text = {"format": {"type": "json_schema", "name": "x", "schema": schema, "strict": True}}
     assert post(app, PATH, {"input": "Hi", "text": text}).status == 200
     wanted = engine.calls[0].params.structured_outputs
     assert wanted is not None
-    assert wanted.json == {"type": "object"}
+    assert wanted.json == schema
 
 
 @pytest.mark.parametrize(

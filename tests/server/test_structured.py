@@ -8,12 +8,15 @@ import pytest
 from fastapi import FastAPI
 
 from octavo.params import StructuredOutputsParams
+from octavo.server.app import create_app
+from octavo.server.state import ServerSettings
 from support.asgi import post
 from support.fake_engine import FakeEngine
 
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})
 TEXT = ("/v1/completions", {"prompt": "Hi"})
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+CLOSED = {**SCHEMA, "additionalProperties": False}
 
 
 @pytest.mark.parametrize(("path", "body"), [CHAT, TEXT], ids=["chat", "text"])
@@ -27,10 +30,10 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
             {
                 "response_format": {
                     "type": "json_schema",
-                    "json_schema": {"name": "a", "schema": SCHEMA, "strict": True},
+                    "json_schema": {"name": "a", "schema": CLOSED, "strict": True},
                 }
             },
-            {"json": SCHEMA},
+            {"json": CLOSED},
         ),
         ({"guided_json": SCHEMA}, {"json": SCHEMA}),
         ({"guided_regex": "a+"}, {"regex": "a+"}),
@@ -156,3 +159,52 @@ def test_what_cannot_be_compiled_is_the_senders_mistake(app: FastAPI, wanted: di
     reply = post(app, CHAT[0], CHAT[1] | {"structured_outputs": wanted})
     assert reply.status == 400, reply.body
     assert reply.json()["error"]["param"] == "structured_outputs"
+
+
+def formatted(schema: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, **more}}
+    }
+
+
+@pytest.mark.parametrize(("path", "body"), [CHAT, TEXT], ids=["chat", "text"])
+@pytest.mark.parametrize(
+    ("schema", "context"),
+    [
+        (SCHEMA, "()"),
+        ({"properties": {}}, "()"),
+        ({**CLOSED, "properties": {"b": SCHEMA}}, "('properties', 'b')"),
+        ({**CLOSED, "$defs": {"d": {"type": ["object", "null"]}}}, "('$defs', 'd')"),
+        ({"type": "array", "items": {"anyOf": [CLOSED, SCHEMA]}}, "('items', 'anyOf', '1')"),
+        ({**CLOSED, "additionalProperties": True}, "()"),
+    ],
+)
+def test_a_strict_schema_must_be_closed(
+    app: FastAPI, engine: FakeEngine, path: str, body: dict[str, Any], schema: Any, context: str
+) -> None:
+    reply = post(app, path, body | formatted(schema, strict=True))
+    assert reply.status == 400
+    error = reply.json()["error"]
+    assert error["param"] == "response_format"
+    assert (
+        f"In context={context}, 'additionalProperties' is required to be supplied and to be false"
+        in (error["message"])
+    )
+    assert post(app, path, body | formatted(schema, strict=False)).status == 200
+    assert engine.calls[0].params.structured_outputs == StructuredOutputsParams(json=schema)
+
+
+@pytest.mark.parametrize(("path", "body"), [CHAT, TEXT], ids=["chat", "text"])
+def test_schemas_are_closed_by_a_flag_and_only_those_of_response_format(
+    engine: FakeEngine, path: str, body: dict[str, Any]
+) -> None:
+    app = create_app(engine, ServerSettings(closed_schemas=True))
+    open_ = {**SCHEMA, "additionalProperties": True}
+    for field, expected in (
+        (formatted(SCHEMA), CLOSED),
+        (formatted(open_), open_),
+        ({"structured_outputs": {"json": SCHEMA}}, SCHEMA),
+        ({"guided_json": SCHEMA}, SCHEMA),
+    ):
+        assert post(app, path, body | field).status == 200
+        assert engine.calls[-1].params.structured_outputs == StructuredOutputsParams(json=expected)

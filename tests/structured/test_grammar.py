@@ -21,6 +21,21 @@ from support.grammars import END, VOCAB, ByteTokenizer, accepts, compiled, next_
 
 TAG = {"structures": [{"begin": "<f=", "schema": {"type": "integer"}, "end": ">"}], "triggers": ["<f"]}
 
+NEW_TAG = {"type": "structural_tag", "format": {
+    "type": "triggered_tags", "triggers": ["<f"], "at_least_one": False,
+    "tags": [{"type": "tag", "begin": "<f=", "end": ">",
+              "content": {"type": "json_schema", "json_schema": {"type": "integer"}}}],
+}}  # fmt: skip
+NUMBER = {"type": "json_schema", "json_schema": {"enum": [1, 2]}}
+FORM = {"format": {"type": "sequence", "elements": [
+    {"type": "or", "elements": [
+        {"type": "tag", "begin": "<", "content": NUMBER, "end": ">"},
+        {"type": "json_schema", "json_schema": {"type": "null"}},
+    ]},
+    {"type": "const_string", "value": ";"},
+    {"type": "regex", "pattern": "x\\/y|z|x/w"},
+]}}  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def make() -> ConstraintCompiler:
@@ -34,9 +49,12 @@ def make() -> ConstraintCompiler:
         ({"choice": ["yes", "no", 'it "is"']}, ["yes", 'it "is"'], ["ye", "yesno", "maybe"]),
         ({"grammar": 'start: "a" /[0-9]+/ "b"'}, ["a1b", "a123b"], ["ab", "a1"]),
         ({"grammar": 'root ::= "a" [0-9]+ "b"'}, ["a1b"], ["ab", "a1bb"]),
+        ({"grammar": '?start: "a" b\n?b: "c" | "d"'}, ["ac", "ad"], ["a", "acd"]),
         ({"json_object": True}, ["{}", '{"a": [1, null]}'], ["[]", "1", '{"a":}', "{} "]),
         ({"json": {"type": "integer", "minimum": 3}}, ["3", "17"], ["2", "3.5", '"3"']),
         ({"json": '{"enum": ["x", 1]}'}, ['"x"', "1"], ['"y"', "11"]),
+        ({"structural_tag": NEW_TAG}, ["plain", "a <f=12> b", "<f=1><f=2>"], ["a <f=x>", "<f", "<f=1"]),
+        ({"structural_tag": FORM}, ["<1>;x/y", "<2>;z", "null;x/w"], ["<x>;z", "<1>;", "1;z"]),
         ({"structural_tag": TAG}, ["plain", "a <f=12> b", "<f=1><f=2>"], ["a <f=x>", "<f", "<f=1"]),
     ],
 )
@@ -221,7 +239,7 @@ def test_a_random_model_writes_valid_json(make: ConstraintCompiler) -> None:
         ({"json": {"type": "array", "contains": {"const": 1}}}, "'contains' is not supported"),
         ({"json": {"type": "robot"}}, "not a JSON type"),
         ({"json": {"minimum": "a"}}, "minimum"),
-        ({"json": {"uniqueItems": True}}, "uniqueItems"),
+        ({"grammar": 'start: "a" %json {"uniqueItems": true}'}, "uniqueItems"),
         ({"json": {"$ref": "https://example.com/s"}}, "does not point into"),
         ({"json": {"$schema": "urn:x"}}, "dialect"),
         ({"json": False}, "nothing can satisfy"),
@@ -230,6 +248,16 @@ def test_a_random_model_writes_valid_json(make: ConstraintCompiler) -> None:
         ({"structural_tag": {"structures": []}}, "structural_tag"),
         ({"structural_tag": {"structures": [{"begin": "x"}], "triggers": ["y"]}}, "no trigger"),
         ({"structural_tag": {"structures": [5], "triggers": ["y"]}}, "structural_tag"),
+        ({"structural_tag": {"format": {"type": "any_text"}}}, "'any_text' is not supported"),
+        ({"structural_tag": {"format": {"type": "regex", "pattern": ""}}}, "must not be empty"),
+        ({"structural_tag": {"format": {"type": "regex", "pattern": "a\\"}}}, "structured_outputs"),
+        ({"structural_tag": {"format": {"type": "regex"}}}, "pattern must be a string"),
+        ({"structural_tag": {"format": {"type": "sequence", "elements": []}}}, "list of elements"),
+        (
+            {"structural_tag": {"format": {"type": "regex", "pattern": "((a{1000}){1000})"}}},
+            "repeats|repetitions",
+        ),
+        ({"structural_tag": {"format": {"type": "triggered_tags", "at_least_one": True}}}, "at_least_one"),
     ],
 )
 def test_what_is_wrong_is_refused_in_one_line(
@@ -407,12 +435,10 @@ def test_keywords_that_are_written_out(
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
-        ({"items": {"type": "string"}, "uniqueItems": True}, "uniqueItems"),
-        ({"prefixItems": [{"type": "boolean"}], "uniqueItems": True}, "uniqueItems"),
-        ({"items": {"enum": list(range(9))}, "uniqueItems": True}, "uniqueItems"),
+        ({"items": {"type": "string", "pattern": "^a*$"}, "uniqueItems": True, "minItems": 2}, "uniqueItems"),
         ({"propertyNames": {"pattern": "^a", "maxLength": 3}}, "propertyNames"),
         ({"propertyNames": {"maxLength": 10**9}}, "propertyNames"),
-        ({"propertyNames": {"maxLength": 3}, "patternProperties": {"^a": {}}}, "propertyNames"),
+        ({"propertyNames": {"maxLength": 3}, "patternProperties": {"\\ba": {}}}, "propertyNames"),
         ({"anyOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False}, "unevaluatedProperties"),
         ({"contains": {"const": 1}, "unevaluatedItems": False}, "unevaluatedItems|contains"),
         ({"$ref": "b", "$defs": {

@@ -107,6 +107,14 @@ class Serving:
             "the fields in the header X-Octavo-Ignored.",
         ),
     ] = True
+    closed_schemas: Annotated[
+        bool,
+        typer.Option(
+            "--closed-schemas",
+            help="Where the schema of a response_format does not say whether an object may have other "
+            "members than it names, it may not.",
+        ),
+    ] = False
     max_body_bytes: Annotated[
         int, typer.Option("--max-body-bytes", help="Largest body of a request, in bytes.", min=1)
     ] = 4 << 20
@@ -176,6 +184,7 @@ def _settings(serving: Serving) -> dict[str, Any]:
         "queue_timeout_s": serving.queue_timeout,
         "max_input_tokens": serving.max_input_tokens,
         "strict_fields": serving.strict_fields,
+        "closed_schemas": serving.closed_schemas,
         **parsers(serving.tool_call_parser, serving.reasoning_parser),
     }
 

@@ -34,6 +34,7 @@ class ServerSettings:
         max_prompts: prompts that one request may batch.
         max_input_tokens: of a prompt, where that is less than the context holds.
         strict_fields: fields that nobody knows are refused (400), not ignored.
+        closed_schemas: objects in a response_format's schema have the members that it names, and no others.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -49,6 +50,7 @@ class ServerSettings:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     strict_fields: bool = True
+    closed_schemas: bool = False
 
 
 @dataclass(slots=True)

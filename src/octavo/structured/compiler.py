@@ -18,6 +18,7 @@ from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling.constraints import ConstraintError
 from octavo.structured.bad_words import BadWords, Vocabulary
 from octavo.structured.compile_pool import MAX_ABANDONED, CompilePool, GrammarStats, SlowError
+from octavo.structured.distinct import Distinct, constraint_of
 from octavo.structured.grammar import ORIGINALS, Grammar, GrammarVocabulary
 from octavo.structured.grammar_source import PARAM, cache_key, grammar_source
 from octavo.structured.trial import SETUP
@@ -62,7 +63,7 @@ class ConstraintCompiler:
 
     def __init__(self, tokenizer: Tokens) -> None:
         self._tokenizer = tokenizer
-        self._cache: OrderedDict[str, tuple[Grammar, int]] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[Grammar | Distinct, int]] = OrderedDict()
         self._cached_bytes = 0
         self._refused: OrderedDict[bytes, InvalidRequestError] = OrderedDict()
         self._trials = Confined(SETUP, self._for_trials, TRIAL_BYTES)
@@ -81,7 +82,7 @@ class ConstraintCompiler:
         """
         if not params.needs_compiling:
             return params
-        constraints: list[BadWords | Grammar] = []
+        constraints: list[BadWords | Grammar | Distinct] = []
         if params.bad_words:
             constraints.append(self._bad_words(params.bad_words))
         if (wanted := params.structured_outputs) is not None:
@@ -103,7 +104,7 @@ class ConstraintCompiler:
         """
         if not params.needs_compiling:
             return params
-        constraints: list[BadWords | Grammar] = []
+        constraints: list[BadWords | Grammar | Distinct] = []
         salt = salt or ""
         owner = salt.partition("/")[
             0
@@ -133,7 +134,7 @@ class ConstraintCompiler:
     def _bad_words(self, words: Sequence[str]) -> BadWords:
         return BadWords(words, self._vocabulary)
 
-    def _known(self, key: str) -> Grammar | None:
+    def _known(self, key: str) -> Grammar | Distinct | None:
         """The grammar, if it was compiled before.
 
         Raises:
@@ -148,7 +149,7 @@ class ConstraintCompiler:
             raise type(refused)(str(refused), refused.param)
         return None
 
-    def _tried(self, wanted: StructuredOutputsParams, key: str, cpu_s: float) -> Grammar:
+    def _tried(self, wanted: StructuredOutputsParams, key: str, cpu_s: float) -> Grammar | Distinct:
         """A grammar that passes its trial, compiled.
 
         Raises:
@@ -160,7 +161,7 @@ class ConstraintCompiler:
         job = {"kind": wanted.kind, "value": getattr(wanted, wanted.kind)}
         try:
             tried = self._trials.run(job, cpu_s)
-            made = Grammar(tried["source"], vocabulary, PARAM)
+            made = constraint_of(tried["source"], vocabulary, PARAM)
         except JobKilledError:
             if cpu_s == PATIENT_S:
                 self._refuse(key, InvalidRequestError(_TOO_MUCH, PARAM))
@@ -178,7 +179,7 @@ class ConstraintCompiler:
             if len(self._refused) > REFUSED:
                 self._refused.popitem(last=False)
 
-    def _keep(self, key: str, made: Grammar, weight: int) -> Grammar:
+    def _keep(self, key: str, made: Grammar | Distinct, weight: int) -> Grammar | Distinct:
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = made, weight
@@ -188,9 +189,9 @@ class ConstraintCompiler:
                 self._cached_bytes -= gone
         return made
 
-    def _guarded(self, wanted: StructuredOutputsParams) -> Grammar:
+    def _guarded(self, wanted: StructuredOutputsParams) -> Grammar | Distinct:
         try:
-            return Grammar(grammar_source(wanted), self._grammar_vocabulary, PARAM)
+            return constraint_of(grammar_source(wanted), self._grammar_vocabulary, PARAM)
         except RecursionError:
             raise InvalidRequestError("structured_outputs is nested too deeply", PARAM) from None
 

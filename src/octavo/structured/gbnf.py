@@ -15,8 +15,8 @@ from octavo.errors import InvalidRequestError
 
 PARAM = "structured_outputs"
 
-# llguidance's own test whether a text is Lark, without a second look at the lines that it has passed.
-_LARK = re.compile(r"^[^\S\n]*+(?:%llguidance\b|start\s*+:)", re.MULTILINE)
+# As llguidance tells Lark, without a second look at lines that it has passed; ?start and !start are Lark too.
+_LARK = re.compile(r"^[^\S\n]*+(?:%llguidance\b|[?!]?start\s*+:)", re.MULTILINE)
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*+"?|\[(?:\\.|[^\]\\])*+\]?)|#[^\r\n]*+', re.DOTALL)
 _HUMP = re.compile(r"([a-z])([A-Z])")
 

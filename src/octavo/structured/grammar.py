@@ -8,6 +8,7 @@ compiling and of every mask, so a hostile grammar ends as an error and not as a 
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -42,6 +43,9 @@ LIMITS: dict[str, Any] = {
 }
 
 
+_UNQUOTED = re.compile(rb'(?:[^"\\]|\\.)*', re.DOTALL)
+
+
 class GrammarVocabulary:
     """The model's tokens as llguidance wants them: made once, some 0.1 s for 50,000 tokens.
 
@@ -74,12 +78,47 @@ class GrammarVocabulary:
             self.add_slices()
         self.limits = llguidance.LLParserLimits(**LIMITS)
         self.control = frozenset((*special, *ends))
+        self.tokens = tokens
 
     def add_slices(self) -> None:
         blank, ten, *longer = self.tokenizer.general_slices()
         # A string of bounded length that is nearly full fits the shorter ones only; 16 is most tokens' bound.
         sixteen = ten.replace("{1,10}", "{1,16}")
         self.tokenizer = self.tokenizer.with_slices([blank, ten, sixteen, *longer])
+
+    def text(self, token_id: int) -> bytes:
+        """What a token adds to an answer."""
+        known = token_id < len(self.tokens) and token_id not in self.control
+        return self.tokens[token_id] if known else b""
+
+    @cached_property
+    def quoted(self) -> dict[int, tuple[bytes, bytes]]:
+        """Tokens with a quote: what stands before the first one that no backslash hides, and the rest."""
+        found = {}
+        for token, text in enumerate(self.tokens):
+            if b'"' in text and token not in self.control:
+                before = _UNQUOTED.match(text)
+                end = before.end() if before else len(text)
+                found[token] = text[:end], text[end:]
+        return found
+
+    @cached_property
+    def listing(self) -> frozenset[int]:
+        """The tokens that may open an array and go on behind its first item."""
+        return frozenset(
+            i for i, t in enumerate(self.tokens) if b"[" in t and b"," in t and i not in self.control
+        )
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(map(len, self.tokens), default=0)
+
+    @cached_property
+    def of_bytes(self) -> GrammarVocabulary:
+        """A token for each byte, and an end."""
+        tokens = [bytes([byte]) for byte in range(256)] + [b"<end>"]
+        return GrammarVocabulary(tokens, [256], [256], lambda text: list(text.encode()))
 
 
 class _Wrapped:
@@ -214,6 +253,10 @@ class GrammarMatcher(BatchedMatcher):
     def inner(self) -> Any:
         """llguidance's own matcher."""
         return self._matcher
+
+    @property
+    def vocabulary(self) -> GrammarVocabulary:
+        return self._vocabulary
 
     @property
     def words(self) -> int:

@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import StructuredOutputsParams
 from octavo.structured.gbnf import as_lark
 from octavo.structured.lark import Regex, scan, with_schemas
+from octavo.structured.places import places_of, without_unique
 from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, MAX_WRITTEN, repeats
 from octavo.structured.schema import normalize
-from octavo.structured.tag_forms import older
+from octavo.structured.structural_tag import structural_tag
 
 MAX_CHARS = 200_000
 MAX_REGEX_CHARS = 10_000
@@ -79,18 +80,33 @@ def _source(wanted: StructuredOutputsParams) -> str:
         case "grammar":
             return _grammar(wanted.grammar)
         case _:
-            return _structural_tag(_object(wanted.structural_tag, "structural_tag"))
+            return _lark(structural_tag(_object(wanted.structural_tag, "structural_tag"), _in_tag))
 
 
 def from_schema(schema: Any) -> str:
-    """A JSON schema's grammar."""
+    """A JSON schema's grammar; "places" beside it if it has arrays of distinct items (see distinct.py)."""
     import llguidance
 
-    source: str = llguidance.LLMatcher.grammar_from_json_schema(_normal(schema), overrides=JSON_OPTIONS)
-    return source
+    normal = _normalized(schema)
+    places = places_of(normal)
+    plain = without_unique(normal) if places else normal
+    source: str = llguidance.LLMatcher.grammar_from_json_schema(plain, overrides=JSON_OPTIONS)
+    return json.dumps({**json.loads(source), "places": places}) if places else source
 
 
 def _normal(schema: Any) -> Any:
+    """The same of a schema inside a grammar, where no walk goes."""
+    normal = _normalized(schema)
+    if places_of(normal):
+        raise UnsupportedError(
+            "JSON schema keyword 'uniqueItems' inside a grammar or a structural_tag is only supported of one "
+            "item",
+            PARAM,
+        )
+    return normal
+
+
+def _normalized(schema: Any) -> Any:
     """normalize() with its patterns looked at before: it holds values against them, which compiles them."""
     _check(_patterns(schema))
     return normalize(schema)
@@ -178,32 +194,10 @@ def _embedded(schema: Any) -> Any:
     return {**normal, "x-guidance": schema["x-guidance"]} if isinstance(normal, dict) else normal
 
 
-def _structural_tag(tag: Any) -> str:
-    """Free text in which a trigger opens a part whose content follows a schema."""
-    import llguidance
-
-    if not isinstance(tag, Mapping):
-        raise _wrong("structured_outputs.structural_tag must be an object")
-    tag = older(tag)
-    structures, triggers = tag.get("structures"), tag.get("triggers")
-    if not (isinstance(structures, list) and isinstance(triggers, list) and structures and triggers):
-        raise _wrong("structural_tag needs lists of structures and triggers, none of them empty")
-    tags: list[Any] = []
-    for structure in structures:
-        if not isinstance(structure, Mapping):
-            raise _wrong("structural_tag: a structure must be an object")
-        begin, end = structure.get("begin"), structure.get("end", "")
-        schema = structure.get("schema", structure.get("content"))
-        if not (isinstance(begin, str) and isinstance(end, str)):
-            raise _wrong("structural_tag: begin and end must be strings")
-        trigger = next((t for t in triggers if isinstance(t, str) and t and begin.startswith(t)), None)
-        if trigger is None:
-            raise _wrong(f"structural_tag: {begin[:60]!r} begins with no trigger")
-        normal = _normal(schema)
-        if isinstance(normal, dict):
-            normal = {**normal, "x-guidance": JSON_OPTIONS}
-        tags.append(llguidance.StructTag(trigger=trigger, begin=begin, grammar=json.dumps(normal), end=end))
-    return _lark(llguidance.StructTag.to_grammar(tags, assume_special=False))
+def _in_tag(schema: Any) -> Any:
+    """A schema inside a structural tag."""
+    normal = _normal(schema)
+    return {**normal, "x-guidance": JSON_OPTIONS} if isinstance(normal, dict) else normal
 
 
 def _object(value: Any, name: str) -> Any:

@@ -19,6 +19,7 @@ from octavo.errors import InvalidRequestError
 from octavo.params import StructuredOutputsParams
 from octavo.sampling.constraints import ConstraintError, full_mask
 from octavo.sampling.logits import allowed
+from octavo.structured.distinct import Distinct, constraint_of
 from octavo.structured.grammar import Grammar, GrammarVocabulary
 from octavo.structured.grammar_source import PARAM, grammar_source
 
@@ -59,12 +60,12 @@ def _try(job: Any, vocabulary: GrammarVocabulary) -> Any:
     """
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     source = grammar_source(StructuredOutputsParams(**{job["kind"]: job["value"]}))
-    _follow(Grammar(source, vocabulary, PARAM, originals=1), vocabulary)
+    _follow(constraint_of(source, vocabulary, PARAM, originals=1), vocabulary)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return {"source": source, "bytes": grown << 10}
 
 
-def _follow(grammar: Grammar, vocabulary: GrammarVocabulary) -> None:
+def _follow(grammar: Grammar | Distinct, vocabulary: GrammarVocabulary) -> None:
     """Take some tokens, any of those that may come."""
     choose = random.Random(0)
     size = vocabulary.tokenizer.vocab_size

@@ -77,6 +77,16 @@ CODER: list[tuple[str, str, list[tuple[str, Any]]]] = [
     ),
     (f"I look.\n{coded('weather', city='A')}\nDone.", "I look.Done.", [("weather", {"city": "A"})]),
     (coded("weather", city=""), "", [("weather", {"city": ""})]),
+    # a block's end behind functions that no block's beginning stood before
+    (f"{coded('weather', city='A')}\n</tool_call>", "", [("weather", {"city": "A"})]),
+    (f"{coded('weather', city='A')}</tool_call>\nDone.", "Done.", [("weather", {"city": "A"})]),
+    (
+        f"{coded('weather', city='A')}\n{coded('weather', city='B')}\n</tool_call>",
+        "",
+        [("weather", {"city": "A"}), ("weather", {"city": "B"})],
+    ),
+    (f"{coded('weather', city='A')}</tool_box>", "</tool_box>", [("weather", {"city": "A"})]),
+    (f"{coded('weather', city='A')}</tool_", "</tool_", [("weather", {"city": "A"})]),
     (
         coded("set", on="True", maybe="None", n="3", any="True"),
         "",
@@ -178,6 +188,44 @@ def test_what_is_rendered_is_read(name: str, path: str, content: str, cuts: list
     call = ToolCall("write_file", json.dumps({"path": path, "content": content}, ensure_ascii=False))
     text = rendered(name, call)
     expected = ("", [("write_file", {"path": path, "content": content})])
+    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    assert read(ALL[name], [text]) == expected
+    assert read(ALL[name], [text[a:b] for a, b in pairwise(places)]) == expected
+    assert read(ALL[name], list(text)) == expected
+
+
+SCALARS = VALUES | st.none() | st.booleans() | st.integers(-9, 9)
+NESTED = st.recursive(
+    st.dictionaries(VALUES, SCALARS, max_size=2) | st.lists(SCALARS, max_size=2),
+    lambda inner: (
+        st.dictionaries(VALUES, inner | SCALARS, max_size=2) | st.lists(inner | SCALARS, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def without(value: Any, ends: tuple[str, ...]) -> Any:
+    """The value, its strings and names without these."""
+    if isinstance(value, dict):
+        return {without(name, ends): without(part, ends) for name, part in value.items()}
+    if isinstance(value, list):
+        return [without(part, ends) for part in value]
+    for end in ends if isinstance(value, str) else ():
+        value = value.replace(end, "")
+    return value
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(sorted(ALL)), NESTED, st.lists(st.integers(0, 1000), max_size=6))
+def test_markup_in_nested_values_is_read(name: str, value: Any, cuts: list[int]) -> None:
+    if name == "qwen3_coder":
+        value = without(value, OWN_ENDS[:2])  # JSON writes a line's end as an escape
+    arguments = json.dumps({"any": value}, ensure_ascii=False)
+    if name == "qwen3_coder":
+        text = f"<tool_call>\n{coded('set', any=json.dumps(value, ensure_ascii=False))}\n</tool_call>"
+    else:
+        text = rendered(name, ToolCall("set", arguments))
+    expected = ("", [("set", {"any": value})])
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     assert read(ALL[name], [text]) == expected
     assert read(ALL[name], [text[a:b] for a, b in pairwise(places)]) == expected

@@ -30,6 +30,7 @@ from octavo.server.openai.completion_logprobs import CompletionLogprobs, join
 from octavo.server.openai.logprobs import prompt_logprobs
 from octavo.server.openai.prompts import Prompt, Prompts, encode_prompts
 from octavo.server.openai.sampling import GenerationRequest
+from octavo.server.openai.strictness import held
 from octavo.server.state import state_of
 
 router = APIRouter()
@@ -86,7 +87,7 @@ async def completions(request: Request) -> Response:
     engine = state.served(body.model)
     if body.echo and engine.max_encoder_len:
         raise UnsupportedError("echo: the prompt is the encoder's input, no part of what is written", "echo")
-    params = body.sampling_params()
+    params = held(body, state.settings, body.sampling_params())
     given: list[Prompt] = body.prompt
     if len(given) > state.settings.max_prompts:
         raise InvalidRequestError(

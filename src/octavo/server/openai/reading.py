@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from octavo.params import SamplingParams
 from octavo.server.engine import ServedEngine
+from octavo.server.openai.strictness import AsksForAShape, held
 from octavo.server.openai.tool_use import ToolUse, tool_use
 from octavo.server.state import ServerSettings
 from octavo.server.tools import ToolCall, ToolFormat, ToolParser, format_for
@@ -17,7 +18,7 @@ PROMPT_END = 8
 """Tokens of a prompt that show whether its template has begun the model's reasoning."""
 
 
-class ChatBody(Protocol):
+class ChatBody(AsksForAShape, Protocol):
     """What a chat request says of tools (chat.ChatRequest)."""
 
     tools: list[Any]
@@ -33,8 +34,7 @@ class Readers:
 
     Attributes:
         use: the tools that may be called; form: how the model writes calls; reasoning: how it reasons.
-        params: the request's, with what follows from these.
-        prompt_end: the prompt's last tokens.
+        params: the request's, with what follows from these. prompt_end: the prompt's last tokens.
     """
 
     engine: ServedEngine
@@ -51,11 +51,12 @@ class Readers:
         Raises:
             InvalidRequestError: tools, or what is asked beside them, cannot be served.
         """
-        use = ToolUse()
-        if body.tools or body.tool_choice is not None:
-            use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+        asked = body.tools or body.tool_choice is not None
+        use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls) if asked else ToolUse()
         form = format_for(engine.template, settings.tool_call_parser)
         params = body.sampling_params()
+        if body.response_format is not None:
+            params = held(body, settings, params)
         if use.tools:
             params = use.constrain(params, form)
         reasoning = reasoning_for(engine.template, settings.reasoning_parser)

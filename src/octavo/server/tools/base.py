@@ -51,6 +51,7 @@ class ToolFormat:
             list: its name is not whole yet. It need not have become a call.
         only_first: a block can only begin the text; but for markers that are `anywhere`.
         ends: by marker an end of its own; then both are part of what is parsed.
+        after: what models write behind a block that has an end of its own; it belongs to nobody.
         quotes: (were we inside before, text) -> are we inside a value behind it: an end that stands there is
             a part of the value.
         special: the markers are control tokens, so these must be part of the text.
@@ -70,6 +71,7 @@ class ToolFormat:
     only_first: bool = False
     anywhere: tuple[str, ...] = ()
     ends: Mapping[str, str] = field(default_factory=dict)
+    after: str = ""
     quotes: Callable[[bool, str], bool] | None = None
     keep_start: bool = False
     special: bool = False
@@ -111,6 +113,7 @@ class ToolParser:
         self._said: list[str] = []  # text to pass on
         self._wrote = False  # some text was passed on
         self._called = False  # the last thing was a call
+        self._after = ""  # may follow it
         self.count = 0
 
     def feed(self, text: str) -> Parsed:
@@ -175,8 +178,16 @@ class ToolParser:
             if not self._block(whole, parsed):  # no call, so it was text with markers
                 self._buffer += end
                 self._text(self._inside_text())
+            self._after = form.after if self._inside in form.ends and self._called else ""
             self._inside, self._buffer = "", rest
             return bool(rest)
+        if self._after and (behind := self._buffer.lstrip()):
+            if self._after.startswith(behind) and behind != self._after:
+                return False
+            if behind.startswith(self._after):
+                self._buffer = behind[len(self._after) :]
+            self._after = ""
+            return bool(self._buffer)
         places = [(self._buffer.find(mark), -len(mark), mark) for mark in form.start]
         found = [(at, size, mark) for at, size, mark in places if at >= 0 and self._may_begin(at, mark)]
         if found:  # a marker: the block begins, what was before is text

@@ -181,5 +181,5 @@ def in_value(before: bool, text: str) -> bool:
 
 FORMAT = ToolFormat(
     "qwen3_coder", ("<tool_call>", "<function="), "</tool_call>", parse, ("<function=",), begun,
-    ends={"<function=": _FUNCTION_END}, quotes=in_value,
+    ends={"<function=": _FUNCTION_END}, after="</tool_call>", quotes=in_value,
 )  # fmt: skip

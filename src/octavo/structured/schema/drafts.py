@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.structured.schema.expressions import has_lookahead, without_lookahead
 
 PARAM = "structured_outputs"
 NEWEST = 2020
@@ -77,6 +78,7 @@ def read(schema: Mapping[str, Any], draft: int) -> tuple[dict[str, Any], dict[st
         raise UnsupportedError("JSON schema keyword '$recursiveRef' is not supported", PARAM)
     found = {word: value for word, value in schema.items() if word in SUPPORTED}
     foreign = {word for word in found if _SINCE.get(word, 0) > draft}
+    _read_patterns(found)
     _read_bounds(found, foreign, draft)
     _read_items(found, draft)
     if "dependencies" in found:
@@ -90,6 +92,21 @@ def read(schema: Mapping[str, Any], draft: int) -> tuple[dict[str, Any], dict[st
         foreign |= found.keys() - {"$ref"}  # which used to hide what stands beside it
     own = {word: value for word, value in found.items() if word not in foreign}
     return found, own if foreign else found
+
+
+def _read_patterns(found: dict[str, Any]) -> None:
+    """Expressions without look-ahead: several, where one would be too large."""
+    pattern, named = found.get("pattern"), found.get("patternProperties")
+    if isinstance(pattern, str) and has_lookahead(pattern):
+        found["pattern"], *more = without_lookahead(pattern)
+        if more:
+            others = found.get("allOf", [])
+            found["allOf"] = [*others, *({"pattern": each} for each in more)]
+    if isinstance(named, Mapping) and any(has_lookahead(str(each)) for each in named):
+        plain = {name: without_lookahead(str(name)) for name in named}
+        made = {parts[0] if len(parts) == 1 else name: named[name] for name, parts in plain.items()}
+        if len(made) == len(named):
+            found["patternProperties"] = made
 
 
 def _read_bounds(found: dict[str, Any], foreign: set[str], draft: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
+from octavo.structured.schema.expressions import UnreadableError, meet
 from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import matches_pattern, satisfies
 
@@ -140,20 +141,38 @@ def _limit_names(
     for name in case.properties:
         if not all(satisfies(schemas, name, number) for number, _ in wanted):
             case.properties[name] = never
-    if case.patterns:
-        raise UnsupportedError(
-            "JSON schema keyword 'propertyNames' beside 'patternProperties' is not supported", PARAM
-        )
     rest, case.additional = case.additional, never
+    given, case.patterns = case.patterns, {}
     for names in cases_of(wanted):
         if names.values is not None:
             for name in names.values:
                 if isinstance(name, str):
-                    case.properties.setdefault(name, rest)
+                    schemas.spend(8 * len(given))
+                    matched = [part for pattern, part in given.items() if matches_pattern(pattern, name)]
+                    case.properties.setdefault(name, frozenset[tuple[int, bool]]().union(*matched or [rest]))
         elif names.type == "string" and names.is_free:
             case.additional = rest
+            case.patterns |= given
         elif names.type == "string":
-            case.patterns[_expression(names)] = rest
+            case.patterns |= _both(_expression(names), given, rest)
+
+
+def _both(called: str, given: dict[str, Conjunction], rest: Conjunction) -> dict[str, Conjunction]:
+    """What properties must be that are called so: those that a pattern of `given` names, and the rest."""
+    if not given:
+        return {called: rest}
+    found: dict[str, Conjunction] = {}
+    try:
+        for pattern, part in given.items():
+            if (both := meet((called, pattern))) is not None:
+                found[both] = part
+        if (others := meet((called,), tuple(given))) is not None:
+            found[others] = rest
+    except UnreadableError:
+        raise UnsupportedError(
+            "JSON schema keyword 'propertyNames' beside such 'patternProperties' is not supported", PARAM
+        ) from None
+    return found
 
 
 def _expression(names: Case) -> str:

@@ -15,6 +15,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, type_of
+from octavo.structured.schema.expressions import complement
 from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import check_number, matches_pattern, satisfies
 
@@ -75,6 +76,8 @@ class Negation:
                 yield from self._one_property(case, number, keyword)
             case "prefixItems" | "items":
                 yield from self._one_item(case, schema, keyword)
+            case "pattern" if (others := complement(value)) is not None:
+                yield replace(case, expressions=[*case.expressions, others])
             case "contains" if "minContains" not in schema and "maxContains" not in schema:
                 never = frozenset({(self._schemas.number(value), False)})
                 yield replace(case, prefix=[one | never for one in case.prefix], items=case.items | never)

@@ -18,6 +18,7 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.cases import Cases
+from octavo.structured.schema.counted import MAX_ALTERNATIVES, counted
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
 from octavo.structured.schema.refs import Schemas
@@ -42,18 +43,22 @@ PARTLY = {
     "exclusiveMinimum": "a number, or as in draft 4 a boolean",
     "format": "the formats below; any other constrains nothing",
     "items": "a schema, or as up to draft 2019-09 a list of them",
+    "maxProperties": f"beside optional properties where {MAX_ALTERNATIVES} choices of them fit at most; not "
+    "beside patternProperties then",
+    "minProperties": "as maxProperties, but for one more than the required ones",
     "multipleOf": "one number for a place",
-    "not": "not around pattern, multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
+    "not": "not around multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
     "and enum of arrays and objects; around items, additionalProperties, propertyNames and patternProperties "
     "where the rest bounds the array, or names all properties",
     "oneOf": "where the alternatives that may overlap can be negated (see not)",
-    "pattern": "no look-around, no back-references",
+    "pattern": "no look-behind, no back-references; look-ahead that is not repeated",
     "patternProperties": "of one of the schemas that are merged at a place",
     "prefixItems": "beside items only in draft 2020-12",
-    "propertyNames": "const, enum, one pattern, or lengths; not beside patternProperties",
+    "propertyNames": "const, enum, one pattern, or lengths",
     "unevaluatedItems": "beside items, prefixItems, $ref and allOf; not beside anyOf, oneOf, if or contains",
     "unevaluatedProperties": "beside properties, $ref, allOf; not beside anyOf, oneOf, if, dependentSchemas",
-    "uniqueItems": f"arrays of one item; at most {MAX_ARRAYS} arrays of enum, const, null and booleans",
+    "uniqueItems": "of several alternatives at a place for all, if for one; with minItems where there are "
+    "known to be so many items; inside a grammar or a structural tag only of one item",
 }
 """Where a keyword is followed, of those that are not followed everywhere. The rest is refused."""
 
@@ -142,7 +147,10 @@ class _Writer:
         schema: dict[str, Any] = {"type": case.type, **case.bounds}
         if case.type == "array":
             unique = case.unique and case.bounds.get("maxItems", 2) > 1
-            return self._distinct(case) if unique else self._array(case, schema)
+            if not unique:
+                return self._array(case, schema)
+            listed = self._distinct(case) if case.prefix else None
+            return self._array(case, {**schema, "uniqueItems": True}) if listed is None else listed
         if case.type == "object":
             return self._object(case, schema)
         if case.expressions:
@@ -167,16 +175,14 @@ class _Writer:
         return schema
 
     def _distinct(self, case: Case) -> Any:
-        """All arrays without equal items, where they can be counted."""
+        """All arrays without equal items, where they are few; None: they are not."""
         rest = self._finite(case.items)
         places = [self._finite(item) for item in case.prefix]
         if rest is None and case.bounds.get("maxItems", math.inf) <= len(places):
             rest = []  # there is no place for more
         most = case.bounds.get("maxItems", len(places) + len(rest or ()))
         if rest is None or None in places[:most]:
-            raise UnsupportedError(
-                "JSON schema keyword 'uniqueItems' is only supported for few values", PARAM
-            )
+            return None
         arrays: list[list[Any]] = []
         longest: list[list[Any]] = [[]]
         for length in range(most + 1):
@@ -191,7 +197,7 @@ class _Writer:
                 if not any(equal(value, item) for item in array)
             ]
             if len(arrays) + len(longest) > MAX_ARRAYS:
-                raise UnsupportedError("JSON schema keyword 'uniqueItems' allows too many arrays here", PARAM)
+                return None
         return {"enum": arrays} if arrays else False
 
     def _finite(self, conjunction: Conjunction) -> list[Any] | None:
@@ -220,4 +226,4 @@ class _Writer:
         if case.required:
             schema["required"] = [name for name in written if name in case.required]
         schema["additionalProperties"] = self.place(case.additional)
-        return schema
+        return counted(schema)

@@ -1,0 +1,69 @@
+"""minProperties and maxProperties beside properties that may be left out, as alternatives without counting.
+
+llguidance counts properties where all that are named are required. So an object is written as several: of
+each it is certain which of the named properties it has. Where one property more than the required ones is
+asked for, an alternative for each that may be it is enough.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from octavo.structured.schema.negated import all_but
+
+MAX_ALTERNATIVES = 64
+_BOUNDS = ("minProperties", "maxProperties")
+
+
+def counted(schema: dict[str, Any]) -> Any:
+    """The same objects; the schema as it is where there would be too many alternatives.
+
+    Args:
+        schema: of type object, its parts plain.
+    """
+    if not any(word in schema for word in _BOUNDS):
+        return schema
+    places = schema.get("properties", {})
+    required = [name for name in places if name in schema.get("required", ())]
+    optional = [name for name, part in places.items() if part is not False and name not in required]
+    least, most = schema.get("minProperties", 0), schema.get("maxProperties", math.inf)
+    closed = not schema.get("patternProperties") and schema["additionalProperties"] is False
+    if closed:
+        if least > len(required) + len(optional) or most < len(required):
+            return False
+        most = most if most < len(required) + len(optional) else math.inf
+    least = least if least > len(required) else 0
+    plain = {word: value for word, value in schema.items() if word not in _BOUNDS}
+    if not (optional and (least or most < math.inf)):
+        low = {"minProperties": least} if least else {}
+        return {**plain, **low, **({"maxProperties": most} if most < math.inf else {})}
+    if schema.get("patternProperties"):
+        return schema
+    if most == math.inf and least == len(required) + 1:
+        found = [{**plain, "required": [*required, name]} for name in optional]
+        return {"anyOf": [*found, *([] if closed else [_exactly(schema, required)])]}
+    sizes = range(max(0, least - len(required)) if closed else 0, int(min(most, 99) - len(required)) + 1)
+    if sum(math.comb(len(optional), size) for size in sizes) > MAX_ALTERNATIVES:
+        return schema
+    return {"anyOf": [_exactly(schema, [*required, *more]) for more in _choices(optional, sizes)]}
+
+
+def _choices(names: list[str], sizes: Iterable[int]) -> Iterator[tuple[str, ...]]:
+    for size in sizes:
+        yield from itertools.combinations(names, size)
+
+
+def _exactly(schema: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Objects that have these of the named properties and none of the others."""
+    places, rest = schema.get("properties", {}), schema["additionalProperties"]
+    made: dict[str, Any] = {"type": "object", "properties": {name: places[name] for name in names}}
+    if names:
+        made["required"] = names
+    if rest is False:
+        return {**made, "additionalProperties": False}
+    made["patternProperties"] = {all_but(list(places)): rest}
+    bounds = {word: schema[word] for word in _BOUNDS if word in schema}
+    return {**made, "additionalProperties": False, **bounds}

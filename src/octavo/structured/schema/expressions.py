@@ -1,0 +1,515 @@
+"""Regular expressions without look-ahead, and expressions of what another one does not match.
+
+llguidance's expressions have neither look-ahead nor complement. Both are regular all the same: an expression
+is read, turned into an automaton by derivatives (Brzozowski, "Derivatives of regular expressions", 1964), in
+which conjunction and complement cost nothing, and the automaton is written as an expression, state by state.
+
+What is read is what schemas write: characters and sets, groups, repetitions, ^ at the beginning, $, and
+look-ahead that is not repeated (but for (?:(?!word).)*, which forbids a word anywhere). The rest stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+MAX_LENGTH = 2_000
+"""Characters of an expression that is read."""
+MAX_STATES = 400
+MAX_WRITTEN = 12_000
+"""Characters of an expression that is written."""
+MAX_REPEATED = 64
+_LAST = 0x10FFFF
+
+# Nodes: ("empty",), ("set", ranges), ("cat", a, b), ("or", parts), ("and", parts), ("not", a), ("star", a).
+Node = tuple[Any, ...]
+Ranges = tuple[tuple[int, int], ...]
+_NONE: Node = ("or", frozenset())
+_EMPTY: Node = ("empty",)
+_ALL: Ranges = ((0, _LAST),)
+
+
+class UnreadableError(Exception):
+    """The expression uses something else, or would be too large."""
+
+
+class _NothingError(UnreadableError):
+    """No string matches."""
+
+
+def has_lookahead(pattern: str) -> bool:
+    return "(?=" in pattern or "(?!" in pattern
+
+
+@lru_cache(256)
+def without_lookahead(pattern: str) -> tuple[str, ...]:
+    """Expressions that all match what this one does: one if possible; itself if it cannot be read."""
+    try:
+        return (_written(_read(pattern)),)
+    except (UnreadableError, RecursionError):
+        pass
+    try:  # what stands behind a first look-ahead may be large, and stays as it is
+        ahead, rest = _first_ahead(pattern)
+        return (*without_lookahead("^" + rest), _written(_read(ahead)))
+    except (UnreadableError, RecursionError):
+        return (pattern,)
+
+
+@lru_cache(256)
+def complement(pattern: str) -> str | None:
+    """An expression of the strings in which this one finds nothing; None: it cannot be read."""
+    try:
+        return _written(_not(_read(pattern)))
+    except (UnreadableError, RecursionError):
+        return None
+
+
+@lru_cache(256)
+def meet(patterns: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
+    """An expression of the strings in which all of these find something, and none of the others; or None.
+
+    Raises:
+        UnreadableError: they cannot be read, or are too large together.
+    """
+    try:
+        found = _and(*map(_read, patterns), *(_not(_read(other)) for other in others))
+        return None if found == _NONE else _written(found)
+    except _NothingError:
+        return None
+    except RecursionError:
+        raise UnreadableError from None
+
+
+def _first_ahead(pattern: str) -> tuple[str, str]:
+    """(an expression that is the look-ahead which an expression begins with, the rest)."""
+    if not pattern.startswith(("^(?!", "^(?=")) or _splits(pattern):
+        raise UnreadableError
+    reader = _Reader(pattern, 1)
+    reader.atom()
+    return pattern[: reader.at], pattern[reader.at :]
+
+
+# --- nodes -------------------------------------------------------------------------------------------
+
+
+def _set(ranges: Ranges) -> Node:
+    return ("set", ranges) if ranges else _NONE
+
+
+def _cat(a: Node, b: Node) -> Node:
+    if a == _NONE or b == _NONE:
+        return _NONE
+    if a == _EMPTY:
+        return b
+    if b == _EMPTY:
+        return a
+    return ("cat", a[1], _cat(a[2], b)) if a[0] == "cat" else ("cat", a, b)
+
+
+def _joined(kind: str, parts: Iterator[Node] | tuple[Node, ...], neutral: Node, zero: Node) -> Node:
+    found: set[Node] = set()
+    for part in parts:
+        if part == zero:
+            return zero
+        if part != neutral:
+            found |= part[1] if part[0] == kind else {part}
+    if len(found) == 1:
+        return found.pop()
+    return (kind, frozenset(found)) if found else neutral
+
+
+def _or(*parts: Node) -> Node:
+    return _joined("or", parts, _NONE, _ANYTHING)
+
+
+def _and(*parts: Node) -> Node:
+    return _joined("and", parts, _ANYTHING, _NONE)
+
+
+def _not(a: Node) -> Node:
+    return a[1] if a[0] == "not" else _ANYTHING if a == _NONE else _NONE if a == _ANYTHING else ("not", a)
+
+
+def _star(a: Node) -> Node:
+    return _EMPTY if a in (_EMPTY, _NONE) else a if a[0] == "star" else ("star", a)
+
+
+_ANYTHING: Node = ("star", ("set", _ALL))
+
+
+def _inverted(ranges: Ranges) -> Ranges:
+    found, at = [], 0
+    for low, high in ranges:
+        if low > at:
+            found.append((at, low - 1))
+        at = high + 1
+    return (*found, (at, _LAST)) if at <= _LAST else tuple(found)
+
+
+def _merged(ranges: list[tuple[int, int]]) -> Ranges:
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], high)
+        else:
+            found.append((low, high))
+    return tuple(found)
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+_SPACES: Ranges = _merged(
+    [(9, 13), (32, 32), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
+     (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)]
+)  # fmt: skip
+_DIGITS: Ranges = ((48, 57),)
+_LETTERS: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
+_CLASSES: dict[str, Ranges] = {"d": _DIGITS, "w": _LETTERS, "s": _SPACES}
+_CLASSES |= {name.upper(): _inverted(ranges) for name, ranges in _CLASSES.items()}
+_CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
+_COUNTED = re.compile(r"\{([0-9]{1,3})(,)?([0-9]{1,3})?\}")
+Build = Callable[[Node], Node]
+"""What a part becomes before what follows it."""
+
+
+class _Reader:
+    """Reads an expression into a function of what follows: a look-ahead is about all of that."""
+
+    def __init__(self, pattern: str, at: int = 0) -> None:
+        self._text, self.at = pattern, at
+        self._looks = 0  # parts that say something of what follows
+        if len(pattern) > MAX_LENGTH:
+            raise UnreadableError
+
+    def _next(self, *texts: str) -> str | None:
+        found = next((text for text in texts if self._text.startswith(text, self.at)), None)
+        self.at += len(found or "")
+        return found
+
+    def alternatives(self) -> Build:
+        parts = [self._sequence()]
+        while self._next("|"):
+            parts.append(self._sequence())
+        return parts[0] if len(parts) == 1 else lambda k: _or(*(part(k) for part in parts))
+
+    def _sequence(self) -> Build:
+        parts: list[Build] = []
+        while self.at < len(self._text) and self._text[self.at] not in "|)":
+            parts.append(self._repeated())
+
+        def build(k: Node) -> Node:
+            for part in reversed(parts):
+                k = part(k)
+            return k
+
+        return build
+
+    def _repeated(self) -> Build:
+        before = self._looks
+        part = self.atom()
+        counted = _COUNTED.match(self._text, self.at)
+        if (mark := self._next("*", "+", "?")) is not None:
+            low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}[mark]
+        elif counted is not None:
+            self.at = counted.end()
+            low = int(counted[1])
+            high = int(counted[3]) if counted[3] else None if counted[2] else low
+        else:
+            return part
+        if self._next("*", "+"):
+            raise UnreadableError
+        self._next("?")  # lazy: the same strings
+        if max(low, high or 0) > MAX_REPEATED:
+            raise UnreadableError
+        if (low, high) == (0, 1):
+            return lambda k: _or(part(k), k)
+        if self._looks == before:
+            return _powers(part(_EMPTY), low, high)
+        if (low, high) != (0, None):
+            raise UnreadableError
+        return lambda k: _anywhere(part, k)
+
+    def atom(self) -> Build:
+        if self._next("^"):
+            if self.at != 1:
+                raise UnreadableError
+            return lambda k: k
+        if self._next("$"):
+            self._looks += 1
+            return lambda k: _and(k, _EMPTY)
+        if (look := self._next("(?=", "(?!")) is not None:
+            self._looks += 1
+            inner = self._group()(_ANYTHING)
+            return lambda k: _and(k, inner if look == "(?=" else _not(inner))
+        if self._next("(?:", "("):
+            if self._next("?"):
+                raise UnreadableError
+            return self._group()
+        ranges = self._ranges()
+        return lambda k: _cat(_set(ranges), k)
+
+    def _group(self) -> Build:
+        inner = self.alternatives()
+        if not self._next(")"):
+            raise UnreadableError
+        return inner
+
+    def _ranges(self) -> Ranges:
+        if self._next("."):
+            return _inverted(((10, 10),))
+        if self._next("["):
+            return self._class()
+        return self._character(r"*+?{}()|[]^$")
+
+    def _class(self) -> Ranges:
+        inverted, found = self._next("^"), list[tuple[int, int]]()
+        while not self._next("]"):
+            if self.at >= len(self._text):
+                raise UnreadableError
+            one = self._character("")
+            if (
+                _is_one(one)
+                and self._text[self.at : self.at + 1] == "-"
+                and self._text[self.at + 1 :][:1] != "]"
+            ):
+                self.at += 1
+                other = self._character("")
+                if not _is_one(other) or other < one:
+                    raise UnreadableError
+                one = ((one[0][0], other[0][0]),)
+            found += one
+        return _inverted(_merged(found)) if inverted else _merged(found)
+
+    def _character(self, special: str) -> Ranges:
+        one = self._text[self.at : self.at + 1]
+        self.at += 1
+        if one == "\\":
+            one = self._text[self.at : self.at + 1]
+            self.at += 1
+            if one in _CLASSES:
+                return _CLASSES[one]
+            if one in _CONTROLS:
+                return ((_CONTROLS[one], _CONTROLS[one]),)
+            if not one or one.isalnum():
+                raise UnreadableError
+        elif not one or one in special:
+            raise UnreadableError
+        return ((ord(one), ord(one)),)
+
+
+def _is_one(ranges: Ranges) -> bool:
+    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+
+
+def _powers(inner: Node, low: int, high: int | None) -> Build:
+    """A part so many times."""
+
+    def build(k: Node) -> Node:
+        if high is None:
+            found = _cat(_star(inner), k)
+        else:
+            found = k
+            for _ in range(high - low):
+                found = _or(_cat(inner, found), k)
+        for _ in range(low):
+            found = _cat(inner, found)
+        return found
+
+    return build
+
+
+_MARK: Node = ("set", ((-1, -1),))
+"""A character that no string has."""
+
+
+def _anywhere(part: Build, k: Node) -> Node:
+    """(?:(?!word).)* at the end: no word begins anywhere."""
+    found = part(_MARK)
+    if k != _EMPTY or found[0] != "and" or len(found[1]) != 2:
+        raise UnreadableError
+    plain = [each for each in found[1] if each[0] == "cat" and each[1][0] == "set" and each[2] == _MARK]
+    words = [each for each in found[1] if each[0] == "not"]
+    if len(plain) != 1 or len(words) != 1 or _nullable(words[0][1]):
+        raise UnreadableError
+    return _and(_star(plain[0][1]), _not(_cat(_ANYTHING, words[0][1])))
+
+
+def _read(pattern: str) -> Node:
+    """The strings in which the expression finds something."""
+    reader = _Reader(pattern)
+    build = reader.alternatives()
+    if reader.at != len(pattern):
+        raise UnreadableError
+    anchored = pattern.startswith("^")
+    if anchored and _splits(pattern):
+        raise UnreadableError  # ^ is then the first alternative's alone
+    found = build(_ANYTHING)
+    return found if anchored else _cat(_ANYTHING, found)
+
+
+def _splits(pattern: str) -> bool:
+    """Whether there is an alternative outside all groups."""
+    reader = _Reader(pattern)
+    reader._sequence()
+    return reader.at < len(pattern)
+
+
+# --- the automaton -----------------------------------------------------------------------------------
+
+
+@lru_cache(20_000)
+def _nullable(a: Node) -> bool:
+    match a[0]:
+        case "empty" | "star":
+            return True
+        case "set":
+            return False
+        case "cat":
+            return _nullable(a[1]) and _nullable(a[2])
+        case "or":
+            return any(map(_nullable, a[1]))
+        case "and":
+            return all(map(_nullable, a[1]))
+    return not _nullable(a[1])
+
+
+def _derivative(a: Node, at: int, known: dict[Node, Node]) -> Node:
+    if a in known:
+        return known[a]
+    match a[0]:
+        case "empty":
+            found = _NONE
+        case "set":
+            found = _EMPTY if any(low <= at <= high for low, high in a[1]) else _NONE
+        case "cat":
+            found = _cat(_derivative(a[1], at, known), a[2])
+            if _nullable(a[1]):
+                found = _or(found, _derivative(a[2], at, known))
+        case "or":
+            found = _or(*(_derivative(part, at, known) for part in a[1]))
+        case "and":
+            found = _and(*(_derivative(part, at, known) for part in a[1]))
+        case "star":
+            found = _cat(_derivative(a[1], at, known), a)
+        case _:
+            found = _not(_derivative(a[1], at, known))
+    known[a] = found
+    return found
+
+
+def _kinds(a: Node) -> list[Ranges]:
+    """Sets of characters that the expression treats alike."""
+    waiting, sets = [a], set[Ranges]()
+    seen = set[Node]()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node[0] == "set":
+            sets.add(node[1])
+        elif node[0] in ("or", "and"):
+            waiting += node[1]
+        else:
+            waiting += node[1:]
+    edges = sorted({0, *(edge for ranges in sets for low, high in ranges for edge in (low, high + 1))})
+    spans = [(low, high - 1) for low, high in zip(edges, [*edges[1:], _LAST + 1], strict=True) if low < high]
+    alike: dict[tuple[bool, ...], list[tuple[int, int]]] = {}
+    ordered = sorted(sets)
+    for span in spans:
+        said = tuple(any(low <= span[0] <= high for low, high in ranges) for ranges in ordered)
+        alike.setdefault(said, []).append(span)
+    return [_merged(ranges) for ranges in alike.values()]
+
+
+def _written(start: Node) -> str:
+    """An expression of the same strings, from ^ to $."""
+    kinds = _kinds(start)
+    number, states = {start: 0}, [start]
+    edges: list[dict[int, Ranges]] = []
+    at = 0
+    while at < len(states):
+        out: dict[int, list[tuple[int, int]]] = {}
+        for kind in kinds:
+            to = _derivative(states[at], kind[0][0], {})
+            if to == _NONE:
+                continue
+            if to not in number:
+                number[to] = len(states)
+                states.append(to)
+                if len(states) > MAX_STATES:
+                    raise UnreadableError
+            out.setdefault(number[to], []).extend(kind)
+        edges.append({to: _merged(ranges) for to, ranges in out.items()})
+        at += 1
+    return _eliminated(edges, [at for at, state in enumerate(states) if _nullable(state)])
+
+
+def _eliminated(edges: list[dict[int, Ranges]], ends: list[int]) -> str:
+    """States are taken out one after the other; what led through one is written on the way around it."""
+    begin, end = len(edges), len(edges) + 1
+    ways: dict[int, dict[int, str]] = {
+        state: {to: _class_of(ranges) for to, ranges in out.items()} for state, out in enumerate(edges)
+    }
+    for state in ends:
+        ways[state][end] = ""
+    ways |= {begin: {0: ""}, end: {}}
+    into: dict[int, set[int]] = {state: set() for state in ways}
+    for state, out in ways.items():
+        for to in out:
+            into[to].add(state)
+    left = set(range(len(edges)))
+    while left:
+        state = min(
+            left, key=lambda s: ((len(into[s]) - (s in into[s])) * (len(ways[s]) - (s in ways[s])), s)
+        )
+        left.remove(state)
+        loop = ways[state].pop(state, None)
+        into[state].discard(state)
+        around = "" if loop is None else f"{_atom(loop)}*"
+        for before in into[state]:
+            first = ways[before].pop(state)
+            for after, last in ways[state].items():
+                way = _piece(first) + around + _piece(last)
+                known = ways[before].get(after)
+                ways[before][after] = way if known is None else f"{known}|{way}"
+                into[after].add(before)
+                if len(ways[before][after]) > MAX_WRITTEN:
+                    raise UnreadableError
+        for after in ways[state]:
+            into[after].discard(state)
+        del ways[state]
+    if end not in ways[begin]:
+        raise _NothingError
+    return f"^(?:{ways[begin][end]})$"
+
+
+_ONE = re.compile(r"\[(?:[^\]\\]|\\.)*+\]|\\u\{[0-9A-F]+\}|\\.|[^\\\[\]()|]", re.DOTALL)
+
+
+def _piece(text: str) -> str:
+    return f"(?:{text})" if "|" in text else text
+
+
+def _atom(text: str) -> str:
+    return text if _ONE.fullmatch(text) else f"(?:{text})"
+
+
+def _class_of(ranges: Ranges) -> str:
+    if ranges == _ALL:
+        return r"[\s\S]"
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        return _shown(ranges[0][0])
+    inverted = ranges[-1][1] == _LAST
+    shown = "".join(
+        _shown(low) if low == high else f"{_shown(low)}-{_shown(high)}"
+        for low, high in (_inverted(ranges) if inverted else ranges)
+    )
+    return f"[{'^' * inverted}{shown}]"
+
+
+def _shown(at: int) -> str:
+    one = chr(at)
+    return one if at < 128 and one.isalnum() else rf"\u{{{at:X}}}"
