@@ -24,6 +24,7 @@ PUBLIC = {
     "SamplingParams",
     "StructuredOutputsParams",
     "__version__",
+    "WatermarkDetector",
     "pipeline",
 }
 

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from octavo.assembly.detector import WatermarkDetector
     from octavo.engine.core import EngineCore
     from octavo.llm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, EngineArgs
     from octavo.params import (
@@ -36,6 +37,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",
+    "WatermarkDetector",
     "__version__",
     "pipeline",
 ]
@@ -53,6 +55,7 @@ _HOME = {
     "RequestOutput": "octavo.params",
     "SamplingParams": "octavo.params",
     "StructuredOutputsParams": "octavo.params",
+    "WatermarkDetector": "octavo.assembly.detector",
     "pipeline": "octavo.pipelines",
 }
 

@@ -94,6 +94,12 @@ class ModelRunner(Runner):
         """Of the rows' tokens and page tables."""
         return self._states.nbytes
 
+    @property
+    def watermark_lists(self) -> dict[str, int]:
+        """Green lists of watermarks: those that were kept (hit), and those that were made."""
+        green = self._samplings.green
+        return {"hit": green.hits, "made": green.misses}
+
     def prepare(self) -> bool:
         """Do what the first step would have to wait for. False: there is nothing of the kind."""
         return False

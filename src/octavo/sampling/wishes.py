@@ -9,6 +9,7 @@ import numpy as np
 
 from octavo.sampling.limits import RowLimits
 from octavo.sampling.sampling_batch import F32, I32
+from octavo.sampling.watermark import Marked
 
 
 class TokenCounts:
@@ -71,6 +72,7 @@ class Wishes:
         counts: where penalties are asked for.
         limits: where anything restricts which tokens may come.
         scored: log-probabilities are asked for.
+        mark: where a watermark is asked for.
         beam: its search decides what is appended, and what goes on enters a row anew.
     """
 
@@ -80,18 +82,19 @@ class Wishes:
     counts: TokenCounts | None = None
     limits: RowLimits | None = None
     scored: bool = False
+    mark: Marked | None = None
     beam: bool = False
 
     @property
     def edits(self) -> bool:
         """Whether its logits are changed before its draws."""
         lists = self.bias is not None or self.banned is not None
-        return lists or self.counts is not None or self.limits is not None
+        return lists or self.counts is not None or self.limits is not None or self.mark is not None
 
     def needs_sampler(self, position: int) -> bool:
         """Whether the sampler must draw the token at this position: the decoder can only obey the record, ask
         the row's limits about a drawn token, and write log-probabilities."""
-        if self.beam or self.bias is not None or self.counts is not None:
+        if self.beam or any(each is not None for each in (self.bias, self.counts, self.mark)):
             return True
         early = self.banned is not None and position < self.min_position
         return early or (self.limits is not None and (self.limits.before or self.scored))
