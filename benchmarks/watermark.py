@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/watermark.py strength [--model gemma3-270m] [--runs 200] [--json] [--write]
     .venv/bin/python benchmarks/watermark.py cost [--streams 32 --streams 64] [--json] [--write]
 
-strength: RUNS answers of 200 tokens at temperature 1 to prompts that leave much open, with the mark
-(gamma 0.5, delta 2) and without it. A figure is the share of marked answers whose z is above 4. Printed beside
-it: the unmarked answers' mean z, its deviation, and the perplexity of both under the model without the mark.
+strength: RUNS answers of 200 tokens at temperature 1 to prompts that leave much open, with the mark (gamma
+0.5, delta 2) and without it. A figure is the share of marked answers whose z is above 4. Printed beside it:
+the unmarked answers' mean z, its deviation, and the perplexity of both under the model without the mark.
 
 cost: crowds take turns in one process (arms.py): all at temperature 1, the same once more, and the same with
 the mark. A warm-up repetition of each is not counted, and fills the cache of lists; "first" is the prompts'
@@ -109,7 +109,7 @@ def cost(options: argparse.Namespace) -> dict[str, Any]:
         }
         steps = in_turns(arms, options.repeat)
         low, high = interval(steps["marked"], steps["plain"])
-        lists = driver.loaded.runner.watermark_lists
+        lists = driver.loaded.runner.green.counts
         found[str(streams)] = {
             "ratio": ratio(steps["marked"], steps["plain"]),
             "low": low,

@@ -99,7 +99,7 @@ class AsyncLLM:
     @property
     def watermark_lists(self) -> Mapping[str, int]:
         """Green lists of watermarks: those that were kept (hit), and those that were made."""
-        return self._loaded.runner.watermark_lists
+        return self._loaded.runner.green.counts
 
     async def generate(
         self,

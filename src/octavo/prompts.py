@@ -74,7 +74,8 @@ class PromptReader:
         (text, ids), (encoder_text, encoder_ids) = self._read(given)
         if (keep := params.truncate_prompt_tokens) is not None:  # of what the caller wrote, the last tokens
             ids, encoder_ids = (ids, encoder_ids[-keep:]) if encoder_ids else (ids[-keep:], encoder_ids)
-        WatermarkParams.of(params.watermark)  # (or it is refused)
+        if params.watermark is not None:
+            WatermarkParams.of(params.watermark)  # (or it is refused)
         if params.speculative is not None:
             params = params.replace(speculative=with_ids(params.speculative, self._tokenizer.encode))
         return EngineRequest(

@@ -52,6 +52,7 @@ class ModelRunner(Runner):
         kv, sampler = moves.kv, make_sampler(backend, model.vocab_size)
         program = backend.capture(lambda ops, inputs: model.forward(ops, inputs, kv), limits)
         super().__init__(program, kv, states, samplings, sampler)
+        self.green = samplings.green
         self._moves = moves
         self._decoding = self._native_decoding(backend)
         self._prompt_logprobs = PromptLogprobs(self._program, limits.max_sampled, states, sampler)
@@ -93,12 +94,6 @@ class ModelRunner(Runner):
     def state_bytes(self) -> int:
         """Of the rows' tokens and page tables."""
         return self._states.nbytes
-
-    @property
-    def watermark_lists(self) -> dict[str, int]:
-        """Green lists of watermarks: those that were kept (hit), and those that were made."""
-        green = self._samplings.green
-        return {"hit": green.hits, "made": green.misses}
 
     def prepare(self) -> bool:
         """Do what the first step would have to wait for. False: there is nothing of the kind."""

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import InvalidRequestError
 from octavo.params import SEED_MASK, SamplingParams
-from octavo.params.watermark import WatermarkParams
 from octavo.sampling.candidates import with_candidates
 from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, full_mask
 from octavo.sampling.limits import LimitMasks, RowLimits
-from octavo.sampling.sampling_batch import F32, I32, ROW, U32, SamplingBatch, TokenLists, drawn_free
+from octavo.sampling.sampling_batch import ROW, U32, SamplingBatch, TokenLists, drawn_free
 from octavo.sampling.watermark import GreenLists, Marked
-from octavo.sampling.wishes import OtherRows, TokenCounts, Wishes
+from octavo.sampling.wishes import OtherRows, TokenCounts, Wishes, bias_lists, stops
 
 
 class SamplingRows:
@@ -68,7 +66,7 @@ class SamplingRows:
             InvalidRequestError: logit_bias names a token beyond the vocabulary. The row stays free.
         """
         self.remove(row)
-        bias = self._bias_lists(params.logit_bias) if params.logit_bias else None
+        bias = bias_lists(params.logit_bias, self._vocab_size) if params.logit_bias else None
         self._gathered_rows = None
         own = {
             "seed": seed & SEED_MASK,
@@ -79,31 +77,18 @@ class SamplingRows:
         names = ROW.names or ()
         self._rows[row] = tuple(own[name] if name in own else getattr(params, name) for name in names)
         counts, limits, constraints = None, None, _constraints(params)
-        wanted = WatermarkParams.of(params.watermark)
-        mark = None if wanted is None else Marked(wanted, token_ids)
+        mark = None if params.watermark is None else Marked.of(params.watermark, token_ids)
         if params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty:
             prompt, output = token_ids[:num_prompt_tokens], token_ids[num_prompt_tokens:]
             counts = TokenCounts(prompt, output, self._vocab_size)
         if constraints:
             narrowed = not drawn_free(self._rows[row])
             limits = RowLimits(constraints, list(token_ids[num_prompt_tokens:]), narrowed)
-        banned = self._stops(params) if params.min_tokens else None
+        banned = stops(params, self._eos, self._vocab_size) if params.min_tokens else None
         scored, beam = params.logprobs is not None, params.beam_search is not None
         if scored or beam or any(each is not None for each in (bias, banned, counts, limits, mark)):
             until = num_prompt_tokens + params.min_tokens
             self._wishes[row] = Wishes(bias, banned, until, counts, limits, scored, mark, beam)
-
-    def _bias_lists(self, bias: Mapping[int, float]) -> tuple[I32, F32]:
-        if max(bias) >= self._vocab_size:
-            raise InvalidRequestError(
-                f"logit_bias names token {max(bias)}, the vocabulary has {self._vocab_size}", "logit_bias"
-            )
-        return np.array(list(bias), np.int32), np.array(list(bias.values()), np.float32)
-
-    def _stops(self, params: SamplingParams) -> tuple[I32, F32] | None:
-        stops = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos)}
-        stops = {token for token in stops if token < self._vocab_size}
-        return (np.array(sorted(stops), np.int32), np.zeros(len(stops), np.float32)) if stops else None
 
     def remove(self, row: int) -> None:
         """The row is free again. Free rows may be removed too."""

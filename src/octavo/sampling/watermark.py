@@ -43,6 +43,11 @@ class GreenLists:
     def __len__(self) -> int:
         return len(self._lists)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Lists that were kept (hit), and that were made."""
+        return {"hit": self.hits, "made": self.misses}
+
     def after(self, token: int, wanted: WatermarkParams) -> U32:
         """Bits [ceil(V / 32)] of the tokens that are green after this one; they are only read."""
         seed = wanted.hashing_key * token % (2**64 - 1) & 0xFFFFFFFF  # (as transformers; 32 bits count)
@@ -79,6 +84,12 @@ class Marked:
     def __init__(self, wanted: WatermarkParams, token_ids: Sequence[int]) -> None:
         self.wanted = wanted
         self.last = token_ids[-1]
+
+    @classmethod
+    def of(cls, given: object, token_ids: Sequence[int]) -> Marked | None:
+        """What SamplingParams.watermark asks for; None: nothing."""
+        wanted = WatermarkParams.of(given)
+        return None if wanted is None else cls(wanted, token_ids)
 
     def append(self, token_ids: Sequence[int]) -> None:
         if token_ids:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from octavo.errors import InvalidRequestError
+from octavo.params import SamplingParams
 from octavo.sampling.limits import RowLimits
 from octavo.sampling.sampling_batch import F32, I32
 from octavo.sampling.watermark import Marked
@@ -60,6 +62,26 @@ class TokenCounts:
         return np.concatenate([tokens, new_tokens]), np.concatenate(
             [counts, np.fromiter(new.values(), np.float32, len(new))]
         )
+
+
+def bias_lists(bias: Mapping[int, float], vocab_size: int) -> tuple[I32, F32]:
+    """logit_bias as arrays.
+
+    Raises:
+        InvalidRequestError: it names a token beyond the vocabulary.
+    """
+    if max(bias) >= vocab_size:
+        raise InvalidRequestError(
+            f"logit_bias names token {max(bias)}, the vocabulary has {vocab_size}", "logit_bias"
+        )
+    return np.array(list(bias), np.int32), np.array(list(bias.values()), np.float32)
+
+
+def stops(params: SamplingParams, eos: Sequence[int], vocab_size: int) -> tuple[I32, F32] | None:
+    """Tokens of the vocabulary that end such a row, with unused values; None: none does."""
+    found = {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
+    found = {token for token in found if token < vocab_size}
+    return (np.array(sorted(found), np.int32), np.zeros(len(found), np.float32)) if found else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -134,12 +134,12 @@ def mass_from(scratch, count, bits, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def id_of_tie(z, vocab, peak, inverse, value, last, ties, BLOCK: tl.constexpr):
-    """The id of the ties-th kept token whose weight is value."""
+def id_of_tie(z, end, peak, inverse, value, ties, BLOCK: tl.constexpr):
+    """The id of the ties-th token before the end whose weight is value."""
     seen, found = 0, -1
-    for start in range(0, vocab, BLOCK):
+    for start in range(0, end, BLOCK):
         ids = start + tl.arange(0, BLOCK)
-        equal = (ids <= last) & (ids < vocab) & (weigh(z + ids, ids < vocab, peak, inverse) == value)
+        equal = (ids < end) & (weigh(z + ids, ids < end, peak, inverse) == value)
         place = seen + tl.cumsum(equal.to(tl.int32), axis=0)
         found = tl.maximum(found, tl.max(tl.where(equal & (place <= ties), ids, -1), axis=0))
         seen += tl.sum(equal.to(tl.int32), axis=0)
@@ -186,7 +186,7 @@ def top_k_kernel(
             value = below.to(tl.float32, bitcast=True)
             tl.store(threshold + row, value)
             if count_from(scratch, count, below, BLOCK) > k:  # of equal weights the lower ids are kept
-                tl.store(last + row, id_of_tie(z, vocab, highest, inv, value, vocab, k - larger, BLOCK))
+                tl.store(last + row, id_of_tie(z, vocab, highest, inv, value, k - larger, BLOCK))
 
 
 @triton.jit
@@ -248,7 +248,7 @@ def top_p_kernel(
         needed = tl.maximum(tl.ceil(missing / tl.maximum(value, 1e-38).to(tl.float64)), 1.0).to(tl.int32)
         end = tl.where(value > low, vocab, end)  # it was an end among weights that are dropped now
         if needed < ties:  # of equal weights the lower ids are kept
-            end = id_of_tie(z, vocab, highest, inv, value, end, needed, BLOCK)
+            end = id_of_tie(z, tl.minimum(end + 1, vocab), highest, inv, value, needed, BLOCK)
         tl.store(threshold + row, value)
         tl.store(last + row, end)
 
