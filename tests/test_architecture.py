@@ -20,9 +20,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     for line in (
         "cli",
         "lab",
-        "bench",
+        "bench compat",
         "cluster",
-        "server pipelines launch",
+        "server pipelines launch plan batcher",
         "llm",
         "async_llm",
         "assembly prompts engine_args beam_search structured",

@@ -16,7 +16,9 @@ PUBLIC = {
     "AsyncLLM",
     "AsyncLLMEngine",
     "BeamSearchParams",
+    "BenchmarkResult",
     "CompletionOutput",
+    "ContinuousBatcher",
     "EngineArgs",
     "EngineCore",
     "PoolingParams",
@@ -25,7 +27,10 @@ PUBLIC = {
     "StructuredOutputsParams",
     "__version__",
     "WatermarkDetector",
+    "benchmark_inference",
+    "compat",
     "pipeline",
+    "plan",
 }
 
 

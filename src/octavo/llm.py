@@ -32,6 +32,8 @@ from octavo.prompts import Prompt, PromptReader, chat_ids, output_processor, ref
 from octavo.structured import ConstraintCompiler, compiled
 
 if TYPE_CHECKING:
+    from octavo.config import EngineConfig
+    from octavo.engine.core import EngineCore
     from octavo.tokenizer import Tokenizer
 
 __all__ = ["LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "EngineArgs"]
@@ -316,6 +318,26 @@ class LLM:
     def generation_config(self) -> Mapping[str, Any]:
         """generation_config.json over config.json, where the model is a folder."""
         return self._loaded.generation
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of a sequence, prompt and answer together."""
+        return self._loaded.config.max_model_len
+
+    @property
+    def engine_config(self) -> EngineConfig:
+        """What was asked for when it was made."""
+        return self._loaded.user
+
+    @property
+    def core(self) -> EngineCore:
+        """The engine itself, for who steps it (batcher.ContinuousBatcher): beside no call of this LLM."""
+        return self._core
+
+    @property
+    def device_memory(self) -> Mapping[str, int]:
+        """Bytes of a GPU: total, used and peak by this process; empty on a CPU."""
+        return self._loaded.backend.device_memory()
 
     def get_tokenizer(self) -> Tokenizer:
         return self._loaded.tokenizer

@@ -42,7 +42,7 @@ class SamplingBatch:
     beams: Mapping[int, int | None] = field(default_factory=dict)
     boost: Boost | None = None
     edits: bool = True
-    after: Callable[..., Any] | None = None
+    after: Callable[..., list[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
