@@ -122,7 +122,7 @@ std::vector<int32_t> score(Sampler& sampler, const Array<float, 2>& logits, cons
     SampleBatch batch = batch_of(sampler, logits, std::nullopt);
     if (tokens.shape(0) != logits.shape(0)) throw std::invalid_argument("arrays of a sampling batch differ in length");
     SampleParams all{};
-    all.top_p = 1.0;
+    all.top_p = all.typical_p = 1.0;
     all.repetition_penalty = 1.0f;
     batch.scores = asked.view(logits.shape(0));
     all.num_logprobs = static_cast<int32_t>(batch.scores.top);
@@ -139,7 +139,7 @@ std::vector<int32_t> score(Sampler& sampler, const Array<float, 2>& logits, cons
 // Each number of a row's record: where it lies, and in how many bytes. And the bytes of all.
 std::pair<std::vector<std::tuple<std::string, size_t, size_t>>, size_t> record_layout() {
 #define NUMBER(name) {#name, offsetof(SampleParams, name), sizeof(SampleParams::name)}
-    return {{NUMBER(seed), NUMBER(min_position), NUMBER(top_p), NUMBER(temperature), NUMBER(min_p),
+    return {{NUMBER(seed), NUMBER(min_position), NUMBER(top_p), NUMBER(typical_p), NUMBER(temperature), NUMBER(min_p),
              NUMBER(repetition_penalty), NUMBER(frequency_penalty), NUMBER(presence_penalty), NUMBER(top_k),
              NUMBER(sample_index), NUMBER(num_logprobs)},
             sizeof(SampleParams)};
@@ -213,6 +213,11 @@ std::vector<int32_t> redraw(Decoder& decoder, const std::vector<int32_t>& indice
 
 void bind_sampling(nb::module_& m) {
     m.def("record_layout", &record_layout);
+    m.def("green_list", [](uint32_t seed, int64_t vocab, int64_t count, const Result<uint32_t, 1>& bits) {
+        if (static_cast<int64_t>(bits.shape(0)) != (vocab + 31) / 32) throw std::invalid_argument("a list has a bit for each token");
+        nb::gil_scoped_release release;
+        green_list(seed, vocab, count, bits.data());
+    }, "seed"_a, "vocab"_a, "count"_a, "bits"_a.noconvert());
     nb::class_<Sampler>(m, "Sampler")
         .def("__init__", [](Sampler* self, std::shared_ptr<Pool> pool, const std::string& isa, int64_t vocab) {
             new (self) Sampler(std::move(pool), choose_kernels(isa), vocab);

@@ -13,7 +13,7 @@ namespace octavo {
 struct SampleParams { // kernels/draws.py: ROW; bind_sampling.cpp tells Python where each number lies
     uint64_t seed;
     int64_t min_position;
-    double top_p;
+    double top_p, typical_p;
     float temperature, min_p, repetition_penalty, frequency_penalty, presence_penalty;
     int32_t top_k;
     uint32_t sample_index;
@@ -84,6 +84,9 @@ private:
     uint32_t words_[4];
 };
 
+// The first `count` of a seeded permutation of the vocabulary, as bits that are set beside those there.
+void green_list(uint32_t seed, int64_t vocab, int64_t count, uint32_t* bits);
+
 // log of a positive normal number, as sampling/elementary.py has it.
 double log_of(double x);
 
@@ -100,6 +103,8 @@ double total_of(const Candidates& c);
 void keep_top_k(Candidates& c, int64_t k, std::vector<float>& work);
 // Of candidates that reach down to `floor`. False, and nothing done, where they may not reach far enough.
 bool keep_top_p(Candidates& c, double top_p, double whole, float floor, std::vector<float>& work);
+// Of candidates of which none weighs 0.
+void keep_typical(Candidates& c, double share, std::vector<float>& work);
 // The smallest weight that top_p could keep of `count` weights that add up to `whole`.
 float top_p_floor(double top_p, double whole, int64_t count);
 // A weight above it, down to which candidates nearly always suffice, at the edge of a bin.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "sample.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int kBinShift = 19; // leaves exponent and 4 bits: 16 bins to a factor of 2
 constexpr int kBins = (0x3f800000 >> kBinShift) + 1; // weights are at most 1
+constexpr int kDistanceBins = (0x7f800000 >> kBinShift) + 1;
 
 int bin_of(float weight) {
     uint32_t bits;
@@ -34,7 +36,7 @@ void philox(uint32_t c[4], uint32_t k0, uint32_t k1) {
 // Adds up one chunk's weights in lanes.
 class LaneSum {
 public:
-    void add(int64_t id, float weight) { lane_[id % kSumLanes] += static_cast<double>(weight); }
+    void add(int64_t id, double number) { lane_[id % kSumLanes] += number; }
     double take() {
         for (int half = kSumLanes / 2; half > 0; half /= 2)
             for (int i = 0; i < half; i++) lane_[i] += lane_[i + half];
@@ -47,15 +49,18 @@ private:
     double lane_[kSumLanes] = {};
 };
 
-// body(chunk, begin, end, sum) for each chunk that has candidates.
-template <class Body> void each_chunk(const Candidates& c, Body body) {
+// body(chunk, begin, end, sum) for each chunk that has candidates; summed is number(weight).
+template <class Body, class Number> void each_chunk(const Candidates& c, Number number, Body body) {
     LaneSum lanes;
     for (int64_t i = 0, begin = 0; i < c.size; begin = i) {
         const int64_t chunk = c.ids[i] / kChunk;
-        for (; i < c.size && c.ids[i] / kChunk == chunk; i++) lanes.add(c.ids[i], c.weights[i]);
+        for (; i < c.size && c.ids[i] / kChunk == chunk; i++) lanes.add(c.ids[i], number(c.weights[i]));
         body(chunk, begin, i, lanes.take());
     }
 }
+
+double as_it_is(float weight) { return static_cast<double>(weight); }
+double with_its_log(float weight) { return as_it_is(weight) * log_of(as_it_is(weight)); }
 
 // The first `count` in order of weight, largest first, of equals the lowest ids; threshold: the smallest of them.
 void keep_largest(Candidates& c, int64_t count, float threshold) {
@@ -121,7 +126,7 @@ double RaceNoise::variate(uint32_t level, int64_t i) {
 
 double total_of(const Candidates& c) {
     double sum = 0.0;
-    each_chunk(c, [&](int64_t, int64_t, int64_t, double chunk) { sum += chunk; });
+    each_chunk(c, as_it_is, [&](int64_t, int64_t, int64_t, double chunk) { sum += chunk; });
     return sum;
 }
 
@@ -198,6 +203,47 @@ bool keep_top_p(Candidates& c, double top_p, double whole, float floor, std::vec
     return true;
 }
 
+// sampling/typical.py.
+void keep_typical(Candidates& c, double share, std::vector<float>& work) {
+    double whole = 0.0, logs = 0.0;
+    each_chunk(c, as_it_is, [&](int64_t, int64_t, int64_t, double chunk) { whole += chunk; });
+    each_chunk(c, with_its_log, [&](int64_t, int64_t, int64_t, double chunk) { logs += chunk; });
+    const double mean = logs / whole;
+    std::vector<double> sums(kDistanceBins);
+    work.clear();
+    for (int64_t i = 0; i < c.size; i++) {
+        work.push_back(static_cast<float>(std::abs(log_of(as_it_is(c.weights[i])) - mean)));
+        sums[static_cast<size_t>(bin_of(work.back()))] += as_it_is(c.weights[i]);
+    }
+    double all = 0.0;
+    for (const double sum : sums) all += sum;
+    const double mass = share * whole, goal = std::min(mass, all);
+    int crossing = 0;
+    double reached = sums[0], before = 0.0; // with the crossing bin, without it
+    while (reached < goal) {
+        before = reached;
+        reached += sums[static_cast<size_t>(++crossing)];
+    }
+    std::vector<std::pair<float, float>> inside; // distance, weight
+    for (int64_t i = 0; i < c.size; i++)
+        if (bin_of(work[static_cast<size_t>(i)]) == crossing) inside.emplace_back(work[static_cast<size_t>(i)], c.weights[i]);
+    std::stable_sort(inside.begin(), inside.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    double sum = 0.0;
+    size_t last = 0;
+    for (; last < inside.size(); last++) {
+        sum += as_it_is(inside[last].second);
+        if (sum + before >= mass) break;
+    }
+    const float farthest = inside[std::min(last, inside.size() - 1)].first;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < c.size; i++) {
+        c.ids[kept] = c.ids[i];
+        c.weights[kept] = c.weights[i];
+        kept += work[static_cast<size_t>(i)] <= farthest;
+    }
+    c.size = c.count = kept;
+}
+
 int32_t draw_dense(const float* weights, const double* sums, int64_t vocab, RaceNoise& noise) {
     Race chunks, tokens;
     for (int64_t c = 0; c * kChunk < vocab; c++)
@@ -211,7 +257,7 @@ int32_t draw_dense(const float* weights, const double* sums, int64_t vocab, Race
 int32_t draw_among(const Candidates& c, RaceNoise& noise) {
     Race chunks, tokens;
     int64_t begin = 0, end = 0;
-    each_chunk(c, [&](int64_t chunk, int64_t from, int64_t to, double sum) {
+    each_chunk(c, as_it_is, [&](int64_t chunk, int64_t from, int64_t to, double sum) {
         if (!(sum > 0.0)) return;
         const double before = chunks.best;
         chunks.enter(chunk, noise.chunk(chunk), sum);

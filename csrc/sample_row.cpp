@@ -141,6 +141,11 @@ int32_t Sampler::Row::draw_sparse(RaceNoise& noise) {
         const double whole = total_of(c);
         keep_top_p(c, p.top_p, whole, top_p_floor(p.top_p, whole, c.count), work_);
     }
+    return among_typical(c, noise);
+}
+
+int32_t Sampler::Row::among_typical(Candidates& c, RaceNoise& noise) {
+    if (params_->typical_p < 1.0) keep_typical(c, params_->typical_p, work_);
     return draw_among(c, noise);
 }
 
@@ -162,7 +167,11 @@ int32_t Sampler::Row::draw_from_weights(RaceNoise& noise) {
         keep_top_k(c, p.top_k, work_);
         const double whole = total_of(c);
         if (p.top_p < 1.0) keep_top_p(c, p.top_p, whole, top_p_floor(p.top_p, whole, c.count), work_);
-        return draw_among(c, noise);
+        return among_typical(c, noise);
+    }
+    if (!(p.top_p < 1.0) && p.typical_p < 1.0) {
+        Candidates c = heavier(kNormal);
+        return among_typical(c, noise);
     }
     if (!(p.top_p < 1.0)) return draw_dense(own_, sums_, vocab_, noise);
     double whole = 0.0;
@@ -173,7 +182,7 @@ int32_t Sampler::Row::draw_from_weights(RaceNoise& noise) {
         c = heavier(floor);
         keep_top_p(c, p.top_p, whole, floor, work_);
     }
-    return draw_among(c, noise);
+    return among_typical(c, noise);
 }
 
 int32_t Sampler::Row::draw(Stream stream) {

@@ -74,7 +74,7 @@ private:
     bool is_sparse(const SampleParams& p) const { return p.min_p > 0.0f || (p.top_k > 0 && p.top_k <= chunks_ && p.top_k < vocab_); }
     // Drawn without the mask first.
     static bool is_free(const SampleParams& p) {
-        return p.temperature == 0.0f || (p.min_p == 0.0f && p.top_k == 0 && p.top_p == 1.0);
+        return p.temperature == 0.0f || (p.min_p == 0.0f && p.top_k == 0 && p.top_p == 1.0 && p.typical_p == 1.0);
     }
     bool allows(int32_t token) const { return mask_[token / 32] >> (token % 32) & 1; }
     bool has_any(const uint32_t* mask, int64_t chunk) const {
@@ -99,6 +99,8 @@ private:
     int32_t first_best() const;
     int32_t draw_sparse(RaceNoise& noise);
     int32_t draw_from_weights(RaceNoise& noise);
+    // The last that narrows, and the race.
+    int32_t among_typical(Candidates& c, RaceNoise& noise);
     void report(int32_t token);
 
     const SamplePasses* pass_;

@@ -16,7 +16,9 @@ PUBLIC = {
     "AsyncLLM",
     "AsyncLLMEngine",
     "BeamSearchParams",
+    "BenchmarkResult",
     "CompletionOutput",
+    "ContinuousBatcher",
     "EngineArgs",
     "EngineCore",
     "PoolingParams",
@@ -24,7 +26,11 @@ PUBLIC = {
     "SamplingParams",
     "StructuredOutputsParams",
     "__version__",
+    "WatermarkDetector",
+    "benchmark_inference",
+    "compat",
     "pipeline",
+    "plan",
 }
 
 

@@ -32,7 +32,8 @@ EDITS = {
         (
             "    if 0 < top_k <",
             '    if numbers["epsilon_cutoff"] > 0:\n'
-            '        ids = np.flatnonzero(weights >= numbers["epsilon_cutoff"] * weights.sum())\n',
+            '        likely = np.flatnonzero(values >= numbers["epsilon_cutoff"] * values.sum())\n'
+            "        ids, values = _narrow(ids, values, likely)\n",
         )
     ],
 }
@@ -75,12 +76,13 @@ def drawn(**given):
     return sorted({each.token_id for each in Sampler().sample(logits, rows.batch([0] * 50, range(50)))})
 
 schema = ChatRequest.model_json_schema()["properties"]
+names = list(schema)
 flags = command.__signature__.parameters
 print(json.dumps({
     "errors": [error(epsilon_cutoff=2), error(epsilon_cutoff=0.5, beam_search=BeamSearchParams(2, 5))],
     "requests": [asked(ChatRequest, messages=[{"role": "user", "content": "a"}]),
                  asked(CompletionRequest, prompt="a")],
-    "openapi": [schema["epsilon_cutoff"], list(schema).index("epsilon_cutoff") - list(schema).index("min_p")],
+    "openapi": [schema["epsilon_cutoff"], names.index("epsilon_cutoff") - names.index("typical_p")],
     "flags": [*flags["epsilon_cutoff"].default.param_decls, flags["epsilon_cutoff"].default.help],
     "pipelines": sampling_params({"epsilon_cutoff": 0.3}).epsilon_cutoff,
     "page": [line for line in reference_pages.sampling_page().splitlines() if "epsilon" in line],

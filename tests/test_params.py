@@ -10,7 +10,7 @@ import pytest
 
 from octavo.beam_search import sampling_params
 from octavo.engine_args import EngineArgs
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import as_list
 from octavo.params import BeamSearchParams, SamplingParams
 from octavo.prompts import prompt_ids
@@ -145,8 +145,17 @@ def test_options_of_another_type(name: str, value: Any) -> None:
 
 
 def test_others_names_of_our_options() -> None:
-    with pytest.raises(InvalidRequestError, match=r"torch_dtype .*did you mean dtype\?"):
-        EngineArgs("m", torch_dtype="auto")
+    assert EngineArgs("m", torch_dtype="float32").config.dtype == "float32"
+    assert EngineArgs("m", device_map="cpu").config.device == "cpu"
+    harmless = {
+        "device_map": "auto",
+        "use_safetensors": True,
+        "fuse_layers": True,
+        "disable_log_requests": True,
+    }
+    assert EngineArgs("m", **harmless).config == EngineArgs("m").config
+    with pytest.raises(UnsupportedError, match="use_safetensors=False"):
+        EngineArgs("m", use_safetensors=False)
 
 
 def test_a_copy_walks_a_long_list_of_ids_in_no_code_of_its_own() -> None:

@@ -291,6 +291,7 @@ def draws(device: str, rows: int, vocab: int) -> Iterator[Check]:
         "log-probabilities": {"temperature": 1.2, "top_p": 0.95, "num_logprobs": 5},
     }.items():
         params = np.zeros(rows, ROW)
+        params["typical_p"] = 1
         params["top_p"], params["num_logprobs"], params["repetition_penalty"] = 1, -1, 1
         params["seed"] = rng.integers(0, 2**63, rows)
         for field, value in wish.items():

@@ -96,6 +96,11 @@ class AsyncLLM:
         """Bytes of a GPU: total, used and peak by this process; empty on a CPU."""
         return self._loaded.backend.device_memory()
 
+    @property
+    def watermark_lists(self) -> Mapping[str, int]:
+        """Green lists of watermarks: those that were kept (hit), and those that were made."""
+        return self._loaded.runner.green.counts
+
     async def generate(
         self,
         prompt: Prompt,

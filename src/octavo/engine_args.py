@@ -15,6 +15,7 @@ _ALIASES = {
     "block_size": "page_size",
     "num_gpu_blocks_override": "num_pages",
     "num_local_pages": "num_sliding_pages",
+    "torch_dtype": "dtype",
 }
 
 # What peers know and Octavo does not do: accepted only where it asks for what happens anyway.
@@ -46,6 +47,12 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "load_format": (None, "auto"),
     "enable_lora": (None, False),
     "device_map": (None, "auto"),
+    "disable_log_requests": (None, True, False),
+    "enable_log_requests": (None, False),
+    "fuse_layers": (None, True),
+    "low_cpu_mem_usage": (None, True, False),
+    "safetensors": (None, True),
+    "use_safetensors": (None, True),
     "draft_model": (None,),
 }
 
@@ -62,9 +69,6 @@ HARMLESS_IN_CALLS: dict[str, tuple[object, ...]] = {
 }
 """The same of arguments of LLM.generate() and LLM.chat()."""
 
-_OTHERS = {"torch_dtype": ["dtype"]}
-"""What others call our fields, where the nearest name is that of another field."""
-
 
 class EngineArgs:
     """EngineConfig by vLLM's keyword names. AsyncEngineArgs is the same class.
@@ -79,15 +83,17 @@ class EngineArgs:
     def __init__(self, model: str, **options: Any) -> None:
         values: dict[str, Any] = {}
         options = _one_speculation(options)
+        if (place := options.get("device_map")) not in (None, "auto") and isinstance(place, str):
+            options = {"device": place, **options, "device_map": None}  # all of it on one device
         for name, value in options.items():
             field = _ALIASES.get(name, name)
             if field in _FIELDS:
-                values[field] = value
+                values[field] = _dtype(value) if field == "dtype" else value
             elif name in _HARMLESS:
                 if value not in _HARMLESS[name]:
                     raise UnsupportedError(f"{name}={value!r} is not supported{_INSTEAD.get(name, '')}", name)
             else:
-                near = _OTHERS.get(name) or difflib.get_close_matches(name, [*_FIELDS, *_ALIASES], 1)
+                near = difflib.get_close_matches(name, [*_FIELDS, *_ALIASES], 1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
                 raise InvalidRequestError(f"{name} is not an engine argument{hint}", name)
         self.config = EngineConfig(model=str(model), **values)
@@ -107,6 +113,11 @@ def asks_for_nothing(given: Mapping[str, object]) -> None:
             raise TypeError(f"unexpected keyword argument {name!r}")
         if value not in HARMLESS_IN_CALLS[name]:
             raise UnsupportedError(f"{name} is not supported here; it may be None", name)
+
+
+def _dtype(value: Any) -> Any:
+    """A dtype's name: torch.bfloat16 is "bfloat16"."""
+    return value if isinstance(value, str) else str(value).removeprefix("torch.")
 
 
 _SPECULATION = {

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from octavo.assembly import Loaded, Progress, core_of, load, reset_prefix_cache, restart
 from octavo.async_llm import AsyncLLM, AsyncLLMEngine
@@ -31,6 +31,10 @@ from octavo.pooling import EmbeddingOutput, EmbeddingRequestOutput, PoolingParam
 from octavo.prompts import Prompt, PromptReader, chat_ids, output_processor, refuse_chat, wrong_prompt
 from octavo.structured import ConstraintCompiler, compiled
 from octavo.tokenizer.callable import CallableTokenizer
+
+if TYPE_CHECKING:
+    from octavo.config import EngineConfig
+    from octavo.engine.core import EngineCore
 
 __all__ = ["LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "EngineArgs"]
 
@@ -320,6 +324,26 @@ class LLM:
     def generation_config(self) -> Mapping[str, Any]:
         """generation_config.json over config.json, where the model is a folder."""
         return self._loaded.generation
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of a sequence, prompt and answer together."""
+        return self._loaded.config.max_model_len
+
+    @property
+    def engine_config(self) -> EngineConfig:
+        """What was asked for when it was made."""
+        return self._loaded.user
+
+    @property
+    def core(self) -> EngineCore:
+        """The engine itself, for who steps it (batcher.ContinuousBatcher): beside no call of this LLM."""
+        return self._core
+
+    @property
+    def device_memory(self) -> Mapping[str, int]:
+        """Bytes of a GPU: total, used and peak by this process; empty on a CPU."""
+        return self._loaded.backend.device_memory()
 
     def get_tokenizer(self) -> CallableTokenizer:
         """The model's tokenizer, which may be called and renders chats, as transformers' do."""

@@ -11,6 +11,7 @@ from octavo.engine.request import EngineRequest, Namespace
 from octavo.errors import InvalidRequestError
 from octavo.params import SampledToken, SamplingParams
 from octavo.params.speculative import with_ids
+from octavo.params.watermark import WatermarkParams
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
 from octavo.tokenizer.control import Marker
@@ -73,6 +74,8 @@ class PromptReader:
         (text, ids), (encoder_text, encoder_ids) = self._read(given)
         if (keep := params.truncate_prompt_tokens) is not None:  # of what the caller wrote, the last tokens
             ids, encoder_ids = (ids, encoder_ids[-keep:]) if encoder_ids else (ids[-keep:], encoder_ids)
+        if params.watermark is not None:
+            WatermarkParams.of(params.watermark)  # (or it is refused)
         if params.speculative is not None:
             params = params.replace(speculative=with_ids(params.speculative, self._tokenizer.encode))
         return EngineRequest(

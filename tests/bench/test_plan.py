@@ -220,6 +220,19 @@ RECORDED = {
     ),
     "tight": ({"gpu_memory_utilization": 0.004}, 100793856, 11404800, 13910016, 131840, 30, 0, 0, 480),
 }
+
+
+def test_a_cards_share_is_capped_on_a_cpu_and_said(smollm2_path: Path) -> None:
+    """A lesson's 0.9 takes what 0.5 does, unless num_pages says how many pages there are."""
+    half = plan_model(EngineConfig("smollm2", gpu_memory_utilization=0.5), free=1 << 30)
+    with pytest.warns(RuntimeWarning, match=r"gpu_memory_utilization 0\.9 is taken as 0\.5 on a CPU"):
+        most = plan_model(EngineConfig("smollm2", gpu_memory_utilization=0.9), free=1 << 30)
+    assert most.kv_cache == half.kv_cache
+    asked = plan_model(EngineConfig("smollm2", num_pages=2500, max_model_len=256), free=1 << 30)
+    assert asked.config.num_pages == 2500
+    assert asked.kv_cache > half.kv_cache
+
+
 SLIDING = {
     "plain": ({}, 277876736, 680525568, 68583424, 9438464, 2858, 2176, 0, 32768),
     "named": (

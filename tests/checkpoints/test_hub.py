@@ -269,6 +269,10 @@ def test_a_full_disk(small: SmallHub, monkeypatch: pytest.MonkeyPatch) -> None:
         ("a/b/c", None),
         ("a/b@", None),
         ("a b/c", None),
+        ("gpt2", Repository("openai-community/gpt2")),
+        ("t5-small@main", Repository("google-t5/t5-small", "main")),
+        ("distilgpt2", Repository("distilbert/distilgpt2")),
+        ("gpt3", None),
     ],
 )
 def test_ids(text: str, parsed: Repository | None) -> None:

@@ -54,6 +54,7 @@ class Rows:
         self.lengths = rng.integers(1, LENGTH - 8, ROWS)
         self.pages = rng.permutation(ROWS * -(-LENGTH // PAGE)).reshape(ROWS, -1).astype(np.int32)
         self.records = np.zeros(ROWS, ROW)
+        self.records["typical_p"] = 1
         self.records["seed"], self.records["num_logprobs"] = rng.integers(0, 99, ROWS), -1
         self.records["temperature"] = [0.0, 0.7, 1.3, 0.0, 1.0]
         self.records["top_p"], self.records["repetition_penalty"] = [1, 1, 0.8, 1, 1], 1.0

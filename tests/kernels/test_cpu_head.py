@@ -57,6 +57,7 @@ class Greedy:
         self.program = backend.capture(forward, Limits(ROWS, ROWS, ROWS, 1))
         self.sampler = make_sampler(backend, vocab)
         self.records = np.zeros(ROWS, ROW)
+        self.records["typical_p"] = 1
         self.records["num_logprobs"], self.records["top_p"], self.records["repetition_penalty"] = -1, 1, 1
         self.tokens, self.lengths = np.zeros((ROWS, 9), np.int32), np.ones(ROWS, np.int64)
         self._pages = np.arange(ROWS, dtype=np.int32)[:, None]

@@ -25,7 +25,11 @@ class Words:
 class Parrot(LLM):
     """Answers with dots, one a token, and remembers what it was asked."""
 
+    max_model_len = 10
+
     def __init__(self) -> None:
+        self.answer: str | None = None
+        self.texts: list[str] = []
         self.prompts: list[list[int]] = []
         self.params: list[SamplingParams] = []
 
@@ -43,14 +47,20 @@ class Parrot(LLM):
     def generate(
         self, prompts: Any, sampling_params: Any = None, use_tqdm: Any = True
     ) -> list[RequestOutput]:
-        self.prompts = [prompt["prompt_token_ids"] for prompt in prompts]
-        self.params = list(sampling_params)
+        self.texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        texts = [{"prompt_token_ids": Words().encode(p)} if isinstance(p, str) else p for p in prompts]
+        self.prompts = [prompt["prompt_token_ids"] for prompt in texts]
+        one = isinstance(sampling_params, SamplingParams)
+        self.params = [sampling_params] * len(prompts) if one else list(sampling_params)
         return [
             RequestOutput(
                 request_id=str(i),
                 prompt=None,
                 prompt_token_ids=ids,
-                outputs=[CompletionOutput(index=k, text="." * min(p.max_tokens or 9, 9)) for k in range(p.n)],
+                outputs=[
+                    CompletionOutput(index=k, text=self.answer or "." * min(p.max_tokens or 9, 9))
+                    for k in range(p.n)
+                ],
                 finished=True,
             )
             for i, (ids, p) in enumerate(zip(self.prompts, self.params, strict=True))
@@ -136,7 +146,11 @@ def test_greedy() -> None:
         ({"do_sample": False, "temperature": 0.7}, "temperature"),
         ({"do_sample": False, "num_return_sequences": 2}, "num_return_sequences"),
         ({"temperature": -1.0}, "temperature"),
-        ({"num_beams": 4}, "num_beams"),
+        ({"num_beams": 4, "do_sample": True}, "num_beams"),
+        ({"num_beams": 4, "top_k": 3}, "top_k"),
+        ({"length_penalty": 2.0}, "length_penalty"),
+        ({"use_cache": False}, "use_cache"),
+        ({"streamer": object()}, "streamer"),
         ({"return_tensors": True}, "return_tensors"),
     ],
 )
@@ -175,7 +189,50 @@ def test_tasks_of_encoder_decoders_are_refused(llm: Parrot, task: str) -> None:
 
 def test_engine_arguments(llm: Parrot) -> None:
     pipeline("text-generation", llm, device="cpu", device_map="auto")
-    with pytest.raises(UnsupportedError, match="device_map"):
+    with pytest.raises(InvalidRequestError, match="device_map belongs to LLM"):
         pipeline("text-generation", llm, device_map="cuda:0")
+    with pytest.raises(InvalidRequestError, match="device belongs to LLM"):
+        pipeline("text-generation", llm, device=0)
+    with pytest.raises(InvalidRequestError, match="dtype belongs to LLM"):
+        pipeline("text-generation", llm, model_kwargs={"dtype": "float32"})
+
+
+def test_transformers_usual_arguments(generate: TextGenerationPipeline, llm: Parrot) -> None:
+    generate("abc", max_new_tokens=2, use_cache=True, return_tensors=False, eos_token_id=7, typical_p=0.5)
+    assert (llm.params[0].stop_token_ids, llm.params[0].typical_p) == ((7,), 0.5)
+    generate(["abab", "xyz"], max_new_tokens=2, num_beams=3, length_penalty=2.0, num_return_sequences=2)
+    beams = llm.params[0].beam_search
+    assert beams is not None
+    assert (beams.beam_width, beams.max_tokens, beams.length_penalty) == (3, 2, 2.0)
+    assert (llm.params[0].n, llm.params[0].max_tokens) == (2, 2)
+    generate("abab", max_new_tokens=2, no_repeat_ngram_size=2)
+    (ngram,) = llm.params[0].constraints
+    assert (ngram.size, ngram.before) == (2, tuple(map(ord, "abab")))
+
+
+def test_truncation_keeps_what_leaves_room(generate: TextGenerationPipeline, llm: Parrot) -> None:
+    generate("abcdefgh", max_new_tokens=4, truncation=True)
+    assert llm.prompts == [list(map(ord, "abcdef"))]
+    generate("abcdefgh", max_new_tokens=4)
+    assert llm.prompts == [list(map(ord, "abcdefgh"))]
+
+
+def test_question_answering(llm: Parrot) -> None:
+    answerer = pipeline("question-answering", llm)
+    llm.answer = " the stone\n"
+    asked = {"question": "Where?", "context": "Under the stone."}
+    found = answerer(asked)
+    assert (found["answer"], found["start"], found["end"], found["score"]) == ("the stone", 6, 15, 1.0)
+    assert "Where?" in llm.texts[0]
+    assert "Under the stone." in llm.texts[0]
+    llm.answer = "nowhere"
+    (one, two) = answerer(question=["Where?", "Who?"], context="Under the stone.")
+    assert one["start"] is None
+    assert two["answer"] == "nowhere"
+    assert answerer([asked])[0]["answer"] == "nowhere"
+    with pytest.raises(InvalidRequestError, match="needs a context"):
+        answerer(question="Where?")
+    with pytest.raises(UnsupportedError, match="does not take 'top_k'"):
+        answerer(asked, top_k=3)
     with pytest.raises(InvalidRequestError, match="max_model_len belongs to LLM"):
         pipeline("text-generation", llm, max_model_len=128)

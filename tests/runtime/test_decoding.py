@@ -54,7 +54,7 @@ def crowd(rng: random.Random, plain: bool) -> list[tuple[list[int], SamplingPara
     for seed in range(rng.randrange(1, 7)):
         options: dict[str, Any] = {"seed": seed, "max_tokens": rng.randrange(1, 40)}
         options["temperature"] = rng.choice([0.0, 0.7, 1.3])
-        options |= rng.choice([{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}])
+        options |= rng.choice([{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, {"typical_p": 0.7}])
         options["ignore_eos"] = rng.random() < 0.5
         if not plain:
             options |= rng.choice(
@@ -205,7 +205,7 @@ def constrained_crowd(rng: random.Random, make: ConstraintCompiler) -> list[tupl
     for seed in range(rng.randrange(1, 8)):
         options: dict[str, Any] = {"seed": seed, "max_tokens": rng.randrange(2, 40), **rng.choice(wishes)}
         options["temperature"] = rng.choice([0.0, 0.8, 1.5])
-        options |= rng.choice([{}, {}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}])
+        options |= rng.choice([{}, {}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, {"typical_p": 0.7}])
         prompt = [rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randrange(1, 20))]
         requests.append((prompt, make.compile(SamplingParams(**options))))
     return requests

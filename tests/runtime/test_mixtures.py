@@ -26,6 +26,7 @@ WAYS: list[dict[str, Any]] = [
     {"temperature": 1.3, "top_k": 5},
     {"temperature": 1.0, "top_p": 0.8},
     {"temperature": 1.5, "min_p": 0.1},
+    {"temperature": 1.1, "typical_p": 0.6},
     {"temperature": 0.9, "top_k": 30, "top_p": 0.9, "min_p": 0.02},
 ]
 WISHES: list[dict[str, Any]] = [

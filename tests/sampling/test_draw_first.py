@@ -117,6 +117,7 @@ if native_available():
 
 def masked_batch(trials: int, tokens: list[int], **numbers: Any) -> SamplingBatch:
     params = np.zeros(trials, ROW)
+    params["typical_p"] = 1
     params["seed"], params["temperature"], params["top_p"] = np.arange(trials), 1.2, 1
     params["repetition_penalty"], params["num_logprobs"] = 1, -1
     for name, value in numbers.items():

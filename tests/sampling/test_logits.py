@@ -30,8 +30,10 @@ def weights_of(seed: int, vocab: int = VOCAB, spread: float = 3.0) -> np.ndarray
     return np.exp(z - z.max())
 
 
-def kept_ids(weights: np.ndarray, min_p: float = 0.0, top_k: int = 0, top_p: float = 1.0) -> list[int]:
-    ids = keep(weights, {"min_p": min_p, "top_k": top_k, "top_p": top_p})
+def kept_ids(
+    weights: np.ndarray, min_p: float = 0.0, top_k: int = 0, top_p: float = 1.0, typical_p: float = 1.0
+) -> list[int]:
+    ids = keep(weights, {"min_p": min_p, "top_k": top_k, "top_p": top_p, "typical_p": typical_p})
     return list(range(len(weights))) if ids is None else ids.tolist()
 
 
@@ -98,7 +100,8 @@ def test_top_p_counts_what_top_k_and_min_p_left() -> None:
 
 def test_top_k_beyond_the_vocabulary_keeps_all() -> None:
     for top_k in (VOCAB, 2**31 - 1):
-        assert keep(weights_of(1), {"min_p": 0.0, "top_k": top_k, "top_p": 1.0}) is None
+        numbers = {"min_p": 0.0, "top_k": top_k, "top_p": 1.0, "typical_p": 1.0}
+        assert keep(weights_of(1), numbers) is None
 
 
 @settings(max_examples=300, deadline=None)
@@ -119,6 +122,44 @@ def test_every_combination_keeps_what_a_full_sort_keeps(
         weights = np.maximum(np.round(weights * levels) / levels, np.float32(1 / levels)).astype(np.float32)
     ours = kept_ids(weights, min_p, top_k, top_p)
     assert ours == slow_keep(weights.tolist(), float(np.float32(min_p)), top_k, top_p)
+
+
+def test_typical_p_leaves_out_a_token_that_is_too_likely() -> None:
+    """Shares 1/2 and 32 times 1/64: the average surprise is 3.5 bits, and 1 is as far from it as 6 is."""
+    weights = np.array([1, *[1 / 32] * 32], np.float32)
+    assert kept_ids(weights, typical_p=0.4) == list(range(33)), "equal distances are all kept"
+    weights = np.array([1, *[1 / 16] * 32], np.float32)  # 1/3 and 32 times 1/48
+    assert kept_ids(weights, typical_p=0.4) == list(range(1, 33))
+    assert kept_ids(weights, typical_p=0.7) == list(range(33))
+    assert kept_ids(np.array([1.0, 0.0], np.float32), typical_p=1 - 2**-53) == [0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.sampled_from([1, 2, 17, 256, 700, 3000]),
+    spread=st.sampled_from([0.0, 0.3, 3.0, 15.0]),
+    top_k=st.sampled_from([0, 5, 600]),
+    typical_p=st.sampled_from([1e-6, 0.1, 0.5, 0.9, 0.999]),
+)
+def test_typical_p_keeps_what_a_full_sort_keeps(
+    seed: int, vocab: int, spread: float, top_k: int, typical_p: float
+) -> None:
+    weights = weights_of(seed, vocab, spread)
+    weights[weights < np.finfo(np.float32).tiny] = 0
+    left = [i for i in kept_ids(weights, top_k=top_k) if weights[i] > 0]
+    p = weights[left].astype(np.float64) / weights[left].sum(dtype=np.float64)
+    surprise = -np.log(p)
+    far = np.abs(surprise - (p * surprise).sum())
+    order = np.argsort(far, kind="stable")
+    reached = p[order].cumsum()
+    last = min(int((reached < typical_p).sum()), len(order) - 1)
+    assume(np.abs(reached - typical_p).min() > 1e-12 or vocab == 1)
+    sure = far[order[last]] * (1 - 1e-6) - 1e-9, far[order[last]] * (1 + 1e-6) + 1e-9
+    kept = set(kept_ids(weights, top_k=top_k, typical_p=typical_p))
+    assert {left[i] for i in np.flatnonzero(far < sure[0])} <= kept
+    assert kept <= {left[i] for i in np.flatnonzero(far < sure[1])}
+    assert left[order[last]] in kept
 
 
 @settings(max_examples=100, deadline=None)
@@ -186,6 +227,7 @@ CASES = [
     *(({"top_k": k}, oracle.TopKLogitsWarper(k)) for k in (1, 40, 1000)),
     *(({"top_p": p}, oracle.TopPLogitsWarper(p)) for p in (0.05, 0.6, 0.95, 0.999)),
     *(({"min_p": p}, oracle.MinPLogitsWarper(p)) for p in (0.001, 0.1, 0.8)),
+    *(({"typical_p": p}, oracle.TypicalLogitsWarper(p)) for p in (0.05, 0.2, 0.6, 0.95)),
 ]
 
 

@@ -84,7 +84,7 @@ def test_top_p_reaches_into_a_long_flat_tail(lead: float) -> None:
     logits, batch = random_case(1, rows, vocab, plain=True)
     logits[:] = np.random.default_rng(2).standard_normal((rows, vocab)) * 0.1
     logits[np.arange(rows), np.arange(rows) * 997] += lead
-    for name, value in (("temperature", 1), ("top_k", 0), ("min_p", 0), ("top_p", 0.95)):
+    for name, value in (("temperature", 1), ("top_k", 0), ("min_p", 0), ("typical_p", 1), ("top_p", 0.95)):
         batch.rows[name] = value
     drawn = native(vocab).sample(logits, batch)
     assert drawn == REFERENCE.sample(logits, batch)
@@ -158,6 +158,7 @@ def test_a_boost_is_added_before_bans_masks_and_penalties() -> None:
     bits = np.zeros((3, 2), np.uint32)
     bits[:, 0] = 1 << 7 | 1 << 11
     params = np.zeros(3, ROW)
+    params["typical_p"] = 1
     params["repetition_penalty"], params["top_p"], params["num_logprobs"] = 4.0, 1, 2
     token = np.array([7], np.int32), np.ones(1, np.float32)
     batch = SamplingBatch(
@@ -182,6 +183,7 @@ def test_frequencies_follow_the_probabilities() -> None:
     row = (rng.standard_normal((1, vocab)) * 2).astype(np.float32)
     empty = TokenLists.of([None] * trials)
     params = np.zeros(trials, ROW)
+    params["typical_p"] = 1
     params["seed"], params["temperature"], params["repetition_penalty"] = np.arange(trials), 1.3, 1
     params["top_p"], params["top_k"], params["num_logprobs"] = 0.9, 20, -1
     batch = SamplingBatch(params, np.full(trials, 3), empty, empty, empty)
@@ -215,6 +217,7 @@ def wrong(**changes: Any) -> None:
     rows, vocab = 2, 40
     none = TokenLists.none(rows)
     params = np.zeros(rows, ROW)
+    params["typical_p"] = 1
     params["repetition_penalty"], params["num_logprobs"] = 1, -1
     edits = {
         name: changes.pop(name) for name in ("bias", "banned", "seen", "mask", "boost") if name in changes
@@ -241,6 +244,7 @@ def test_arguments_that_would_reach_beyond_an_array_are_refused() -> None:
         return TokenLists(starts, np.array([t], np.int32), np.zeros(1, np.float32))
 
     asking = np.zeros(2, ROW)
+    asking["typical_p"] = 1
     asking["num_logprobs"] = 4
     bits, deltas = np.zeros((2, 2), np.uint32), np.zeros(2, np.float32)
     for words, changes in (
@@ -336,8 +340,10 @@ def unlike(record: np.dtype[Any]) -> set[str]:
 
 def test_the_record_has_the_layout_that_native_code_reads() -> None:
     assert unlike(ROW) == set()
-    more = np.dtype([*((name, ROW[name]) for name in ROW.names or ()), ("typical_p", np.float64)], align=True)
-    assert unlike(more) == {"typical_p", "size"}  # a number that native code has not heard of is named
+    more = np.dtype(
+        [*((name, ROW[name]) for name in ROW.names or ()), ("epsilon_cutoff", np.float64)], align=True
+    )
+    assert unlike(more) == {"epsilon_cutoff", "size"}  # a number that native code has not heard of is named
     fewer = np.dtype([(name, ROW[name]) for name in (ROW.names or ()) if name != "min_p"], align=True)
     assert "min_p" in unlike(fewer)
 

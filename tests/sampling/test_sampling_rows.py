@@ -70,7 +70,7 @@ def test_a_batch_holds_each_rows_own_numbers_in_the_asked_order() -> None:
 def test_every_number_of_a_record_comes_from_its_request() -> None:
     """A number that is new to the record needs a value here, and the field of its name in SamplingParams."""
     values: dict[str, float] = {
-        "top_p": 0.75, "temperature": 0.5, "min_p": 0.25, "repetition_penalty": 1.5,
+        "top_p": 0.75, "typical_p": 0.625, "temperature": 0.5, "min_p": 0.25, "repetition_penalty": 1.5,
         "frequency_penalty": -0.5, "presence_penalty": 1.25, "top_k": 7,
     }  # fmt: skip
     own = {"seed": 2**63 + 5, "sample_index": 3, "num_logprobs": 4, "min_position": 2 + 6}

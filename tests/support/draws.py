@@ -24,6 +24,7 @@ def random_params(rng: np.random.Generator, rows: int, vocab: int, logprobs: boo
     choices = {
         "temperature": [0, 1e-42, 1e-6, 0.3, 0.8, 1, 1, 1.7, 50],
         "top_p": [1, 1, 0.95, 0.5, 1e-9, 1 - 2**-53],
+        "typical_p": [1, 1, 1, 0.95, 0.2, 1e-9, 1 - 2**-53],
         "min_p": [0, 0, 0, 0.02, 0.4, 1, 1e-30],
         "top_k": [0, 0, 1, 3, 50, 250, vocab - 1, vocab, 2 * vocab],
         "repetition_penalty": [1, 1.3, 0.7],

@@ -124,6 +124,7 @@ class FakeEngine:
     phases: dict[str, float] = field(default_factory=lambda: {"weights": 0.5})
     facts: dict[str, str] = field(default_factory=lambda: {"device": "cpu: a stand-in"})
     device_memory: dict[str, int] = field(default_factory=dict)
+    watermark_lists: dict[str, int] = field(default_factory=dict)
     embedding_size: int | None = 4
     served_model_name: str = "fake/model"
     more_names: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ Budget      what is given to weights, pages and swap space; resolve() makes a Sc
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,8 @@ DRAFTED_ROWS = 256
 
 CPU_SHARE = 0.25
 """Share of free memory that pages may take on a CPU when nobody says otherwise."""
+MOST_CPU_SHARE = 0.5
+"""What they may take at most, unless num_pages says how many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +224,20 @@ def free_memory_of(user: EngineConfig, model: Model, backend: Backend, free: int
     sampled = sampled_rows(user, tokens)
     own = backend.page_budget(share, activation_reserve(sampled, model.vocab_size))
     free = available_memory() if free is None else free
-    return FreeMemory(free, share) if own is None else FreeMemory(own, 1.0, free)
+    return FreeMemory(free, _shared(share)) if own is None else FreeMemory(own, 1.0, free)
+
+
+def _shared(share: float | None) -> float | None:
+    """What pages may take of a CPU's memory. A lesson's 0.9 is meant for a card that serves nothing else."""
+    if share is None or share <= MOST_CPU_SHARE:
+        return share
+    warnings.warn(
+        f"gpu_memory_utilization {share} is taken as {MOST_CPU_SHARE} on a CPU, whose memory others use too: "
+        "num_pages says how many pages there are, whatever they take",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return MOST_CPU_SHARE
 
 
 def plan_pages(wanted: Pages, free_memory: FreeMemory, weights: int = 0) -> Budget:

@@ -86,6 +86,28 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     return Planned(budget, config, activations, rows, tokenizer, checkpoint.cut)
 
 
+@dataclass(frozen=True, slots=True)
+class Outlined:
+    """A model's weights as they would be kept, and its keys and values of one token, both in bytes."""
+
+    weights: int
+    parameters: int
+    bytes_per_token: int
+
+
+def outline(user: EngineConfig) -> Outlined:
+    """What a model takes of any machine, from its config or headers: of a hub id no weights are pulled.
+
+    Raises:
+        OctavoError: there is no such model, or its architecture is unknown.
+    """
+    checkpoint = open_checkpoint(find(user.model, weights=False), headers=True)
+    model, weights, backend = _outline(user, checkpoint)
+    parameters = _outline(replace(user, dtype="float32"), checkpoint)[1] // 4
+    per_token = sum(spec.bytes_per_token for spec in page_specs(model, backend, user))
+    return Outlined(weights, parameters, per_token)
+
+
 def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:
     """Raise UnsupportedError where load() would take a GPU, whose memory is divided while it runs."""
     device, why = user.device, ""

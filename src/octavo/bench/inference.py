@@ -24,8 +24,8 @@ class BenchmarkResult:
     Attributes:
         throughput: output tokens a second, prompts' time included.
         latency_p50, latency_p99: of a request, from its arrival to its last token.
-        memory_gb: peak of the process's resident memory in 10^9 bytes, the model included. On a GPU
-            the GPU's own memory is not in it.
+        memory_gb: peak in 10^9 bytes, the model included: of the GPU's memory where the model is on one,
+            else of the process's resident memory.
         ttft, ttft_p99: time to the first token, the wait in the queue included; median and p99.
         tpot, tpot_p99: time per output token after the first.
         requests, output_tokens: how many were measured.
@@ -35,16 +35,16 @@ class BenchmarkResult:
     latency_p50: float
     latency_p99: float
     memory_gb: float
-    ttft: float
-    ttft_p99: float
-    tpot: float
-    tpot_p99: float
-    requests: int
-    output_tokens: int
+    ttft: float = 0.0
+    ttft_p99: float = 0.0
+    tpot: float = 0.0
+    tpot_p99: float = 0.0
+    requests: int = 0
+    output_tokens: int = 0
 
 
 def benchmark_inference(
-    model: LLM | str,
+    model: Any,
     tokenizer: Any = None,
     prompts: Sequence[Prompt] = (),
     max_tokens: int = 100,
@@ -59,7 +59,8 @@ def benchmark_inference(
     what they have in common, as they do in a server.
 
     Args:
-        model: a loaded LLM, or a model's name for LLM(model, **options).
+        model: a loaded LLM, what has one as its `llm` (pipelines, octavo.compat), or a name for
+            LLM(model, **options).
         tokenizer: has encode(text) for prompts that are text; None: the model's own.
         batch_size: requests in flight at once; None: all prompts of a run, as a server would have it.
 
@@ -69,7 +70,7 @@ def benchmark_inference(
     if not prompts or num_runs < 1 or (batch_size is not None and batch_size < 1):
         raise InvalidRequestError("a benchmark needs at least one prompt, one run and a batch of one")
     reset_peak()
-    llm = LLM(model, **options) if isinstance(model, str) else model
+    llm: LLM = LLM(model, **options) if isinstance(model, str) else getattr(model, "llm", model)
     ids = [tokenizer.encode(p) if tokenizer is not None and isinstance(p, str) else p for p in prompts]
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     warm = params.replace(max_tokens=min(WARMUP_TOKENS, max_tokens))
@@ -83,7 +84,7 @@ def benchmark_inference(
         for begin in range(0, len(ids), size):
             outputs += llm.generate(ids[begin : begin + size], params, use_tqdm=False)
         seconds += time.perf_counter() - start
-    return _summary(outputs, seconds, peak_bytes())
+    return _summary(outputs, seconds, llm.device_memory.get("peak", 0) or peak_bytes())
 
 
 def _summary(outputs: Sequence[RequestOutput], seconds: float, peak: int) -> BenchmarkResult:

@@ -25,6 +25,13 @@ from octavo.checkpoints.safetensors import INDEX, indexed
 from octavo.errors import CapacityError, CheckpointError
 
 _ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(/[\w./ -]+\.gguf)?(?:@(\w[\w./-]*))?")
+_GPT2, _T5 = "openai-community/", "google-t5/"
+BARE = {
+    **{name: _GPT2 + name for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
+    **{name: _T5 + name for name in ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")},
+    "distilgpt2": "distilbert/distilgpt2",
+}
+"""The hub's first models had no organisation, and lessons call them so still; no others can be added."""
 MAIN = "main"
 UNCHECKED = ".octavo-unchecked"
 """A folder in the repository's, with a mark for each file that is on its way or was not hashed yet."""
@@ -46,6 +53,8 @@ class Repository:
     @staticmethod
     def parse(text: str) -> Repository | None:
         """None if the text cannot be a hub id."""
+        bare, _, revision = text.partition("@")
+        text = text if bare not in BARE else f"{BARE[bare]}@{revision}" if revision else BARE[bare]
         found = _ID.fullmatch(text)
         if found is None or ".." in text:
             return None

@@ -26,6 +26,7 @@ ROW = np.dtype(
         ("seed", np.uint64),
         ("min_position", np.int64),  # up to this position stop ids are banned (min_tokens)
         ("top_p", np.float64),  # 1: all
+        ("typical_p", np.float64),  # 1: all
         ("temperature", np.float32),  # 0: greedy
         ("min_p", np.float32),  # 0: all
         ("repetition_penalty", np.float32),  # 1: none
@@ -46,6 +47,7 @@ def drawn_free(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     A greedy one may be too: the likeliest token, if it is allowed, is the likeliest of those allowed.
     """
     plain = (rows["min_p"] == 0) & (rows["top_k"] == 0) & (rows["top_p"] == 1)
+    plain &= rows["typical_p"] == 1
     found: npt.NDArray[np.bool_] = plain | (rows["temperature"] == 0)
     return found
 
@@ -115,7 +117,7 @@ class Boost:
 def idle_rows(count: int) -> npt.NDArray[Any]:
     """Records [count] that ask for nothing: greedy, of all tokens."""
     rows = np.zeros(count, ROW)
-    rows["top_p"], rows["repetition_penalty"], rows["num_logprobs"] = 1, 1, -1
+    rows["top_p"], rows["typical_p"], rows["repetition_penalty"], rows["num_logprobs"] = 1, 1, 1, -1
     return rows
 
 
@@ -143,8 +145,13 @@ class Numbers:
 
     @property
     def narrows(self) -> bool:
-        """Whether any row has a top_k or top_p."""
-        return bool((self.records["top_k"] > 0).any() or (self.records["top_p"] < 1).any())
+        """Whether any row has a top_k, top_p or typical_p."""
+        return bool((self.records["top_k"] > 0).any() or (self.records["top_p"] < 1).any()) or self.typical
+
+    @property
+    def typical(self) -> bool:
+        """Whether any row has a typical_p."""
+        return bool((self.records["typical_p"] < 1).any())
 
     @property
     def most(self) -> int:

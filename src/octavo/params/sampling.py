@@ -48,8 +48,8 @@ class SamplingParams:
         top_p: keep the smallest set of likeliest tokens whose probability reaches top_p, the
             crossing token included.
         min_p: keep tokens with p >= min_p * max p.
-        seed: 64 bits; None draws 53 random bits (a JSON client keeps no more), returned as
-            RequestOutput.seed.
+        typical_p: keep the tokens whose surprise is nearest to the average one, up to this probability.
+        seed: 64 bits; None draws 53 random ones (JSON keeps no more), returned as RequestOutput.seed.
         max_tokens: upper bound of generated tokens; None fills the context that is left.
         logprobs: None, or how many likeliest tokens to report beside the drawn one (0: only it).
         prompt_logprobs: the same for the prompt's tokens, from the second on. With max_tokens 1 the prompt
@@ -57,11 +57,11 @@ class SamplingParams:
         allowed_token_ids: no other token is drawn (stop tokens must be among them to be drawn).
         bad_words: texts that the answer never holds, however they are cut into tokens.
         structured_outputs: the shape that the answer must have.
-        spaces_between_special_tokens: True or False: tokens are their bytes, and no space is ever put
-            between them, as fast tokenizers do.
+        spaces_between_special_tokens: without effect: tokens are bytes, with no space between them.
         beam_search: search instead of drawing; n of its beams are returned, the best first.
         truncate_prompt_tokens: keep only so many of the prompt's last tokens.
         speculative: how much may be drafted (params.speculative); no answer depends on it.
+        watermark: True, or params.watermark.WatermarkParams: favour tokens by which the text can be told.
         pooling: "last" or "mean": no text, but RequestOutput.embedding; LLM.embed fills this in.
         constraints: bad_words and structured_outputs as the sampler needs them; LLM fills this in.
     """
@@ -80,6 +80,7 @@ class SamplingParams:
     )
     top_k: int = whole(0, 0, LARGEST, "Keep this many of the likeliest tokens; 0: all.", "draw")
     min_p: float = real(0.0, 0, 1, "Keep tokens at least this share as likely as the likeliest.", "draw")
+    typical_p: float = real(1.0, 0, 1, "Keep this share, of about average surprise.", "draw", above=True)
     seed: int | None = whole(None, -(2**63), SEED_MASK, "The same seed gives the same text.", optional=True)
     stop: str | Sequence[str] = described((), "End the answer before this text. May be given several times.")
     stop_token_ids: Sequence[int] = ()
@@ -107,6 +108,7 @@ class SamplingParams:
         None, 1, LARGEST, "Keep this many of the prompt's last tokens.", optional=True
     )
     speculative: Any = None
+    watermark: Any = None
     pooling: str | None = field(default=None, repr=False)
     beam_search: BeamSearchParams | None = None
     constraints: tuple[Any, ...] = field(default=(), repr=False, compare=False)
@@ -120,8 +122,8 @@ class SamplingParams:
             set_(self, "logit_bias", logit_bias(self.logit_bias))
         if self.allowed_token_ids is not None:
             set_(self, "allowed_token_ids", token_ids("allowed_token_ids", self.allowed_token_ids))
-        if isinstance(self.structured_outputs, Mapping):
-            set_(self, "structured_outputs", StructuredOutputsParams(**self.structured_outputs))
+        if isinstance(wanted := self.structured_outputs, Mapping):
+            set_(self, "structured_outputs", StructuredOutputsParams(**wanted))
         for name in NUMBERS:
             set_(self, name, plain_number(getattr(self, name)))
         if self.top_k == -1:
@@ -216,5 +218,6 @@ _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
     "seed": (None,),
     "prompt_logprobs": (None,),
     "pooling": (None,),
+    "watermark": (None, False),
 }
 """What does not go with beams, and the values that ask for nothing."""

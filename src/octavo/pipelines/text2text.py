@@ -51,7 +51,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "penalty_alpha": (0.0,),
     "sequence_bias": (),
     "suppress_tokens": (),
-    "typical_p": (1.0,),
 }
 """Members of a generation config that change the text and are not obeyed -> values that ask for nothing."""
 

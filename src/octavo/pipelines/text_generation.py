@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
-from octavo.params import DRAWING, CompletionOutput, SamplingParams
+from octavo.params import DRAWING, BeamSearchParams, CompletionOutput, SamplingParams
+from octavo.structured import NoRepeatNgram
 
 Message = Mapping[str, Any]
 Chat = Sequence[Message]
@@ -18,8 +20,18 @@ DEFAULT_NEW_TOKENS = 256
 DEFAULT_TEMPERATURE = 0.7
 DEFAULT_TOP_K = 50
 
-# Without effect by construction: nothing is ever padded, and batches form by themselves.
-WITHOUT_EFFECT = frozenset({"pad_token_id", "batch_size"})
+# Without effect by construction: nothing is ever padded, batches form by themselves, decoding is exact.
+WITHOUT_EFFECT = frozenset({"pad_token_id", "batch_size", "clean_up_tokenization_spaces"})
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "use_cache": (True,),  # keys and values are always kept
+    "return_tensors": (False,),
+    "handle_long_generation": (),
+    "prefix": ("",),
+    "streamer": (),
+}
+"""What transformers' pipeline takes beside, and the values that ask for what happens anyway."""
+ADVICE = {"streamer": "AsyncLLM streams", "return_tensors": "LLM.generate returns token ids"}
 
 
 class TextGenerationPipeline:
@@ -58,6 +70,8 @@ class TextGenerationPipeline:
         max_new_tokens: int | None = None,
         return_full_text: bool = True,
         continue_final_message: bool | None = None,
+        truncation: bool | None = None,
+        no_repeat_ngram_size: int | None = None,
         **generation: Any,
     ) -> list[Record] | list[list[Record]]:
         """Generate.
@@ -67,8 +81,12 @@ class TextGenerationPipeline:
             max_new_tokens: most new tokens; 256 where neither is given. Not both.
             continue_final_message: go on inside the last message; None does so where it is the
                 assistant's.
-            generation: do_sample (True), temperature (0.7), top_k (50), top_p, min_p,
-                repetition_penalty, num_return_sequences, min_new_tokens, stop_sequence, seed.
+            truncation: of prompts that leave no room in the context, keep the first tokens; otherwise
+                they are refused.
+            no_repeat_ngram_size: no so many tokens come in a row twice, prompt and answer together.
+            generation: do_sample (True), temperature (0.7), top_k (50), top_p, min_p, typical_p,
+                repetition_penalty, num_return_sequences, min_new_tokens, stop_sequence, eos_token_id, seed,
+                watermark; num_beams, length_penalty and early_stopping, which search instead of drawing.
 
         Raises:
             InvalidRequestError: a value is wrong, or a prompt fills max_length already.
@@ -79,12 +97,15 @@ class TextGenerationPipeline:
         params = sampling_params(generation)
         prompts, many = _as_list(text_inputs)
         ids = [self._token_ids(prompt, continue_final_message) for prompt in prompts]
+        if truncation:
+            most = self.llm.max_model_len - (DEFAULT_NEW_TOKENS if max_new_tokens is None else max_new_tokens)
+            ids = [i[: max(1, most)] for i in ids]
         limits = [_new_tokens(len(i), max_length, max_new_tokens) for i in ids]
-        outputs = self.llm.generate(
-            [{"prompt_token_ids": i} for i in ids],
-            [params.replace(max_tokens=limit) for limit in limits],
-            use_tqdm=False,
-        )
+        every = [limited(params, limit) for limit in limits]
+        if no_repeat_ngram_size:
+            ngrams = [NoRepeatNgram(no_repeat_ngram_size, tuple(i)) for i in ids]
+            every = [each.replace(constraints=(ngram,)) for each, ngram in zip(every, ngrams, strict=True)]
+        outputs = self.llm.generate([{"prompt_token_ids": i} for i in ids], every, use_tqdm=False)
         records = [
             [
                 {"generated_text": _text(prompt, completion, return_full_text, continue_final_message)}
@@ -113,14 +134,21 @@ def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
     rest = {name: value for name, value in generation.items() if value is not None}
     for name in WITHOUT_EFFECT & rest.keys():
         del rest[name]
-    do_sample = rest.pop("do_sample", True)
+    _refuse(rest)
+    beams = rest.pop("num_beams", 1)
+    search = {n: rest.pop(n) for n in ("length_penalty", "early_stopping") if n in rest}
+    do_sample = rest.pop("do_sample", beams == 1)
     shaping = {n: rest.pop(n) for n in DRAWING if n in rest}
     count = rest.pop("num_return_sequences", 1)
+    if search and beams == 1:
+        raise InvalidRequestError(f"{next(iter(search))} needs num_beams above 1", next(iter(search)))
+    if beams != 1 and do_sample:
+        raise UnsupportedError(f"num_beams={beams} with do_sample=True is not supported", "num_beams")
     if not do_sample:  # transformers only warns that what shapes draws has no effect then
         if shaping:
             name = next(iter(shaping))
             raise InvalidRequestError(f"{name} has no effect with do_sample=False: drop one of them", name)
-        if count != 1:
+        if count != 1 and beams == 1:
             raise InvalidRequestError(
                 f"num_return_sequences={count} with do_sample=False would repeat one answer",
                 "num_return_sequences",
@@ -131,12 +159,37 @@ def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
         "repetition_penalty": rest.pop("repetition_penalty", 1.0),
         "min_tokens": rest.pop("min_new_tokens", 0),
         "stop": rest.pop("stop_sequence", ()),
+        "stop_token_ids": _ids(rest.pop("eos_token_id", ())),
         "seed": rest.pop("seed", None),
+        "watermark": rest.pop("watermark", None),
     }
+    if beams != 1:
+        known["beam_search"] = BeamSearchParams(beams, 2**31 - 1, **search)
     for name in rest:
         raise UnsupportedError(f"the text-generation pipeline does not take {name!r}", name)
     defaults: dict[str, Any] = {"temperature": DEFAULT_TEMPERATURE, "top_k": DEFAULT_TOP_K}
+    if beams != 1:
+        defaults = {}
     return SamplingParams(**known, **(defaults | shaping), max_tokens=None)
+
+
+def limited(params: SamplingParams, most: int) -> SamplingParams:
+    """The same with so many new tokens at most, of beams too."""
+    beams = params.beam_search
+    found = None if beams is None else dataclasses.replace(beams, max_tokens=most)
+    return params.replace(max_tokens=most, beam_search=found)
+
+
+def _refuse(rest: dict[str, Any]) -> None:
+    """Take out what asks for what happens anyway; refuse what asks for more, with what does it."""
+    for name, fine in NEUTRAL.items():
+        if rest.pop(name, None) not in (None, *fine):
+            advice = f": {ADVICE[name]}" if name in ADVICE else ""
+            raise UnsupportedError(f"the text-generation pipeline does not take {name!r}{advice}", name)
+
+
+def _ids(given: int | Sequence[int]) -> Sequence[int]:
+    return (given,) if isinstance(given, int) else given
 
 
 def _new_tokens(prompt_tokens: int, max_length: int | None, max_new_tokens: int | None) -> int:

@@ -201,7 +201,7 @@ class ModelDrafts:
         states = self._states
         if self._drafting.vocab_size == self._vocab_size:
             ahead = [states.tokens[row, known[row] : states.length[row]].tolist() for row in rows]
-            batch = replace(self._samplings.batch(rows, positions, ahead), beams={})
+            batch = replace(self._samplings.batch(rows, positions, ahead), beams={}, after=None)
         else:  # masks and lists are of the target's words
             none = TokenLists.none(len(rows))
             at = np.array(positions, np.int64)

@@ -53,6 +53,7 @@ class ModelRunner(Runner):
         kv, sampler = moves.kv, make_sampler(backend, model.vocab_size)
         program = backend.capture(lambda ops, inputs: model.forward(ops, inputs, kv), limits)
         super().__init__(program, kv, states, samplings, sampler)
+        self.green = samplings.green
         self._moves = moves
         self._decoding = self._native_decoding(backend)
         self._prompt_logprobs = PromptLogprobs(self._program, limits.max_sampled, states, sampler)

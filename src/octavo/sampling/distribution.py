@@ -19,7 +19,7 @@ LANES = 16
 Ids = npt.NDArray[np.intp]
 
 
-def chunk_sums(weights: F32, ids: Ids | None = None) -> F64:
+def chunk_sums(weights: F32 | F64, ids: Ids | None = None) -> F64:
     """Sum of each chunk: [number of chunks].
 
     Args:
@@ -49,7 +49,7 @@ def _fold(lanes: F64) -> F64:
     return lanes[:, 0]
 
 
-def total(weights: F32, ids: Ids | None = None) -> float:
+def total(weights: F32 | F64, ids: Ids | None = None) -> float:
     """Sum of all weights, chunk after chunk. Arguments as in chunk_sums."""
     return float(np.cumsum(chunk_sums(weights, ids))[-1])
 

@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.sampling.distribution import CHUNK, Ids, total
+from octavo.sampling.elementary import log
 from octavo.sampling.sampling_batch import F32, U32, SamplingBatch
 
 Mask = npt.NDArray[np.bool_]
 
 _ALL = np.uint32(0xFFFFFFFF)
 _BIN_SHIFT = np.uint32(19)  # leaves exponent and 4 bits: 16 bins to a factor of 2
+_SMALLEST = np.finfo(np.float32).tiny  # weights are 0 or at least this
 
 
 def edit(logits: F32, batch: SamplingBatch, row: int, masked: bool = True) -> F32:
@@ -76,28 +78,28 @@ def keep(weights: F32, numbers: Any) -> Ids | None:
     2. top_k: the k largest; of equal weights the lowest ids.
     3. top_p: the fewest that reach top_p of the total, taken from the largest down, of equal
        weights the lowest ids. The one that reaches it is kept.
+    4. typical_p: those nearest to the average surprise, up to this share of the total.
 
     Args:
         weights [V]: the largest is 1.
         numbers: a row's record (ROW).
-        min_p: 0 keeps all.
-        top_k: 0 keeps all.
-        top_p: 1 keeps all.
     """
     min_p, top_k, top_p = float(numbers["min_p"]), int(numbers["top_k"]), float(numbers["top_p"])
     ids: Ids | None = None
+    values = weights
     if min_p > 0:
-        ids = np.flatnonzero(weights >= np.float32(min_p))
-    if 0 < top_k < (len(weights) if ids is None else len(ids)):
-        ids = _narrow(ids, _top_k(weights if ids is None else weights[ids], top_k))
+        ids, values = _narrow(ids, values, np.flatnonzero(weights >= np.float32(min_p)))
+    if 0 < top_k < len(values):
+        ids, values = _narrow(ids, values, _top_k(values, top_k))
     if top_p < 1:
-        values = weights if ids is None else weights[ids]
-        ids = _narrow(ids, _top_p(values, total(values, ids), top_p))
+        ids, values = _narrow(ids, values, _top_p(values, total(values, ids), top_p))
+    if numbers["typical_p"] < 1:
+        ids, values = _narrow(ids, values, _typical(values, ids, float(numbers["typical_p"])))
     return ids
 
 
-def _narrow(ids: Ids | None, kept: Ids) -> Ids:
-    return kept if ids is None else ids[kept]
+def _narrow(ids: Ids | None, values: F32, kept: Ids) -> tuple[Ids, F32]:
+    return kept if ids is None else ids[kept], values[kept]
 
 
 def _top_k(values: F32, count: int) -> Ids:
@@ -108,21 +110,42 @@ def _top_k(values: F32, count: int) -> Ids:
 def _top_p(values: F32, whole: float, top_p: float) -> Ids:
     """Indices of the fewest values, largest first, whose sum reaches top_p * whole (their own sum).
 
-    Without sorting them all: values below (1 - top_p) * whole / len(values) add up to less than may
-    be missing, so they are not among the fewest. The others are summed by bins of the same leading
-    bits, largest bin first; only the bin in which the sum is reached is sorted.
+    Values below (1 - top_p) * whole / len(values) add up to less than may be missing, so they are not
+    among the fewest.
     """
-    mass = top_p * whole
     floor = np.float32((1 - top_p) * whole / len(values) * (1 - 1e-6))
     large = values[values >= floor]
-    bins = large.view(np.uint32) >> _BIN_SHIFT  # positive floats are ordered as their bits are
-    sums = np.cumsum(np.bincount(bins, weights=large)[::-1])
+    order = ~large.view(np.uint32)  # positive floats are ordered as their bits are
+    last, count = _reaching(order, large, top_p * whole)
+    return _first_largest(values, count, (~last).view(np.float32))
+
+
+def _typical(values: F32, ids: Ids | None, share: float) -> Ids:
+    """Indices of the values nearest to the mean of their logs whose sum reaches a share of all (Meister et
+    al., Locally Typical Sampling, TACL 2023, eq. 7): for w = p W, -log p - H is that mean less log w.
+
+    Distances are of f64 and rounded to f32; of equal ones all are kept.
+    """
+    logs = log(np.maximum(values, _SMALLEST).astype(np.float64))
+    whole = total(values, ids)
+    distances = np.abs(logs - total(values * logs, ids) / whole).astype(np.float32)
+    some = values > 0
+    farthest, _ = _reaching(distances[some].view(np.uint32), values[some], share * whole)
+    return np.flatnonzero(some & (distances.view(np.uint32) <= farthest))
+
+
+def _reaching(order: U32, weights: F32, mass: float) -> tuple[np.uint32, int]:
+    """Of weights in an order, smallest first: the place in it with which their sum reaches the mass, and how
+    many come up to there. Sums of equal leading bits come first; only the bin that reaches it is sorted."""
+    bins = order >> _BIN_SHIFT
+    bins -= bins.min()
+    sums = np.cumsum(np.bincount(bins, weights=weights))
     at = int(np.searchsorted(sums, min(mass, sums[-1]), side="left"))
-    crossing = int(bins.max()) - at
-    ordered = np.sort(large[bins == crossing])[::-1]
-    inside = np.cumsum(ordered, dtype=np.float64) + (sums[at - 1] if at else 0.0)
-    last = min(int(np.searchsorted(inside, mass, side="left")), len(ordered) - 1)
-    return _first_largest(values, int((bins > crossing).sum()) + last + 1, ordered[last])
+    inside = np.flatnonzero(bins == at)
+    inside = inside[np.argsort(order[inside], kind="stable")]
+    reached = np.cumsum(weights[inside], dtype=np.float64) + (sums[at - 1] if at else 0.0)
+    last = min(int(np.searchsorted(reached, mass, side="left")), len(inside) - 1)
+    return order[inside[last]], int((bins < at).sum()) + last + 1
 
 
 def kth_largest(values: F32, k: int) -> np.float32:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from octavo.kernels.draws import RowLogprobs
 from octavo.kernels.ops import Backend, RowSampler
 from octavo.params import SampledToken
-from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite, score, with_candidates
+from octavo.sampling.sampler import NO_TOKEN, RowError, Sampler, not_finite, score
 from octavo.sampling.sampling_batch import F32, SamplingBatch
 
 ERRORS = {-1: NO_TOKEN, -2: not_finite("NaN"), -3: not_finite("infinity")}
@@ -60,9 +60,9 @@ class NativeSampler(Sampler):
             None if which is None else np.array(which, np.int32),
         )
         drawn = results(tokens, scores, self._asking, batch)
-        if not batch.beams:
+        if batch.after is None:
             return drawn
-        return with_candidates(drawn, logits if which is None else logits[list(which)], batch)
+        return batch.after(drawn, logits if which is None else logits[list(which)], batch)
 
     def score(self, logits: F32, tokens: Sequence[int], count: int) -> list[SampledToken]:
         scores = RowLogprobs.empty(len(tokens), count)

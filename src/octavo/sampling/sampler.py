@@ -46,13 +46,13 @@ class Sampler:
        is left, or the batch has an error for the row: a RowError.
     3. temperature 0 (in f32): the token is argmax z', of equals the lowest id. Go to 8.
     4. Weights w = exp((z' - max z') * (1 / temperature)), in f32 (elementary.exp_negative).
-    5. Kept tokens (logits.keep): min_p, then top_k, then top_p, each on what is left.
+    5. Kept tokens (logits.keep): min_p, top_k, top_p, then typical_p, each on what is left.
     6. Noise from (seed, sample index, position): one Exp(1) for each chunk of 256 token ids and one
        for each place in a chunk (noise.race_noise).
     7. The chunk with the smallest noise / sum of its kept w, sums in float64 in the order of
        distribution.py; in it the token with the smallest noise / w (distribution.draw).
 
-       A row with a mask but without min_p, top_k and top_p goes through 2 to 7 without its mask first.
+       A row with a mask that nothing of 5 narrows goes through 2 to 7 without its mask first.
        If that gives a token which the mask allows, it is the row's. Otherwise the row goes through them
        with its mask, and with independent noise (Stream.AGAIN). Both together draw from the masked
        distribution, and a mask that would have changed nothing need not be known (decision 0008).
@@ -92,7 +92,7 @@ class Sampler:
             elif not greedy[row] or batch.edits or not math.isfinite(peaks[row]):
                 result = _draw(logits[row], batch, row, (chunks[row], token_noise[row]))
             drawn.append(_report(result, logits[row], batch.rows[row]))
-        return drawn if not batch.beams else with_candidates(drawn, logits, batch)
+        return drawn if batch.after is None else batch.after(drawn, logits, batch)
 
     def score(self, logits: F32, tokens: Sequence[int], count: int) -> list[SampledToken]:
         """Given tokens, one a row, with their log-probabilities and the `count` likeliest ones (step 8).
@@ -186,46 +186,11 @@ def score(token: int, logits: F32, count: int) -> SampledToken:
     normalizer = log_sum_exp(logits)
     value = logits[token]
     rank = 1 + int((logits > value).sum()) + int((logits[:token] == value).sum())
-    top = tuple((int(i), float(logits[i]) - normalizer) for i in _best(logits, count))
+    top = tuple((int(i), float(logits[i]) - normalizer) for i in likeliest(logits, count))
     return SampledToken(token, float(value) - normalizer, rank, top)
 
 
-def with_candidates(
-    drawn: list[SampledToken | RowError], logits: F32, batch: SamplingBatch
-) -> list[SampledToken | RowError]:
-    """The same, but where a beam's logits are edited its likeliest tokens are those after the edits.
-
-    For the logits z [V] of such a beam:
-
-    1. A forced token is the only candidate, with log-probability 0.
-    2. Otherwise l = z - log_sum_exp(z) is edited as step 2 edits z, penalties thus in l and not in z
-       (transformers' order with beams), and not normalized again. The candidates are the num_logprobs
-       largest finite l; there may be fewer, or none.
-
-    A row whose own logits are not finite, or whose limits cannot be followed, remains a RowError.
-    """
-    for row, forced in batch.beams.items():
-        if row not in batch.errors and math.isfinite(logits[row].max()):
-            drawn[row] = _candidates(logits[row], batch, row, forced)
-    return drawn
-
-
-def _candidates(logits: F32, batch: SamplingBatch, row: int, forced: int | None) -> SampledToken:
-    top: tuple[tuple[int, float], ...] = ()
-    if forced is not None:
-        top = ((forced, 0.0),)
-    else:
-        normalizer = log_sum_exp(logits)
-        if len(batch.seen.row(row)[0]):
-            logits, normalizer = (logits - normalizer).astype(np.float32), 0.0
-        edited = edit(logits, batch, row)
-        count = int(batch.rows[row]["num_logprobs"])
-        top = tuple((int(i), float(edited[i]) - normalizer) for i in _best(edited, count))
-    token, logprob = top[0] if top else (0, -math.inf)
-    return SampledToken(token, logprob, 1, top)
-
-
-def _best(logits: F32, count: int) -> Ids:
+def likeliest(logits: F32, count: int) -> Ids:
     """Ids of the `count` largest finite logits, best first; of equals the lowest id first."""
     count = min(count, len(logits))
     if count == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +26,9 @@ class SamplingBatch:
         mask [R, ceil(V / 32)] uint32: bit t % 32 of word t // 32 is set where token t may be drawn
             (allowed_token_ids, bad_words, grammars); None: no row has such limits.
         errors: index into the batch -> why this row's limits cannot be followed any further.
-        beams: index of each beam that has limits or edits -> the token that it must go on with, or None;
-            sampler.with_candidates scores what may follow.
+        beams: index of each beam that has limits or edits -> the token that it must go on with, or None.
         boost: tokens that are more likely, or less; None: no row has any.
+        after: scores what may follow beams (candidates.py), of what is drawn, logits and this.
         edits: False: no row's logits are changed before the draw.
     """
 
@@ -42,6 +42,7 @@ class SamplingBatch:
     beams: Mapping[int, int | None] = field(default_factory=dict)
     boost: Boost | None = None
     edits: bool = True
+    after: Callable[..., list[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import InvalidRequestError
 from octavo.params import SEED_MASK, SamplingParams
+from octavo.sampling.candidates import with_candidates
 from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, full_mask
 from octavo.sampling.limits import LimitMasks, RowLimits
-from octavo.sampling.sampling_batch import F32, I32, ROW, U32, SamplingBatch, TokenLists, drawn_free
-from octavo.sampling.wishes import OtherRows, TokenCounts, Wishes
+from octavo.sampling.sampling_batch import ROW, U32, SamplingBatch, TokenLists, drawn_free
+from octavo.sampling.watermark import GreenLists, Marked
+from octavo.sampling.wishes import OtherRows, TokenCounts, Wishes, bias_lists, stops
 
 
 class SamplingRows:
@@ -31,6 +32,7 @@ class SamplingRows:
 
     Attributes:
         row_mask [ceil(V / 32)]: where mask() leaves its answer.
+        green: the lists of rows with a watermark.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class SamplingRows:
         self._rows = np.zeros(max_rows, ROW)
         self._wishes: dict[int, Wishes] = {}  # of rows that have any
         self._limit_masks = LimitMasks(vocab_size, mask_threads)
+        self.green = GreenLists(vocab_size)
         self.row_mask = full_mask(1, vocab_size)[0]
         self._mask_pointer = self.row_mask.ctypes.data
         self._gathered_rows: Sequence[int] | None = None
@@ -63,7 +66,7 @@ class SamplingRows:
             InvalidRequestError: logit_bias names a token beyond the vocabulary. The row stays free.
         """
         self.remove(row)
-        bias = self._bias_lists(params.logit_bias) if params.logit_bias else None
+        bias = bias_lists(params.logit_bias, self._vocab_size) if params.logit_bias else None
         self._gathered_rows = None
         own = {
             "seed": seed & SEED_MASK,
@@ -74,29 +77,18 @@ class SamplingRows:
         names = ROW.names or ()
         self._rows[row] = tuple(own[name] if name in own else getattr(params, name) for name in names)
         counts, limits, constraints = None, None, _constraints(params)
+        mark = None if params.watermark is None else Marked.of(params.watermark, token_ids)
         if params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty:
             prompt, output = token_ids[:num_prompt_tokens], token_ids[num_prompt_tokens:]
             counts = TokenCounts(prompt, output, self._vocab_size)
         if constraints:
             narrowed = not drawn_free(self._rows[row])
             limits = RowLimits(constraints, list(token_ids[num_prompt_tokens:]), narrowed)
-        banned = self._stops(params) if params.min_tokens else None
+        banned = stops(params, self._eos, self._vocab_size) if params.min_tokens else None
         scored, beam = params.logprobs is not None, params.beam_search is not None
-        if scored or beam or any(each is not None for each in (bias, banned, counts, limits)):
+        if scored or beam or any(each is not None for each in (bias, banned, counts, limits, mark)):
             until = num_prompt_tokens + params.min_tokens
-            self._wishes[row] = Wishes(bias, banned, until, counts, limits, scored, beam)
-
-    def _bias_lists(self, bias: Mapping[int, float]) -> tuple[I32, F32]:
-        if max(bias) >= self._vocab_size:
-            raise InvalidRequestError(
-                f"logit_bias names token {max(bias)}, the vocabulary has {self._vocab_size}", "logit_bias"
-            )
-        return np.array(list(bias), np.int32), np.array(list(bias.values()), np.float32)
-
-    def _stops(self, params: SamplingParams) -> tuple[I32, F32] | None:
-        stops = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos)}
-        stops = {token for token in stops if token < self._vocab_size}
-        return (np.array(sorted(stops), np.int32), np.zeros(len(stops), np.float32)) if stops else None
+            self._wishes[row] = Wishes(bias, banned, until, counts, limits, scored, mark, beam)
 
     def remove(self, row: int) -> None:
         """The row is free again. Free rows may be removed too."""
@@ -166,9 +158,11 @@ class SamplingRows:
 
     def follows(self, rows: Sequence[int]) -> bool:
         """Whether the draw of any of these rows depends on which tokens were drawn before it (penalties,
-        masks): batch() must then know them."""
+        masks, watermarks): batch() must then know them."""
         found = [self._wishes[row] for row in rows if row in self._wishes]
-        return any(wishes.counts is not None or wishes.limits is not None for wishes in found)
+        return any(
+            each is not None for wishes in found for each in (wishes.counts, wishes.limits, wishes.mark)
+        )
 
     def append(self, row: int, token_ids: Sequence[int]) -> None:
         """These tokens are now the row's own output; not so of a beam."""
@@ -179,6 +173,8 @@ class SamplingRows:
             wishes.counts.append(token_ids)
         if wishes.limits is not None:
             wishes.limits.append(token_ids)
+        if wishes.mark is not None:
+            wishes.mark.append(token_ids)
 
     def batch(
         self,
@@ -213,8 +209,15 @@ class SamplingRows:
         banned = TokenLists.at(len(rows), {i: wishes[i].banned for i in early if i not in forced})
         seen = TokenLists.at(len(rows), {i: counts.lists(drafts[i]) for i, counts in counted.items()})
         beams = {index: forced.get(index) for index, each in wishes.items() if each.beam and each.edits}
-        edits = mask is not None or any(len(each.tokens) for each in (bias, banned, seen))
-        return SamplingBatch(gathered, where, bias, banned, seen, mask, errors, beams, edits=edits)
+        marked = {i: each.mark.before(drafts[i]) for i, each in wishes.items() if each.mark is not None}
+        boost = self.green.boost(len(rows), marked)
+        edits = any(each is not None for each in (mask, boost)) or not all(
+            each.empty for each in (bias, banned, seen)
+        )
+        after = with_candidates if beams else None
+        return SamplingBatch(
+            gathered, where, bias, banned, seen, mask, errors, beams, boost, edits=edits, after=after
+        )
 
     def _masks(
         self, wishes: Mapping[int, Wishes], drafts: Sequence[Sequence[int]]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from octavo.errors import InvalidRequestError
+from octavo.params import SamplingParams
 from octavo.sampling.limits import RowLimits
 from octavo.sampling.sampling_batch import F32, I32
+from octavo.sampling.watermark import Marked
 
 
 class TokenCounts:
@@ -61,6 +64,26 @@ class TokenCounts:
         )
 
 
+def bias_lists(bias: Mapping[int, float], vocab_size: int) -> tuple[I32, F32]:
+    """logit_bias as arrays.
+
+    Raises:
+        InvalidRequestError: it names a token beyond the vocabulary.
+    """
+    if max(bias) >= vocab_size:
+        raise InvalidRequestError(
+            f"logit_bias names token {max(bias)}, the vocabulary has {vocab_size}", "logit_bias"
+        )
+    return np.array(list(bias), np.int32), np.array(list(bias.values()), np.float32)
+
+
+def stops(params: SamplingParams, eos: Sequence[int], vocab_size: int) -> tuple[I32, F32] | None:
+    """Tokens of the vocabulary that end such a row, with unused values; None: none does."""
+    found = {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
+    found = {token for token in found if token < vocab_size}
+    return (np.array(sorted(found), np.int32), np.zeros(len(found), np.float32)) if found else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Wishes:
     """What a row asks for that its record of numbers does not hold.
@@ -71,6 +94,7 @@ class Wishes:
         counts: where penalties are asked for.
         limits: where anything restricts which tokens may come.
         scored: log-probabilities are asked for.
+        mark: where a watermark is asked for.
         beam: its search decides what is appended, and what goes on enters a row anew.
     """
 
@@ -80,18 +104,19 @@ class Wishes:
     counts: TokenCounts | None = None
     limits: RowLimits | None = None
     scored: bool = False
+    mark: Marked | None = None
     beam: bool = False
 
     @property
     def edits(self) -> bool:
         """Whether its logits are changed before its draws."""
         lists = self.bias is not None or self.banned is not None
-        return lists or self.counts is not None or self.limits is not None
+        return lists or self.counts is not None or self.limits is not None or self.mark is not None
 
     def needs_sampler(self, position: int) -> bool:
         """Whether the sampler must draw the token at this position: the decoder can only obey the record, ask
         the row's limits about a drawn token, and write log-probabilities."""
-        if self.beam or self.bias is not None or self.counts is not None:
+        if self.beam or any(each is not None for each in (self.bias, self.counts, self.mark)):
             return True
         early = self.banned is not None and position < self.min_position
         return early or (self.limits is not None and (self.limits.before or self.scored))

@@ -142,6 +142,10 @@ class ServedEngine(Protocol):
         """Bytes of a GPU: total, used and peak by this process; empty on a CPU (kernels.backend)."""
 
     @property
+    def watermark_lists(self) -> Mapping[str, int]:
+        """Green lists of watermarks: those that were kept (hit), and those that were made."""
+
+    @property
     def embedding_size(self) -> int | None:
         """Members of an embedding; None: the model gives none."""
         ...

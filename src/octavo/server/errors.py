@@ -114,6 +114,7 @@ OPENAI = Dialect(openai_body, lambda error: b"data: " + openai_body(error) + b"\
 def model_not_found(asked: str, served: Iterable[str]) -> ApiError:
     """404: another model's name."""
     message = f"the model {asked[:200]!r} does not exist here; this server has {', '.join(map(repr, served))}"
+    message += " (--served-model-name gives it other names)"
     return ApiError(404, message, "not_found_error", "model", "model_not_found")
 
 

@@ -95,7 +95,6 @@ _GENERATION_REFUSED = {
     "return_tokens_as_token_ids": Refused("return_token_ids gives the ids beside the text", (False,)),
     "thinking_token_budget": Refused("reasoning has no budget of its own; max_tokens counts it"),
     "vllm_xargs": Refused("there are no extensions that read it", ({},)),
-    "watermark": Refused("nothing marks texts", (False,)),
 }
 
 CHAT = FieldLists(

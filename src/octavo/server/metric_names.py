@@ -143,6 +143,9 @@ METRICS: Mapping[str, Described] = {
     "num_grammars_waiting": _engine("gauge", "Grammars that wait to be compiled."),
     "num_grammars_abandoned": _engine("gauge", "Threads that grammars hold whose time was over."),
     "grammars": _engine("counter", "Grammars by what became of them.", labels=(*MODEL, "result")),
+    "watermark_lists": _engine(
+        "counter", "Green lists of watermarks, kept (hit) or made.", labels=(*MODEL, "result")
+    ),
     # The door, the event loop, the process, the build.
     "http_requests": _server("counter", "Responses sent.", "method", "path", "status"),
     "http_requests_in_flight": _server("gauge", "Requests that hold a place."),

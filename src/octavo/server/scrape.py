@@ -60,6 +60,7 @@ class EngineCollector(Collector):
         several: dict[str, Mapping[str, float]] = {
             "startup_seconds": engine.phases,
             "grammars": {**results, "overloaded": grammars.refused},
+            "watermark_lists": engine.watermark_lists,
             "spec_decode_num_accepted_tokens_per_pos": {
                 str(place): count for place, count in enumerate(stats.drafts.accepted_at)
             },

@@ -40,6 +40,7 @@ PENALTIES = {
 
 def params_of(**given: Any) -> np.ndarray:
     params = np.zeros(4, ROW)
+    params["typical_p"] = 1
     params["top_p"], params["repetition_penalty"], params["num_logprobs"] = 1, 1, -1
     for name, values in given.items():
         params[name] = values

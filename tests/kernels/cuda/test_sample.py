@@ -80,6 +80,7 @@ def test_draws_equal_the_reference(seed: int, rows: int, vocab: int, logprobs: b
 def test_masks_that_refuse_the_first_draw_and_that_do_not() -> None:
     rng = np.random.default_rng(2)
     params = np.zeros(24, ROW)
+    params["typical_p"] = 1
     params["temperature"], params["top_p"], params["seed"] = 1, 1, np.arange(24)
     params["top_k"][20:], params["temperature"][18:20] = 3, 0
     logits = rng.standard_normal((24, 600)).astype(np.float32)
@@ -96,6 +97,7 @@ def test_a_whole_vocabulary() -> None:
     """49,152 words: as peaked and as flat as models make them."""
     rng = np.random.default_rng(5)
     params = np.zeros(6, ROW)
+    params["typical_p"] = 1
     params["temperature"], params["seed"], params["top_p"] = 0.9, rng.integers(0, 2**63, 6), 1
     params["top_p"][[0, 1, 4]], params["top_k"][[1, 2]], params["min_p"][3] = 0.9, (40, 5000), 0.01
     params["num_logprobs"] = [5, -1, 20, 0, -1, 3]
@@ -111,6 +113,7 @@ def test_a_whole_vocabulary() -> None:
 def test_ties_go_to_the_lowest_ids(top_p: float, top_k: int) -> None:
     """Equal logits: which are kept decides what may be drawn; every draw is of the reference's."""
     params = np.zeros(8, ROW)
+    params["typical_p"] = 1
     params["temperature"], params["top_p"], params["top_k"] = 1, top_p, top_k
     params["seed"] = np.arange(8)
     logits = np.repeat(np.array([[0.0, 1.0] * 300], np.float32), 8, axis=0)
@@ -124,6 +127,7 @@ def test_what_is_wrong_with_a_row_is_said() -> None:
     logits = np.zeros((4, 300), np.float32)
     logits[0, 7], logits[1, 299], logits[2] = np.nan, np.inf, -np.inf
     params = np.zeros(4, ROW)
+    params["typical_p"] = 1
     params["top_p"], params["temperature"] = 1, [0, 1, 1, 1]
     found = on_device(logits, batch_of(params, [1] * 4))
     assert [isinstance(each, RowError) for each in found] == [True, True, True, False]
@@ -147,6 +151,7 @@ def test_the_test_would_notice(mutant: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     rng = np.random.default_rng(0)
     params = np.zeros(8, ROW)
+    params["typical_p"] = 1
     params["temperature"], params["top_p"], params["top_k"] = 1, 0.5, 30
     logits = rng.standard_normal((8, 400)).astype(np.float32)
     batch = batch_of(params, range(8))

@@ -1,7 +1,7 @@
 """Triton kernels of the draw: what sampling/sampler.py specifies, over logits that stay on the device.
 
-    peaks -> head -> top_k -> sums -> top_p -> sums -> race        a batch that only wants the likeliest
-    (row, chunks)  (row)                                           token ends after head
+    peaks -> head -> top_k -> sums -> top_p -> sums [-> typical -> sums] -> race
+    (row, chunks)  (row): a batch that only wants the likeliest token ends here
 
 Vocabularies are read in chunks of 256 ids, as the race and its sums are defined; sums are in float64,
 in the order of sampling/distribution.py. Nothing is sorted: top_k and top_p look for a threshold by
@@ -26,6 +26,7 @@ from octavo.kernels.cuda.draw_math import (
     first,
     fold,
     keeps,
+    log,
     of_chunks,
     weigh,
 )
@@ -67,7 +68,8 @@ def leave(token, row, owner, tokens, latest):
 
 @triton.jit
 def head_kernel(
-    raw_peak, peak, best, min_p, code, top, likeliest, threshold, last, owner, tokens, latest, chunks, vocab,
+    raw_peak, peak, best, min_p, code, top, likeliest, threshold, last, upper, owner, tokens, latest, chunks,
+    vocab,
     GREEDY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of each row: whether it can be drawn, its largest logit and who has it. GREEDY: that is the token."""
@@ -89,6 +91,7 @@ def head_kernel(
         tl.store(likeliest + row, token)
         tl.store(threshold + row, tl.load(min_p + row))
         tl.store(last + row, vocab)
+        tl.store(upper + row, 1.0)  # (no weight is above it)
 
 
 @triton.jit
@@ -131,12 +134,12 @@ def mass_from(scratch, count, bits, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def id_of_tie(z, vocab, peak, inverse, value, last, ties, BLOCK: tl.constexpr):
-    """The id of the ties-th kept token whose weight is value."""
+def id_of_tie(z, end, peak, inverse, value, ties, BLOCK: tl.constexpr):
+    """The id of the ties-th token before the end whose weight is value."""
     seen, found = 0, -1
-    for start in range(0, vocab, BLOCK):
+    for start in range(0, end, BLOCK):
         ids = start + tl.arange(0, BLOCK)
-        equal = (ids <= last) & (ids < vocab) & (weigh(z + ids, ids < vocab, peak, inverse) == value)
+        equal = (ids < end) & (weigh(z + ids, ids < end, peak, inverse) == value)
         place = seen + tl.cumsum(equal.to(tl.int32), axis=0)
         found = tl.maximum(found, tl.max(tl.where(equal & (place <= ties), ids, -1), axis=0))
         seen += tl.sum(equal.to(tl.int32), axis=0)
@@ -183,24 +186,31 @@ def top_k_kernel(
             value = below.to(tl.float32, bitcast=True)
             tl.store(threshold + row, value)
             if count_from(scratch, count, below, BLOCK) > k:  # of equal weights the lower ids are kept
-                tl.store(last + row, id_of_tie(z, vocab, highest, inv, value, vocab, k - larger, BLOCK))
+                tl.store(last + row, id_of_tie(z, vocab, highest, inv, value, k - larger, BLOCK))
 
 
 @triton.jit
 def sums_kernel(
-    z, sums, code, top, inverse, threshold, last, stride, vocab, chunks, GROUP: tl.constexpr
+    z, sums, code, top, inverse, threshold, last, upper, stride, vocab, chunks, GROUP: tl.constexpr,
+    LOGS: tl.constexpr,
 ):  # fmt: skip
-    """The sum of each chunk's kept weights (distribution.chunk_sums)."""
+    """The sum of each chunk's kept weights, LOGS: times their logs (distribution.chunk_sums)."""
     row = tl.program_id(0)
     inv = tl.load(inverse + row)
     if (inv > 0.0) & (tl.load(code + row) == 0):
         highest, low, end = tl.load(top + row), tl.load(threshold + row), tl.load(last + row)
+        most = tl.load(upper + row)
         chunk = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
         lanes = tl.zeros((GROUP, LANES), tl.float64)
         for step in range(CHUNK // LANES):
             ids = chunk[:, None] * CHUNK + step * LANES + tl.arange(0, LANES)[None, :]
             w = weigh(z + row.to(tl.int64) * stride + ids, ids < vocab, highest, inv)
-            lanes += tl.where(keeps(w, ids, low, end), w, 0.0).to(tl.float64)
+            kept = keeps(w, ids, low, end) & (w <= most)
+            if LOGS:
+                some = tl.where(kept & (w > 0.0), w, 1.0).to(tl.float64)
+                lanes += tl.where(kept & (w > 0.0), some * log(some), 0.0)
+            else:
+                lanes += tl.where(kept, w, 0.0).to(tl.float64)
         tl.store(sums + row.to(tl.int64) * chunks + chunk, fold(lanes), mask=chunk < chunks)
 
 
@@ -238,15 +248,74 @@ def top_p_kernel(
         needed = tl.maximum(tl.ceil(missing / tl.maximum(value, 1e-38).to(tl.float64)), 1.0).to(tl.int32)
         end = tl.where(value > low, vocab, end)  # it was an end among weights that are dropped now
         if needed < ties:  # of equal weights the lower ids are kept
-            end = id_of_tie(z, vocab, highest, inv, value, end, needed, BLOCK)
+            end = id_of_tie(z, tl.minimum(end + 1, vocab), highest, inv, value, needed, BLOCK)
         tl.store(threshold + row, value)
         tl.store(last + row, end)
 
 
 @triton.jit
+def mass_within(z, scratch, vocab, peak, inverse, bits, BLOCK: tl.constexpr):
+    """The sum of the weights whose distance is at most the float with these bits."""
+    value = bits.to(tl.float32, bitcast=True)
+    found = tl.zeros((), tl.float64)
+    for start in range(0, vocab, BLOCK):
+        ids = start + tl.arange(0, BLOCK)
+        near = tl.load(scratch + ids, mask=ids < vocab, other=float("inf")) <= value
+        w = weigh(z + ids, ids < vocab, peak, inverse)
+        found += tl.sum(tl.where(near, w, 0.0).to(tl.float64), axis=0)
+    return found
+
+
+@triton.jit
+def typical_kernel(
+    z, scratch, sums, logs, code, top, inverse, typical_p, threshold, last, upper, stride, vocab, chunks,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Bound the kept weights from both sides, around the mean of their logs (logits._typical)."""
+    row = tl.program_id(0)
+    share, inv = tl.load(typical_p + row), tl.load(inverse + row)
+    if (share < 1.0) & (inv > 0.0) & (tl.load(code + row) == 0):
+        wide = row.to(tl.int64)
+        z += wide * stride
+        scratch += wide * vocab
+        highest, low, end = tl.load(top + row), tl.load(threshold + row), tl.load(last + row)
+        whole, mean = tl.zeros((), tl.float64), tl.zeros((), tl.float64)
+        for c in range(chunks):
+            whole += tl.load(sums + wide * chunks + c)
+            mean += tl.load(logs + wide * chunks + c)
+        mean = mean / whole
+        for start in range(0, vocab, BLOCK):
+            ids = start + tl.arange(0, BLOCK)
+            w = weigh(z + ids, ids < vocab, highest, inv)
+            kept = (ids < vocab) & keeps(w, ids, low, end) & (w > 0.0)
+            far = tl.abs(log(tl.where(kept, w, 1.0).to(tl.float64)) - mean).to(tl.float32)
+            tl.store(scratch + ids, tl.where(kept, far, float("inf")), mask=ids < vocab)
+        tl.debug_barrier()
+        below = tl.full((), -1, tl.int32)
+        above = tl.full((), 0x7F7FFFFF, tl.int32)
+        while above - below > 1:
+            middle = below + (above - below) // 2
+            if mass_within(z, scratch, vocab, highest, inv, middle, BLOCK) >= share * whole:
+                above = middle
+            else:
+                below = middle
+        farthest = above.to(tl.float32, bitcast=True)
+        least, most = tl.full((), 1.0, tl.float32), tl.full((), 0.0, tl.float32)
+        for start in range(0, vocab, BLOCK):
+            ids = start + tl.arange(0, BLOCK)
+            near = tl.load(scratch + ids, mask=ids < vocab, other=float("inf")) <= farthest
+            w = weigh(z + ids, ids < vocab, highest, inv)
+            least = tl.minimum(least, tl.min(tl.where(near, w, 1.0), axis=0))
+            most = tl.maximum(most, tl.max(tl.where(near, w, 0.0), axis=0))
+        tl.store(last + row, tl.where(least > low, vocab, end))  # (the end was one among lighter weights)
+        tl.store(threshold + row, tl.maximum(least, low))
+        tl.store(upper + row, most)
+
+
+@triton.jit
 def race_kernel(
-    z, sums, code, top, likeliest, inverse, threshold, last, seed, sample, position, owner, tokens, latest,
-    top_k, top_p, min_p, stride, vocab, chunks, AGAIN: tl.constexpr, CHUNKS: tl.constexpr,
+    z, sums, code, top, likeliest, inverse, threshold, last, upper, seed, sample, position, owner, tokens,
+    latest, top_k, top_p, typical_p, min_p, stride, vocab, chunks, AGAIN: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """The race in two levels (distribution.draw); rows of temperature 0 take their likeliest token.
 
@@ -261,6 +330,7 @@ def race_kernel(
         stream = 0
         if AGAIN:
             free = (tl.load(top_k + row) == 0) & (tl.load(top_p + row) == 1.0) & (tl.load(min_p + row) == 0.0)
+            free = free & (tl.load(typical_p + row) == 1.0)
             stream = tl.where(free, STREAM_AGAIN, 0)
         c = tl.arange(0, CHUNKS)
         rate = of_chunks(sums, row, c, chunks, 0.0)
@@ -270,6 +340,7 @@ def race_kernel(
         ids = chunk * CHUNK + place
         w = weigh(z + wide * stride + ids, ids < vocab, tl.load(top + row), inv)
         kept = keeps(w, ids, tl.load(threshold + row), tl.load(last + row)) & (w > 0)
+        kept = kept & (w <= tl.load(upper + row))
         noise = exponential(key, which, where, stream, 2, place)
         member = tl.where(kept, w, 1.0).to(tl.float64)
         token = chunk * CHUNK + first(tl.where(kept, noise / member, float("inf")), place)
@@ -277,11 +348,12 @@ def race_kernel(
 
 
 @triton.jit
-def choose_kernel(free, mask, words, inverse, top_k, top_p, min_p, owner, tokens, latest):
+def choose_kernel(free, mask, words, inverse, top_k, top_p, typical_p, min_p, owner, tokens, latest):
     """Rows that nothing narrows take what they drew without their mask, where it allows that."""
     row = tl.program_id(0)
     drawn = tl.load(free + row)
     plain = (tl.load(top_k + row) == 0) & (tl.load(top_p + row) == 1.0) & (tl.load(min_p + row) == 0.0)
+    plain = plain & (tl.load(typical_p + row) == 1.0)
     if plain & (tl.load(inverse + row) > 0.0) & (drawn >= 0):
         word = tl.load(mask + row.to(tl.int64) * words + drawn // 32)
         if (word >> (drawn % 32)) & 1 == 1:

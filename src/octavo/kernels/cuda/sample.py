@@ -1,10 +1,10 @@
 """DeviceSampler: a step's draws where its logits are: the order of the kernels of draw, edits and logprobs.
 
-    logits --(copy, edits)--> peaks -> head [-> top_k, top_p] -> sums -> race -> tokens -> pinned memory
-                                                                          `-> latest[row], for the next step
+    logits --(copy, edits)--> peaks -> head [-> top_k, top_p [-> typical]] -> sums -> race -> tokens
+    tokens -> pinned memory, and latest[row], for the next step
 
-Three kinds of draws differ in what is launched: GREEDY ends after head, RACE leaves out top_k and top_p,
-NARROW has all. Arrays that a captured program reads have fixed addresses (Slate).
+Four kinds of draws differ in what is launched: GREEDY ends after head, RACE leaves out all that narrows,
+NARROW typical alone, and TYPICAL has all. Arrays that a captured program reads have fixed addresses (Slate).
 """
 
 from __future__ import annotations
@@ -38,10 +38,13 @@ class Kind(IntEnum):
     GREEDY = 0
     RACE = 1
     NARROW = 2
+    TYPICAL = 3
 
     @classmethod
     def of(cls, numbers: Numbers) -> Kind:
-        return cls.GREEDY if numbers.greedy else cls.NARROW if numbers.narrows else cls.RACE
+        if numbers.greedy or not numbers.narrows:
+            return cls.GREEDY if numbers.greedy else cls.RACE
+        return cls.TYPICAL if numbers.typical else cls.NARROW
 
 
 _TYPES = {
@@ -94,6 +97,7 @@ class Workspace:
     likeliest: torch.Tensor
     threshold: torch.Tensor
     last: torch.Tensor
+    upper: torch.Tensor
 
     @classmethod
     def of(cls, rows: int, chunks: int, device: torch.device) -> Workspace:
@@ -105,6 +109,7 @@ class Workspace:
             empty(rows, chunks, dtype=f32), empty(rows, chunks, dtype=i32),
             empty(rows, chunks, dtype=torch.float64), empty(rows, dtype=i32), empty(rows, dtype=f32),
             empty(rows, dtype=i32), empty(rows, dtype=f32), empty(rows, dtype=i32),
+            empty(rows, dtype=f32),
         )  # fmt: skip
 
 
@@ -150,7 +155,7 @@ class DeviceSampler:
             at = slate.device
             self._launch(
                 draw.choose_kernel, (len(edited),), free, mask, mask.shape[1], at["inverses"], at["top_k"],
-                at["top_p"], at["min_p"], at["owners"], tokens, self.latest,
+                at["top_p"], at["typical_p"], at["min_p"], at["owners"], tokens, self.latest,
             )  # fmt: skip
         return tokens
 
@@ -171,8 +176,8 @@ class DeviceSampler:
             raw_peak, _ = self.peaks(logits)
         self._launch(
             draw.head_kernel, (rows,), raw_peak, work.peak, work.best, at["min_p"], work.code, work.top,
-            work.likeliest, work.threshold, work.last, at["owners"], out, self.latest, self.chunks,
-            self.vocab_size, GREEDY=kind is Kind.GREEDY,
+            work.likeliest, work.threshold, work.last, work.upper, at["owners"], out, self.latest,
+            self.chunks, self.vocab_size, GREEDY=kind is Kind.GREEDY,
             BLOCK=next_power_of_2(self.chunks),
         )  # fmt: skip
         if kind is not Kind.GREEDY:
@@ -187,7 +192,7 @@ class DeviceSampler:
         sizes = z.stride(0), self.vocab_size, self.chunks
         kept = work.code, work.top, at["inverses"]
         limits = work.threshold, work.last
-        if kind is Kind.NARROW:
+        if kind >= Kind.NARROW:
             scratch = torch.empty((z.shape[0], self.vocab_size), dtype=torch.float32, device=self.device)
             self._launch(
                 draw.top_k_kernel, rows, z, scratch, work.peak, *kept, at["top_k"], *limits, *sizes,
@@ -198,17 +203,34 @@ class DeviceSampler:
                 draw.top_p_kernel, rows, z, scratch, work.sums, *kept, at["top_p"], *limits, *sizes,
                 BLOCK=BLOCK,
             )  # fmt: skip
+            if kind is Kind.TYPICAL:
+                logs = torch.empty_like(work.sums)
+                self._sums(z, work, at)
+                self._sums(z, work, at, logs)
+                self._launch(
+                    draw.typical_kernel, rows, z, scratch, work.sums, logs, *kept, at["typical_p"], *limits,
+                    work.upper, *sizes, BLOCK=BLOCK,
+                )  # fmt: skip
         self._sums(z, work, at)
         self._launch(
             draw.race_kernel, rows, z, work.sums, work.code, work.top, work.likeliest, at["inverses"],
-            *limits, at["seed"], at["sample_index"], at["positions"], at["owners"], out, self.latest,
-            at["top_k"], at["top_p"], at["min_p"], *sizes, AGAIN=again, CHUNKS=wide,
+            *limits, work.upper, at["seed"], at["sample_index"], at["positions"], at["owners"], out,
+            self.latest, at["top_k"], at["top_p"], at["typical_p"], at["min_p"], *sizes, AGAIN=again,
+            CHUNKS=wide,
         )  # fmt: skip
 
-    def _sums(self, z: torch.Tensor, work: Workspace, at: Mapping[str, torch.Tensor]) -> None:
+    def _sums(
+        self,
+        z: torch.Tensor,
+        work: Workspace,
+        at: Mapping[str, torch.Tensor],
+        logs: torch.Tensor | None = None,
+    ) -> None:
+        """Launch the sums of kept weights. logs [R, chunks]: of their products with their logs, to there."""
         self._launch(
-            draw.sums_kernel, (z.shape[0], cdiv(self.chunks, GROUP)), z, work.sums, work.code, work.top,
-            at["inverses"], work.threshold, work.last, z.stride(0), self.vocab_size, self.chunks, GROUP=GROUP,
+            draw.sums_kernel, (z.shape[0], cdiv(self.chunks, GROUP)), z, work.sums if logs is None else logs,
+            work.code, work.top, at["inverses"], work.threshold, work.last, work.upper, z.stride(0),
+            self.vocab_size, self.chunks, GROUP=GROUP, LOGS=logs is not None,
         )  # fmt: skip
 
     def peaks(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -55,6 +55,7 @@ class MessagesRequest(Strict):
     tools: Tools = Field(default_factory=list)
     tool_choice: dict[str, Any] | None = None
     output_config: Annotated[dict[str, Any], values(MAX_SCHEMA)] = Field(default_factory=dict)
+    watermark: bool | dict[str, Any] | None = None
 
 
 class CountTokensRequest(MessagesRequest):
@@ -92,6 +93,7 @@ def as_chat(body: MessagesRequest) -> ChatRequest:
         tool_choice=choice,
         parallel_tool_calls=parallel,
         continue_final_message=prefill,
+        watermark=body.watermark,
         **_output(body.output_config),
         **shaping(body),
     )

@@ -100,6 +100,7 @@ class GenerationRequest(_Shaped):
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     speculative: dict[str, Any] | None = None
+    watermark: bool | dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
 
     @property

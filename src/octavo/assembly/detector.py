@@ -1,0 +1,55 @@
+"""WatermarkDetector: whether a model's watermark is in a text. No weights are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.assembly.tokenizer import tokenizer_and_template
+from octavo.checkpoints import open_checkpoint
+from octavo.checkpoints.sources import resolve
+from octavo.config import EngineConfig
+from octavo.errors import InvalidRequestError
+from octavo.kernels.select import Wanted, make_backend
+from octavo.models.load import outline_model
+from octavo.params.watermark import WatermarkParams
+from octavo.sampling.watermark import Detection, GreenLists, detect
+
+
+class WatermarkDetector:
+    """Tests texts for the watermark that SamplingParams.watermark writes, and that TGI and transformers do.
+
+    Args:
+        model: what wrote the text, as LLM takes it: its tokenizer and the width of its logits matter.
+        watermark: as SamplingParams has it. gamma and hashing_key must be those that wrote the text; delta
+            does not matter here.
+        tokenizer: another tokenizer than the model's own, as LLM takes it.
+
+    Raises:
+        OctavoError: the model or a value is wrong.
+    """
+
+    def __init__(self, model: str, watermark: Any = True, *, tokenizer: str | None = None) -> None:
+        wanted = WatermarkParams.of(watermark)
+        if wanted is None:
+            raise InvalidRequestError("watermark must say what to look for, such as True", "watermark")
+        user = EngineConfig(model=model, tokenizer=tokenizer, device="cpu")
+        path = resolve(user.model)
+        checkpoint = open_checkpoint(path, headers=True)
+        self._tokenizer, _ = tokenizer_and_template(user, checkpoint, path)
+        backend = make_backend("auto", Wanted(1, "auto", user.dtype, planned=True))
+        outlined, _ = outline_model(checkpoint, backend, user.dtype, context=None)
+        self.watermark, self._lists = wanted, GreenLists(outlined.vocab_size)
+
+    def detect(self, text: str | Sequence[int], *, repeated: bool = False) -> Detection:
+        """Test a text, or the token ids of an answer, which are exact where a text may be cut otherwise.
+
+        Args:
+            text: the answer without its prompt.
+            repeated: count equal pairs of neighbours each time.
+
+        Raises:
+            InvalidRequestError: it is too short, or an id is not in the vocabulary.
+        """
+        ids = self._tokenizer.encode(text, add_special_tokens=False) if isinstance(text, str) else list(text)
+        return detect(ids, self._lists, self.watermark, repeated=repeated)

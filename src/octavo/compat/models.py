@@ -1,0 +1,165 @@
+"""AutoModelForCausalLM and its like: an LLM with generate(input_ids, ...)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.compat.quantization import method_of
+from octavo.compat.tokenizers import refuse
+from octavo.errors import InvalidRequestError
+from octavo.llm import LLM
+from octavo.pipelines import sampling_params
+from octavo.plan import size_of
+
+LOADER: dict[str, tuple[object, ...]] = {
+    "attn_implementation": (None, "sdpa", "flash_attention_2", "eager"),
+    "disable_exllama": (None, True, False),
+    "inject_fused_attention": (None, True, False),
+    "max_new_tokens": (None,),
+    "use_triton": (None, False),
+}
+"""Arguments of loaders, and the values that ask for what happens anyway; EngineArgs has others."""
+DEFAULT_NEW_TOKENS = 20
+"""transformers' max_length without a generation config."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """All of a model's weights, counted as one."""
+
+    count: int
+    bytes: int
+
+    def numel(self) -> int:
+        return self.count
+
+    def element_size(self) -> float:
+        return self.bytes / self.count
+
+
+class CausalLM:
+    """A loaded model by transformers' names.
+
+    Attributes:
+        llm: what it is.
+        device: for tokenizer(...).to(model.device); ids need not be moved.
+    """
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+        self.device = llm.engine_config.device
+
+    def generate(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        max_new_tokens: int | None = None,
+        max_length: int | None = None,
+        do_sample: bool = False,
+        **generation: Any,
+    ) -> npt.NDArray[np.int64]:
+        """Continue prompts: ids [prompts, length + new], the prompts' included.
+
+        Args:
+            input_ids: [prompts, length], or [length] of one.
+            attention_mask: 0 where an id is padding.
+            max_new_tokens, max_length: as transformers counts them; 20 in all where neither is given.
+            do_sample: False is greedy. generation: as pipeline("text-generation") takes them.
+
+        Raises:
+            InvalidRequestError, UnsupportedError: an argument is wrong or not known.
+        """
+        if input_ids is None:
+            raise InvalidRequestError("generate needs input_ids: tokenizer(text)", "input_ids")
+        ids = np.atleast_2d(np.asarray(input_ids))
+        mask = np.ones_like(ids) if attention_mask is None else np.atleast_2d(np.asarray(attention_mask))
+        prompts = [row[kept != 0].tolist() for row, kept in zip(ids, mask, strict=True)]
+        params = sampling_params({"do_sample": do_sample, **generation})
+        limits = [_new(ids.shape[1], max_new_tokens, max_length) for _ in prompts]
+        every = [params.replace(max_tokens=limit) for limit in limits]
+        outputs = self.llm.generate([{"prompt_token_ids": one} for one in prompts], every, use_tqdm=False)
+        eos = self.llm.get_tokenizer().eos_token_id or 0
+        rows = [
+            [*row.tolist(), *completion.token_ids]
+            for row, output in zip(ids, outputs, strict=True)
+            for completion in output.outputs
+        ]
+        longest = max(map(len, rows))
+        return np.array([row + [eos] * (longest - len(row)) for row in rows], np.int64)
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All weights as one, for those who count them: nothing is loaded twice."""
+        name = self.llm.engine_config.model
+        size = size_of(name)
+        yield Parameter(size_of(name, 1).weights, size.weights)
+
+    def num_parameters(self) -> int:
+        return sum(each.numel() for each in self.parameters())
+
+    def eval(self) -> CausalLM:
+        """Itself: nothing here is trained."""
+        return self
+
+    def to(self, device: object) -> CausalLM:
+        """Itself: the device is chosen when the model is loaded (device_map="auto")."""
+        return self
+
+
+def _new(length: int, new: int | None, total: int | None) -> int:
+    if new is not None:
+        return new
+    total = DEFAULT_NEW_TOKENS if total is None else total
+    if total <= length:
+        raise InvalidRequestError(
+            f"max_length {total} counts the prompt's {length} tokens: raise it, or give max_new_tokens",
+            "max_length",
+        )
+    return total - length
+
+
+class AutoModelForCausalLM:
+    """Loads a model: LLM(name), by transformers' arguments."""
+
+    @staticmethod
+    def from_pretrained(name: str, **options: Any) -> CausalLM:
+        """Load.
+
+        Args:
+            options: quantization_config, load_in_4bit, load_in_8bit (compat.quantization); torch_dtype or
+                dtype, as a name or a torch.dtype; what LOADER lists; and LLM's own.
+
+        Raises:
+            OctavoError: the model or an option is wrong; what is not supported is named.
+        """
+        method = method_of(options)
+        return _load(name, options, {} if method is None else {"quantization": method})
+
+
+class AutoGPTQForCausalLM:
+    """Loads a GPTQ checkpoint."""
+
+    @staticmethod
+    def from_quantized(name: str, **options: Any) -> CausalLM:
+        """LLM(name): its files say how they are quantized. Raises as AutoModelForCausalLM's."""
+        return _load(name, options, {})
+
+
+class AutoAWQForCausalLM:
+    """Loads an AWQ checkpoint."""
+
+    @staticmethod
+    def from_quantized(name: str, **options: Any) -> CausalLM:
+        """LLM(name): its files say how they are quantized. Raises as AutoModelForCausalLM's."""
+        return _load(name, options, {})
+
+
+def _load(name: str, options: Mapping[str, Any], engine: dict[str, Any]) -> CausalLM:
+    loader = {one: value for one, value in options.items() if one in LOADER}
+    refuse(loader, LOADER, "a loader here")
+    rest = {one: value for one, value in options.items() if one not in LOADER}
+    return CausalLM(LLM(str(name), **engine, **rest))
