@@ -9,10 +9,12 @@ namespace {
 
 const uint8_t* address(uint64_t a) { return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(a)); }
 
-Weights pack_sources(Pool& pool, WeightArena& arena, int layout, const std::vector<Source>& sources, int64_t k,
-                     bool gated, bool wide, bool minima, const nb::callable& after_slice) {
+Weights pack_sources(Pool& pool, WeightArena& arena, const Matrix& as, const std::vector<Source>& sources,
+                     const std::optional<Ints>& order, const nb::callable& after_slice) {
+    std::vector<int32_t> columns;
+    if (order) columns.assign(order->data(), order->data() + order->shape(0));
     nb::gil_scoped_release release;
-    return pack(pool, arena, static_cast<Layout>(layout), sources, k, gated, wide, minima, [&after_slice] {
+    return pack(pool, arena, as, sources, std::move(columns), [&after_slice] {
         nb::gil_scoped_acquire acquire;
         after_slice();
     });
@@ -34,8 +36,11 @@ NB_MODULE(_native, m) {
     m.def("choose_isa", [](const std::string& isa) { return std::string(choose_kernels(isa)->name); }, "isa"_a);
     m.def("clock_rate", &clock_rate, nb::call_guard<nb::gil_scoped_release>());
     m.def("read_bandwidth", &read_bandwidth, nb::call_guard<nb::gil_scoped_release>());
-    m.def("pack", &pack_sources, nb::kw_only(), "pool"_a, "arena"_a, "layout"_a, "sources"_a, "k"_a, "gated"_a, "wide"_a,
-          "minima"_a, "after_slice"_a);
+    m.def("pack", &pack_sources, nb::kw_only(), "pool"_a, "arena"_a, "form"_a, "sources"_a, "order"_a.none(), "after_slice"_a);
+    nb::class_<Matrix>(m, "Form")
+        .def("__init__", [](Matrix* self, int layout, int64_t k, bool gated, bool wide, bool minima, bool zeros, int64_t group) {
+            new (self) Matrix{.k = k, .layout = static_cast<Layout>(layout), .gated = gated, .wide = wide, .minima = minima, .zeros = zeros, .group = group};
+        }, nb::kw_only(), "layout"_a, "k"_a, "gated"_a, "wide"_a, "minima"_a, "zeros"_a, "group"_a);
 
     nb::class_<Pool>(m, "Pool").def(nb::init<int>());
     nb::class_<WeightArena>(m, "WeightArena")

@@ -21,7 +21,7 @@ struct Kernels {
     int64_t rows_to_a_whole_one; // that are screened, one may need all of its logits (ScreenArgs::whole); 0: none may
     int64_t attention_rows; // query rows of one attention item, if there is enough to do
 
-    // Rows [begin, end) of x to activation panels. scratch: k floats.
+    // Rows [begin, end) of x to activation panels. scratch: 2 k floats.
     void (*prepare)(const PrepareArgs&, int64_t begin, int64_t end, float* scratch);
     // Bytes of scratch that linear needs.
     int64_t (*linear_scratch)(const Matrix&);

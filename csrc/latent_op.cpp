@@ -86,7 +86,7 @@ public:
             uint8_t* memory = s.arena + workspace_ + head * static_cast<int64_t>(activation_bytes(w.layout, m, w.k));
             const Activations a = activations_at(memory, w.layout, m, w.k, tile);
             if (phase == 0) {
-                const PrepareArgs args{.x = s.at(x_), .rows = rows_.data() + head * m, .to = a};
+                const PrepareArgs args{.x = s.at(x_), .rows = rows_.data() + head * m, .order = w.order, .to = a};
                 s.kernels->prepare(args, begin - base, stop - base, s.scratch_of(thread));
             } else {
                 const LinearArgs args{.w = w,

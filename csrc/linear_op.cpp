@@ -29,7 +29,7 @@ public:
         if (phase == 0) {
             const NormOf& n = spec_.norm;
             s.kernels->prepare(
-                {.x = s.at(spec_.x), .to = a, .norm = n.kind, .gain = n.gain, .bias = n.bias, .eps = n.eps},
+                {.x = s.at(spec_.x), .order = w.order, .to = a, .norm = n.kind, .gain = n.gain, .bias = n.bias, .eps = n.eps},
                 tile_start(a.tiles, begin), tile_start(a.tiles, end), s.scratch_of(thread));
             return;
         }
@@ -106,7 +106,7 @@ const OpType kLinear{"linear", make_parts, workspace};
 } // namespace
 
 size_t linear_scratch_bytes(const Kernels& k, const Matrix& w) {
-    return static_cast<size_t>(std::max(w.k * 4, k.linear_scratch(w)));
+    return static_cast<size_t>(std::max(w.k * 8, k.linear_scratch(w)));
 }
 
 std::unique_ptr<Op> make_linear(LinearSpec spec) { return std::make_unique<Linear>(std::move(spec)); }

@@ -149,6 +149,7 @@ private:
             const float* hidden = reinterpret_cast<float*>(memory_ + at_.hidden) + e.first_row * width;
             const PrepareArgs args{.x = first ? s.at(spec_.x) : hidden,
                                    .rows = first ? token_of_.data() + e.first_row : nullptr,
+                                   .order = (first ? spec_.gate_up : spec_.down)[static_cast<size_t>(e.number)]->view.order,
                                    .to = activations(s, e, first)};
             s.kernels->prepare(args, begin - e.first_row, stop - e.first_row, scratch);
             begin = stop;

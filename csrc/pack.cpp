@@ -48,11 +48,11 @@ void spread_bits(const uint8_t* from, uint8_t* to) {
     }
 }
 
-// The largest power of two that all f16 scales of a lane, 16 apart from block to block, are multiples of, if they are
+// The largest power of two that all f16 scales of a lane, `stride` apart from group to group, are multiples of, if they are
 // within int16's range of it, else 0; 1 for zeros alone.
-float unit_of(const uint8_t* table, int64_t lane, int64_t blocks, int64_t block_bytes) {
+float unit_of(const uint8_t* table, int64_t lane, int64_t groups, int64_t stride) {
     uint32_t all = 0, largest = 0; // magnitudes as multiples of 2^-24: f16 has no bit below
-    for (int64_t b = 0; b < blocks; b++, table += block_bytes) {
+    for (int64_t g = 0; g < groups; g++, table += stride) {
         uint16_t h;
         std::memcpy(&h, table + lane * 2, 2);
         const float x = half_to_float(h & 0x7fffu) * 0x1p24f; // below 2^40, or not finite
@@ -67,12 +67,12 @@ float unit_of(const uint8_t* table, int64_t lane, int64_t blocks, int64_t block_
 
 // f16 scales of a panel to integers (types.h), if all its rows' allow that; else its units stay 0.
 void to_integer_scales(const Matrix& m, uint8_t* panel, float* units) {
-    const int64_t blocks = m.k / kBlock;
-    uint8_t* table = panel + value_bytes(m.layout);
+    const int64_t groups = m.k / kBlock / m.group, stride = group_bytes(m);
+    uint8_t* table = panel + tables_at(m, 0);
     float found[kPanel];
     for (int64_t lane = 0; lane < kPanel; lane++)
-        if ((found[lane] = unit_of(table, lane, blocks, m.block_bytes)) == 0.0f) return;
-    for (int64_t b = 0; b < blocks; b++, table += m.block_bytes) {
+        if ((found[lane] = unit_of(table, lane, groups, stride)) == 0.0f) return;
+    for (int64_t g = 0; g < groups; g++, table += stride) {
         uint16_t from[kPanel];
         int16_t to[kPanel];
         std::memcpy(from, table, sizeof from);
@@ -102,6 +102,13 @@ void cut_block(const uint8_t* from, uint8_t* high, uint8_t* low, uint8_t* fifth)
     std::memcpy(fifth, &top, 4);
 }
 
+const float kNF4[16] = {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
+                        -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
+                        0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
+                        0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
+const float kFP4[16] = {0.0f, 0.0625f / 12, 8.0f / 12, 1.0f, 4.0f / 12, 0.5f, 2.0f / 12, 0.25f,
+                        -0.0f, -0.0625f / 12, -8.0f / 12, -1.0f, -4.0f / 12, -0.5f, -2.0f / 12, -0.25f};
+
 struct Job {
     const std::vector<Source>* sources;
     Matrix m;
@@ -124,13 +131,13 @@ struct Job {
         return r < half ? r + (lane < 8 ? 0 : half) : -1;
     }
 
-    // Entry `block` of a source's table to a lane of a panel's; fallback's times the offset where it has none.
-    void pack_entry(const Table& t, const Table* fallback, int64_t row, int64_t block, int64_t lane, uint8_t* to) const {
+    // Entry `group` of a source's table to a lane of a panel's; fallback's times the offset where it has none.
+    void pack_entry(const Table& t, const Table* fallback, int64_t row, int64_t group, int64_t lane, uint8_t* to) const {
         if (!m.wide) {
-            std::memcpy(to + lane * 2, t.data + row * t.row_stride + block * t.column_stride, 2);
+            std::memcpy(to + lane * 2, t.data + row * t.row_stride + group * t.column_stride, 2);
             return;
         }
-        const float x = t.data ? number_at(t, row, block) : static_cast<float>(offset_of(m.layout)) * number_at(*fallback, row, block);
+        const float x = t.data ? number_at(t, row, group) : static_cast<float>(offset_of(m.layout)) * number_at(*fallback, row, group);
         std::memcpy(to + lane * 4, &x, 4);
     }
 
@@ -140,6 +147,7 @@ struct Job {
         const Source& s = *find(row);
         uint8_t* to = data + panel * m.panel_bytes;
         const uint8_t* from = s.values + row * s.row_stride;
+        if (is_coded(m.layout)) return code_lane(panel, lane, s, row);
         if (!is_quantized(m.layout)) {
             const int64_t size = m.layout == Layout::F32 ? 4 : 2;
             for (int64_t k = 0; k < m.k; k++) std::memcpy(to + (k * kPanel + lane) * size, from + k * size, size);
@@ -148,14 +156,33 @@ struct Job {
         if (m.layout == Layout::S8Cut) return cut_lane(panel, lane, s, row);
         const bool fifth = m.layout == Layout::U5; // its bits come first
         const int64_t quads = value_bytes(m.layout) / (kPanel * 4) - fifth, scales = scale_tables(m.layout);
-        for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride, to += m.block_bytes) {
+        for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride) {
+            to = data + panel * m.panel_bytes + values_at(m, b);
             const uint8_t* values = from + 4 * fifth;
             for (int64_t q = 0; q < quads; q++) std::memcpy(to + (q * kPanel + lane) * 4, values + 4 * q, 4);
             if (fifth) spread_bits(from, to + (quads * kPanel + lane) * 4);
+            if (b % m.group) continue;
+            const int64_t group = b / m.group;
             uint8_t* table = to + value_bytes(m.layout);
             for (int64_t i = 0; i < scales; i++, table += table_bytes(m.wide))
-                pack_entry(s.scale, nullptr, row, b * scales + i, lane, table);
-            if (m.minima) pack_entry(s.minimum, &s.scale, row, b, lane, table);
+                pack_entry(s.scale, nullptr, row, group * scales + i, lane, table);
+            if (m.zeros) table[lane] = s.minimum.data[row * s.minimum.row_stride + group * s.minimum.column_stride];
+            else if (m.minima) pack_entry(s.minimum, &s.scale, row, group, lane, table);
+        }
+    }
+
+    void code_lane(int64_t panel, int64_t lane, const Source& s, int64_t row) const {
+        const bool bytes = m.layout == Layout::F8;
+        const uint8_t* from = s.values + row * s.row_stride;
+        uint8_t* to = data + panel * m.panel_bytes;
+        for (int64_t first = 0, group = 0; first < m.k; first += m.group, group++) {
+            const int64_t count = std::min(m.group, m.k - first);
+            const float scale = number_at(s.scale, row, group) * (bytes ? 0x1p8f : 1.0f);
+            std::memcpy(to + lane * 4, &scale, 4);
+            uint8_t* values = to + kPanel * 4 + lane;
+            for (int64_t i = 0; i < count; i += bytes ? 1 : 2, from++, values += kPanel)
+                *values = bytes ? *from : static_cast<uint8_t>(*from << 4 | *from >> 4);
+            to += coded_group_bytes(m, count);
         }
     }
 
@@ -177,27 +204,35 @@ struct Job {
 
 } // namespace
 
-std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout, const std::vector<Source>& sources,
-                                   int64_t k, bool gated, bool wide, bool minima,
-                                   const std::function<void()>& after_slice) {
+const float* codes_of(Layout layout) { return layout == Layout::FP4 ? kFP4 : kNF4; }
+
+std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, const Matrix& as, const std::vector<Source>& sources,
+                                   std::vector<int32_t> order, const std::function<void()>& after_slice) {
+    const Layout layout = as.layout;
+    const int64_t k = as.k;
+    const bool gated = as.gated, wide = as.wide;
     int64_t n = 0;
     for (const Source& s : sources) n += s.rows;
     if (n == 0 || k <= 0) throw std::invalid_argument("a packed matrix has at least one row and one column");
     if (gated && (sources.size() != 2 || sources[0].rows != sources[1].rows))
         throw std::invalid_argument("a gated weight is made of two weights of one shape, gate and up");
     if (is_quantized(layout) && k % kBlock) throw std::invalid_argument("quantized weights need a multiple of 32 columns");
-    if (layout == Layout::S8Cut && (gated || minima)) throw std::invalid_argument("a head has neither gates nor minima");
+    if (layout == Layout::S8Cut && (gated || as.minima || as.group != 1)) throw std::invalid_argument("a head has neither gates nor minima");
+    if (as.group < 1 || (as.group > 1 && !is_coded(layout) && (k % (kBlock * as.group) || (layout != Layout::U4 && layout != Layout::S8))))
+        throw std::invalid_argument("groups are of U4 and S8, and divide the columns");
+    if (as.zeros && (layout != Layout::U4 || wide || !as.minima)) throw std::invalid_argument("zero points are of U4 with f16 scales");
+    if (!order.empty() && static_cast<int64_t>(order.size()) != k) throw std::invalid_argument("an order is of all columns");
     auto packed = std::make_shared<PackedMatrix>();
     Matrix& m = packed->view;
-    m = {.n = n,
-         .k = k,
-         .panels = gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel,
-         .layout = layout,
-         .gated = gated,
-         .wide = wide,
-         .minima = minima};
-    m.block_bytes = value_bytes(layout) + table_bytes(wide) * (scale_tables(layout) + minima);
-    m.panel_bytes = is_quantized(layout) ? k / kBlock * m.block_bytes : k * kPanel * (layout == Layout::F32 ? 4 : 2);
+    packed->order = std::move(order);
+    m = as;
+    m.n = n;
+    m.panels = gated ? (n / 2 + 7) / 8 : (n + kPanel - 1) / kPanel;
+    m.order = packed->order.empty() ? nullptr : packed->order.data();
+    const int64_t in_groups = round_up(k / kBlock / m.group * group_bytes(m), 64);
+    m.panel_bytes = is_quantized(layout) ? in_groups : k * kPanel * (layout == Layout::F32 ? 4 : 2);
+    if (is_coded(layout)) m.panel_bytes = round_up((k + m.group - 1) / m.group * kPanel * 4 + coded_group_bytes(m, k) - kPanel * 4, 64);
+    m.block_bytes = group_bytes(m) / m.group; // on the average
     auto take = [&](int64_t bytes) {
         auto piece = arena.take(static_cast<size_t>(bytes));
         packed->owners.push_back(piece.owner);

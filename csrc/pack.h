@@ -10,7 +10,7 @@
 
 namespace octavo {
 
-// A strided table of scales or minima: [rows, blocks] of f16 or f32. data null: absent.
+// A strided table of scales or minima: [rows, groups] of f16 or f32, of zero points of bytes. data null: absent.
 struct Table {
     const uint8_t* data = nullptr;
     int64_t row_stride = 0, column_stride = 0; // bytes
@@ -27,15 +27,16 @@ struct Source {
 struct PackedMatrix {
     Matrix view{};
     std::vector<std::shared_ptr<Region>> owners;
+    std::vector<int32_t> order;
     size_t nbytes = 0;
 };
 
 // Stack the sources along their rows. U4 (U5) sources without minima get -8 (-16) scale where others have them
-// (that needs wide, to be exact). after_slice, if any, is called by this thread between slices of 8 MB: what
+// (that needs wide, to be exact). How the tables are is said by what of `as` concerns them: wide, minima, zeros, group;
+// gated and layout are its, too. order: Matrix::order, or empty. after_slice, if any, is called by this thread between slices of 8 MB: what
 // was read so far may be given back to the system. Throws std::invalid_argument for shapes that cannot be.
-std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, Layout layout, const std::vector<Source>& sources,
-                                   int64_t k, bool gated, bool wide, bool minima,
-                                   const std::function<void()>& after_slice = {});
+std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, const Matrix& as, const std::vector<Source>& sources,
+                                   std::vector<int32_t> order, const std::function<void()>& after_slice = {});
 
 // Bytes of Activations for m rows of k elements, and the arrays in memory of that size,
 // for weights of that layout.

@@ -18,7 +18,7 @@ enum : int {
     kKeptBytes = 64, // of a block's sums, two int16 lanes for each of 16 rows
 };
 
-enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5, S8Cut };
+enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5, S8Cut, F8, NF4, FP4 };
 enum class Activation : int { None, Silu, Gelu, GeluTanh, Relu };
 enum class KVType : int { F32, F16, BF16, S8, S16 };
 enum class NormKind : int { None, Rms, Layer };
@@ -34,7 +34,13 @@ enum class Sight : int { Causal, Whole, Cross };
 //   S8Cut panel   S8 + 128 cut: a U4 panel of bits 3 to 6 and, apart from it, [k/32] blocks at `low` of a U4 panel's
 //                 bytes without scales, bits 0 to 2 and 7, and at `fifth` of U5's fifth bits, bit 7 once more
 //
-// A block's scales lie beside its values, so that a panel is one stream from memory.
+//   F8 panel      groups of  [16] scales f32, times 2^8 | [columns][16 rows] bytes
+//   NF4, FP4      groups of  [16] scales f32 | [columns / 2][16 rows] bytes, the first of two columns in the low nibble
+//
+// A block's scales lie beside its values, so that a panel is one stream from memory. Where `group` blocks of U4
+// or S8 share their tables, these lie beside the first one's values, and the others' values follow.
+// zeros: in place of minima are zero points z, [16] bytes below 128, of narrow U4: scale (q - z).
+// order: where not null, column j of what is packed is column order[j] of the matrix.
 // The low nibbles of U4's quad q are elements 4q..4q+3 of the block, the high ones 16+4q..16+4q+3.
 // Bit j of byte e of U5's last quad is the fifth bit of element 4j + e.
 // Of S8Cut, what needs the five high bits alone reads the first and the last of the three.
@@ -47,7 +53,9 @@ struct Matrix {
     int64_t n = 0, k = 0, panels = 0;
     int64_t panel_bytes = 0, block_bytes = 0;
     Layout layout = Layout::F32;
-    bool gated = false, wide = false, minima = false;
+    bool gated = false, wide = false, minima = false, zeros = false; // zeros: minima too
+    int64_t group = 1; // blocks; of F8, NF4 and FP4 columns, the last group being what is left
+    const int32_t* order = nullptr;
     const float* units = nullptr;
     const uint8_t *low = nullptr, *fifth = nullptr; // of S8Cut
 };
@@ -98,17 +106,31 @@ struct Activations {
 static inline bool is_quantized(Layout layout) {
     return layout == Layout::S8 || layout == Layout::U4 || layout == Layout::S8By16 || layout == Layout::U5 || layout == Layout::S8Cut;
 }
+static inline bool is_coded(Layout layout) { return layout == Layout::F8 || layout == Layout::NF4 || layout == Layout::FP4; }
+static inline int64_t coded_group_bytes(const Matrix& w, int64_t columns) { return kPanel * 4 + columns * kPanel / (w.layout == Layout::F8 ? 1 : 2); }
 static inline int64_t value_bytes(Layout layout) { // of a block
     return layout == Layout::U4 || layout == Layout::S8Cut ? 256 : layout == Layout::U5 ? 320 : 512;
 }
 static inline int64_t scale_tables(Layout layout) { return layout == Layout::S8By16 ? 2 : 1; } // of a block
-static inline int64_t table_bytes(bool wide) { return wide ? 64 : 32; }
+static constexpr int64_t table_bytes(bool wide) { return wide ? 64 : 32; }
+static inline int64_t tables_bytes(const Matrix& w) { // of a group
+    return table_bytes(w.wide) * scale_tables(w.layout) + (w.zeros ? (int64_t)kPanel : w.minima ? table_bytes(w.wide) : 0);
+}
+static inline int64_t group_bytes(const Matrix& w) { return w.group * value_bytes(w.layout) + tables_bytes(w); }
+// Of block b, from the start of its panel: its values, and its group's tables.
+static inline int64_t values_at(const Matrix& w, int64_t b) {
+    return b / w.group * group_bytes(w) + b % w.group * value_bytes(w.layout) + (b % w.group ? tables_bytes(w) : 0);
+}
+static inline int64_t tables_at(const Matrix& w, int64_t b) { return b / w.group * group_bytes(w) + value_bytes(w.layout); }
 // Of w = scale (q + offset) without minima, U4 and U5; S8 is shifted to u8.
 static inline int32_t offset_of(Layout layout) { return layout == Layout::U4 ? -8 : layout == Layout::U5 ? -16 : -128; }
+
+const float* codes_of(Layout layout); // the 16 numbers of NF4 (Dettmers et al. 2023, appendix E) or FP4 (bitsandbytes)
 
 struct PrepareArgs {
     const float* x; // [rows, k]
     const int32_t* rows = nullptr; // row of x of each of the m tokens; null: the same
+    const int32_t* order = nullptr; // Matrix::order
     Activations to;
     NormKind norm = NormKind::None;
     const float* gain = nullptr;

@@ -24,7 +24,7 @@ SIMD __m256i with_fifth(__m256i low, __m256i bits, int quad) {
 // EXPANDED: a byte to each weight and tables of f32, as expand_panel writes them. FIFTH: with fifth bits that lie apart, and sums
 // that start so that they end within int16 all the same (screen.inl).
 template <bool EXPANDED, bool FIFTH = false> struct U4Quads {
-    enum : int64_t { bytes = EXPANDED ? 512 : 256, parts = 1, quads = 8, dot_by_scale = 1, apart = FIFTH };
+    enum : int64_t { bytes = EXPANDED ? 512 : 256, parts = 1, quads = 8, dot_by_scale = 1, apart = FIFTH, grouped = !EXPANDED && !FIFTH };
     SIMD __m256i weights(const uint8_t* w, int quad, int half, [[maybe_unused]] const uint8_t* fifth = nullptr) {
         const __m256i v = load_rows(w, EXPANDED ? quad : quad % 4, half);
         if (EXPANDED) return v;
@@ -69,7 +69,7 @@ using U5Lanes = U4Quads<false, true>;
 // As U4, each number with a fifth bit. Half a block, 8 products of at most 31 x 127, adds up to 31,496 in int16.
 // One half of the rows after the other: the registers do not hold both halves' int16 and int32 sums.
 template <bool EXPANDED> struct U5Quads {
-    enum : int64_t { bytes = EXPANDED ? 512 : 320, parts = 1, quads = 8, dot_by_scale = 0 };
+    enum : int64_t { bytes = EXPANDED ? 512 : 320, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
     SIMD __m256i weights(const uint8_t* w, __m256i bits, int quad, int rows) {
         const __m256i v = load_rows(w, EXPANDED ? quad : quad % 4, rows);
         return EXPANDED ? v : with_fifth(nibbles(v, quad), bits, quad);
@@ -108,7 +108,7 @@ template <bool EXPANDED> struct U5Quads {
 using U5 = U5Quads<false>;
 
 template <int QUADS, bool SHIFTED = false> struct S8Quads { // one part; SHIFTED: u8 already
-    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0 };
+    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, grouped = QUADS == 8 && !SHIFTED };
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
 #ifdef VNNI256
         const __m256i flip = _mm256_set1_epi8((char)0x80); // to u8: c starts at -128 * sum of q
@@ -152,6 +152,14 @@ template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int half) {
     return WIDE ? vload((const float*)table + half * 8) : vload_f16((const uint16_t*)table + half * 8);
 }
 
+SIMD __m256 zero_points(const uint8_t* table, int half) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(table + 8 * half))));
+}
+template <bool WIDE, int MIN> SIMD __m256 block_minima(__m256 s, const uint8_t* table, int half) {
+    if (MIN == kZeros) return vmul(_mm256_sub_ps(_mm256_setzero_ps(), s), zero_points(table, half));
+    return block_scales<WIDE>(table, half);
+}
+
 // z + dot s d, as linear.inl says for W.
 template <class W> SIMD __m256 add_scaled(__m256 z, __m256i c, __m256 s, __m256 d) {
     const __m256 dot = _mm256_cvtepi32_ps(W::widened(c));
@@ -159,17 +167,16 @@ template <class W> SIMD __m256 add_scaled(__m256 z, __m256i c, __m256 s, __m256 
 }
 
 // A block of U5, to eight rows after the other.
-template <int C, bool WIDE, bool MIN, bool EXPANDED>
-SIMD void add_block(const U5Quads<EXPANDED>&, const uint8_t* w, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
+template <int C, bool WIDE, int MIN, bool EXPANDED>
+SIMD void add_block(const U5Quads<EXPANDED>&, const uint8_t* w, const uint8_t* scales, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
     constexpr int64_t table = WIDE ? 64 : 32;
     UNROLL for (int rows = 0; rows < 2; rows++) {
         __asm__("" : "+r"(q)); // or the first half's broadcasts are kept for the second, in memory
         __m256i c[C];
-        U5Quads<EXPANDED>::template dot<C, MIN>(w, q, sum, c, rows);
-        const uint8_t* scales = w + U5Quads<EXPANDED>::bytes;
+        U5Quads<EXPANDED>::template dot<C, MIN != kNoMinima>(w, q, sum, c, rows);
         const __m256 s = block_scales<WIDE>(scales, rows);
         __m256 n;
-        if (MIN) n = block_scales<WIDE>(scales + table, rows);
+        if (MIN) n = block_minima<WIDE, MIN>(s, scales + table, rows);
         UNROLL for (int m = 0; m < C; m++) {
             float* at = out + 16 * m + 8 * rows;
             __m256 z = vfma(_mm256_cvtepi32_ps(c[m]), _mm256_mul_ps(s, _mm256_set1_ps(d[m])), vload(at));
@@ -179,19 +186,18 @@ SIMD void add_block(const U5Quads<EXPANDED>&, const uint8_t* w, const int8_t* q,
     }
 }
 
-template <int C, bool WIDE, bool MIN, class W>
-SIMD void add_block(const W&, const uint8_t* w, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
+template <int C, bool WIDE, int MIN, class W>
+SIMD void add_block(const W&, const uint8_t* w, const uint8_t* scales, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
     constexpr int64_t table = WIDE ? 64 : 32;
-    const uint8_t* scales = w + W::bytes;
     UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
         __m256i c[C][2];
-        W::template dot<C, MIN>(w + part * W::quads * 64, q, sum, c);
+        W::template dot<C, MIN != kNoMinima>(w + part * W::quads * 64, q, sum, c);
         const __m256 s0 = block_scales<WIDE>(scales + part * table, 0);
         const __m256 s1 = block_scales<WIDE>(scales + part * table, 1);
         __m256 n0, n1;
         if (MIN) { // never with two parts
-            n0 = block_scales<WIDE>(scales + table, 0);
-            n1 = block_scales<WIDE>(scales + table, 1);
+            n0 = block_minima<WIDE, MIN>(s0, scales + table, 0);
+            n1 = block_minima<WIDE, MIN>(s1, scales + table, 1);
         }
         UNROLL for (int m = 0; m < C; m++) {
             const __m256 scale = _mm256_set1_ps(d[m]);
@@ -210,15 +216,17 @@ SIMD void add_block(const W&, const uint8_t* w, const int8_t* q, const float* d,
 }
 
 // z lives in memory: 16 registers do not hold integer and float accumulators both.
-template <int C, class W, bool WIDE, bool MIN>
+template <int C, class W, bool WIDE, int MIN>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
-                                         const int32_t* sum, int64_t blocks, Ahead ahead, float* out) {
-    constexpr int64_t step = W::bytes + (WIDE ? 64 : 32) * (W::parts + MIN);
+                                         const int32_t* sum, int64_t blocks, int64_t group, Ahead ahead, float* out) {
+    Blocks<W::grouped> at{.w = w, .group = group};
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
-    for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += W::parts * C) {
+    for (int64_t b = 0; b < blocks; b++, q += kBlock * C, d += C, u += C, sum += W::parts * C) {
         prefetch_next(ahead);
+        at.begin(W::bytes);
         if (C > 1) __asm__("" : "+r"(out)); // or the compiler keeps copies of z, on the stack
-        add_block<C, WIDE, MIN>(W{}, w, q, d, u, sum, out);
+        add_block<C, WIDE, MIN>(W{}, at.w, at.tables, q, d, u, sum, out);
+        at.next(W::bytes, tables_of(WIDE, W::parts, MIN));
     }
 }
 
@@ -231,7 +239,8 @@ template <bool EXPANDED> SIMD __m256i integer_scales(const uint8_t* table, int h
     const __m256i t = _mm256_loadu_si256((const __m256i*)table);
     return half ? _mm256_unpackhi_epi16(t, t) : _mm256_unpacklo_epi16(t, t);
 }
-template <bool EXPANDED> SIMD __m256 minima_in_units(const uint8_t* scales, const float* per_unit, int half) {
+template <bool EXPANDED, int MIN> SIMD __m256 minima_in_units(const uint8_t* scales, __m256i s, const float* per_unit, int half) {
+    if (MIN == kZeros) return vmul(_mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_setzero_si256(), _mm256_srai_epi32(s, 16))), zero_points(scales + 32, half));
     const __m256 n = block_scales<EXPANDED>(scales + (EXPANDED ? 64 : 32), half);
     return EXPANDED ? n : vmul(n, vload(per_unit + 8 * half));
 }
@@ -242,17 +251,16 @@ template <int C> SIMD void keep_sums(const Kept& kept, int64_t block, const __m2
             UNROLL for (int rows = 0; rows < 2; rows++) _mm256_store_si256((__m256i*)(kept.to + kKeptBytes * block) + rows, c[m][rows]);
 }
 
-template <int C, bool MIN, bool KEEPS, bool EXPANDED, bool FIFTH>
-SIMD void add_block_in_units(const U4Quads<EXPANDED, FIFTH>&, const uint8_t* w, const float* per_unit, const int8_t* q, const float* d,
+template <int C, int MIN, bool KEEPS, bool EXPANDED, bool FIFTH>
+SIMD void add_block_in_units(const U4Quads<EXPANDED, FIFTH>&, const uint8_t* w, const uint8_t* scales, const float* per_unit, const int8_t* q, const float* d,
                              const float* u, const int32_t* sum, const uint8_t* fifth, const Kept& kept, int64_t block, float* out) {
     using W = U4Quads<EXPANDED, FIFTH>;
     __m256i c[C][2];
-    W::template dot<C, MIN>(w, q, sum, c, fifth);
+    W::template dot<C, MIN != kNoMinima>(w, q, sum, c, fifth);
     if (KEEPS) keep_sums(kept, block, c);
-    const uint8_t* scales = w + W::bytes;
     const __m256i s0 = integer_scales<EXPANDED>(scales, 0), s1 = integer_scales<EXPANDED>(scales, 1);
     __m256 n0, n1;
-    if (MIN) n0 = minima_in_units<EXPANDED>(scales, per_unit, 0), n1 = minima_in_units<EXPANDED>(scales, per_unit, 1);
+    if (MIN) n0 = minima_in_units<EXPANDED, MIN>(scales, s0, per_unit, 0), n1 = minima_in_units<EXPANDED, MIN>(scales, s1, per_unit, 1);
     UNROLL for (int m = 0; m < C; m++) {
         const __m256 scale = _mm256_set1_ps(d[m]);
         __m256 z0 = vload(out + 16 * m), z1 = vload(out + 16 * m + 8);
@@ -268,18 +276,20 @@ SIMD void add_block_in_units(const U4Quads<EXPANDED, FIFTH>&, const uint8_t* w, 
     }
 }
 
-template <int C, class W, bool MIN, bool KEEPS = false>
+template <int C, class W, int MIN, bool KEEPS = false>
 __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float* units, const int8_t* q, const float* d, const float* u, const int32_t* sum,
-                                                  int64_t blocks, Ahead ahead, float* out, const uint8_t* fifth = nullptr, Kept kept = {}) {
+                                                  int64_t blocks, int64_t group, Ahead ahead, float* out, const uint8_t* fifth = nullptr, Kept kept = {}) {
     constexpr bool expanded = W::bytes == 512;
-    constexpr int64_t step = W::bytes + (expanded ? 64 : 32) * (1 + MIN);
+    Blocks<W::grouped> at{.w = w, .group = group};
     alignas(32) float per_unit[16];
-    if (MIN && !expanded) store(per_unit, set1(1.0f) / load(units));
+    if (MIN == kMinima && !expanded) store(per_unit, set1(1.0f) / load(units));
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
-    for (int64_t b = 0; b < blocks; b++, w += step, q += kBlock * C, d += C, u += C, sum += C) {
+    for (int64_t b = 0; b < blocks; b++, q += kBlock * C, d += C, u += C, sum += C) {
         prefetch_next(ahead);
+        at.begin(W::bytes);
         if (C > 1) __asm__("" : "+r"(out)); // as in dot_panel
-        add_block_in_units<C, MIN, KEEPS>(W{}, w, per_unit, q, d, u, sum, W::apart ? fifth + b * kFifthBytes : nullptr, kept, b, out);
+        add_block_in_units<C, MIN, KEEPS>(W{}, at.w, at.tables, per_unit, q, d, u, sum, W::apart ? fifth + b * kFifthBytes : nullptr, kept, b, out);
+        at.next(W::bytes, tables_of(expanded, 1, MIN));
     }
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, vmul(vload(out + 8 * i), vload(units + 8 * (i % 2))));
 }
@@ -289,24 +299,30 @@ __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float*
 #define EXPANDED_U5 U5Quads<true>
 
 // Tables too: integers repeated, minima in the rows' units; or all in f32.
-template <bool UNITS> SIMD void expand_tables(int64_t minima, bool wide, const float* units, const uint8_t* from, float* to) {
+template <bool UNITS> SIMD void expand_tables(int minima, bool wide, const float* units, const uint8_t* from, float* to) {
     if (UNITS) {
         for (int i = 0; i < 2; i++) _mm256_store_si256((__m256i*)to + i, integer_scales<false>(from, i));
-        if (minima) store(to + 16, load_f16((const uint16_t*)(from + 32)) / load(units));
+        if (minima == kMinima) store(to + 16, load_f16((const uint16_t*)(from + 32)) / load(units));
+        for (int i = 0; i < 2 && minima == kZeros; i++) vstore(to + 16 + 8 * i, minima_in_units<false, kZeros>(from, integer_scales<false>(from, i), nullptr, i));
         return;
     }
-    for (int64_t i = 0; i <= minima; i++) store(to + 16 * i, wide ? load((const float*)from + 16 * i) : load_f16((const uint16_t*)from + 16 * i));
+    for (int i = 0; i < 2 && minima == kZeros; i++) vstore(to + 16 + 8 * i, block_minima<false, kZeros>(block_scales<false>(from, i), from + 32, i));
+    for (int64_t i = 0; i <= (minima == kMinima); i++) store(to + 16 * i, wide ? load((const float*)from + 16 * i) : load_f16((const uint16_t*)from + 16 * i));
 }
 
 SIMD __m256i expanded_weights(const U4&, const uint8_t* w, int quad, int half) { return U4::weights(w, quad, half); }
 SIMD __m256i expanded_weights(const U5&, const uint8_t* w, int quad, int half) { return U5::weights(w, U5::fifth_bits(w, half), quad, half); }
 
 template <class W, bool UNITS> SIMD void expand_blocks(const Matrix& w, const uint8_t* panel, const float* units, uint8_t* to) {
-    const int64_t blocks = w.k / kBlock, step = w.block_bytes, minima = w.minima;
+    const int64_t blocks = w.k / kBlock, group = w.group, size = tables_bytes(w);
+    const int minima = w.zeros ? kZeros : w.minima ? kMinima : kNoMinima;
+    Blocks<W::grouped> at{.w = panel, .group = group};
     const bool wide = w.wide; // all read once: what is stored might be the matrix
-    for (int64_t b = 0; b < blocks; b++, panel += step, to += EXPANDED_U4::bytes + 64 * (1 + minima)) {
-        UNROLL for (int i = 0; i < 16; i++) _mm256_store_si256((__m256i*)(to + 32 * i), expanded_weights(W{}, panel, i / 2, i % 2));
-        expand_tables<UNITS>(minima, wide, units, panel + W::bytes, (float*)(to + EXPANDED_U4::bytes));
+    for (int64_t b = 0; b < blocks; b++, to += EXPANDED_U4::bytes + 64 * (1 + (minima != kNoMinima))) {
+        at.begin(W::bytes);
+        UNROLL for (int i = 0; i < 16; i++) _mm256_store_si256((__m256i*)(to + 32 * i), expanded_weights(W{}, at.w, i / 2, i % 2));
+        expand_tables<UNITS>(minima, wide, units, at.tables, (float*)(to + EXPANDED_U4::bytes));
+        at.next(W::bytes, size);
     }
 }
 

@@ -12,7 +12,7 @@ SIMD H quad_elements(const int8_t* q, int odd) {
 SIMD I widen_pairs(H x) { return ((I)x << 16 >> 16) + ((I)x >> 16); }
 
 struct U4 {
-    enum : int64_t { bytes = 256, parts = 1, quads = 8, dot_by_scale = 1 };
+    enum : int64_t { bytes = 256, parts = 1, quads = 8, dot_by_scale = 1, grouped = 1 };
     // 16 products of at most 15 x 127 fit an int16 lane, so a block is widened once.
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
         H lanes[C] = {};
@@ -33,7 +33,7 @@ struct U4 {
 
 // As U4, each number with a fifth bit; half a block, 8 products of at most 31 x 127, fits an int16 lane.
 struct U5 {
-    enum : int64_t { bytes = 320, parts = 1, quads = 8, dot_by_scale = 0 };
+    enum : int64_t { bytes = 320, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
         UH bits;
         memcpy(&bits, w + 256, 64);
@@ -57,7 +57,7 @@ struct U5 {
 };
 
 template <int QUADS> struct S8Quads { // one part
-    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0 };
+    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, grouped = QUADS == 8 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t*, I (&c)[C]) {
         for (int m = 0; m < C; m++) c[m] = seti(0);
         for (int j = 0; j < QUADS; j++) {

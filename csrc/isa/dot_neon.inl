@@ -19,7 +19,7 @@ template <int C> struct Sums { // of 16 rows and C tokens
 };
 
 struct U4 {
-    enum : int64_t { bytes = 256, parts = 1, quads = 8, dot_by_scale = 1 };
+    enum : int64_t { bytes = 256, parts = 1, quads = 8, dot_by_scale = 1, grouped = 1 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
         Sums<C> sums(MIN ? nullptr : sum);
         for (int j = 0; j < 4; j++)
@@ -34,7 +34,7 @@ struct U4 {
 
 // As U4, each number with a fifth bit: bit j of a row's byte is that of quad j.
 struct U5 {
-    enum : int64_t { bytes = 320, parts = 1, quads = 8, dot_by_scale = 0 };
+    enum : int64_t { bytes = 320, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
         Sums<C> sums(MIN ? nullptr : sum);
         const uint8x16_t fifth = vdupq_n_u8(16);
@@ -51,7 +51,7 @@ struct U5 {
 };
 
 template <int QUADS> struct S8Quads { // one part
-    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0 };
+    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, grouped = QUADS == 8 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t*, I (&c)[C]) {
         Sums<C> sums(nullptr);
         for (int j = 0; j < QUADS; j++)

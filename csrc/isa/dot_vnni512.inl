@@ -4,7 +4,7 @@
 // loads its own, and loads bind as much as products do.
 
 struct U4 {
-    enum : int64_t { bytes = 256, parts = 1, quads = 8, dot_by_scale = 1, shifted = 0 };
+    enum : int64_t { bytes = 256, parts = 1, quads = 8, dot_by_scale = 1, shifted = 0, grouped = 1 };
     // c[m][p] += the block's dot products. Nibbles are 0..15 as they are.
     template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i mask = _mm512_set1_epi8(15);
@@ -27,7 +27,7 @@ struct U4 {
 };
 
 struct U5 { // as U4, each number with a fifth bit
-    enum : int64_t { bytes = 320, parts = 1, quads = 8, dot_by_scale = 0, shifted = 0 };
+    enum : int64_t { bytes = 320, parts = 1, quads = 8, dot_by_scale = 0, shifted = 0, grouped = 0 };
     template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i mask = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
         UNROLL for (int i = 0; i < 8; i++) { // low and high nibbles in turn: of both there are not registers enough
@@ -47,7 +47,7 @@ struct U5 { // as U4, each number with a fifth bit
 };
 
 template <int QUADS, bool SHIFTED = false> struct S8Quads { // one part
-    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, shifted = 1 };
+    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, shifted = 1, grouped = QUADS == 8 && !SHIFTED };
     // Weights become u8 by flipping the sign bit, that is, adding 128 (or are: SHIFTED): c starts at -128 * sum of q.
     template <int C, int P> SIMD void dot(const uint8_t* w, int64_t next, const int8_t* q, __m512i (&c)[C][P]) {
         const __m512i flip = _mm512_set1_epi8((char)0x80);
@@ -70,25 +70,32 @@ template <bool WIDE> SIMD __m512 block_scales(const uint8_t* table) {
     return WIDE ? load((const float*)table) : load_f16((const uint16_t*)table);
 }
 
-template <int C, class W, bool WIDE, bool MIN, int P>
+template <bool WIDE, int MIN> SIMD __m512 block_minima(__m512 s, const uint8_t* table) {
+    if (MIN == kMinima) return block_scales<WIDE>(table);
+    return (zero() - s) * to_float(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)table)));
+}
+
+template <int C, class W, bool WIDE, int MIN, int P>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, int64_t next, const int8_t* q, const float* d, const float* u,
-                                         const int32_t* sum, int64_t blocks, Ahead ahead, float* out) {
-    constexpr int64_t table = WIDE ? 64 : 32, step = W::bytes + table * (W::parts + MIN);
+                                         const int32_t* sum, int64_t blocks, int64_t group, Ahead ahead, float* out) {
+    constexpr int64_t table = WIDE ? 64 : 32;
+    Blocks<W::grouped> at{.w = w, .group = group};
     __m512 z[C][P];
     UNROLL for (int m = 0; m < C; m++)
         UNROLL for (int p = 0; p < P; p++) z[m][p] = _mm512_setzero_ps();
-    for (int64_t b = 0; b < blocks; b++, w += step, d += C, u += C) {
+    for (int64_t b = 0; b < blocks; b++, d += C, u += C) {
         prefetch_next(ahead);
-        const uint8_t* scales = w + W::bytes;
+        at.begin(W::bytes);
+        const uint8_t* scales = at.tables;
         UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
             __m512i c[C][P];
             UNROLL for (int m = 0; m < C; m++)
                 UNROLL for (int p = 0; p < P; p++) c[m][p] = MIN && !W::shifted ? _mm512_setzero_si512() : _mm512_set1_epi32(sum[m]);
-            W::template dot<C, P>(w + part * W::quads * 64, next, q, c);
+            W::template dot<C, P>(at.w + part * W::quads * 64, next, q, c);
             __m512 s[P], n[P];
             UNROLL for (int p = 0; p < P; p++) {
                 s[p] = block_scales<WIDE>(scales + p * next + part * table);
-                if (MIN) n[p] = block_scales<WIDE>(scales + p * next + table); // never with two parts
+                if (MIN) n[p] = block_minima<WIDE, MIN>(s[p], scales + p * next + table); // never with two parts
             }
             UNROLL for (int m = 0; m < C; m++) {
                 const __m512 scale = _mm512_set1_ps(d[m]), offset = _mm512_set1_ps(MIN ? u[m] : 0.0f);
@@ -100,6 +107,7 @@ __attribute__((noinline)) void dot_panel(const uint8_t* w, int64_t next, const i
                 }
             }
         }
+        at.next(W::bytes, tables_of(WIDE, W::parts, MIN));
     }
     UNROLL for (int p = 0; p < P; p++)
         UNROLL for (int m = 0; m < C; m++) store(out + (p * C + m) * 16, z[m][p]);

@@ -13,6 +13,22 @@ struct Kept {
     int64_t stride = 0;
 };
 
+// What a block has beside its scales, and the bytes of its tables.
+enum Minima : int { kNoMinima, kMinima, kZeros };
+constexpr int64_t tables_of(bool wide, int parts, int minima) {
+    return table_bytes(wide) * parts + (minima == kMinima ? table_bytes(wide) : minima == kZeros ? (int64_t)kPanel : 0);
+}
+// Where a panel's blocks are: each group's tables lie behind its first one's values (types.h). Not GROUPED: each has its own.
+template <bool GROUPED> struct Blocks {
+    const uint8_t *w, *tables = nullptr;
+    int64_t group, left = 1; // of the group, this one counted
+    inline __attribute__((always_inline)) void begin(int64_t bytes) { // of its values
+        if (!GROUPED) tables = w + bytes;
+        else if (--left == 0) tables = w + bytes, left = group;
+    }
+    inline __attribute__((always_inline)) void next(int64_t bytes, int64_t size) { w += bytes + (!GROUPED || w + bytes == tables ? size : 0); }
+};
+
 struct Ahead {
     const uint8_t* at;
     int64_t each;
@@ -26,6 +42,7 @@ SIMD void prefetch_next(Ahead& a) {
 }
 
 #include "math.inl"
+#include "codes.inl"
 #include "rows.inl"
 #include "prepare.inl"
 #include "cut.inl"

@@ -5,7 +5,9 @@
 // scales rounds that product; blocks ascending. Nothing else decides an output's bits, so they depend neither on
 // C nor on who computes the tile. (S8By16: two dot products and scales a block.)
 
-// The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>, and, where it pays,
+// Zero points are minima of -scale z, which is exact: f16 has 11 bits and z at most 7.
+//
+// The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>, MIN one of Minima, and, where it pays,
 // EXPANDED_U4 and EXPANDED_U5 with expand_panel: panels in a form that costs more memory and less time for each token.
 
 int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
@@ -26,52 +28,54 @@ bool expands([[maybe_unused]] const Matrix& w, [[maybe_unused]] int64_t tokens) 
 }
 
 // P panels: more than one only where the instruction set's tiles take them (PANELS_AT_ONCE).
-template <int C, int P, class W, bool WIDE, bool MIN>
-SIMD void panels_of(const Matrix& w, const uint8_t* panel, const int8_t* q, const float* d, const float* u, const int32_t* sum, Ahead ahead, float* out) {
+template <int C, int P, class W, bool WIDE, int MIN>
+SIMD void panels_of(const Matrix& w, int64_t group, const uint8_t* panel, const int8_t* q, const float* d, const float* u, const int32_t* sum, Ahead ahead, float* out) {
 #if PANELS_AT_ONCE > 1
-    dot_panel<C, W, WIDE, MIN, P>(panel, w.panel_bytes, q, d, u, sum, w.k / kBlock, ahead, out);
+    dot_panel<C, W, WIDE, MIN, P>(panel, w.panel_bytes, q, d, u, sum, w.k / kBlock, group, ahead, out);
 #else
-    dot_panel<C, W, WIDE, MIN>(panel, q, d, u, sum, w.k / kBlock, ahead, out);
+    dot_panel<C, W, WIDE, MIN>(panel, q, d, u, sum, w.k / kBlock, group, ahead, out);
 #endif
 }
 
 template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t* panel, [[maybe_unused]] const float* units,
                                                  [[maybe_unused]] bool expanded, const Activations& a, int64_t start, Ahead ahead, float* out) {
-    const int64_t blocks = w.k / kBlock;
+    const int64_t blocks = w.k / kBlock, group = expanded ? 1 : w.group;
     const int8_t* q = a.q + start * w.k;
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks * a.parts;
-    if (expanded && w.layout == Layout::S8) return panels_of<C, P, S8Joined, true, false>(w, panel, q, d, u, sum, ahead, out);
+    if (expanded && w.layout == Layout::S8) return panels_of<C, P, S8Joined, true, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
 #ifdef EXPANDED_U4
     if (units) {
 #define PANEL(W)                                                                                                          \
-    if (w.minima) dot_panel_in_units<C, W, true>(panel, units, q, d, u, sum, blocks, ahead, out);                                \
-    else dot_panel_in_units<C, W, false>(panel, units, q, d, u, sum, blocks, ahead, out)
+    if (w.minima) dot_panel_in_units<C, W, kMinima>(panel, units, q, d, u, sum, blocks, group, ahead, out);                          \
+    else dot_panel_in_units<C, W, kNoMinima>(panel, units, q, d, u, sum, blocks, group, ahead, out)
         if (expanded) { PANEL(EXPANDED_U4); }
+        else if (w.zeros) dot_panel_in_units<C, U4, kZeros>(panel, units, q, d, u, sum, blocks, group, ahead, out);
         else { PANEL(U4); }
 #undef PANEL
         return;
     }
     if (expanded && w.layout == Layout::U5) {
-        if (w.minima) return panels_of<C, P, EXPANDED_U5, true, true>(w, panel, q, d, u, sum, ahead, out);
-        return panels_of<C, P, EXPANDED_U5, true, false>(w, panel, q, d, u, sum, ahead, out);
+        if (w.minima) return panels_of<C, P, EXPANDED_U5, true, kMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+        return panels_of<C, P, EXPANDED_U5, true, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
     }
     if (expanded && w.layout == Layout::U4) {
-        if (w.minima) return panels_of<C, P, EXPANDED_U4, true, true>(w, panel, q, d, u, sum, ahead, out);
-        return panels_of<C, P, EXPANDED_U4, true, false>(w, panel, q, d, u, sum, ahead, out);
+        if (w.minima) return panels_of<C, P, EXPANDED_U4, true, kMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+        return panels_of<C, P, EXPANDED_U4, true, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
     }
 #endif
 #define PANEL(W, MIN)                                                                 \
-    if (w.wide) panels_of<C, P, W, true, MIN>(w, panel, q, d, u, sum, ahead, out);           \
-    else panels_of<C, P, W, false, MIN>(w, panel, q, d, u, sum, ahead, out)
-    if (w.layout == Layout::S8By16) { PANEL(S8By16, false); }
-    else if (w.layout == Layout::S8 && w.minima) { PANEL(S8, true); }
-    else if (w.layout == Layout::S8) { PANEL(S8, false); }
-    else if (w.layout == Layout::U5 && w.minima) { PANEL(U5, true); }
-    else if (w.layout == Layout::U5) { PANEL(U5, false); }
-    else if (w.minima) { PANEL(U4, true); }
-    else { PANEL(U4, false); }
+    if (w.wide) panels_of<C, P, W, true, MIN>(w, group, panel, q, d, u, sum, ahead, out);           \
+    else panels_of<C, P, W, false, MIN>(w, group, panel, q, d, u, sum, ahead, out)
+    if (w.layout == Layout::S8By16) { PANEL(S8By16, kNoMinima); }
+    else if (w.layout == Layout::S8 && w.minima) { PANEL(S8, kMinima); }
+    else if (w.layout == Layout::S8) { PANEL(S8, kNoMinima); }
+    else if (w.layout == Layout::U5 && w.minima) { PANEL(U5, kMinima); }
+    else if (w.layout == Layout::U5) { PANEL(U5, kNoMinima); }
+    else if (w.zeros) panels_of<C, P, U4, false, kZeros>(w, group, panel, q, d, u, sum, ahead, out);
+    else if (w.minima) { PANEL(U4, kMinima); }
+    else { PANEL(U4, kNoMinima); }
 #undef PANEL
 }
 
@@ -97,6 +101,8 @@ template <int C> SIMD void tile_float(const Matrix& w, const uint8_t* panel, con
     const float* x = a.x + start * w.k;
     if (w.layout == Layout::F32) float_panel<C>((const float*)panel, x, w.k, out);
     else if (w.layout == Layout::F16) float_panel<C>((const F16Element*)panel, x, w.k, out);
+    else if (w.layout == Layout::F8) coded_panel<C, F8Codes>(w, panel, x, out);
+    else if (is_coded(w.layout)) coded_panel<C, NibbleCodes>(w, panel, x, out);
     else float_panel<C>((const BF16Element*)panel, x, w.k, out);
 }
 

@@ -97,8 +97,7 @@ template <bool ALONE> SIMD void round_blocks(const float* x, int64_t count, int6
     }
 }
 
-template <bool ALONE> void prepare_quantized(const PrepareArgs& a, int64_t token, int64_t start, int64_t c, float* scratch) {
-    const float* x = a.x + (a.rows ? a.rows[token] : token) * a.to.k;
+template <bool ALONE> void prepare_quantized(const PrepareArgs& a, const float* x, int64_t token, int64_t start, int64_t c, float* scratch) {
     const int64_t blocks = a.to.k / kBlock, m = token - start, parts = a.to.parts;
     const Affine s = row_statistics(x, a.to.k, a.norm, a.eps);
     Rounding r;
@@ -122,8 +121,7 @@ template <bool ALONE> void prepare_quantized(const PrepareArgs& a, int64_t token
     }
 }
 
-void prepare_float(const PrepareArgs& a, int64_t token, int64_t start, int64_t c, float* scratch) {
-    const float* x = a.x + (a.rows ? a.rows[token] : token) * a.to.k;
+void prepare_float(const PrepareArgs& a, const float* x, int64_t token, int64_t start, int64_t c, float* scratch) {
     if (a.norm != NormKind::None) {
         norm_row(x, scratch, a.to.k, a.norm, a.gain, a.bias, a.eps);
         x = scratch;
@@ -132,12 +130,27 @@ void prepare_float(const PrepareArgs& a, int64_t token, int64_t start, int64_t c
     for (int64_t k = 0; k < a.to.k; k++) panel[k * c] = x[k];
 }
 
-void prepare_rows(const PrepareArgs& a, int64_t begin, int64_t end, float* scratch) {
+// A row in the weight's order of columns, its norm taken first: blocks are of columns that share weights' scales.
+SIMD const float* ordered(const PrepareArgs& given, const float* x, float* scratch) {
+    const int64_t k = given.to.k;
+    if (given.norm != NormKind::None) {
+        norm_row(x, scratch + k, k, given.norm, given.gain, given.bias, given.eps);
+        x = scratch + k;
+    }
+    for (int64_t i = 0; i < k; i++) scratch[i] = x[given.order[i]];
+    return scratch;
+}
+
+void prepare_rows(const PrepareArgs& given, int64_t begin, int64_t end, float* scratch) {
+    PrepareArgs a = given;
+    if (given.order) a.norm = NormKind::None;
     for (int64_t token = begin; token < end; token++) {
+        const float* x = a.x + (a.rows ? a.rows[token] : token) * a.to.k;
+        if (given.order) x = ordered(given, x, scratch);
         const int64_t tile = tile_of(a.to.tiles, token);
         const int64_t start = tile_start(a.to.tiles, tile), c = tile_size(a.to.tiles, tile);
-        if (a.to.q && c == 1) prepare_quantized<true>(a, token, start, c, scratch);
-        else if (a.to.q) prepare_quantized<false>(a, token, start, c, scratch);
-        else prepare_float(a, token, start, c, scratch);
+        if (a.to.q && c == 1) prepare_quantized<true>(a, x, token, start, c, scratch);
+        else if (a.to.q) prepare_quantized<false>(a, x, token, start, c, scratch);
+        else prepare_float(a, x, token, start, c, scratch);
     }
 }

@@ -147,7 +147,7 @@ SIMD int cut_entry(const uint8_t* block, const uint8_t* low, int64_t lane, int64
 }
 
 // One row of a packed matrix, dequantized as kernels/weight.py does it, times factor.
-void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
+void embed_row(const Matrix& w, int64_t row, float factor, float* all) {
     int64_t lane = row % kPanel, p = row / kPanel;
     if (w.gated) {
         const int64_t half = w.n / 2, r = row % half;
@@ -158,12 +158,16 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
     const float* units = units_of(w, p);
     for (int64_t k = 0; k < w.k; k++) {
         const int64_t at = k * kPanel + lane, j = k % kBlock;
-        const uint8_t* block = panel + k / kBlock * w.block_bytes;
-        const uint8_t* scales = block + value_bytes(w.layout);
+        const uint8_t* block = panel + values_at(w, k / kBlock);
+        const uint8_t* scales = panel + tables_at(w, k / kBlock);
+        float* y = all + (w.order ? w.order[k] - k : 0);
         switch (w.layout) {
         case Layout::F32: y[k] = ((const float*)panel)[at]; break;
         case Layout::F16: y[k] = widen_f16(((const uint16_t*)panel)[at]); break;
         case Layout::BF16: y[k] = widen_bf16(((const uint16_t*)panel)[at]); break;
+        case Layout::F8:
+        case Layout::NF4:
+        case Layout::FP4: y[k] = coded_entry(w, panel, lane, k); break;
         case Layout::S8:
         case Layout::S8By16: {
             const int8_t q = (int8_t)block[(j / 4 * kPanel + lane) * 4 + j % 4];
@@ -181,10 +185,11 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* y) {
         case Layout::U5: {
             const int q = w.layout == Layout::U5 ? u5_entry(block, lane, j) : nibble_entry(block, lane, j);
             const float s = scale_entry(w, units, scales, lane);
-            y[k] = w.minima ? (float)q * s + table_entry(w, scales + table_bytes(w.wide), lane) : (float)(q + offset_of(w.layout)) * s;
+            if (w.zeros) y[k] = (float)(q - scales[table_bytes(w.wide) + lane]) * s;
+            else y[k] = w.minima ? (float)q * s + table_entry(w, scales + table_bytes(w.wide), lane) : (float)(q + offset_of(w.layout)) * s;
             break;
         }
         }
     }
-    if (factor != 1.0f) scale_row(y, factor, y, w.k);
+    if (factor != 1.0f) scale_row(all, factor, all, w.k);
 }

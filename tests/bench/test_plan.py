@@ -125,7 +125,7 @@ LLAMA_405B = {
     ("method", "nbytes"),
     [
         (None, 2),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 2),  # a CPU widens its codes
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 1 + 4 / 128),
         (
             {
                 "quant_method": "compressed-tensors",
@@ -133,7 +133,7 @@ LLAMA_405B = {
                 "config_groups": {"all": {"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}},
                 "ignore": ["lm_head"],
             },
-            36 / 32,
+            1 + 4 / 16384,
         ),
     ],
 )

@@ -130,7 +130,7 @@ def test_two_models_are_one_too_many() -> None:
     [
         (("--tensor-parallel-size", "2"), "not supported yet (--tensor-parallel-size)"),
         (("--num-shard", "2"), "not supported yet (--tensor-parallel-size)"),
-        (("--quantize", "awq"), "quantization 'awq' is not supported yet (--quantization)"),
+        (("--quantize", "q3"), "quantization 'q3' is not supported; gguf, gptq"),
         (("--speculative-config", '{"method": "magic"}'), "(--speculative-config)"),
         (("--speculative-config", "{"), "--speculative-config is not valid JSON"),
         (("--dtype", "int3"), "dtype must be one of"),

@@ -15,15 +15,16 @@ from octavo.kernels.ops import (
     F32,
     Activation,
     Inputs,
+    Ops,
     Rows,
     Scaling,
     Tensor,
 )
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
-from octavo.kernels.reference_math import activate, round_to_int8
+from octavo.kernels.reference_math import activate, rms_norm, round_to_int8
 from octavo.kernels.weight import Layout, Weight
-from support.kernels import LAYOUTS, limits_of, normal, random_weight, tokens_batch
+from support.kernels import CODED, LAYOUTS, grouped_weight, limits_of, normal, random_weight, tokens_batch
 
 BACKENDS = {(isa, threads): CpuBackend(threads, isa) for isa in instruction_sets() for threads in (1, 2)}
 ISAS = instruction_sets()
@@ -42,7 +43,7 @@ def linear(backend: CpuBackend, x: F32, weights: list[Weight], gated: bool = Fal
 
 def check_against_exact(got: F32, x: F32, w: Weight) -> None:
     """Rounding errors of a sum of K terms in f32, and of nothing else."""
-    seen = (round_to_int8(x) if w.layout.quantized else x).astype(np.float64)
+    seen = (round_to_int8(x, w.order) if w.layout.quantized else x).astype(np.float64)
     dense = w.dequantize().astype(np.float64)
     bound = 4e-7 * np.sqrt(x.shape[1]) * (np.abs(seen) @ np.abs(dense).T) + 1e-30
     assert (np.abs(got - seen @ dense.T) <= bound).all()
@@ -84,6 +85,65 @@ def test_random_shapes(seed: int, n: int, blocks: int, rows: int) -> None:
     w, x = random_weight(rng, kind, n, k), normal(rng, rows, k)
     for isa in ISAS:
         check_against_exact(linear(BACKENDS[isa, 2], x, [w]), x, w)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", CODED)
+def test_codes_of_floats_have_the_bits_of_f32(isa: str, kind: str) -> None:
+    """A panel of the same numbers in f32 says what each output is, rows and threads as they are."""
+    rng = np.random.default_rng(1)
+    w, x = random_weight(rng, kind, 37, 320), normal(rng, 40, 320)
+    for rows in (*range(1, 14), 33, 40):
+        want = linear(BACKENDS[isa, 1], x[:rows], [w.dense_f32()])
+        for threads in (1, 2):
+            np.testing.assert_array_equal(linear(BACKENDS[isa, threads], x[:rows], [w]), want)
+    gated = [random_weight(rng, kind, 20, 64) for _ in "gu"]
+    want = linear(BACKENDS[isa, 2], x[:5, :64], [v.dense_f32() for v in gated], gated=True)
+    np.testing.assert_array_equal(linear(BACKENDS[isa, 2], x[:5, :64], gated, gated=True), want)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("group", [64, 96, 128, 192])
+@pytest.mark.parametrize("kind", ["s8", "s8-min", "u4", "u4-min-wide", "u4-zero", "u4-zero-order"])
+def test_groups_are_what_blocks_with_equal_scales_are(isa: str, kind: str, group: int) -> None:
+    """Scales that are said once for several blocks change no bit beside scales said for each."""
+    rng = np.random.default_rng(group)
+    w, x = grouped_weight(rng, kind, 37, 384, group), normal(rng, 30, 384)
+    each = {name: np.repeat(t, group // 32, axis=1) for name in ("scale", "minimum", "zero")
+            if (t := getattr(w, name)) is not None}  # fmt: skip
+    want = linear(BACKENDS[isa, 1], x, [replace(w, **each)])
+    check_against_exact(want, x, w)
+    for rows, threads in ((1, 1), (2, 2), (7, 1), (30, 2)):
+        np.testing.assert_array_equal(linear(BACKENDS[isa, threads], x[:rows], [w]), want[:rows])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_zero_points_have_the_bits_of_their_minima(isa: str) -> None:
+    rng = np.random.default_rng(4)
+    w, x = grouped_weight(rng, "u4-zero", 50, 128, 64), normal(rng, 30, 128)
+    got = linear(BACKENDS[isa, 1], x, [w])
+    np.testing.assert_array_equal(got, linear(BACKENDS[isa, 1], x, [w.with_minima()]))
+    np.testing.assert_array_equal(w.dequantize(), w.with_minima().dequantize())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_columns_in_another_order_after_a_norm(isa: str) -> None:
+    """The norm that a program moves into the product sees the row as it is, the product in W's order."""
+    rng = np.random.default_rng(5)
+    w, x = grouped_weight(rng, "u4-zero-order", 40, 128, 64), normal(rng, 9, 128)
+    gain = rng.uniform(0.5, 2, 128).astype(np.float32)
+    backend, batch = BACKENDS[isa, 2], tokens_batch(9)
+    table, packed = backend.pack([Weight.dense(x)]), backend.pack([w])
+
+    def forward(ops: Ops, inputs: Inputs) -> Tensor:
+        return ops.linear(ops.rms_norm(ops.embed(inputs, table), gain, 1e-5), packed)
+
+    batch = replace(batch, token_ids=np.arange(9, dtype=np.int32))
+    fused = np.array(backend.capture(forward, limits_of(batch)).replay(batch))
+    normed = rms_norm(x, gain, 1e-5)
+    check_against_exact(fused, normed, w)
+    ops = backend.eager(batch, limits_of(batch))
+    np.testing.assert_array_equal(fused, ops.value(forward(ops, Inputs(batch))))
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)

@@ -25,7 +25,7 @@ from octavo.kernels.ops import (
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.weight import Weight
-from support.kernels import LAYOUTS, batch_of, limits_of, normal, random_weight, tokens_batch
+from support.kernels import CODED, LAYOUTS, batch_of, limits_of, normal, random_weight, tokens_batch
 
 BACKENDS = [CpuBackend(threads, isa) for isa in instruction_sets() for threads in (1, 2)]
 REFERENCE = ReferenceBackend()
@@ -73,7 +73,7 @@ def test_rows_to_rows(backend: CpuBackend, width: int) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: f"{b.isa}-{b.threads}")
-@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("kind", [*LAYOUTS, *CODED])
 def test_embedding_is_exact(backend: CpuBackend, kind: str) -> None:
     rng = np.random.default_rng(0)
     w = random_weight(rng, kind, 50, 64)
@@ -100,7 +100,16 @@ def test_gather(backend: CpuBackend) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: f"{b.isa}-{b.threads}")
 @pytest.mark.parametrize(
-    ("kind", "renormalize"), [("f32", True), ("f32", False), ("u4-min", True), ("s8", False)]
+    ("kind", "renormalize"),
+    [
+        ("f32", True),
+        ("f32", False),
+        ("u4-min", True),
+        ("s8", False),
+        ("u4-zero-order", True),
+        ("s8-row", False),
+        ("f8", True),
+    ],
 )
 def test_mixture_of_experts(backend: CpuBackend, kind: str, renormalize: bool) -> None:
     rng = np.random.default_rng(1)
@@ -130,7 +139,7 @@ def test_mixture_of_experts(backend: CpuBackend, kind: str, renormalize: bool) -
 
         got = eagerly(backend, tokens_batch(rows), apply(native), x, router)
         want = by_reference(tokens_batch(rows), apply(reference), x, router)
-        if kind == "f32":
+        if kind in ("f32", "f8"):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
         else:  # a hidden value on the edge of two integers may round either way
             assert np.abs(got - want).max() < 0.02 * np.abs(want).max()

@@ -117,7 +117,7 @@ def test_experts_of_four_bits(name: str, arch: str, pair: Callable[..., Any]) ->
         whole = gguf.dequantize(tensor.data.reshape(*tensor.shape[:2], -1), kind)
         for e, weight in enumerate(linear.weight for linear in packed):
             np.testing.assert_array_equal(weight.matrix[: whole.shape[1]], whole[e])
-            assert all(rounds for _, _, rounds in weight.parts)
+            assert all(part[2] for part in weight.parts)
     whole_run = logits(model, backend, IDS, [len(IDS)])
     chunked = logits(model, backend, IDS, [1, 20, 19])
     np.testing.assert_allclose(chunked, whole_run, atol=1e-5 * np.abs(whole_run).max(), rtol=0)

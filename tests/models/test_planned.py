@@ -66,7 +66,7 @@ def test_an_outline_is_cut_as_a_weight_is(name: str) -> None:
     for index in (slice(3, 9), np.array([5, 0, 9])):
         assert form.rows(index).nbytes == weight.rows(index).nbytes
         assert form.rows(index).shape == weight.rows(index).shape
-    for change in ("transpose", "widened", "expanded", "dense_f32"):
+    for change in ("transpose", "widened", "with_minima", "dense_f32"):
         mine, theirs = getattr(form, change)(), getattr(weight, change)()
         assert (mine.layout, mine.shape, mine.nbytes) == (theirs.layout, theirs.shape, theirs.nbytes)
 
@@ -137,7 +137,7 @@ def test_leftovers_are_refused_as_by_a_load(tiny_folder: Folders, tmp_path: Path
                 "ignore": ["re:.*layers.1.*", "lm_head"],
             },
             Layout.S8,
-            8,
+            1,
         ),
     ],
 )

@@ -78,6 +78,8 @@ def random_weight(rng: np.random.Generator, name: str) -> tuple[Weight, np.ndarr
         if dtype == np.float16:
             scales = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
             blocks[..., offset : offset + 2] = scales[..., None].view(np.uint8)
+    if "e" in form.dtype.fields:  # an exponent
+        blocks[..., form.dtype.fields["e"][1]] = rng.integers(116, 122, blocks.shape[:2])
     data = blocks.reshape(-1)
     truth = gguf.dequantize(data, gguf.GGMLQuantizationType[name]).reshape(N, K)
     return quant.weight(StoredTensor("t", (N, K), name, data, lambda: None)), truth

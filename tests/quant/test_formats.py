@@ -32,16 +32,20 @@ def random_bytes(name: str, n: int, k: int) -> npt.NDArray[np.uint8]:
         if np.dtype(dtype).kind in "fV" and dtype.subdtype is None:  # bfloat16 is of kind V
             values = rng.standard_normal(blocks.shape[:2]).astype(dtype)
             blocks[..., offset : offset + dtype.itemsize] = values[..., None].view(np.uint8)
+    if "e" in fields:  # an exponent: 2^-128 to 2^15
+        blocks[..., fields["e"][1]] %= 144
     return blocks.reshape(-1)
 
 
 def bits(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    return np.ascontiguousarray(array, np.float32).view(np.uint32).reshape(-1)
+    """Zeros without their sign: what is a product in a file may be a factor in a layout."""
+    return (np.ascontiguousarray(array, np.float32) + np.float32(0)).view(np.uint32).reshape(-1)
 
 
 def test_names() -> None:
     assert quant.names() == [
-        "BF16", "F16", "F32", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0",
+        "BF16", "F16", "F32", "IQ4_NL", "IQ4_XS", "MXFP4", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1",
+        "Q5_K", "Q6_K", "Q8_0", "TQ1_0", "TQ2_0",
     ]  # fmt: skip
 
 
@@ -59,7 +63,7 @@ def test_dequantize_equals_the_gguf_package(name: str) -> None:
     theirs = gguf.dequantize(as_gguf_holds_it(data, name), gguf.GGMLQuantizationType[name])
     assert weight.shape == (n, k)
     assert np.array_equal(bits(weight.dequantize()), bits(theirs))
-    assert np.unique(theirs).size > 32  # not all alike: the comparison says something
+    assert np.unique(theirs).size > 24  # not all alike: the comparison says something
 
 
 def as_gguf_holds_it(data: npt.NDArray[np.uint8], name: str) -> npt.NDArray[Any]:
@@ -105,7 +109,7 @@ def test_release_reaches_the_tensor() -> None:
 @pytest.mark.parametrize(
     ("shape", "format_", "nbytes", "message"),
     [
-        ((2, 32), "Q2_K", 36, "tensor t: the number format Q2_K is not supported; supported: BF16, F16"),
+        ((2, 32), "IQ1_S", 36, "tensor t: the number format IQ1_S is not supported; supported: BF16, F16"),
         ((2, 32), "q4_0", 36, "format q4_0 is not supported"),
         ((2, 32), "REGISTRY", 36, "format REGISTRY is not supported"),
         ((2, 2, 32), "Q4_0", 72, r"shape \[2, 2, 32\] is not a matrix"),
@@ -138,35 +142,37 @@ def test_smollm2_to_the_bit(smollm2: GGUFCheckpoint) -> None:
         tensor.release()
 
 
-IQ4_NL = """
+Q2_K = """
 import numpy as np
 
-from octavo.kernels.weight import Layout, Weight
+from octavo.kernels.weight import Weight
 from octavo.quant.registry import Format
-
-CODE = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 
 
 def unpack(blocks, release):
-    n, groups = blocks.shape
-    nibbles = np.concatenate([blocks["q"] & 15, blocks["q"] >> 4], axis=-1)
-    return Weight(Layout.S8, (n, groups * 32), CODE[nibbles], blocks["d"], release=release)
+    n, count = blocks.shape
+    d, dmin = (blocks[name].astype(np.float32)[..., None, None] for name in ("d", "dmin"))
+    s, m = (blocks["scales"] & 15)[..., None].astype(np.float32), (blocks["scales"] >> 4)[..., None]
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    q = (blocks["q"].reshape(n, count, 2, 1, 32) >> shifts & np.uint8(3)).reshape(n, count, 16, 16)
+    return Weight.dense((d * s * q - dmin * m.astype(np.float32)).reshape(n, -1))
 
 
-FORMATS = (Format("IQ4_NL", 32, np.dtype([("d", "<f2"), ("q", "u1", (16,))]), unpack),)
+DTYPE = np.dtype([("scales", "u1", (16,)), ("q", "u1", (64,)), ("d", "<f2"), ("dmin", "<f2")])
+FORMATS = (Format("Q2_K", 256, DTYPE, unpack),)
 """
 
 
 def test_a_format_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file put beside the others is read, and nothing else lists it."""
-    (tmp_path / "iq4_nl.py").write_text(IQ4_NL)
+    (tmp_path / "q2_k.py").write_text(Q2_K)
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-    with pytest.raises(CheckpointError, match="IQ4_NL is not supported"):
-        quant.get_format("IQ4_NL")
+    with pytest.raises(CheckpointError, match="Q2_K is not supported"):
+        quant.get_format("Q2_K")
     registry._formats.cache_clear()
     try:
-        test_block_sizes("IQ4_NL")
-        test_dequantize_equals_the_gguf_package("IQ4_NL")
+        test_block_sizes("Q2_K")
+        test_dequantize_equals_the_gguf_package("Q2_K")
     finally:
         registry._formats.cache_clear()
-        sys.modules.pop("octavo.quant.formats.iq4_nl", None)
+        sys.modules.pop("octavo.quant.formats.q2_k", None)

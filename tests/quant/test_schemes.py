@@ -6,14 +6,13 @@ import json
 from typing import Any
 
 import bitsandbytes.functional as bnb
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 from octavo.checkpoints.base import StoredTensor
 from octavo.errors import CheckpointError
-from octavo.kernels.coded import NF4_CODE
+from octavo.kernels.coded import FP4_CODE, NF4_CODE
 from octavo.kernels.weight import Layout, Weight
 from octavo.quant.schemes import names, scheme_of
 
@@ -22,6 +21,7 @@ FORMATS = {
     torch.bfloat16: "BF16", torch.float16: "F16",
 }  # fmt: skip
 Tensors = dict[str, torch.Tensor]
+INT8 = {"quant_method": "bitsandbytes", "load_in_8bit": True}
 NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 
@@ -74,23 +74,40 @@ def fp8(scale: torch.Tensor, shape: tuple[int, int]) -> tuple[torch.Tensor, Any]
 
 
 def test_names() -> None:
-    assert names() == ["bitsandbytes", "compressed_tensors", "fp8"]
+    assert names() == ["awq", "bitsandbytes", "compressed_tensors", "fp8", "gptq"]
     assert scheme_of({}) is None
 
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("shape", [(3, 64), (40, 640)])
-def test_nf4_equals_bitsandbytes(shape: tuple[int, int], nested: bool) -> None:
-    tensors, theirs = nf4(shape, nested=nested)
+@pytest.mark.parametrize(("kind", "code"), [("nf4", NF4_CODE), ("fp4", FP4_CODE)])
+def test_nibbles_equal_bitsandbytes(kind: str, code: Any, shape: tuple[int, int], nested: bool) -> None:
+    tensors, theirs = nf4(shape, kind, nested=nested)
     taken: set[str] = set()
-    weight = read(NF4, tensors, shape, taken)
+    weight = read(NF4 | {"bnb_4bit_quant_type": kind}, tensors, shape, taken)
     assert weight is not None
-    assert (weight.layout, weight.shape, taken) == (Layout.NF4, shape, set(tensors))
+    assert (weight.layout, weight.shape, taken) == (Layout(kind), shape, set(tensors))
     np.testing.assert_array_equal(weight.dequantize(), theirs)
-    assert np.unique(theirs).size > 16
-    np.testing.assert_array_equal(bnb.get_4bit_type("nf4", device="cpu").numpy(), NF4_CODE)
+    assert np.unique(theirs).size > 15
+    np.testing.assert_array_equal(bnb.get_4bit_type(kind, device="cpu").numpy(), code)
     picked = np.array([2, 0, 1])
     np.testing.assert_array_equal(weight.rows(picked).dequantize(), theirs[picked])
+
+
+def test_int8_equals_bitsandbytes() -> None:
+    torch.manual_seed(0)
+    codes, rows, _ = bnb.int8_vectorwise_quant((torch.randn(6, 96) * 0.05).half())
+    tensors = {"X.weight": codes, "X.SCB": rows, "X.weight_format": torch.zeros((), dtype=torch.uint8)}
+    taken: set[str] = set()
+    weight = read(INT8, tensors, (6, 96), taken)
+    assert weight is not None
+    assert (weight.layout, weight.group, taken) == (Layout.S8, 96, set(tensors))
+    theirs = bnb.int8_vectorwise_dequant(codes, rows).numpy()
+    np.testing.assert_allclose(weight.dequantize(), theirs, rtol=3e-7, atol=0)
+    with pytest.raises(CheckpointError, match=r"'X\.SCB' is missing"):
+        read(INT8, {"X.weight": codes}, (6, 96))
+    with pytest.raises(CheckpointError, match=r"'X\.SCB' holds numbers that are not finite"):
+        read(INT8, tensors | {"X.SCB": rows * torch.nan}, (6, 96))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -138,37 +155,22 @@ def test_what_is_stored_plainly_is_left_to_others() -> None:
         assert read(settings, {}, (2, 64)) is None
 
 
-def test_f16_or_bf16_for_backends_that_read_no_codes() -> None:
-    """Each number rounded once; f16 where it can hold them."""
-    tensors, theirs = nf4((40, 128))
-    weight = read(NF4, tensors, (40, 128))
-    assert weight is not None
-    small, large = weight.expanded(rows=7), None
-    np.testing.assert_array_equal(small.values, theirs.astype(np.float16))
-    assert weight.scale is not None
-    scale = weight.scale.copy()
-    scale[33] = 1e5
-    large = Weight(Layout.NF4, weight.shape, weight.values, scale)
-    np.testing.assert_array_equal(
-        large.expanded(rows=7).values, large.dequantize().astype(ml_dtypes.bfloat16)
-    )
-    assert large.expanded().layout is Layout.BF16
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"quant_method": "gptq"}, "quant_method 'gptq'; supported: bitsandbytes, compressed_tensors, fp8"),
+        (
+            {"quant_method": "hqq"},
+            "quant_method 'hqq'; supported: awq, bitsandbytes, compressed_tensors, ",
+        ),
         ({}, "quant_method None"),
         ({"quant_method": "base"}, "quant_method 'base'"),
-        (NF4 | {"bnb_4bit_quant_type": "fp4"}, "fp4 is not supported; nf4 is"),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, r"LLM.int8 is not supported"),
+        (NF4 | {"bnb_4bit_quant_type": "af4"}, "af4 is not supported; nf4 and fp4 are"),
         (BLOCKS | {"weight_block_size": [64, 64]}, r"blocks of \[64, 64\] are not supported"),
         (BLOCKS | {"fmt": "e5m2"}, "format 'e5m2' are not supported; e4m3 is"),
         (compressed("group", group_size=32), "8 bits by group are not supported"),
         (compressed("channel", num_bits=4), "4 bits by channel are not supported"),
-        (compressed("channel", form="pack-quantized"), "'pack-quantized' are not supported"),
-        (compressed("channel", symmetric=False), "zero points are not supported"),
+        (compressed("channel", form="marlin-24"), "'marlin-24' are not supported"),
+        (compressed("channel", symmetric=False), "zero points are supported in pack-quantized alone"),
         (compressed("block", block_structure=[128, 64]), r"blocks of \[128, 64\]"),
     ],
 )
@@ -187,7 +189,7 @@ def broken_nf4(**state: Any) -> Tensors:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        (nf4((4, 64), "fp4")[0], "bitsandbytes' fp4, which is not supported"),
+        (nf4((4, 64), "fp4")[0], "is of fp4, and bnb_4bit_quant_type says nf4"),
         (nf4((4, 128))[0], r"has shape \[4, 128\], expected"),
         (broken_nf4(shape=[2, 128]), r"has shape \[2, 128\], expected \[4, 64\]"),
         (broken_nf4(blocksize=128), "in blocks of 128 is not supported"),

@@ -194,7 +194,7 @@ class OwnDrafts(Crowd):
         if name in self._asked:
             prompt, params = self._asked[name]
             if PARAMS[params].beam_search is None:
-                answers = alone(self._folder, self._kv_dtype, prompt, params)
+                answers = alone(self._folder, self._kv_dtype, self.quantization, prompt, params)
                 self.texts += [[*prompt, *tokens] for tokens, _, _ in answers]
 
     def _checked(self, most: Any) -> dict[int, Draft]:

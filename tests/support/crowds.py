@@ -25,6 +25,8 @@ from support.tiny_engine import VOCAB_SIZE, Answer, Answers, run, tiny_engine
 
 MAX_LENGTH = 96
 KV_DTYPES = ("f32", "f16", "int8", "int16")
+QUANTIZATIONS = (*[None] * 9, "int8", "int4", "fp8")
+"""Mostly none, so that enough crowds find what others of their kind left on disk."""
 SAMPLED = {"temperature": 0.9, "ignore_eos": True, "logprobs": 2}
 
 COMPILER, TEXT = ConstraintCompiler(WordTokenizer()), "(abc|ba|the |[0-9]{2}-){12,60}"
@@ -53,17 +55,20 @@ def prompts() -> tuple[tuple[int, ...], ...]:
 
 
 @cache
-def alone(folder: Path, kv_dtype: str, prompt: tuple[int, ...], params: int) -> tuple[Answer, ...]:
+def alone(
+    folder: Path, kv_dtype: str, quantization: str | None, prompt: tuple[int, ...], params: int
+) -> tuple[Answer, ...]:
     """What a request says with an engine to itself: whole prompts, pages of 16, one thread, no cache."""
-    engine = quiet_engine(folder, kv_dtype)
+    engine = quiet_engine(folder, kv_dtype, quantization)
     return tuple(run(engine, list(prompt), PARAMS[params]))
 
 
 @cache
-def quiet_engine(folder: Path, kv_dtype: str) -> EngineCore:
+def quiet_engine(folder: Path, kv_dtype: str, quantization: str | None) -> EngineCore:
     return tiny_engine(
         folder,
         kv_dtype=kv_dtype,
+        quantization=quantization,
         max_model_len=MAX_LENGTH,
         max_num_batched_tokens=MAX_LENGTH,
         enable_prefix_caching=False,
@@ -78,6 +83,7 @@ def random_engine(
     window: int | None = None,
     sliding: int | None = None,
     drafts: tuple[Proposer | Modelled, int, int] | None = None,
+    quantization: str | None = None,
 ) -> EngineCore:
     """Pages and chunks of any size, pools so tight that requests are preempted, one thread or two, any number
     of drafted tokens from 0 to 8.
@@ -104,7 +110,8 @@ def random_engine(
         num_swap_pages=rng.choice((0, least // 2, 2 * least)),
         enable_prefix_caching=caching,
         # What the crowds before it have left there is found again.
-        pages_folder=folder / f"pages-{kv_dtype}-{page_size}" if on_disk else None,
+        pages_folder=folder / f"pages-{kv_dtype}-{quantization}-{page_size}" if on_disk else None,
+        quantization=quantization,
     )
     if sliding is not None:
         few = pages_at_a_time(MAX_LENGTH, page_size, sliding, tokens) + rng.choice((0, 0, 1, 4, least))
@@ -141,6 +148,7 @@ class Crowd:
     Attributes:
         happened: what the engine did, by name.
         differing: requests that did not say what they say alone.
+        quantization: what the model's numbers became when it was loaded.
 
     Args:
         late: the engine's device does nothing before somebody waits.
@@ -164,7 +172,11 @@ class Crowd:
         if chance.random() < 0.6:
             self.proposer = random_proposer(chance, folder)
             drafts = self.proposer, chance.randint(0, 8), chance.choice((0, 2, 30))
-        self.engine = random_engine(folder, self._rng, self._kv_dtype, late, window, sliding, drafts)
+        self.quantization = random.Random(f"{seed}").choice(QUANTIZATIONS)
+        if isinstance(self.proposer, Modelled):  # which drafts as well as it does for being the model
+            self.quantization = None
+        options = window, sliding, drafts, self.quantization
+        self.engine = random_engine(folder, self._rng, self._kv_dtype, late, *options)
         self.happened: Counter[str] = Counter()
         self.differing: list[str] = []
         self._answers = Answers()
@@ -218,12 +230,12 @@ class Crowd:
             return
         self._asked[name] = prompt, params
         if isinstance(self.proposer, Scripted) and PARAMS[params].beam_search is None:
-            answers = alone(self._folder, self._kv_dtype, prompt, params)
+            answers = alone(self._folder, self._kv_dtype, self.quantization, prompt, params)
             self.proposer.texts += [[*prompt, *tokens] for tokens, _, _ in answers]
 
     def _compare(self, name: str) -> None:
         prompt, params = self._asked[name]
-        wanted = alone(self._folder, self._kv_dtype, prompt, params)
+        wanted = alone(self._folder, self._kv_dtype, self.quantization, prompt, params)
         found = tuple(self._answers.of(name, index) for index in range(PARAMS[params].n))
         self.happened["compared"] += 1
         if found != wanted:

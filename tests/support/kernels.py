@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -26,9 +27,18 @@ LAYOUTS = (
     "u5",
     "u5-min",
     "u5-min-wide",
+    "s8-row",
+    "s8-min-row-wide",
+    "s8-order",
+    "u4-row",
+    "u4-zero",
+    "u4-zero-row",
+    "u4-zero-row-wide",
+    "u4-zero-order",
 )
-CODED = ("f8", "f8-blocks", "nf4")
-"""Of codes of floats; nf4 needs a multiple of 64 columns."""
+"""row: one scale for all columns. order: columns in an order of their own."""
+CODED = ("f8", "f8-blocks", "nf4", "fp4")
+"""Of codes of floats; nf4 and fp4 need a multiple of 64 columns."""
 
 
 def normal(rng: np.random.Generator, *shape: int) -> F32:
@@ -40,8 +50,8 @@ def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight
     if kind in ("f32", "f16", "bf16"):
         dtype = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[kind]
         return Weight.dense(normal(rng, n, k).astype(dtype))
-    if kind == "nf4":
-        return Weight(Layout.NF4, (n, k), rng.integers(0, 256, (n, k // 2)).astype(np.uint8),
+    if kind in ("nf4", "fp4"):
+        return Weight(Layout(kind), (n, k), rng.integers(0, 256, (n, k // 2)).astype(np.uint8),
                       rng.uniform(0.01, 0.1, (n, k // 64)).astype(np.float32))  # fmt: skip
     if kind.startswith("f8"):
         scale = rng.uniform(0.001, 0.01, (n, -(-k // 128) if "blocks" in kind else 1)).astype(np.float32)
@@ -50,6 +60,8 @@ def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight
         return Weight(Layout.F8, (n, k), codes.view(ml_dtypes.float8_e4m3fn), scale)
     blocks = k // 32
     wide = kind.endswith("wide")
+    if "row" in kind or "zero" in kind or "order" in kind:
+        return grouped_weight(rng, kind, n, k, k if "row" in kind else 32)
     scale_type = np.dtype(np.float32 if wide else np.float16)
     s8 = kind.startswith("s8")
     if "by16" in kind:
@@ -66,6 +78,29 @@ def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight
     stored["q"] = rng.integers(0, 256, (n, blocks, size))
     layout = Layout.U5 if kind.startswith("u5") else Layout.U4
     return Weight(layout, (n, k), stored["q"], stored["d"], stored["m"] if "min" in kind else None)
+
+
+def grouped_weight(rng: np.random.Generator, kind: str, n: int, k: int, group: int) -> Weight:
+    """Integers [n, k] with scales of groups of columns; in kind, perhaps: min, zero, order, wide."""
+    layout = Layout(kind[:2])
+    size = {Layout.S8: 32, Layout.U4: 16, Layout.U5: 20}[layout]
+    values = rng.integers(0, 256, (n, k // 32, size)).astype(np.uint8).view(layout.dtype)
+
+    def table(low: float, high: float) -> Any:
+        numbers = rng.uniform(low, high, (n, k // group))
+        if "zero" in kind and "wide" in kind:  # of 8 bits: zero points times scales are exact
+            numbers = numbers.astype(ml_dtypes.bfloat16)
+        return numbers.astype(np.float32 if "wide" in kind else np.float16)
+
+    return Weight(
+        layout,
+        (n, k),
+        values,
+        table(0.01, 0.1),
+        table(-0.8, 0.1) if "min" in kind else None,
+        zero=rng.integers(0, 17, (n, k // group)).astype(np.uint8) if "zero" in kind else None,
+        order=rng.permutation(k).astype(np.int32) if "order" in kind else None,
+    )
 
 
 def batch_of(

@@ -103,7 +103,9 @@ def save_words(folder: Path, count: int = VOCAB_SIZE) -> Path:
 
 
 @functools.cache
-def loaded(folder: Path, backend: str, threads: int) -> tuple[Backend, Model]:
+def loaded(
+    folder: Path, backend: str, threads: int, quantization: str | None = None
+) -> tuple[Backend, Model]:
     made: Backend
     if backend == "cpu":
         from octavo.kernels.cpu import CpuBackend
@@ -111,7 +113,7 @@ def loaded(folder: Path, backend: str, threads: int) -> tuple[Backend, Model]:
         made = CpuBackend(threads=threads)
     else:
         made = ReferenceBackend()
-    return made, load_model(open_checkpoint(folder), made, "float32")[0]
+    return made, load_model(open_checkpoint(folder), made, quantization=quantization)[0]
 
 
 def tiny_engine(
@@ -124,6 +126,7 @@ def tiny_engine(
     pages_folder: Path | None = None,
     speculate: tuple[Proposer | Modelled, int] | None = None,
     rejecting: bool = False,
+    quantization: str | None = None,
     **options: Any,
 ) -> EngineCore:
     """An EngineCore whose runner computes the tiny model; options are SchedulerConfig's.
@@ -133,12 +136,13 @@ def tiny_engine(
         pages_folder: where the prefix cache outlives the engine, 1 MiB; None: it does not.
         speculate: who drafts, or which model does, and how many tokens of a row in a step at most.
         rejecting: drafts are put to the p/q test.
+        quantization: what the projections' numbers become.
     """
     wanted: dict[str, Any] = {"page_size": 16, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8, **options}
     wanted.setdefault("num_pages", 8 * -(-wanted["max_model_len"] // wanted["page_size"]))
     wanted.setdefault("max_sampled_rows", wanted["max_num_seqs"])
     config = SchedulerConfig(**wanted)
-    made, model = loaded(folder, backend, threads)
+    made, model = loaded(folder, backend, threads, quantization)
     drafter = Drafter()
     if speculate is not None and isinstance(speculate[0], Modelled):
         drafter = speculate[0].drafter(made, model, kv_dtype, speculate[1], config.page_size)

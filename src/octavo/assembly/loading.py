@@ -119,7 +119,8 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     checkpoint.forget_tokenizer()
     return_freed()
     phases.done("tokenizer")
-    model, weight_bytes = load_model(checkpoint, backend, user.dtype, context=user.max_model_len)
+    window, method = user.max_model_len, user.quantization
+    model, weight_bytes = load_model(checkpoint, backend, user.dtype, window, quantization=method)
     phases.done("weights")
     check_vocabulary(tokenizer, model)
     drafter = drafter_of(user, backend, model, tokenizer, phases.done)

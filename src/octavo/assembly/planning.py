@@ -127,7 +127,8 @@ def _outline(user: EngineConfig, checkpoint: Checkpoint) -> tuple[Model, int, Ba
     """The model without its numbers, the bytes of its weights, and the backend that would pack them."""
     wanted = Wanted(user.threads or usable_threads(), user.isa, user.dtype, planned=True)
     backend = make_backend(user.backend, wanted)
-    return *outline_model(checkpoint, backend, user.dtype, context=user.max_model_len), backend
+    window, method = user.max_model_len, user.quantization
+    return *outline_model(checkpoint, backend, user.dtype, window, method), backend
 
 
 def _least(user: EngineConfig, checkpoint: Checkpoint) -> int:

@@ -1,18 +1,34 @@
-"""In which format weights are computed: EngineConfig.quantization, by vLLM's names."""
+"""In which format weights are: EngineConfig.quantization, by vLLM's, TGI's and transformers' names."""
 
 from __future__ import annotations
 
 from octavo.errors import UnsupportedError
 
-METHODS: tuple[str | None, ...] = (None, "gguf")
-"""What a checkpoint is made of shows in its files; its own format may be named, and no other."""
+STORED = (
+    "gguf",
+    "gptq",
+    "gptq_marlin",
+    "awq",
+    "awq_marlin",
+    "bitsandbytes",
+    "bitsandbytes-nf4",
+    "bitsandbytes-fp4",
+    "compressed-tensors",
+    "fp8",
+)
+"""What files may be; one may be named beside a file of that kind, and no other."""
+ON_LOAD = ("int8", "eetq", "int4", "nf4", "bitsandbytes-nf4", "fp8")
+"""What floats become while they are loaded (quant/making)."""
+METHODS = tuple(dict.fromkeys((*STORED, *ON_LOAD)))
 
 
 def check_quantization(method: str | None) -> None:
-    """Weights keep the format that they are stored in; none is made while they are loaded.
+    """Whether a file is of that kind, or can be made so, shows when it is opened (quant/on_load.py).
 
     Raises:
-        UnsupportedError: another method is asked for.
+        UnsupportedError: there is no such method.
     """
-    if method not in METHODS:
-        raise UnsupportedError(f"quantization {method!r} is not supported yet", "quantization")
+    if method is not None and method not in METHODS:
+        raise UnsupportedError(
+            f"quantization {method!r} is not supported; {', '.join(METHODS)} are", "quantization"
+        )

@@ -65,16 +65,18 @@ class Source:  # values: an address; strides in bytes
         minimum: Table | None,
     ) -> None: ...
 
+class Form:  # group: blocks that share tables; zeros: minima are zero points
+    def __init__(
+        self, *, layout: int, k: int, gated: bool, wide: bool, minima: bool, zeros: bool, group: int
+    ) -> None: ...
+
 def pack(
     *,
     pool: Pool,
     arena: WeightArena,
-    layout: int,
+    form: Form,
     sources: Sequence[Source],
-    k: int,
-    gated: bool,
-    wide: bool,
-    minima: bool,
+    order: npt.NDArray[np.int32] | None,
     after_slice: Callable[[], None],
 ) -> Matrix: ...
 

@@ -1,8 +1,9 @@
-"""Weights whose numbers are codes of floats: F8 (E4M3) and NF4. x meets them as it is, never rounded.
+"""Weights whose numbers are codes of floats: F8 (E4M3), NF4 and FP4. x meets them as it is, never rounded.
 
 F8     one byte a number, OCP FP8 E4M3 (Micikevicius et al. 2022): no infinities, NaN is 0x7f and 0xff
 NF4    a nibble a number: one of 16 quantiles of a normal distribution (Dettmers et al. 2023, QLoRA);
        the first number of a byte in its high nibble, as bitsandbytes packs them
+FP4    the same with bitsandbytes' floats of a sign, two bits of exponent and one of mantissa, over 12
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ F32Array = npt.NDArray[np.float32]
 F8_GROUP = 128
 """Columns that share an F8 scale, where a row has more than one."""
 NF4_GROUP = 64
-"""Columns that share an NF4 scale: bitsandbytes' default, QLoRA's choice."""
+"""Columns that share an NF4 or FP4 scale: bitsandbytes' default, QLoRA's choice."""
 
 NF4_CODE = np.array(
     [
@@ -28,6 +29,10 @@ NF4_CODE = np.array(
 )  # fmt: skip
 """QLoRA, appendix E."""
 
+_FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3], np.float32) / np.float32(12)
+FP4_CODE = np.concatenate([_FP4, -_FP4])
+"""bitsandbytes, functional.py, get_4bit_type."""
+
 _BYTES = np.arange(256)
 _EXPONENT, _MANTISSA = _BYTES >> 3 & 15, _BYTES & 7
 _F8 = np.where(_EXPONENT == 0, _MANTISSA * 2.0**-9, (8 + _MANTISSA) * 2.0 ** (_EXPONENT - 10.0))
@@ -35,8 +40,6 @@ _F8[127], _F8[128:] = np.nan, -_F8[:128]
 _F8[255] = np.nan
 _F8 = _F8.astype(np.float32)
 """The number of each byte of E4M3."""
-
-_PAIRS = np.stack([NF4_CODE[np.arange(256) >> 4], NF4_CODE[np.arange(256) & 15]], axis=1)
 
 
 def f8_numbers(values: npt.NDArray[np.generic], scale: npt.NDArray[np.generic]) -> F32Array:
@@ -47,7 +50,10 @@ def f8_numbers(values: npt.NDArray[np.generic], scale: npt.NDArray[np.generic]) 
     return np.asarray(_F8[values.view(np.uint8)] * wide, np.float32)
 
 
-def nf4_numbers(values: npt.NDArray[np.generic], scale: npt.NDArray[np.generic]) -> F32Array:
+def nibble_numbers(
+    values: npt.NDArray[np.generic], scale: npt.NDArray[np.generic], code: F32Array
+) -> F32Array:
     """values [N, K / 2] of two codes a byte, scale [N, K / 64] -> [N, K]."""
-    codes = _PAIRS[values].reshape(*scale.shape, NF4_GROUP)
+    pairs = np.stack([code[_BYTES >> 4], code[_BYTES & 15]], axis=1)
+    codes = pairs[values].reshape(*scale.shape, NF4_GROUP)
     return np.asarray(codes * scale.astype(np.float32)[:, :, None], np.float32).reshape(len(values), -1)

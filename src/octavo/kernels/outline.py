@@ -24,12 +24,21 @@ class Outline(Weight):
         return Outline(layout, shape, _nothing(shape, dtype))
 
     @staticmethod
-    def coded(layout: Layout, shape: tuple[int, int], columns: int) -> Outline:
-        """Of S8, F8 or NF4, with f32 scales, so many a row."""
+    def coded(
+        layout: Layout, shape: tuple[int, int], columns: int, wide: bool = True, zeros: bool = False
+    ) -> Outline:
+        """Of S8, U4, F8, NF4 or FP4, with so many scales a row, f32 (wide) or f16, perhaps zero points."""
         n, k = shape
-        sizes = {Layout.S8: (n, k // BLOCK, BLOCK), Layout.F8: (n, k), Layout.NF4: (n, k // 2)}
-        scale = _nothing((n, columns), np.dtype(np.float32))
-        return Outline(layout, shape, _nothing(sizes[layout], layout.dtype), scale)
+        sizes = {
+            Layout.S8: (n, k // BLOCK, BLOCK),
+            Layout.U4: (n, k // BLOCK, BLOCK // 2),
+            Layout.F8: (n, k),
+            Layout.NF4: (n, k // 2),
+            Layout.FP4: (n, k // 2),
+        }
+        scale = _nothing((n, columns), np.dtype(np.float32 if wide else np.float16))
+        zero = _nothing((n, columns), np.dtype(np.uint8)) if zeros else None
+        return Outline(layout, shape, _nothing(sizes[layout], layout.dtype), scale, zero=zero)
 
     def resized(self, shape: tuple[int, int]) -> Outline:
         """Of the same format, with so many rows and columns."""
@@ -44,8 +53,10 @@ class Outline(Weight):
     def rows(self, index: npt.NDArray[np.int64] | slice) -> Weight:
         count = len(range(*index.indices(self.shape[0]))) if isinstance(index, slice) else len(index)
         values = _nothing((count, *self.values.shape[1:]), self.values.dtype)
-        scale, minimum = _like(self.scale, count), _like(self.minimum, count)
-        return Outline(self.layout, (count, self.shape[1]), values, scale, minimum)
+        scale, minimum, zero = (_like(t, count) for t in (self.scale, self.minimum, self.zero))
+        return Outline(
+            self.layout, (count, self.shape[1]), values, scale, minimum, zero=zero, order=self.order
+        )
 
     def dequantize(self) -> F32Array:
         return np.broadcast_to(np.zeros((), np.float32), self.shape)
@@ -61,16 +72,21 @@ class Outline(Weight):
         if self.layout is not Layout.U5:
             return self
         blocks = (self.shape[0], self.shape[1] // BLOCK, BLOCK)
-        return Outline(Layout.S8, self.shape, _nothing(blocks, np.dtype(np.int8)), self.scale, self.minimum)
+        q = _nothing(blocks, np.dtype(np.int8))
+        return Outline(Layout.S8, self.shape, q, self.scale, self.minimum, order=self.order)
 
-    def expanded(self, rows: int = 512) -> Weight:
-        return Outline.floats(self.shape, np.dtype(np.float16)) if self.layout.coded else self
+    def with_minima(self) -> Weight:
+        if self.zero is None:
+            return self
+        minimum = _nothing(self.zero.shape, np.dtype(np.float32))
+        return Outline(self.layout, self.shape, self.values, self.scale, minimum, order=self.order)
 
 
 def outline_of(weight: Weight) -> Outline:
     """The same form without numbers."""
     values = _nothing(weight.values.shape, weight.values.dtype)
-    return Outline(weight.layout, weight.shape, values, _like(weight.scale), _like(weight.minimum))
+    scale, minimum, zero = (_like(t) for t in (weight.scale, weight.minimum, weight.zero))
+    return Outline(weight.layout, weight.shape, values, scale, minimum, zero=zero, order=weight.order)
 
 
 def _nothing(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:

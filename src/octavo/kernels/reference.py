@@ -51,7 +51,7 @@ from octavo.kernels.reference_math import (
     route,
     sigmoid,
 )
-from octavo.kernels.weight import Weight, check_stack, release
+from octavo.kernels.weight import Weight, alike, check_stack, release
 
 I64 = npt.NDArray[np.int64]
 
@@ -60,18 +60,19 @@ class ReferenceWeight:
     """A packed weight: f32 [N, K], and for which rows x is rounded to int8 before it meets them.
 
     Attributes:
-        parts: (first row, end, whether x is rounded), adjacent and ascending.
+        parts: (first row, end, whether x is rounded, in which order of columns), adjacent and ascending.
     """
 
     def __init__(self, weights: Sequence[Weight], gated: bool) -> None:
         self.matrix: F32 = np.concatenate([w.dequantize() for w in weights])
         self.gated = gated
-        mixed = gated and weights[0].layout is not weights[1].layout
-        self.parts: list[tuple[int, int, bool]] = []
+        mixed = gated and not alike(*weights)
+        self.parts: list[tuple[int, int, bool, npt.NDArray[np.int32] | None]] = []
         start = 0
-        for rounds, group in groupby(weights, key=lambda w: w.layout.quantized and not mixed):
-            end = start + sum(w.shape[0] for w in group)
-            self.parts.append((start, end, rounds))
+        for _, group in groupby(weights, key=lambda w: (w.layout.quantized and not mixed, id(w.order))):
+            same = list(group)
+            end = start + sum(w.shape[0] for w in same)
+            self.parts.append((start, end, same[0].layout.quantized and not mixed, same[0].order))
             start = end
         release(weights)
 
@@ -150,8 +151,8 @@ class ReferenceOps(Ops):
             raise TypeError(f"{type(weight).__name__} was packed by another backend")
         z = np.concatenate(
             [
-                product(round_to_int8(x.ref) if rounds else x.ref, weight.matrix[start:end])
-                for start, end, rounds in weight.parts
+                product(round_to_int8(x.ref, order) if rounds else x.ref, weight.matrix[start:end])
+                for start, end, rounds, order in weight.parts
             ],
             axis=1,
         )

@@ -23,8 +23,10 @@ I64 = npt.NDArray[np.int64]
 ROWS = 8
 
 
-def round_to_int8(x: F32) -> F32:
-    """x [..., K] rounded to int8 per block of 32 and widened again: d q, d = max|x| / 127."""
+def round_to_int8(x: F32, order: I32 | None = None) -> F32:
+    """x [..., K] rounded to int8 per block of 32 (in Weight.order) and widened: d q, d = max|x| / 127."""
+    if order is not None:
+        return round_to_int8(x[..., order])[..., np.argsort(order)]
     blocks = x.reshape(-1, BLOCK)
     with np.errstate(invalid="ignore"):
         d = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
@@ -41,11 +43,8 @@ def product(x: F32, weight: F32) -> F32:
     y = np.empty((x.shape[0], weight.shape[0]), np.float32)
     for first in range(0, x.shape[0], ROWS):
         tile = x[first : first + ROWS]
-        full = (
-            tile
-            if len(tile) == ROWS
-            else np.concatenate([tile, np.zeros_like(x, shape=(ROWS - len(tile), x.shape[1]))])
-        )
+        full = np.zeros_like(x, shape=(ROWS, x.shape[1]))
+        full[: len(tile)] = tile
         y[first : first + ROWS] = (full @ weight.T)[: len(tile)]
     return y
 

@@ -9,21 +9,25 @@ them into what its kernels stream. Nothing downstream of a Weight knows the name
     U4       two 4-bit q a byte, [N, K/32, 16]      f16 or f32       f16 or f32, or None
     U5       fifth bits, then as U4, [N, K/32, 20]  f16 or f32       f16 or f32, or None
     F8       E4M3, [N, K]                           f32              -
-    NF4      two codes a byte, [N, K/2]             f32              -
+    NF4, FP4 two codes a byte, [N, K/2]             f32              -
 
-S8:  w = scale * q, + minimum where there is one. G is 32; without minimum it may be 16.
-U4:  w = scale * q + minimum, 0 <= q <= 15, G is 32; byte j of a block of 32 holds element j in its
-low nibble and element j + 16 in its high one. minimum None means -8 * scale.
+S8:  w = scale * q, + minimum where there is one. Without minimum G may be 16.
+U4:  w = scale * q + minimum, 0 <= q <= 15; byte j of a block of 32 holds element j in its
+low nibble and element j + 16 in its high one. minimum None means -8 * scale. In its place may be zero
+[N, K/G] uint8: w = scale * (q - zero), 0 <= zero <= 127.
 U5:  the same with 0 <= q <= 31, and -16 * scale: bit j of the first four bytes (little-endian) is the
 fifth bit of element j.
-F8, NF4:  w = scale * number (kernels/coded.py says which). G of NF4 is 64; of F8 it is 128, the last group
+G of these is 32, of S8 and U4 also any multiple of it that divides K. Their columns may lie in another order
+(act-order, in which GPTQ quantizes): packed column j is column order[j] of W. x is rounded in blocks of that
+order.
+F8, NF4, FP4:  w = scale * number (kernels/coded.py says which). G is 64; of F8 it is 128, the last group
 of a row being what is left, or K where a row has one scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import ml_dtypes
@@ -31,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import CheckpointError
-from octavo.kernels.coded import F8_GROUP, NF4_GROUP, f8_numbers, nf4_numbers
+from octavo.kernels.coded import F8_GROUP, FP4_CODE, NF4_CODE, NF4_GROUP, f8_numbers, nibble_numbers
 
 BLOCK = 32
 """Elements of K that share a scale in activations, and in quantized layouts but for S8 by 16."""
@@ -49,6 +53,7 @@ class Layout(Enum):
     U5 = "u5"
     F8 = "f8"
     NF4 = "nf4"
+    FP4 = "fp4"
 
     @property
     def quantized(self) -> bool:
@@ -63,7 +68,12 @@ class Layout(Enum):
     @property
     def coded(self) -> bool:
         """Of codes of floats, which x meets as it is."""
-        return self in (Layout.F8, Layout.NF4)
+        return self is Layout.F8 or self.nibbles
+
+    @property
+    def nibbles(self) -> bool:
+        """Of such codes of four bits."""
+        return self in CODES
 
 
 _DTYPES: dict[Layout, np.dtype[np.generic]] = {
@@ -75,9 +85,12 @@ _DTYPES: dict[Layout, np.dtype[np.generic]] = {
     Layout.U5: np.dtype(np.uint8),
     Layout.F8: np.dtype(ml_dtypes.float8_e4m3fn),
     Layout.NF4: np.dtype(np.uint8),
+    Layout.FP4: np.dtype(np.uint8),
 }
+CODES = {Layout.NF4: NF4_CODE, Layout.FP4: FP4_CODE}
 _BLOCK_BYTES = {Layout.S8: 32, Layout.U4: 16, Layout.U5: 20}
-_F16_MAX = 65504.0
+MOST_ZERO = 127
+"""The largest zero point."""
 _CENTRES = {Layout.U4: 8, Layout.U5: 16}
 
 
@@ -89,6 +102,8 @@ class Weight:
         layout: how values, scale and minimum are to be read (the table above).
         shape: (N, K): output rows and input columns.
         release: gives the mapped pages behind the views back to the system; reading them again is allowed.
+        zero: zero points of U4, in place of minima.
+        order: [K] int32, the columns of W in the order in which they are packed; None: ascending.
     """
 
     layout: Layout
@@ -97,21 +112,14 @@ class Weight:
     scale: Array | None = None
     minimum: Array | None = None
     release: Callable[[], None] | None = None
+    zero: Array | None = None
+    order: npt.NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         n, k = self.shape
         want: tuple[int, ...] = (n, k)
         if self.layout.quantized:
-            if k % BLOCK:
-                raise CheckpointError(
-                    f"a {self.layout.value} weight needs a multiple of {BLOCK} columns, not {k}"
-                )
-            want = (n, k // BLOCK, _BLOCK_BYTES[self.layout])
-            by_16 = self.layout is Layout.S8 and self.minimum is None
-            if self.scale is None or self.scale.shape not in (want[:2], (n, k // 16) if by_16 else want[:2]):
-                raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its scales")
-            if self.minimum is not None and self.minimum.shape != want[:2]:
-                raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its minima")
+            want = self._check_blocks()
         elif self.layout.coded:
             want = self._check_codes()
         if self.values.shape != want or self.values.dtype != _DTYPES[self.layout]:
@@ -120,16 +128,45 @@ class Weight:
                 f"{self.values.dtype} {self.values.shape}"
             )
 
+    def _check_blocks(self) -> tuple[int, ...]:
+        """The shape that values must have."""
+        (n, k), name = self.shape, f"a {self.layout.value} weight of shape {self.shape}"
+        if k % BLOCK:
+            raise CheckpointError(
+                f"a {self.layout.value} weight needs a multiple of {BLOCK} columns, not {k}"
+            )
+        scale = self.scale
+        if scale is None or scale.ndim != 2 or scale.shape[0] != n or not self._divides(scale.shape[1]):
+            raise CheckpointError(f"{name} lacks its scales")
+        if self.minimum is not None and self.minimum.shape != scale.shape:
+            raise CheckpointError(f"{name} lacks its minima")
+        if self.zero is not None:
+            fits = self.zero.shape == scale.shape and self.zero.dtype == np.uint8
+            if self.layout is not Layout.U4 or self.minimum is not None or not fits:
+                raise CheckpointError(f"{name} lacks its zero points")
+        if self.order is not None and not np.array_equal(np.sort(self.order), np.arange(k)):
+            raise CheckpointError(f"{name} has an order that does not name each column once")
+        return (n, k // BLOCK, _BLOCK_BYTES[self.layout])
+
+    def _divides(self, groups: int) -> bool:
+        """Whether a row may have so many scales."""
+        k = self.shape[1]
+        if groups == k // 16:
+            return self.layout is Layout.S8 and self.minimum is None
+        together = k // BLOCK if self.layout is Layout.U5 else groups
+        return groups == together > 0 and k % (groups * BLOCK) == 0
+
     def _check_codes(self) -> tuple[int, ...]:
         """The shape that values must have."""
         n, k = self.shape
-        if self.layout is Layout.NF4 and k % NF4_GROUP:
-            raise CheckpointError(f"an nf4 weight needs a multiple of {NF4_GROUP} columns, not {k}")
+        if self.layout.nibbles and k % NF4_GROUP:
+            name = f"an {self.layout.value} weight"
+            raise CheckpointError(f"{name} needs a multiple of {NF4_GROUP} columns, not {k}")
         groups = {-(-k // F8_GROUP), 1} if self.layout is Layout.F8 else {k // NF4_GROUP}
         fits = self.scale is not None and self.scale.dtype == np.float32 and self.minimum is None
         if not fits or self.scale is None or self.scale.shape not in {(n, g) for g in groups}:
             raise CheckpointError(f"a {self.layout.value} weight of shape {self.shape} lacks its f32 scales")
-        return (n, k // 2) if self.layout is Layout.NF4 else (n, k)
+        return (n, k // 2) if self.layout.nibbles else (n, k)
 
     @staticmethod
     def dense(array: Array, release: Callable[[], None] | None = None) -> Weight:
@@ -149,7 +186,34 @@ class Weight:
             None if self.scale is None else self.scale[index],
             None if self.minimum is None else self.minimum[index],
             self.release,
+            None if self.zero is None else self.zero[index],
+            self.order,
         )
+
+    def columns(self, start: int, stop: int) -> Weight:
+        """The weight made of columns start to stop - 1, whole groups; a row's one scale is every column's.
+
+        Raises:
+            CheckpointError: a group would be cut, or the columns have an order of their own.
+        """
+        n, k = self.shape
+        if self.order is not None:
+            raise CheckpointError("columns in an order of their own (act-order) cannot be cut apart")
+        whole = self.scale is not None and self.scale.shape[1] == 1
+        together = BLOCK if self.layout.quantized else 2 if self.layout.nibbles else 1
+        unit = together if whole else max(self.group, together)
+        if start % unit or (stop % unit and stop != k):
+            raise CheckpointError(f"columns {start} to {stop} cut a group of {unit}")
+
+        def cut(table: Array | None) -> Array | None:
+            if table is None or whole:
+                return table
+            return table[:, start // self.group : -(-stop // self.group)]
+
+        width = self.values.shape[1]
+        values = self.values[:, start * width // k : stop * width // k]
+        tables = cut(self.scale), cut(self.minimum), self.release, cut(self.zero)
+        return Weight(self.layout, (n, stop - start), values, *tables)
 
     def dense_f32(self) -> Weight:
         """The same numbers as f32."""
@@ -169,27 +233,37 @@ class Weight:
     @property
     def nbytes(self) -> int:
         """Bytes of values, scales and minima: what streaming the weight once has to read."""
-        return sum(a.nbytes for a in (self.values, self.scale, self.minimum) if a is not None)
+        held = (self.values, self.scale, self.minimum, self.zero, self.order)
+        return sum(a.nbytes for a in held if a is not None)
 
     def dequantize(self) -> F32Array:
         """W as f32 [N, K]."""
         if self.layout.coded and self.scale is not None:
-            numbers = f8_numbers if self.layout is Layout.F8 else nf4_numbers
-            return numbers(self.values, self.scale)
+            if self.layout is Layout.F8:
+                return f8_numbers(self.values, self.scale)
+            return nibble_numbers(self.values, self.scale, self.code)
         if not self.layout.quantized:
             return np.ascontiguousarray(self.values, dtype=np.float32)
+        packed = self.in_order()
+        if self.order is None:
+            return packed
+        dense = np.empty_like(packed)
+        dense[:, self.order] = packed
+        return dense
+
+    def in_order(self) -> F32Array:
+        """W of an integer layout as f32 [N, K], its columns as they are packed."""
         assert self.scale is not None  # checked in __post_init__
-        scale = self.scale.astype(np.float32)[:, :, None]
-        if self.layout is Layout.S8:
-            groups = self.values.reshape(*self.scale.shape, self.group)
-            scaled = groups.astype(np.float32) * scale
-            if self.minimum is not None:
-                scaled += self.minimum.astype(np.float32)[:, :, None]
-            return scaled.reshape(self.shape)
-        q = self._unsigned().astype(np.float32)
-        if self.minimum is None:
-            return ((q - _CENTRES[self.layout]) * scale).reshape(self.shape)
-        return (q * scale + self.minimum.astype(np.float32)[:, :, None]).reshape(self.shape)
+        stored = self.values if self.layout is Layout.S8 else self._unsigned()
+        q = stored.reshape(*self.scale.shape, self.group).astype(np.float32)
+        if self.zero is not None:
+            q -= self.zero.astype(np.float32)[:, :, None]
+        elif self.minimum is None:
+            q -= _CENTRES.get(self.layout, 0)
+        q *= self.scale.astype(np.float32)[:, :, None]
+        if self.minimum is not None:
+            q += self.minimum.astype(np.float32)[:, :, None]
+        return q.reshape(self.shape)
 
     def _unsigned(self) -> npt.NDArray[np.uint8]:
         """q of U4 or U5 [N, K/32, 32]."""
@@ -200,6 +274,11 @@ class Weight:
             q |= np.unpackbits(packed[:, :, :4], axis=2, bitorder="little") << np.uint8(4)
         return q
 
+    @property
+    def code(self) -> F32Array:
+        """What the 16 codes of NF4 or FP4 mean."""
+        return CODES[self.layout]
+
     def widened(self) -> Weight:
         """U5 as S8, the same numbers, for backends that read no fifth bits; other layouts as they are."""
         if self.layout is not Layout.U5:
@@ -207,25 +286,14 @@ class Weight:
         q = self._unsigned().view(np.int8)
         if self.minimum is None:
             q -= np.int8(_CENTRES[Layout.U5])
-        return Weight(Layout.S8, self.shape, q, self.scale, self.minimum, self.release)
+        return Weight(Layout.S8, self.shape, q, self.scale, self.minimum, self.release, order=self.order)
 
-    def expanded(self, rows: int = 512) -> Weight:
-        """F8 and NF4 as f16, or bf16 where a number exceeds f16, for backends that read no codes; each
-        number rounded once. Other layouts as they are. Costs the f16 matrix, and f32 of some rows."""
-        if not self.layout.coded:
+    def with_minima(self) -> Weight:
+        """Zero points as f32 minima -scale * zero, exact for scales of up to 17 bits; others as they are."""
+        if self.zero is None or self.scale is None:
             return self
-        n, k = self.shape
-        dense = np.empty((n, k), np.float16)
-        for start in range(0, n, rows):
-            part = slice(start, start + rows)
-            numbers = self.rows(part).dequantize()
-            if np.abs(numbers).max(initial=0) > _F16_MAX:
-                wide = [self.rows(slice(i, i + rows)).dequantize() for i in range(0, n, rows)]
-                return Weight.dense(
-                    np.concatenate([w.astype(ml_dtypes.bfloat16) for w in wide]), self.release
-                )
-            dense[part] = numbers
-        return Weight.dense(dense, self.release)
+        minimum = self.scale.astype(np.float32) * -self.zero.astype(np.float32)
+        return replace(self, zero=None, minimum=minimum)
 
 
 def check_stack(weights: Sequence[Weight], gated: bool) -> None:
@@ -239,6 +307,16 @@ def check_stack(weights: Sequence[Weight], gated: bool) -> None:
         raise ValueError("a gated weight is made of two weights of one shape, gate and up")
     if len({w.shape[1] for w in weights}) != 1:
         raise CheckpointError("only weights of one width can be stacked")
+
+
+def alike(gate: Weight, up: Weight) -> bool:
+    """Whether the halves of a gated weight can lie row beside row; those that cannot are met as f32."""
+    if gate.order is None or up.order is None:
+        same = gate.order is up.order
+    else:
+        same = np.array_equal(gate.order, up.order)
+    minima = gate.layout is not Layout.S8 or (gate.minimum is None) == (up.minimum is None)
+    return gate.layout is up.layout and gate.group == up.group and minima and same
 
 
 def release(weights: Sequence[Weight]) -> None:

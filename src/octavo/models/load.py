@@ -8,6 +8,7 @@ from octavo.kernels.ops import Backend
 from octavo.models.loader import Loader
 from octavo.models.planned import PlannedLoader
 from octavo.models.registry import Model, family_of
+from octavo.quant.on_load import made_on_load
 
 MAX_LAYERS = 10_000
 LAYERS = frozenset(
@@ -25,16 +26,21 @@ def load_model(
     dtype: str = "auto",
     context: int | None = None,
     loader: type[Loader] = Loader,
+    quantization: str | None = None,
 ) -> tuple[Model, int]:
     """The checkpoint's model and the bytes of its packed weights; arguments as in Loader.
 
+    Args:
+        quantization: as EngineConfig has it.
+
     Raises:
+        UnsupportedError: the checkpoint is of another kind than quantization says.
         CheckpointError: an unknown architecture, or config and tensors do not make a whole model.
     """
     family = family_of(checkpoint)
     names = family.names if checkpoint.kind == "gguf" else {}
     check_layers(checkpoint)
-    load = loader(checkpoint, backend, names, dtype, context)
+    load = loader(checkpoint, backend, names, dtype, context, made_on_load(quantization, checkpoint))
     try:
         model = family.build(family.config(checkpoint), load)
     except OctavoError:
@@ -58,11 +64,15 @@ def check_layers(checkpoint: Checkpoint) -> None:
 
 
 def outline_model(
-    checkpoint: Checkpoint, backend: Backend, dtype: str = "auto", context: int | None = None
+    checkpoint: Checkpoint,
+    backend: Backend,
+    dtype: str = "auto",
+    context: int | None = None,
+    quantization: str | None = None,
 ) -> tuple[Model, int]:
     """The same of shapes alone (PlannedLoader), on a backend that plans.
 
     Raises:
         CheckpointError: as load_model.
     """
-    return load_model(checkpoint, backend, dtype, context, PlannedLoader)
+    return load_model(checkpoint, backend, dtype, context, PlannedLoader, quantization)

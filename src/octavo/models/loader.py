@@ -20,6 +20,7 @@ from octavo.models.config import RopeConfig
 from octavo.models.layers import HEAD, ROWS, LayerNorm, Linear, RMSNorm, Role, SourceRows, Use
 from octavo.models.rotary import Scaling, rotary_tables
 from octavo.quant import registry as formats
+from octavo.quant.on_load import Method
 from octavo.quant.schemes import scheme_of
 
 _DENSE: dict[str, np.dtype[np.generic]] = {
@@ -57,6 +58,7 @@ class Loader:
             name without its last part stands for all tensors of that module.
         dtype: "auto" keeps what is stored; otherwise everything is dequantized to it.
         context: the longest sequence that will be served; None: the model's own longest.
+        method: what projections of floats become; None: they stay.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class Loader:
         names: Mapping[str, str],
         dtype: str = "auto",
         context: int | None = None,
+        method: Method | None = None,
     ) -> None:
         self._checkpoint, self.backend, self._names = checkpoint, backend, names
+        self._method = method
         self._dense = None if dtype == "auto" else _DENSE[dtype]
         self._taken = set[str]()
         self.context = context
@@ -112,6 +116,8 @@ class Loader:
         if self._dense is not None:
             dense: Array = weight.dequantize()
             weight = Weight.dense(dense.astype(self._dense, copy=False), weight.release)
+        if self._method is not None and use is Use.PROJECTION:
+            weight = self._method.weight(name, weight)
         return weight
 
     def vector(self, name: str, length: int) -> F32:
@@ -120,7 +126,7 @@ class Loader:
 
     def matrix(self, name: str, shape: tuple[int, int]) -> F32:
         """A small f32 matrix: tables of biases."""
-        return self.weight(name, shape).dequantize()
+        return self.weight(name, shape, use=Use.HEAD).dequantize()
 
     def pack(self, weights: Sequence[Weight], gated: bool = False, head: bool = False) -> PackedWeight:
         """Stack and pack; layouts may differ."""

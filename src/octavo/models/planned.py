@@ -14,7 +14,8 @@ from octavo.kernels.weight import Weight
 from octavo.models.layers import Use
 from octavo.models.loader import Loader, Order
 from octavo.quant import registry as formats
-from octavo.quant.scheme import outlines_of
+from octavo.quant.on_load import Method
+from octavo.quant.scheme import Outlining, outlines_of
 
 _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _SEPARATE = ("lm_head.weight", "embed_tokens.weight")
@@ -36,8 +37,9 @@ class PlannedLoader(Loader):
         names: Mapping[str, str],
         dtype: str = "auto",
         context: int | None = None,
+        method: Method | None = None,
     ) -> None:
-        super().__init__(checkpoint, backend, names, dtype, context)
+        super().__init__(checkpoint, backend, names, dtype, context, method)
         config = checkpoint.config
         self._listed = len(checkpoint.tensors) > 0
         self._outlines = None if self._listed else outlines_of(config)
@@ -59,7 +61,11 @@ class PlannedLoader(Loader):
         outline = self._outline(name, shape[::-1] if transposed else shape, use)
         if transposed:
             outline = outline.dense_f32().transpose()
-        return outline if self._dense is None else Outline.floats(shape, self._dense)
+        if self._dense is not None:
+            outline = Outline.floats(shape, self._dense)
+        if self._method is None or use is not Use.PROJECTION:
+            return outline
+        return self._method.weight(name, outline)
 
     def _outline(self, name: str, shape: tuple[int, int], use: Use) -> Weight:
         if not self._listed:
@@ -68,7 +74,11 @@ class PlannedLoader(Loader):
                 found = self._outlines(name.removesuffix(".weight"), shape)
             return formats.outline(self._format, shape) if found is None else found
         if self._scheme is not None:
-            found = self._scheme(self._find(name)[0], shape, self._part)
+            stored = self._find(name)[0]
+            if isinstance(self._scheme, Outlining):
+                found = self._scheme.outline(stored, shape, self._part)
+            else:
+                found = self._scheme(stored, shape, self._part)
             if found is not None:
                 return outline_of(found)
         return formats.outline(self._take(name, shape).format, shape)

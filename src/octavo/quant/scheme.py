@@ -7,7 +7,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import ml_dtypes
 import numpy as np
@@ -40,6 +40,15 @@ class Scheme(Protocol):
         ...
 
 
+@runtime_checkable
+class Outlining(Protocol):
+    """A scheme that says what a matrix will be without a look at its numbers."""
+
+    def outline(self, name: str, shape: tuple[int, int], take: Take) -> Outline | None:
+        """The form of what the scheme makes of these tensors, which count as read; None: as the scheme's."""
+        ...
+
+
 def names() -> list[str]:
     """The methods that can be read, as quantization_config spells them (`-` and `_` are one)."""
     path = importlib.import_module(_PACKAGE).__path__
@@ -59,6 +68,15 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
     return scheme
 
 
+def method_of(config: Mapping[str, Any]) -> str | None:
+    """The quant_method of a config.json, its `-` as `_`; None: it names none."""
+    settings = config.get("quantization_config")
+    if settings is None:
+        return None
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    return str(method).replace("-", "_")
+
+
 def _module_of(settings: Any) -> Any:
     """The file of schemes/ that reads this quantization_config."""
     method = settings.get("quant_method") if isinstance(settings, dict) else None
@@ -75,20 +93,18 @@ class Outlines:
     """What a config.json says of matrices that are not there to be read.
 
     Attributes:
-        layout: of every projection but those left_out, which names modules, parts of their names, or patterns
-            after "re:".
-        columns: scales a row, of so many columns.
+        form: of a projection [N, K].
+        left_out: the projections without it: modules, parts of their names, or patterns after "re:".
     """
 
-    layout: Layout
-    columns: Callable[[int], int]
+    form: Callable[[tuple[int, int]], Outline]
     left_out: Sequence[str]
 
     def __call__(self, module: str, shape: tuple[int, int]) -> Outline | None:
         """The form of a module's matrix [N, K]; None: it is left out."""
         if any(_names(pattern, module) for pattern in self.left_out):
             return None
-        return Outline.coded(self.layout, shape, self.columns(shape[1]))
+        return self.form(shape)
 
 
 def _names(pattern: str, module: str) -> bool:

@@ -42,13 +42,13 @@ def linear(backend: object, x: F32, weights: list[Weight], gated: bool = False, 
 
 def check_against_exact(got: F32, x: F32, w: Weight, rounded: bool) -> None:
     """Rounding errors of a sum of K terms in f32, and of nothing else."""
-    seen = (round_to_int8(x) if rounded and w.layout.quantized else x).astype(np.float64)
+    seen = (round_to_int8(x, w.order) if rounded and w.layout.quantized else x).astype(np.float64)
     # scale * q and the minimum are added up apart, so each counts with its own size
     size = np.abs(w.dequantize()).astype(np.float64)
     if w.minimum is not None:
-        size = size + 2 * np.repeat(np.abs(w.minimum.astype(np.float64)), 32, axis=1)
+        size = size + 2 * np.repeat(np.abs(w.minimum.astype(np.float64)), w.group, axis=1)
     if w.layout.value == "u4" and w.minimum is None and w.scale is not None:
-        size = size + 16 * np.repeat(np.abs(w.scale.astype(np.float64)), 32, axis=1)
+        size = size + 32 * np.repeat(np.abs(w.scale.astype(np.float64)), w.group, axis=1)
     bound = 4e-7 * np.sqrt(x.shape[1]) * (np.abs(seen) @ size.T) + 1e-30
     assert (np.abs(got - seen @ w.dequantize().astype(np.float64).T) <= bound).all()
 

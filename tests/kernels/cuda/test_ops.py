@@ -138,7 +138,7 @@ def test_routing(routing: Routing | None, renormalize: bool) -> None:
         np.testing.assert_allclose(got_p.numpy(), want_p, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["f32", "u4-min", "s8", "f8-blocks", "nf4"])
+@pytest.mark.parametrize("kind", ["f32", "u4-min", "s8", "f8-blocks", "nf4", "u4-zero-row", "s8-row"])
 def test_mixture_of_experts(kind: str) -> None:
     rng = np.random.default_rng(1)
     experts, hidden, inner, rows = 6, 64, 64 if kind == "nf4" else 160, 17

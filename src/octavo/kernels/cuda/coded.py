@@ -14,7 +14,6 @@ import triton.language as tl
 from octavo.kernels.coded import F8_GROUP, NF4_GROUP
 from octavo.kernels.cuda.launch import cdiv
 from octavo.kernels.cuda.weight import PackedRows
-from octavo.kernels.weight import Layout
 
 
 @triton.jit
@@ -89,7 +88,7 @@ def widen_coded(
 ) -> torch.Tensor:
     """gemm.widen of F8 and NF4: fill y [rows, K]."""
     assert part.scale is not None  # made by weight.pack
-    nf4, block = part.layout is Layout.NF4, 1024
+    nf4, block = part.layout.nibbles, 1024
     group = NF4_GROUP if nf4 else F8_GROUP if part.scale.shape[-2] > 1 else 0
     if y.shape[0]:
         widen_coded_kernel[(y.shape[0], cdiv(part.columns, block))](

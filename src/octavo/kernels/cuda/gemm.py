@@ -9,7 +9,7 @@ rows.epilogue adds in ascending order. No atomics: equal tiles give equal bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -24,7 +24,7 @@ from octavo.kernels.cuda.norms import Epilogue, activate, epilogue, finish
 from octavo.kernels.cuda.weight import PackedRows
 from octavo.kernels.weight import BLOCK, Layout
 
-FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2, Layout.F8: 3, Layout.NF4: 4}
+FORMS = {Layout.F32: 0, Layout.S8: 1, Layout.U4: 2, Layout.F8: 3, Layout.NF4: 4, Layout.FP4: 4}
 
 
 ROUNDED_ROWS = 64
@@ -88,7 +88,7 @@ class Policy:
         programs = cdiv(n, bn) * (1 if self.exact else cdiv(m, bm))
         splits = max(min(2 * self.sms // programs, steps, 8), 1)
         bk = min(128 if layout is Layout.F8 else 64, max(next_power_of_2(k), 16))
-        dense = layout not in (Layout.S8, Layout.U4, Layout.F8, Layout.NF4)
+        dense = not (layout.quantized or layout.coded)
         return Tiles(bm, bn, bk, splits, 4 if bm * bn <= 64 * 64 else 8, 4 if dense else 3)
 
 
@@ -108,11 +108,12 @@ def dense_steps(acc, x, xp, row_ok, w, n, n_ok, k_len, first, last, BK: tl.const
 @triton.jit
 def quantized_steps(
     acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, first, last,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     """acc + the products of blocks first..last - 1 of 32 columns, each in two halves of 16."""
     j = tl.arange(0, 16)
     for block in range(first, last):
+        table = block // max(GROUP // 32, 1) * n_len
         at = xp[:, None] + (block * 32 + j)[None, :]
         low = tl.load(at, mask=row_ok[:, None], other=0.0)
         high = tl.load(at + 16, mask=row_ok[:, None], other=0.0)
@@ -131,7 +132,7 @@ def quantized_steps(
             here = w + (block * n_len + n[None, :]) * 32 + j[:, None]
             w_low = tl.load(here, mask=n_ok[None, :], other=0).to(low.dtype)
             w_high = tl.load(here + 16, mask=n_ok[None, :], other=0).to(low.dtype)
-        if BY16:  # each half of the block has a scale of its own
+        if GROUP == 16:  # each half of the block has a scale of its own
             s_at = scale + block * 2 * n_len + n
             part = tl.dot(low, w_low, input_precision="ieee")
             part = part * tl.load(s_at, mask=n_ok, other=0.0).to(tl.float32)[None, :]
@@ -140,9 +141,9 @@ def quantized_steps(
         else:
             part = tl.dot(low, w_low, input_precision="ieee")
             part = tl.dot(high, w_high, part, input_precision="ieee")
-            part = part * tl.load(scale + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)[None, :]
+            part = part * tl.load(scale + table + n, mask=n_ok, other=0.0).to(tl.float32)[None, :]
         if MINIMUM:  # the same for all columns of the block, so it meets the sum of x
-            m = tl.load(minimum + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)
+            m = tl.load(minimum + table + n, mask=n_ok, other=0.0).to(tl.float32)
             sums = tl.sum(low.to(tl.float32), axis=1) + tl.sum(high.to(tl.float32), axis=1)
             part += sums[:, None] * m[None, :]
         if ROUND:
@@ -154,21 +155,21 @@ def quantized_steps(
 @triton.jit
 def steps(
     acc, x, xp, dp, x_rows, row_ok, w, scale, minimum, code, n, n_ok, n_len, k_len, first, last,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr, BK: tl.constexpr,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     if FORM == 0:
         acc = dense_steps(acc, x, xp, row_ok, w, n, n_ok, k_len, first, last, BK)
-    elif FORM == 3:  # BY16: more than one scale a row
-        acc = f8_steps(acc, x, xp, row_ok, w, scale, n, n_ok, n_len, k_len, first, last, BY16, BK)
+    elif FORM == 3:  # GROUP: not 0 where there is more than one scale a row
+        acc = f8_steps(acc, x, xp, row_ok, w, scale, n, n_ok, n_len, k_len, first, last, GROUP, BK)
     elif FORM == 4:
         acc = nf4_steps(acc, x, xp, row_ok, w, scale, code, n, n_ok, n_len, first, last)
     elif ROUND == 2:
         acc = integer_steps(
-            acc, xp, dp, x_rows, row_ok, w, scale, minimum, n, n_ok, n_len, first, last, FORM, MINIMUM, BY16
+            acc, xp, dp, x_rows, row_ok, w, scale, minimum, n, n_ok, n_len, first, last, FORM, MINIMUM, GROUP
         )
     else:
         acc = quantized_steps(
-            acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, first, last, FORM, MINIMUM, BY16, ROUND
+            acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, first, last, FORM, MINIMUM, GROUP, ROUND
         )
     return acc
 
@@ -178,7 +179,7 @@ def product_kernel(
     x, d, w, scale, minimum, code, y, bias, residual, rows_of, expert_of, factor, softcap,
     m_len, n_len, k_len, width, x_rows, stride_x, stride_y, stride_split, stride_residual, tiles,
     m_tiles, n_tiles, per_split, expert_w, expert_s,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, ROUND: tl.constexpr,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
     EXPERTS: tl.constexpr, SHARED: tl.constexpr, SPLITS: tl.constexpr, GATED: tl.constexpr,
     BIAS: tl.constexpr, KIND: tl.constexpr, RESIDUAL: tl.constexpr, SCALE: tl.constexpr,
     SOFTCAP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -187,6 +188,7 @@ def product_kernel(
 
     m_len rows of x, n_len rows of W, width columns of y (n_len / 2 where GATED and SPLITS is 1).
     per_split: columns (dense, F8) or blocks of 32 (quantized) or of 64 (NF4) of a split.
+    GROUP: columns of integers that share a scale; of F8 whether there are several.
     ROUND: 0 x stays as it is, 1 it is rounded in each tile, 2 it was (x int8, d its steps; integer.py).
     EXPERTS: rows_of [m_tiles * BM] are the rows of y that a tile computes, from row rows_of // SHARED
     of x, with the weights of expert_of [m_tiles]; a row >= m_len, or an expert < 0, is nobody's.
@@ -217,7 +219,7 @@ def product_kernel(
             acc = tl.zeros([BM, BN], tl.float32)
             acc = steps(
                 acc, x, xp, dp, x_rows, row_ok, base_w, base_s, base_m, code, n, n_ok, n_len, k_len, first,
-                last, FORM, MINIMUM, BY16, ROUND, BK,
+                last, FORM, MINIMUM, GROUP, ROUND, BK,
             )  # fmt: skip
             if BIAS:
                 acc += tl.load(bias + n, mask=n_ok, other=0.0)[None, :]
@@ -225,7 +227,7 @@ def product_kernel(
                 up = tl.zeros([BM, BN], tl.float32)
                 up = steps(
                     up, x, xp, dp, x_rows, row_ok, base_w, base_s, base_m, code, n + width, n_ok, n_len,
-                    k_len, first, last, FORM, MINIMUM, BY16, ROUND, BK,
+                    k_len, first, last, FORM, MINIMUM, GROUP, ROUND, BK,
                 )  # fmt: skip
                 if BIAS:
                     up += tl.load(bias + n + width, mask=n_ok, other=0.0)[None, :]
@@ -313,12 +315,11 @@ def launch(
     m_tiles = cdiv(m, bm) if experts is None else experts.expert_of.shape[0]
     n_tiles = cdiv(width, tiles.bn)
     count = splits * m_tiles * n_tiles
-    step = {Layout.S8: BLOCK, Layout.U4: BLOCK, Layout.NF4: NF4_GROUP}.get(part.layout, tiles.bk)
-    blocks = part.quantized or part.layout is Layout.NF4
+    step = BLOCK if part.quantized else NF4_GROUP if part.layout.nibbles else tiles.bk
+    blocks = part.quantized or part.layout.nibbles
     per_split = cdiv(cdiv(part.columns, step), splits) * (1 if blocks else step)
-    by_16 = (
-        part.scale is not None and part.scale.shape[-2] > 1 if part.layout is Layout.F8 else part.group == 16
-    )
+    several = part.scale is not None and part.scale.shape[-2] > 1
+    group = int(several) if part.layout is Layout.F8 else part.group
     scale = x if part.scale is None else part.scale
     table = 0 if part.scale is None else part.scale.stride(0)
     product_kernel[(min(count, programs),)](
@@ -330,7 +331,7 @@ def launch(
         m, part.rows, part.columns, width, x.shape[0], x.stride(0), y.stride(1), y.stride(0),
         0 if end.residual is None else end.residual.stride(0), count, m_tiles, n_tiles, per_split,
         part.values.stride(0), table,
-        FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BY16=by_16,
+        FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, GROUP=group,
         ROUND=work.rounding, EXPERTS=experts is not None, SHARED=1 if experts is None else experts.shared,
         SPLITS=splits, BM=bm, BN=tiles.bn, BK=tiles.bk, num_warps=tiles.warps, num_stages=tiles.stages,
         **end.flags,
@@ -340,7 +341,7 @@ def launch(
 @triton.jit
 def widen_kernel(
     w, scale, minimum, ids, added, y, n_len, blocks, factor,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr, IDS: tl.constexpr, ADD: tl.constexpr,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr, IDS: tl.constexpr, ADD: tl.constexpr,
     BN: tl.constexpr,
 ):  # fmt: skip
     """y[i] = factor * row ids[i] (or i) of W, + added[i]: BN blocks of 32 of one row a program."""
@@ -355,12 +356,13 @@ def widen_kernel(
         q = tl.where(j[None, :] < 16, packed & 15, packed >> 4).to(tl.float32)
     else:
         q = tl.load(w + place * 32 + j[None, :], mask=ok, other=0).to(tl.float32)
-    at = place
-    if BY16:
+    at_minimum = (block // max(GROUP // 32, 1)).to(tl.int64)[:, None] * n_len + n
+    at = at_minimum
+    if GROUP == 16:
         at = (block.to(tl.int64)[:, None] * 2 + (j // 16)[None, :]) * n_len + n
     v = q * tl.load(scale + at + 0 * j[None, :], mask=ok, other=0.0).to(tl.float32)
     if MINIMUM:
-        v += tl.load(minimum + place + 0 * j[None, :], mask=ok, other=0.0).to(tl.float32)
+        v += tl.load(minimum + at_minimum + 0 * j[None, :], mask=ok, other=0.0).to(tl.float32)
     v = v * factor
     out = row * blocks * 32 + block[:, None] * 32 + j[None, :]
     if ADD:
@@ -379,6 +381,10 @@ def widen(
     rows = part.rows if ids is None else ids.shape[0]
     blocks = part.columns // BLOCK
     y = torch.empty((rows, part.columns), dtype=dtype, device=part.values.device)
+    if part.order is not None:
+        packed = widen(replace(part, order=None), dtype, ids, factor)
+        y.index_copy_(1, part.order, packed)
+        return y if added is None else y + added
     if not part.quantized:
         return widen_coded(part, y, ids, factor, added)
     bn = min(next_power_of_2(blocks), 32)
@@ -387,7 +393,7 @@ def widen(
             part.values, part.scale, part.values if part.minimum is None else part.minimum,
             part.values if ids is None else ids, y if added is None else added, y,
             part.rows, blocks, factor,
-            FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BY16=part.group == 16,
+            FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, GROUP=part.group,
             IDS=ids is not None, ADD=added is not None, BN=bn,
         )  # fmt: skip
     return y

@@ -45,7 +45,7 @@ class Strip:
 def serves(part: PackedRows) -> bool:
     """Whether there is a product of one row for such weights."""
     return part.values.dim() == (2 if part.dense else 3) and (
-        part.dense or (part.layout in FORMS and part.group == BLOCK)
+        part.dense or (part.layout in FORMS and part.group % BLOCK == 0)
     )
 
 
@@ -125,17 +125,21 @@ def byte_sums(words, x, KB: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
-def read_blocks(w, scale, minimum, block, blocks, n, n_ok, n_len, FORM: tl.constexpr, MINIMUM: tl.constexpr):
+def read_blocks(
+    w, scale, minimum, block, blocks, n, n_ok, n_len,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """The words, scales and minima of some blocks of BN rows."""
     WORDS: tl.constexpr = 4 if FORM == 2 else 8
     ok = (block < blocks)[:, None] & n_ok[None, :]
     at = block[:, None].to(tl.int64) * n_len + n[None, :]
     word = tl.arange(0, WORDS)
     words = tl.load(w + (at[:, :, None] * WORDS + word[None, None, :]), mask=ok[:, :, None], other=0)
-    size = tl.load(scale + at, mask=ok, other=0.0)
+    at_table = (block // (GROUP // 32))[:, None].to(tl.int64) * n_len + n[None, :]
+    size = tl.load(scale + at_table, mask=ok, other=0.0)
     low = size
     if MINIMUM:
-        low = tl.load(minimum + at, mask=ok, other=0.0)
+        low = tl.load(minimum + at_table, mask=ok, other=0.0)
     return words, size, low
 
 
@@ -158,30 +162,31 @@ def add_blocks(
 @triton.jit
 def quantized_row(
     x, w, scale, minimum, n, n_ok, n_len, blocks, width,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, GATED: tl.constexpr, BN: tl.constexpr, KB: tl.constexpr,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr, GATED: tl.constexpr, BN: tl.constexpr,
+    KB: tl.constexpr,
     AHEAD: tl.constexpr, ASM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """AHEAD: each round's weights are asked for one round before."""
     acc, up = tl.zeros([KB, BN], tl.float32), tl.zeros([KB, BN], tl.float32)
     block, j = tl.arange(0, KB), tl.arange(0, 32)
-    words, size, low = read_blocks(w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM)
+    words, size, low = read_blocks(w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM, GROUP)
     for first in range(0, blocks, KB):
         block = first + tl.arange(0, KB)
         if AHEAD:  # they were asked for a round ago, so that the wait for memory falls on arithmetic
             here, here_size, here_low = words, size, low
         else:  # strip_of says where asking ahead pays
             here, here_size, here_low = read_blocks(
-                w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM
+                w, scale, minimum, block, blocks, n, n_ok, n_len, FORM, MINIMUM, GROUP
             )
         up_words, up_size, up_low = here, here_size, here_low
         if GATED:
             up_words, up_size, up_low = read_blocks(
-                w, scale, minimum, block, blocks, n + width, n_ok, n_len, FORM, MINIMUM
+                w, scale, minimum, block, blocks, n + width, n_ok, n_len, FORM, MINIMUM, GROUP
             )
         in_turn(CHAINED)  # (again and again, which costs nothing)
         if AHEAD:
             words, size, low = read_blocks(
-                w, scale, minimum, block + KB, blocks, n, n_ok, n_len, FORM, MINIMUM
+                w, scale, minimum, block + KB, blocks, n, n_ok, n_len, FORM, MINIMUM, GROUP
             )
         numbers = tl.load(x + block[:, None] * 32 + j[None, :], mask=(block < blocks)[:, None], other=0.0).to(
             tl.float32
@@ -227,9 +232,9 @@ def dense_row(
 @triton.jit
 def row_kernel(
     x, w, scale, minimum, y, bias, residual, factor, softcap, n_len, k_len, width,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr,
-    RESIDUAL: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    AHEAD: tl.constexpr, ASM: tl.constexpr, CHAINED: tl.constexpr,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr,
+    KIND: tl.constexpr, RESIDUAL: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, AHEAD: tl.constexpr, ASM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """BN columns of y a program. n_len rows of W, width columns of y (n_len / 2 where GATED)."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -238,8 +243,8 @@ def row_kernel(
         z, up = dense_row(x, w, n, n_ok, k_len, width, GATED, BN, BK, CHAINED)
     else:
         z, up = quantized_row(
-            x, w, scale, minimum, n, n_ok, n_len, k_len // 32, width, FORM, MINIMUM, GATED, BN, BK, AHEAD,
-            ASM, CHAINED,
+            x, w, scale, minimum, n, n_ok, n_len, k_len // 32, width, FORM, MINIMUM, GROUP, GATED, BN, BK,
+            AHEAD, ASM, CHAINED,
         )  # fmt: skip
     if BIAS:
         z += tl.load(bias + n, mask=n_ok, other=0.0)
@@ -263,7 +268,7 @@ def row_product(x: torch.Tensor, part: PackedRows, y: torch.Tensor, end: Epilogu
         x, values, x if part.scale is None else part.scale, x if part.minimum is None else part.minimum, y,
         x if end.bias is None else end.bias, x if end.residual is None else end.residual,
         end.scale, end.softcap or 1.0, part.rows, part.columns, width,
-        FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, BN=strip.bn, BK=strip.bk,
+        FORM=FORMS[part.layout], MINIMUM=part.minimum is not None, GROUP=part.group, BN=strip.bn, BK=strip.bk,
         AHEAD=strip.ahead, ASM=not INTERPRETED, num_warps=strip.warps, **end.flags, **chained(x),
     )  # fmt: skip
     return y

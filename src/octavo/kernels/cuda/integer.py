@@ -75,11 +75,12 @@ def round_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @triton.jit
 def integer_steps(
     acc, xp, dp, x_rows, row_ok, w, scale, minimum, n, n_ok, n_len, first, last,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, BY16: tl.constexpr,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """acc + the products of blocks first..last - 1 of 32 columns of int8 rows xp, whose steps are dp."""
     j = tl.arange(0, 32)
     for block in range(first, last):
+        table = block // max(GROUP // 32, 1) * n_len
         q = tl.load(xp[:, None] + (block * 32 + j)[None, :], mask=row_ok[:, None], other=0)
         if FORM == 2:
             here = w + (block * n_len + n[None, :]) * 16 + (j % 16)[:, None]
@@ -87,7 +88,7 @@ def integer_steps(
             b = tl.where((j < 16)[:, None], packed & 15, packed >> 4).to(tl.int8)
         else:
             b = tl.load(w + (block * n_len + n[None, :]) * 32 + j[:, None], mask=n_ok[None, :], other=0)
-        if BY16:  # two scales a block: each product has the other half's columns as zeros
+        if GROUP == 16:  # two scales a block: each product has the other half's columns as zeros
             s_at = scale + block * 2 * n_len + n
             none = tl.zeros_like(b)
             part = tl.dot(q, tl.where((j < 16)[:, None], b, none)).to(tl.float32)
@@ -96,9 +97,9 @@ def integer_steps(
             part += tl.dot(q, tl.where((j < 16)[:, None], none, b)).to(tl.float32) * s_high[None, :]
         else:
             part = tl.dot(q, b).to(tl.float32)
-            part = part * tl.load(scale + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)[None, :]
+            part = part * tl.load(scale + table + n, mask=n_ok, other=0.0).to(tl.float32)[None, :]
         if MINIMUM:  # the same for all columns of the block, so it meets the sum of x
-            m = tl.load(minimum + block * n_len + n, mask=n_ok, other=0.0).to(tl.float32)
+            m = tl.load(minimum + table + n, mask=n_ok, other=0.0).to(tl.float32)
             part += tl.sum(q.to(tl.int32), axis=1).to(tl.float32)[:, None] * m[None, :]
         d = tl.load(dp + block * x_rows, mask=row_ok, other=0.0)
         acc += part * d[:, None]

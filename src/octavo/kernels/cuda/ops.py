@@ -7,7 +7,7 @@ that a norm may follow is left undone (Sum), so that one kernel adds and normali
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -191,7 +191,13 @@ class CudaOps(Ops):
         factor, softcap = scaling.factor, scaling.softcap
         end = Epilogue(self._constants.optional(bias), activation, w.gated, factor, softcap, rest)
         plain = bias is None and activation is Activation.NONE and scaling == UNSCALED
-        if plain and not w.gated and len(w.parts) == 1 and self._by_cublas(v, w.parts[0]):
+        if (
+            plain
+            and not w.gated
+            and len(w.parts) == 1
+            and w.parts[0].order is None
+            and self._by_cublas(v, w.parts[0])
+        ):
             z = self._matmul(v, w.parts[0], sampled)
             return Tensor(x.rows, width, z if rest is None else Sum(rest, z))
         y = torch.empty((v.shape[0], width), dtype=torch.float32 if sampled else self.dtype, device=v.device)
@@ -207,6 +213,8 @@ class CudaOps(Ops):
         self, x: torch.Tensor, part: PackedRows, y: torch.Tensor, end: Epilogue, sampled: bool,
         whole: Rounded | None,
     ) -> None:  # fmt: skip
+        if part.order is not None:  # columns that share scales lie together in W: they must in x
+            x, whole, part = x.index_select(1, part.order), None, replace(part, order=None)
         if self._by_cublas(x, part):
             z = self._matmul(x, part, sampled)
             norms.epilogue(z[None], y, end)

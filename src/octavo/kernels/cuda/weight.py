@@ -3,12 +3,13 @@
     layout   values                       scale, minimum
     dense    [N, K] of the compute type   -
     S8       int8 [K/32, N, 32]           f16 or f32 [K/G, N]
-    U4       uint8 [K/32, N, 16]          f16 or f32 [K/32, N]
+    U4       uint8 [K/32, N, 16]          f16 or f32 [K/G, N]
     F8       uint8 [N, K]                 f32 [1 or K/128, N]
-    NF4      uint8 [K/64, N, 32]          f32 [K/64, N]
+    NF4, FP4 uint8 [K/64, N, 32]          f32 [K/64, N]
 
 One block of 32 columns of all rows lies together, so the rows of a tile are read as one stretch.
-U5 becomes S8. Byte j of an NF4 block holds element j in its low nibble and element j + 32 in its high one.
+U5 becomes S8, and zero points minima. Byte j of a block of NF4 or FP4 holds element j in its low nibble
+and element j + 32 in its high one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import numpy as np
 import torch
 
 from octavo.errors import CheckpointError
-from octavo.kernels.coded import NF4_CODE
 from octavo.kernels.weight import BLOCK, Array, Layout, Weight, check_stack, release
 
 
@@ -29,7 +29,8 @@ from octavo.kernels.weight import BLOCK, Array, Layout, Weight, check_stack, rel
 class PackedRows:
     """Rows of one layout. layout is F32 for every dense part, whatever its type.
 
-    code: the numbers that NF4's codes mean.
+    code: the numbers that NF4's or FP4's codes mean.
+    order: Weight.order, by which x is taken before it meets them; None: as it is.
 
     Experts that were stacked have one more dimension, in front.
     """
@@ -41,6 +42,7 @@ class PackedRows:
     scale: torch.Tensor | None = None
     minimum: torch.Tensor | None = None
     code: torch.Tensor | None = None
+    order: torch.Tensor | None = None
 
     @property
     def quantized(self) -> bool:
@@ -88,7 +90,7 @@ def pack(weights: Sequence[Weight], gated: bool, dtype: torch.dtype, device: tor
         CheckpointError: the weights differ in width, or an F8 weight holds NaN.
     """
     check_stack(weights, gated)
-    sources = [w.widened() for w in weights]
+    sources = [w.widened().with_minima() for w in weights]
     if gated and _form(sources[0]) != _form(sources[1]):
         sources = [Weight.dense(w.dequantize()) for w in sources]
     parts = []
@@ -102,13 +104,15 @@ def stack(weights: Sequence[CudaWeight]) -> PackedRows:
     """Experts of one shape as one part [E, ...]. The experts become views of it: nothing is held twice.
 
     Raises:
-        CheckpointError: the experts differ in layout.
+        CheckpointError: the experts differ in layout, or have columns in an order of their own.
     """
     parts = [w.parts[0] for w in weights]
     first = parts[0]
     forms = {(p.layout, p.rows, p.columns, p.group, p.minimum is None) for p in parts}
     if len(forms) > 1 or any(len(w.parts) > 1 for w in weights):
         raise CheckpointError("the experts of a layer must share one weight format")
+    if any(p.order is not None for p in parts):
+        raise CheckpointError("experts with act-order (desc_act) are not supported on a GPU")
 
     def together(tensors: list[torch.Tensor | None]) -> torch.Tensor | None:
         return None if tensors[0] is None else torch.stack([t for t in tensors if t is not None])
@@ -127,9 +131,11 @@ def stack(weights: Sequence[CudaWeight]) -> PackedRows:
     return replace(first, values=values, scale=scale, minimum=minimum)
 
 
-def _form(w: Weight) -> tuple[Layout, int]:
+def _form(w: Weight) -> tuple[Layout, int, bytes]:
     """What weights must share to lie in one part. Minima that some lack are filled in."""
-    return (w.layout, w.group) if w.layout.quantized or w.layout.coded else (Layout.F32, 1)
+    if not (w.layout.quantized or w.layout.coded):
+        return Layout.F32, 1, b""
+    return w.layout, w.group, b"" if w.order is None else w.order.tobytes()
 
 
 def _part(w: Weight, dtype: torch.dtype, device: torch.device) -> PackedRows:
@@ -140,7 +146,8 @@ def _part(w: Weight, dtype: torch.dtype, device: torch.device) -> PackedRows:
         return PackedRows(Layout.F32, n, k, _tensor(w.values).to(device).to(dtype))
     values = _tensor(w.values).to(device).transpose(0, 1).contiguous()
     assert w.scale is not None  # checked by Weight
-    return PackedRows(w.layout, n, k, values, _table(w.scale, device), _minima(w, device))
+    order = None if w.order is None else torch.tensor(w.order, dtype=torch.int64, device=device)
+    return PackedRows(w.layout, n, k, values, _table(w.scale, device), _minima(w, device), order=order)
 
 
 def _coded(w: Weight, device: torch.device) -> PackedRows:
@@ -153,7 +160,7 @@ def _coded(w: Weight, device: torch.device) -> PackedRows:
         return PackedRows(w.layout, n, k, codes, scale)
     numbers = torch.stack([codes >> 4, codes & 15], dim=2).view(n, k // 64, 2, 32).transpose(0, 1)
     packed = numbers[:, :, 0] | numbers[:, :, 1] << 4
-    return PackedRows(w.layout, n, k, packed.contiguous(), scale, code=torch.tensor(NF4_CODE, device=device))
+    return PackedRows(w.layout, n, k, packed.contiguous(), scale, code=torch.tensor(w.code, device=device))
 
 
 def _minima(w: Weight, device: torch.device) -> torch.Tensor | None:

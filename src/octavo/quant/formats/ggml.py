@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.weight import F32Array, Layout, Weight
+from octavo.quant.packing import nibbles
 from octavo.quant.registry import Format
 
 U8 = npt.NDArray[np.uint8]
@@ -45,7 +46,7 @@ def _as_stored(name: str, layout: Layout, *fields: tuple[Any, ...]) -> Format:
 
 def _q4_k(blocks: Blocks, release: Release) -> Weight:
     n, count = blocks.shape
-    q = packed(k_nibbles(blocks["q"])).reshape(n, count * 8, 16)
+    q = nibbles(k_nibbles(blocks["q"])).reshape(n, count * 8, 16)
     scale, minimum = k_scales(blocks)
     return Weight(Layout.U4, (n, count * 256), q, scale, minimum, release)
 
@@ -53,7 +54,7 @@ def _q4_k(blocks: Blocks, release: Release) -> Weight:
 def _q5_k(blocks: Blocks, release: Release) -> Weight:
     n, count = blocks.shape
     fifth = np.packbits(blocks["qh"][:, :, None, :] >> _GROUPS & np.uint8(1), axis=-1, bitorder="little")
-    q = np.concatenate([fifth, packed(k_nibbles(blocks["q"]))], axis=-1).reshape(n, count * 8, 20)
+    q = np.concatenate([fifth, nibbles(k_nibbles(blocks["q"]))], axis=-1).reshape(n, count * 8, 20)
     scale, minimum = k_scales(blocks)
     return Weight(Layout.U5, (n, count * 256), q, scale, minimum, release)
 
@@ -69,11 +70,6 @@ def _q6_k(blocks: Blocks, release: Release) -> Weight:
     scale = blocks["d"].astype(np.float32)[:, :, None] * blocks["scales"].astype(np.float32)
     return Weight(Layout.S8, (n, count * 256), q.reshape(n, count * 8, 32), scale.reshape(n, count * 16),
                   release=release)  # fmt: skip
-
-
-def packed(q: U8) -> U8:
-    """[..., 32] numbers below 16 -> [..., 16] bytes as U4 has them: the first half low, the second high."""
-    return q[..., :16] | q[..., 16:] << np.uint8(4)
 
 
 def k_scales(blocks: Blocks) -> tuple[F32Array, F32Array]:

@@ -1,50 +1,89 @@
-"""bitsandbytes: NF4 in blocks of 64 numbers, whose scales may be quantized again (QLoRA).
+"""bitsandbytes: NF4 and FP4 in blocks of 64 numbers, with scales that may be quantized too (QLoRA); LLM.int8.
 
     X.weight [N K / 2, 1] U8                     two codes a byte, the first in the high nibble
     X.weight.absmax                              f32 a block; U8 codes where nested
     X.weight.quant_map [16]                      what the codes mean
     X.weight.nested_absmax, nested_quant_map     of blocks of 256 scales: scale = map[code] absmax + offset
-    X.weight.quant_state.bitsandbytes__nf4       JSON: shape, blocksize, nested_offset ...
+    X.weight.quant_state.bitsandbytes__nf4       JSON: shape, blocksize, nested_offset ... (or __fp4)
 
-Blocks run through the rows end to end, so rows are of whole blocks. Source: bitsandbytes, functional.py,
-QuantState.as_dict and dequantize_4bit; Dettmers et al. 2023, section 3.
+    X.weight [N, K] I8, X.SCB [N]                LLM.int8: w = q SCB / 127
+
+Blocks run through the rows end to end, so rows are of whole blocks. x meets int8 as it meets all integers,
+rounded in blocks of 32: LLM.int8's own rule, columns in which some token of the batch exceeds 6 in 16 bits,
+would make a row's numbers depend on its neighbours. Source: bitsandbytes, functional.py, QuantState.as_dict
+and dequantize_4bit; Dettmers et al. 2023, section 3; Dettmers et al. 2022 (LLM.int8), section 3.
 """
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from octavo.checkpoints.base import StoredTensor
 from octavo.errors import CheckpointError
-from octavo.kernels.coded import NF4_CODE, NF4_GROUP
-from octavo.kernels.weight import F32Array, Layout, Weight
-from octavo.quant.scheme import Outlines, Scheme, Settings, Take, required, table
+from octavo.kernels.coded import NF4_GROUP
+from octavo.kernels.outline import Outline
+from octavo.kernels.weight import BLOCK, CODES, F32Array, Layout, Weight
+from octavo.quant.scheme import Outlines, Scheme, Settings, Take, by_rows, matrix, required, table
 
 _STATE = "quant_state.bitsandbytes__"
 
 
+_KINDS = {"nf4": Layout.NF4, "fp4": Layout.FP4}
+
+
 def open_scheme(settings: Settings) -> Scheme:
-    if settings.get("load_in_8bit") or settings.get("_load_in_8bit"):
-        raise CheckpointError("bitsandbytes' LLM.int8 is not supported; NF4 is")
-    kind = settings.get("bnb_4bit_quant_type", "nf4")
-    if kind != "nf4":
-        raise CheckpointError(f"bitsandbytes' {kind} is not supported; nf4 is")
-    return _nf4
+    if _eight(settings):
+        return _int8
+    return partial(_nibbles, _layout(settings))
 
 
 def outlines(settings: Settings) -> Outlines:
     left_out = settings.get("llm_int8_skip_modules") or ["lm_head"]
-    return Outlines(Layout.NF4, lambda k: k // NF4_GROUP, left_out)
+    if _eight(settings):
+        return Outlines(lambda s: Outline.coded(Layout.S8, s, 1), left_out)
+    layout = _layout(settings)
+    return Outlines(lambda s: Outline.coded(layout, s, s[1] // NF4_GROUP), left_out)
 
 
-def _nf4(name: str, shape: tuple[int, int], take: Take) -> Weight | None:
-    stored = take(f"{name}.{_STATE}nf4")
+def _eight(settings: Settings) -> bool:
+    return bool(settings.get("load_in_8bit") or settings.get("_load_in_8bit"))
+
+
+def _layout(settings: Settings) -> Layout:
+    kind = settings.get("bnb_4bit_quant_type", "nf4")
+    if kind not in _KINDS:
+        raise CheckpointError(f"bitsandbytes' {kind} is not supported; {' and '.join(_KINDS)} are")
+    return _KINDS[kind]
+
+
+def _int8(name: str, shape: tuple[int, int], take: Take) -> Weight | None:
+    tensor = take(name)
+    if tensor is None or tensor.format != "I8":
+        return None
+    stem = name.removesuffix(".weight")
+    take(f"{stem}.weight_format")
+    rows = required(f"{stem}.SCB", take)
+    scale = by_rows(rows.name, table(rows), shape, None) / np.float32(127)
+    n, k = shape
+    if k % BLOCK:
+        raise CheckpointError(f"tensor {name!r}: LLM.int8 needs a multiple of {BLOCK} columns, not {k}")
+    if not np.isfinite(scale).all():
+        raise CheckpointError(f"tensor {rows.name!r} holds numbers that are not finite")
+    values = matrix(tensor, np.int8, shape).reshape(n, k // BLOCK, BLOCK)
+    return Weight(Layout.S8, shape, values, scale, release=tensor.release)
+
+
+def _nibbles(layout: Layout, name: str, shape: tuple[int, int], take: Take) -> Weight | None:
+    kind = layout.value
+    stored = take(f"{name}.{_STATE}{kind}")
     if stored is None:
-        if take(f"{name}.{_STATE}fp4") is not None:
-            raise CheckpointError(f"tensor {name!r} is of bitsandbytes' fp4, which is not supported; nf4 is")
+        others = [other for other in _KINDS if take(f"{name}.{_STATE}{other}") is not None]
+        if others:
+            raise CheckpointError(f"tensor {name!r} is of {others[0]}, and bnb_4bit_quant_type says {kind}")
         return None
     state = _state(stored)
     tensor = required(name, take)
@@ -58,15 +97,15 @@ def _nf4(name: str, shape: tuple[int, int], take: Take) -> Weight | None:
         )
     if tensor.format != "U8" or tensor.data.nbytes != n * k // 2:
         raise CheckpointError(
-            f"tensor {name!r}: {tensor.data.nbytes} bytes of {tensor.format} are not NF4 {n}x{k}"
+            f"tensor {name!r}: {tensor.data.nbytes} bytes of {tensor.format} are not {kind.upper()} {n}x{k}"
         )
-    if not np.array_equal(table(required(f"{name}.quant_map", take)).ravel(), NF4_CODE):
-        raise CheckpointError(f"tensor {name!r} has a quant_map that is not NF4's")
+    if not np.array_equal(table(required(f"{name}.quant_map", take)).ravel(), CODES[layout]):
+        raise CheckpointError(f"tensor {name!r} has a quant_map that is not {kind.upper()}'s")
     scale = _scales(name, state, take)
     if scale.size != n * k // NF4_GROUP:
         raise CheckpointError(f"tensor {name!r} has {scale.size} scales, expected {n * k // NF4_GROUP}")
     values = tensor.data.reshape(n, k // 2)
-    return Weight(Layout.NF4, shape, values, scale.reshape(n, -1), release=tensor.release)
+    return Weight(layout, shape, values, scale.reshape(n, -1), release=tensor.release)
 
 
 def _state(tensor: StoredTensor) -> dict[str, Any]:

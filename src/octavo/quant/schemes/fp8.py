@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.errors import CheckpointError
+from octavo.kernels.outline import Outline
 from octavo.kernels.weight import Layout, Weight
 from octavo.quant.scheme import Outlines, Scheme, Settings, Take, by_rows, check_block, f8, table
 
@@ -26,7 +27,8 @@ def open_scheme(settings: Settings) -> Scheme:
 def outlines(settings: Settings) -> Outlines:
     block = check_block(settings.get("weight_block_size"))
     left_out = settings.get("modules_to_not_convert") or settings.get("ignored_layers") or ["lm_head"]
-    return Outlines(Layout.F8, lambda k: 1 if block is None else -(-k // block[1]), left_out)
+    columns = None if block is None else block[1]
+    return Outlines(lambda s: Outline.coded(Layout.F8, s, -(-s[1] // (columns or s[1]))), left_out)
 
 
 @dataclass(frozen=True, slots=True)
