@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-PLAN_COMMAND = ("bench/plan.py", "cli/plan.py")
+PLAN_COMMAND = ("bench/plan.py", "cli/plan.py", "plan.py")
 OPS = ("kernels/operations.py", "kernels/ops.py", "kernels/cuda/ops.py")
 ROWS: dict[str, tuple[str, ...]] = {
     "entry": ("entry",),

@@ -58,8 +58,9 @@ def test_no_environment_variable_switches() -> None:
     """Configuration comes by argument. The cache's place follows the XDG convention, and the process
     that downloads is given the environment it needs; Triton is told by it whether to interpret. systemd tells
     its services there where to report. One variable holds an API key, which a command line would show to
-    every user of the machine. A confined process gets of it what an interpreter needs to start. Nothing else
-    reads it."""
+    every user of the machine. A confined process gets of it what an interpreter needs to start. A shell that
+    completes words says in some that it does so. Platforms tell an image its port there, and launched programs
+    get what their user has. Nothing else reads it."""
     readers = {
         name_of(path)
         for path in (ROOT / "src").rglob("*.py")
@@ -67,8 +68,11 @@ def test_no_environment_variable_switches() -> None:
     }
     allowed = {"checkpoints/sources.py", "checkpoints/wheels.py", "kernels/cuda/launch.py"}
     named = {"server/keys.py": {"OCTAVO_API_KEY"}, "server/notify.py": SYSTEMD}
+    named["cli/_app.py"] = {"_OCTAVO_COMPLETE", "COMP_WORDS", "_TYPER_COMPLETE_ARGS"}
+    named["cli/launch.py"] = {"OCTAVO_API_KEY"}
+    named["entrypoints/container.py"] = {"PORT", "XDG_CACHE_HOME"}
     named["confined/process.py"] = {"LC_ALL", "LD_LIBRARY_PATH", "OPENBLAS_NUM_THREADS"}
     assert readers <= {f"src/octavo/{name}" for name in allowed | set(named)}
     for name, variables in named.items():
         text = (ROOT / "src" / "octavo" / name).read_text(encoding="utf-8")
-        assert set(re.findall(r'"([A-Z]+_[A-Z_]+)"', text)) == variables
+        assert set(re.findall(r'"(_?[A-Z]+_[A-Z_]+|PORT)"', text)) - {"COMMAND_CLASS"} == variables

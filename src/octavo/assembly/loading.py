@@ -119,8 +119,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     checkpoint.forget_tokenizer()
     return_freed()
     phases.done("tokenizer")
-    window, method = user.max_model_len, user.quantization
-    model, weight_bytes = load_model(checkpoint, backend, user.dtype, window, quantization=method)
+    model, weight_bytes = load_model(checkpoint, backend, user.dtype, user.max_model_len, user.quantization)
     phases.done("weights")
     check_vocabulary(tokenizer, model)
     drafter = drafter_of(user, backend, model, tokenizer, phases.done)

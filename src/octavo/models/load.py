@@ -25,8 +25,8 @@ def load_model(
     backend: Backend,
     dtype: str = "auto",
     context: int | None = None,
-    loader: type[Loader] = Loader,
     quantization: str | None = None,
+    loader: type[Loader] = Loader,
 ) -> tuple[Model, int]:
     """The checkpoint's model and the bytes of its packed weights; arguments as in Loader.
 
@@ -75,4 +75,4 @@ def outline_model(
     Raises:
         CheckpointError: as load_model.
     """
-    return load_model(checkpoint, backend, dtype, context, PlannedLoader, quantization)
+    return load_model(checkpoint, backend, dtype, context, quantization, PlannedLoader)

@@ -18,7 +18,7 @@ class FairQueue:
     1.  *Tokens.* The engine bounds how many sequences wait; this queue bounds the tokens of their prompts.
     2.  *Shares.* Where API keys tell who asks, an owner that has requests waiting may add as much as there is
         room left for others: one alone fills half of the queue, two a third each, and a newcomer finds room.
-    3.  *Deadline.* A request that has not begun after timeout_s, grammar and all, is refused (429); 0: none is.
+    3.  *Deadline.* A request that has not begun after timeout_s, grammar and all, is refused (429); 0: none.
     4.  *Retry-After* is the number of waiting sequences over the rate at which requests have begun lately.
     """
 

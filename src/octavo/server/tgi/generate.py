@@ -21,11 +21,12 @@ from octavo.server.openai.answers import check_count, dumps, dumps_apart, make_g
 from octavo.server.openai.body import alone, body_schema, read
 from octavo.server.openai.logprobs import reported
 from octavo.server.openai.prompts import encode_prompts
-from octavo.server.sse import Answer, EventStream
+from octavo.server.sse import EventStream
 from octavo.server.state import state_of
 from octavo.server.tgi.errors import NAMES, TGI
 from octavo.server.tgi.protocol import GenerateBody, GenerateParameters, parameters
 from octavo.server.tgi.writing import TokenWriter, ending, likeliest_first, prefill, sequence, times
+from octavo.server.whole import Answer
 
 router = APIRouter()
 rules = {

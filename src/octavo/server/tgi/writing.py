@@ -9,7 +9,7 @@ from octavo.params import CompletionOutput, RequestOutput
 from octavo.server.engine import ServedTokenizer
 from octavo.server.openai.logprobs import TokenLogprobs, best, finite
 from octavo.tokenizer import Tokenizer
-from octavo.tokenizer.detokenizer import IncrementalDetokenizer
+from octavo.tokenizer.tokenizer import IncrementalDetokenizer
 
 Token = dict[str, Any]
 
