@@ -9,11 +9,11 @@ of all runs of the newest commit that has it on that kind of machine; a rerun ad
 [1] names its files, listed below the table. Marked are runs of a changed tree ("+"), of a commit that the
 checkout's history lacks (not looked up, and said, where there is no whole history), and of a noisy machine.
 
-Rows outside of the marks follow one rule, where the table has commands; others hold notes, as prose does. A measured number is one with a decimal point, with a unit (%, ms,
-MB, tok/s, x), or "N of M". A row with one, apart from its claim and what is wanted, names a file of
-benchmarks/results in which each stands; a row without is proved by a test: its command is `make test...`,
-`make golden`, `make gpu-check`, `make sanitize`, or "the same" as the row's above. Result files that a page
-names exist.
+Rows outside of the marks follow one rule, where the table has commands; other tables hold notes, as prose
+does. A measured number is one with a decimal point, with a unit (%, ms, MB, tok/s, x), or "N of M". A row
+with one, apart from its claim and what is wanted, names a file of benchmarks/results in which each stands; a
+row without is proved by a test: its command is `make test...`, `make golden`, `make gpu-check`,
+`make sanitize`, or "the same" as the row's above. Result files that a page names exist.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def test_no_environment_variable_switches() -> None:
     that downloads is given the environment it needs; Triton is told by it whether to interpret. systemd tells
     its services there where to report. One variable holds an API key, which a command line would show to
     every user of the machine. A confined process gets of it what an interpreter needs to start. A shell that
-    completes words says in some that it does so. Platforms tell an image its port there, and launched programs
-    get what their user has. Nothing else reads it."""
+    completes words says in some that it does so. Platforms tell an image its port there, and launched
+    programs get what their user has. Nothing else reads it."""
     readers = {
         name_of(path)
         for path in (ROOT / "src").rglob("*.py")
