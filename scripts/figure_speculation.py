@@ -1,4 +1,5 @@
-"""Tables of what drafts gain, from results of speculation.py, trees.py, draft_models.py and host_time.py."""
+"""Tables of what drafts gain, from results of speculation.py, speculation_bound.py,
+trees.py, draft_models.py and host_time.py."""
 
 from __future__ import annotations
 
@@ -82,6 +83,18 @@ def wins(method: str, workload: str, temperature: float) -> Row:
     )  # fmt: skip
 
 
+def copied(workload: str) -> Row:
+    """What a proposer that copies after the same last token could gain, knowing the answer."""
+    at = f"workloads/{workload}/unrepeated"
+    return Row(
+        f"{WORKLOADS[workload]}, 1 stream: the most that drafts can gain which are copied from the text after "
+        "the same last token, were none ever wrong (after two tokens; from anywhere; steps without a cost)",
+        "speculation_bound", (f"{at}/after 1", f"{at}/after 2", f"{at}/copy", f"{at}/free"),
+        ("{0:.2f} ({1:.2f}; {2:.2f}; {3:.2f})",), "benchmarks/speculation_bound.py FOLDER --write",
+        only=SMOLLM2,
+    )  # fmt: skip
+
+
 def worst_tree(context: int) -> At:
     """The slowest shape beside a chain of as many tokens. (A chain beside a chain is the control.)"""
 
@@ -148,6 +161,7 @@ def drafted() -> list[Row]:
 
 SPECULATION = Table((
     *(wins(*key, temperature) for key in AIMS for temperature in (0.0, 0.7)),
+    copied("sum"), copied("edits"),
     *(tree(context, kv) for context in (2048, 8000) for kv in ("int16", "f16")),
     verifying("ngram"), verifying("suffix"), *drafted(),
 ))  # fmt: skip

@@ -92,3 +92,24 @@ def test_drafts_of_models() -> None:
     )
     assert "gains from no a on" in text
     assert "1.00 (1.00 where no answer loops); 25 % of the steps draft" in text
+
+
+def test_the_least_time_of_steps_that_copy() -> None:
+    """speculation_bound.py, where the answer is seen by eye."""
+    bound = importlib.import_module("speculation_bound")
+    text = [1, 2, 3, 4, 9, 1, 2, 3, 4, 8]
+    assert [bound.longest(text, 5, after) for after in (0, 1)] == [4, 0]
+    assert [bound.longest(text, 6, after) for after in (0, 1, 2)] == [3, 3, 0]
+    assert bound.longest([7, 7, 7, 7, 7], 2, 0) == 2  # what is copied is known when it is drafted
+
+    def alike(tokens: int, before: int) -> float:
+        return 1.0
+
+    def dear(tokens: int, before: int) -> float:
+        return 1.0 + 2.0 * (tokens - 1)
+
+    assert bound.least_seconds(text, 5, 0, alike) == 1  # 1 2 3 4 copied, and 8 drawn
+    assert bound.least_seconds(text, 5, 1, alike) == 2  # 1 drawn first
+    assert bound.least_seconds(text, 5, 0, dear) == 5  # no draft pays
+    found = bound.gains(text[:4], text[4:], alike)
+    assert found == {"free": 5.0, "copy": 5.0, "after 1": 2.5, "after 2": 5 / 3}

@@ -1,0 +1,178 @@
+"""What drafts copied from the text so far could gain at most, by a proposer that knows the answer.
+
+    .venv/bin/python benchmarks/speculation_bound.py FOLDER [--workloads sum,edits] [--write]
+
+FOLDER and the workloads are those of speculation.py; the engine answers every prompt plainly, one stream.
+Then for each answer the cheapest way is computed to decode it in steps that verify drafts, by dynamic
+programming over its tokens: a step at a token may verify any number m of the tokens that really come next, as
+far as they stand somewhere in the prompt or in the answer before. It costs what this machine takes for m + 1
+rows, all of them drawn from, and gives m + 1 tokens. No draft is ever wrong, none is too long or too short,
+and looking up takes no time. So no proposer that copies from the text gains more, whatever it looks at:
+
+free        steps of any number of tokens take as long as those of one: tokens a step at best
+copy        the draft may be copied from any place
+after 1, 2  from a place that comes after the same 1 or 2 tokens, which is how a proposer finds it
+
+A step's seconds are the table that the engine measures at start, the least of several such starts, to which
+what the workload needs is added: pairs of tokens attended. Figures are medians over the prompts, and over
+those whose answers do not loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import conclude, report, usable_cores
+from speculation import FILES, opening, read
+
+from octavo.bench.speculate import Answering, repeats
+from octavo.params import SamplingParams
+from octavo.runtime.speculation import Speculation
+from octavo.spec.costs import CostTable, Load
+from octavo.spec.policy import Auto
+
+MOST = 64
+"""Tokens of a draft, as the engine's own bound."""
+STARTS = 3
+AFTER = (0, 1, 2)
+"""Tokens before a copied draft that must agree with the row's last ones."""
+Cost = Callable[[int, int], float]
+"""(tokens of a step, tokens of context before it) -> seconds."""
+
+
+def longest(text: Sequence[int], at: int, after: int) -> int:
+    """How many of text[at:] stand somewhere in text[:at], after the same `after` tokens."""
+    best, last = 0, list(text[at - after : at])
+    for place in range(after, at):
+        if list(text[place - after : place]) != last:
+            continue
+        length = 0
+        while length < MOST and at + length < len(text) and place + length < at:
+            if text[place + length] != text[at + length]:
+                break
+            length += 1
+        best = max(best, length)
+    return best
+
+
+def least_seconds(text: Sequence[int], begin: int, after: int, cost: Cost) -> float:
+    """Of decoding text[begin:] in steps, each of which may verify what longest() allows."""
+    spent = [0.0] * (len(text) + 1)
+    for at in range(len(text) - 1, begin - 1, -1):
+        most = min(longest(text, at, after), len(text) - at - 1)
+        spent[at] = min(cost(drafts + 1, at) + spent[at + drafts + 1] for drafts in range(most + 1))
+    return spent[begin]
+
+
+def gains(prompt: Sequence[int], answer: Sequence[int], cost: Cost) -> dict[str, float]:
+    """Time of plain decoding over the least with drafts. The first token comes with the prompt."""
+    text, begin = [*prompt, *answer], len(prompt) + 1
+    plain = sum(cost(1, at) for at in range(begin, len(text)))
+    found = {"free": (len(text) - begin) / least_seconds(text, begin, 0, lambda tokens, at: 1.0)}
+    for after in AFTER:
+        name = f"after {after}" if after else "copy"
+        found[name] = plain / least_seconds(text, begin, after, cost)
+    return found
+
+
+def tables(options: argparse.Namespace) -> tuple[Answering, list[CostTable]]:
+    """An engine that answers plainly, and what steps cost at several starts."""
+    costs = []
+    for _ in range(STARTS):
+        engine = Answering(
+            options.model, max_num_seqs=1, threads=options.threads,
+            speculative_config={"method": "ngram", "num_speculative_tokens": MOST},
+        )  # fmt: skip
+        speculation = engine.loaded.speculation
+        assert isinstance(speculation, Speculation)
+        assert isinstance(speculation.policy, Auto)
+        costs.append(speculation.policy.costs)
+    return Answering(options.model, max_num_seqs=1, threads=options.threads), costs
+
+
+def cost_of(costs: Sequence[CostTable]) -> Cost:
+    """The least seconds of a step's size of all starts: none is disturbed twice in the same way."""
+    known: dict[int, float] = {}
+    pair_s = min(table.pair_s for table in costs)
+
+    def cost(tokens: int, before: int) -> float:
+        if tokens not in known:
+            known[tokens] = min(table.measured_at_start(Load(tokens, tokens)) for table in costs)
+        return known[tokens] + pair_s * tokens * (before + (tokens + 1) / 2)
+
+    return cost
+
+
+def answered(engine: Answering, options: argparse.Namespace, workload: str) -> Iterator[tuple[Any, Any]]:
+    """(prompt, answer) of each line, as speculation.py asks for them."""
+    params = SamplingParams(
+        temperature=options.temperature, seed=0, max_tokens=options.max_tokens, detokenize=False
+    )
+    for problem in read(options.folder / FILES[workload])[: options.limit]:
+        prompt = engine.render_chat(opening(workload, problem))
+        yield prompt, engine.answer([prompt], params).token_ids[0]
+
+
+def medians(found: Sequence[dict[str, float]]) -> dict[str, float] | None:
+    if not found:
+        return None
+    return {name: round(statistics.median(each[name] for each in found), 4) for name in found[0]}
+
+
+def bounds(engine: Answering, cost: Cost, options: argparse.Namespace, workload: str) -> dict[str, Any]:
+    """Of one workload: medians over all answers of more than one token, and over those that do not loop."""
+    every, fresh = list[dict[str, float]](), list[dict[str, float]]()
+    for prompt, answer in answered(engine, options, workload):
+        if len(answer) < 2:
+            continue
+        every.append(gains(prompt, answer, cost))
+        if not repeats(answer):
+            fresh.append(every[-1])
+        print(f"\r{workload}: {len(every)} answers ", end="", file=sys.stderr, flush=True)
+    print("\r", end="", file=sys.stderr)
+    return {"answers": len(every), "all": medians(every), "fresh": len(fresh), "unrepeated": medians(fresh)}
+
+
+def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="speculation_bound", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="with the .jsonl files")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--workloads", default="sum,edits")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--limit", type=int, help="the first so many lines: shows that everything works")
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--write", action="store_true", help="write benchmarks/results/speculation_bound-*.json"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = arguments_of(arguments)
+    engine, costs = tables(options)
+    cost = cost_of(costs)
+    steps = {
+        str(size): round(cost(size, 0) / cost(1, 0), 3) for size in (1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 64)
+    }
+    found = {workload: bounds(engine, cost, options, workload) for workload in options.workloads.split(",")}
+    kept = ("model", "temperature", "max_tokens", "limit", "threads")
+    settings = {name: getattr(options, name) for name in kept}
+    body = {"settings": settings, "step_ms": round(1e3 * cost(1, 0), 4), "steps": steps, "workloads": found}
+    lines = ["a step of n tokens beside one: " + ", ".join(f"{n}: {value}" for n, value in steps.items())]
+    for workload, each in found.items():
+        for name in ("all", "unrepeated"):
+            if each[name]:
+                said = ", ".join(f"{key} {value:.2f}" for key, value in each[name].items())
+                lines.append(f"{workload}, {name}: at most {said}")
+    return conclude(report("speculation_bound", sys.argv, body), lines, False, options.json, options.write)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
