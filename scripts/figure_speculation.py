@@ -87,8 +87,8 @@ def copied(workload: str) -> Row:
     """What a proposer that copies after the same last token could gain, knowing the answer."""
     at = f"workloads/{workload}/unrepeated"
     return Row(
-        f"{WORKLOADS[workload]}, 1 stream: the most that drafts can gain which are copied from the text after "
-        "the same last token, were none ever wrong (after two tokens; from anywhere; steps without a cost)",
+        f"{WORKLOADS[workload]}, 1 stream: the most that drafts can gain which are copied from the text "
+        "after the same last token, were none ever wrong (after two tokens; from anywhere; steps free)",
         "speculation_bound", (f"{at}/after 1", f"{at}/after 2", f"{at}/copy", f"{at}/free"),
         ("{0:.2f} ({1:.2f}; {2:.2f}; {3:.2f})",), "benchmarks/speculation_bound.py FOLDER --write",
         only=SMOLLM2,

@@ -26,9 +26,7 @@ def test_what_happens_anyway_is_taken(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"device_map": "cuda:0"},
         {"disable_log_stats": False},
-        {"draft_model": "x"},
         {"enable_lora": True},
     ],
 )
@@ -37,6 +35,11 @@ def test_what_is_not_done_is_refused_by_its_name(options: dict[str, Any]) -> Non
     with pytest.raises(UnsupportedError, match=f"^{name}=.* is not supported$") as caught:
         EngineArgs("m", **options)
     assert caught.value.param == name
+
+
+def test_what_is_done_otherwise_is_refused_with_how() -> None:
+    with pytest.raises(UnsupportedError, match="draft_model='x' is not supported: give speculative_config="):
+        EngineArgs("m", draft_model="x")
 
 
 @pytest.mark.parametrize(

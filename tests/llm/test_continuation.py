@@ -66,7 +66,7 @@ def rest(answer: Answer, cut: int) -> Answer:
 def test_cut_at_every_token(folder: Path, params: int) -> None:
     """Penalties, min_p, grammars, bad words, n: ids, log-probabilities and reasons, bit for bit."""
     prompt, asked = prompts()[3], PARAMS[params]
-    whole = alone(folder, "f32", prompt, params)
+    whole = alone(folder, "f32", None, prompt, params)
     engine, answers = tiny_engine(folder, max_model_len=MAX_LENGTH, page_size=4), Answers()
     wanted: dict[str, Answer] = {}
     for index, answer in enumerate(whole):
@@ -95,7 +95,7 @@ def test_crowds_of_cut_answers(folder: Path, tmp_path: Path, seed: int) -> None:
     for number in range(10):
         prompt, at = rng.choice(prompts()), rng.choice(GOING_ON)
         index = rng.randrange(PARAMS[at].n)
-        answer = alone(folder, kv_dtype, prompt, at)[index]
+        answer = alone(folder, kv_dtype, None, prompt, at)[index]
         cut = rng.randrange(len(answer[0]))
         request = EngineRequest(
             f"r{number}",

@@ -274,7 +274,7 @@ def test_mistakes_would_be_seen(folder: Path, monkeypatch: pytest.MonkeyPatch, m
             return bool(matcher.inner.validate_tokens([token]))
 
         monkeypatch.setattr(GrammarMatcher, "allows", validated)
-    pairs = eager_and_first(folder, monkeypatch, range(20))
+    pairs = eager_and_first(folder, monkeypatch, range(60))
     assert any(first.tokens != eager.tokens for eager, first, _ in pairs)
 
 

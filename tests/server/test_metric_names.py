@@ -27,6 +27,7 @@ def engine() -> FakeEngine:
     memory = {"total": 80 * GIGABYTE, "used": 3 * GIGABYTE, "peak": 5 * GIGABYTE}
     engine = FakeEngine(device_memory=memory)
     engine.counts.drafts = DraftCounts(4, 12, 5, [3, 2])
+    engine.watermark_lists = {"hit": 3, "made": 1}
     return engine
 
 

@@ -138,7 +138,9 @@ def test_a_model_has_several_names(engine: FakeEngine) -> None:
         ("/tokenize", post(app, "/tokenize", {"prompt": "a", "model": "gpt-5"})),
     ):
         assert (path, reply.status, reply.error["param"]) == (path, 404, "model")
-        assert reply.error["message"].endswith("this server has 'fake/model', 'gpt-4', 'a/b'")
+        assert reply.error["message"].endswith(
+            "this server has 'fake/model', 'gpt-4', 'a/b' (--served-model-name gives it other names)"
+        )
 
 
 def test_tokenize_and_back(app: FastAPI) -> None:

@@ -82,7 +82,8 @@ def _pairs(inputs: Any, question: Any, context: Any) -> tuple[list[tuple[str, st
             raise InvalidRequestError("inputs must be {'question': ..., 'context': ...}, or a list of these")
         questions = [one.get("question") for one in every]
         contexts = [one.get("context") for one in every]
-    texts = [*(questions or ()), *(contexts or ())]
+    questions, contexts = questions or (), contexts or ()
+    texts = [*questions, *contexts]
     if not texts or len(questions) != len(contexts) or not all(isinstance(t, str) and t for t in texts):
         raise InvalidRequestError("each question is a text and needs a context", "question")
     return list(zip(questions, contexts, strict=True)), many

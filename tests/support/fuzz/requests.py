@@ -71,6 +71,14 @@ BODIES: dict[str, tuple[Any, ...]] = {
     "/tokenize": ({"prompt": "a", "return_token_strs": True}, {"messages": HI,
     "add_generation_prompt": True}),
     "/detokenize": ({"tokens": [104, 105]},),
+    **dict.fromkeys(("/", "/generate", "/generate_stream"), (
+        {"inputs": "Hi", "parameters": {"max_new_tokens": 4, "details": True, "top_n_tokens": 2, "seed": 1}},
+        {"inputs": "Hi", "parameters": {"do_sample": True, "temperature": 0.5, "top_p": 0.9, "stop": ["l"]}},
+        {"inputs": "Hi", "parameters": {"grammar": {"type": "json", "value": SCHEMAS[0]}, "truncate": 3}},
+        {"inputs": "Hi", "parameters": {"best_of": 2, "do_sample": True, "decoder_input_details": True}},
+    )),
+    "/chat_tokenize": ({"messages": HI},),
+    "/invocations": ({"messages": HI}, {"inputs": "Hi"}),
 }  # fmt: skip
 """Right bodies of every endpoint that takes one."""
 
@@ -160,7 +168,7 @@ def judged(reply: Reply) -> str:
             raise Wrong(f"an error within a stream: {reply.body[-300:]!r}")
         return "200 stream" if "event-stream" in reply.headers.get("content-type", "") else "200"
     error = reply.json()["error"]
-    message = error["message"]
+    message = error if isinstance(error, str) else error["message"]  # (a text is TGI's)
     if not message or "\n" in message or len(message) > 500 or "internal error" in message:
         raise Wrong(f"status {reply.status} with {message[:300]!r}")
     return f"{reply.status} {short(message)}"
