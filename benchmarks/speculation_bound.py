@@ -12,6 +12,9 @@ and looking up takes no time. So no proposer that copies from the text gains mor
 free        steps of any number of tokens take as long as those of one: tokens a step at best
 copy        the draft may be copied from any place
 after 1, 2  from a place that comes after the same 1 or 2 tokens, which is how a proposer finds it
+ngram       what the proposer of that name drafts is verified as far as it is right: no policy gains more with
+            it, since none knows that before; "ngram from 1": with prompt_lookup_min 1
+suffix      the same of that proposer, which has seen the answers before
 
 A step's seconds are the table that the engine measures at start, the least of several such starts, to which
 what the workload needs is added: pairs of tokens attended. Figures are medians over the prompts, and over
@@ -23,7 +26,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +35,11 @@ from harness import conclude, report, usable_cores
 from speculation import FILES, opening, read
 
 from octavo.bench.speculate import Answering, repeats
+from octavo.config.speculation import read_speculation
 from octavo.params import SamplingParams
+from octavo.params.drafts import Draft
 from octavo.runtime.speculation import Speculation
+from octavo.spec import Begin, Proposer, Wanted
 from octavo.spec.costs import CostTable, Load
 from octavo.spec.policy import Auto
 
@@ -41,6 +48,9 @@ MOST = 64
 STARTS = 3
 AFTER = (0, 1, 2)
 """Tokens before a copied draft that must agree with the row's last ones."""
+METHODS: dict[str, tuple[str, dict[str, float]]] = {
+    "ngram": ("ngram", {}), "ngram from 1": ("ngram", {"prompt_lookup_min": 1}), "suffix": ("suffix", {}),
+}  # fmt: skip
 Cost = Callable[[int, int], float]
 """(tokens of a step, tokens of context before it) -> seconds."""
 
@@ -60,23 +70,56 @@ def longest(text: Sequence[int], at: int, after: int) -> int:
     return best
 
 
-def least_seconds(text: Sequence[int], begin: int, after: int, cost: Cost) -> float:
-    """Of decoding text[begin:] in steps, each of which may verify what longest() allows."""
-    spent = [0.0] * (len(text) + 1)
-    for at in range(len(text) - 1, begin - 1, -1):
-        most = min(longest(text, at, after), len(text) - at - 1)
-        spent[at] = min(cost(drafts + 1, at) + spent[at + drafts + 1] for drafts in range(most + 1))
-    return spent[begin]
+def least_seconds(right: Sequence[int], begin: int, cost: Cost) -> float:
+    """Of decoding len(right) tokens in steps, each of which may verify as many as right says of its place.
+
+    Args:
+        begin: tokens before the first one.
+    """
+    spent = [0.0] * (len(right) + 1)
+    for at in range(len(right) - 1, -1, -1):
+        most = min(right[at], len(right) - at - 1)
+        spent[at] = min(cost(drafts + 1, begin + at) + spent[at + drafts + 1] for drafts in range(most + 1))
+    return spent[0]
 
 
-def gains(prompt: Sequence[int], answer: Sequence[int], cost: Cost) -> dict[str, float]:
+def right_of(draft: Draft | None, tokens: Sequence[int]) -> int:
+    """How many of these tokens a draft says in their order."""
+    edges = () if draft is None else zip(draft.parents, draft.tokens, strict=True)
+    children = {edge: node for node, edge in enumerate(edges)}
+    node, right = -1, 0
+    for token in tokens:
+        node = children.get((node, token), len(children))
+        if node == len(children):
+            break
+        right += 1
+    return right
+
+
+def drafted_right(proposer: Proposer, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
+    """At each token of an answer: how many of those that follow a proposer drafts rightly there."""
+    proposer.start(0, Begin(prompt, len(prompt)))
+    right = [0]
+    for at in range(1, len(answer)):
+        proposer.observe(0, answer[at - 1 : at])
+        right.append(right_of(proposer.propose({0: MOST}).get(0), answer[at:]))
+    proposer.remove(0)
+    return right
+
+
+def gains(
+    prompt: Sequence[int], answer: Sequence[int], cost: Cost, proposers: Mapping[str, Proposer]
+) -> dict[str, float]:
     """Time of plain decoding over the least with drafts. The first token comes with the prompt."""
     text, begin = [*prompt, *answer], len(prompt) + 1
     plain = sum(cost(1, at) for at in range(begin, len(text)))
-    found = {"free": (len(text) - begin) / least_seconds(text, begin, 0, lambda tokens, at: 1.0)}
-    for after in AFTER:
-        name = f"after {after}" if after else "copy"
-        found[name] = plain / least_seconds(text, begin, after, cost)
+    copied = {after: [longest(text, at, after) for at in range(begin, len(text))] for after in AFTER}
+    found = {"free": (len(text) - begin) / least_seconds(copied[0], begin, lambda tokens, at: 1.0)}
+    for after, right in copied.items():
+        found[f"after {after}" if after else "copy"] = plain / least_seconds(right, begin, cost)
+    for name, proposer in proposers.items():
+        right = drafted_right(proposer, prompt, answer)[1:]
+        found[name] = plain / least_seconds(right, begin, cost)
     return found
 
 
@@ -118,6 +161,13 @@ def answered(engine: Answering, options: argparse.Namespace, workload: str) -> I
         yield prompt, engine.answer([prompt], params).token_ids[0]
 
 
+def made(method: str, options: Mapping[str, float]) -> Proposer:
+    """A proposer as the engine makes it."""
+    limits = Wanted(max_num_seqs=1, max_model_len=8192)
+    registration = read_speculation({"method": method, **options})
+    return registration.proposer.make(replace(limits, options=registration.options))
+
+
 def medians(found: Sequence[dict[str, float]]) -> dict[str, float] | None:
     if not found:
         return None
@@ -127,10 +177,11 @@ def medians(found: Sequence[dict[str, float]]) -> dict[str, float] | None:
 def bounds(engine: Answering, cost: Cost, options: argparse.Namespace, workload: str) -> dict[str, Any]:
     """Of one workload: medians over all answers of more than one token, and over those that do not loop."""
     every, fresh = list[dict[str, float]](), list[dict[str, float]]()
+    proposers = {name: made(*method) for name, method in METHODS.items()}
     for prompt, answer in answered(engine, options, workload):
         if len(answer) < 2:
             continue
-        every.append(gains(prompt, answer, cost))
+        every.append(gains(prompt, answer, cost, proposers))
         if not repeats(answer):
             fresh.append(every[-1])
         print(f"\r{workload}: {len(every)} answers ", end="", file=sys.stderr, flush=True)

@@ -83,15 +83,17 @@ def wins(method: str, workload: str, temperature: float) -> Row:
     )  # fmt: skip
 
 
-def copied(workload: str) -> Row:
-    """What a proposer that copies after the same last token could gain, knowing the answer."""
+def copied(workload: str, temperature: float) -> Row:
+    """What n-gram's own drafts could gain by a policy that knows which are right, and any copies could."""
     at = f"workloads/{workload}/unrepeated"
     return Row(
-        f"{WORKLOADS[workload]}, 1 stream: the most that drafts can gain which are copied from the text "
-        "after the same last token, were none ever wrong (after two tokens; from anywhere; steps free)",
-        "speculation_bound", (f"{at}/after 1", f"{at}/after 2", f"{at}/copy", f"{at}/free"),
-        ("{0:.2f} ({1:.2f}; {2:.2f}; {3:.2f})",), "benchmarks/speculation_bound.py FOLDER --write",
-        only=SMOLLM2,
+        f"{WORKLOADS[workload]}, 1 stream, temperature {temperature:g}: the most that ngram's drafts can gain, "
+        "verified just as far as they are right (from one token on; copied from any place after the same last "
+        "token; from anywhere; steps of any size as long as one of one)",
+        "speculation_bound",
+        (f"{at}/ngram", f"{at}/ngram from 1", f"{at}/after 1", f"{at}/copy", f"{at}/free"),
+        ("{0:.2f} ({1:.2f}; {2:.2f}; {3:.2f}; {4:.2f})",), "benchmarks/speculation_bound.py FOLDER --write",
+        only={**SMOLLM2, "settings/temperature": temperature},
     )  # fmt: skip
 
 
@@ -161,7 +163,7 @@ def drafted() -> list[Row]:
 
 SPECULATION = Table((
     *(wins(*key, temperature) for key in AIMS for temperature in (0.0, 0.7)),
-    copied("sum"), copied("edits"),
+    *(copied(workload, temperature) for workload in ("sum", "edits") for temperature in (0.0, 0.7)),
     *(tree(context, kv) for context in (2048, 8000) for kv in ("int16", "f16")),
     verifying("ngram"), verifying("suffix"), *drafted(),
 ))  # fmt: skip

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from octavo.params.drafts import Draft
+
 ROOT = Path(__file__).resolve().parent.parent
 MACHINE = {"cpu": "AMD EPYC", "family_model": "25/1", "cores": 2, "flags": ["avx2"]}
 
@@ -108,8 +110,15 @@ def test_the_least_time_of_steps_that_copy() -> None:
     def dear(tokens: int, before: int) -> float:
         return 1.0 + 2.0 * (tokens - 1)
 
-    assert bound.least_seconds(text, 5, 0, alike) == 1  # 1 2 3 4 copied, and 8 drawn
-    assert bound.least_seconds(text, 5, 1, alike) == 2  # 1 drawn first
-    assert bound.least_seconds(text, 5, 0, dear) == 5  # no draft pays
-    found = bound.gains(text[:4], text[4:], alike)
-    assert found == {"free": 5.0, "copy": 5.0, "after 1": 2.5, "after 2": 5 / 3}
+    copied = [[bound.longest(text, at, after) for at in range(5, 10)] for after in (0, 1)]
+    assert copied == [[4, 3, 2, 1, 0], [0, 3, 2, 1, 0]]
+    assert bound.least_seconds(copied[0], 5, alike) == 1  # 1 2 3 4 copied, and 8 drawn
+    assert bound.least_seconds(copied[1], 5, alike) == 2  # 1 drawn first
+    assert bound.least_seconds(copied[0], 5, dear) == 5  # no draft pays
+    proposers = {"ngram": bound.made("ngram", {})}
+    assert bound.drafted_right(proposers["ngram"], text[:5], text[5:]) == [0, 0, 2, 1, 0]
+    found = bound.gains(text[:4], text[4:], alike, proposers)
+    assert found == {"free": 5.0, "copy": 5.0, "after 1": 2.5, "after 2": 5 / 3, "ngram": 5 / 3}
+    tree = Draft((8, 9, 4), (-1, -1, 0))
+    assert [bound.right_of(tree, each) for each in ([8, 4, 1], [9, 4], [4], [])] == [2, 1, 0, 0]
+    assert bound.right_of(None, [8]) == 0
