@@ -33,7 +33,9 @@ from octavo.structured.schema.value import holds
 
 MAX_CASES = 128
 ABSORBED = 16
-"""So many lists are looked through for those that others cover."""
+"""More lists than these are looked through for those that others cover."""
+MANY = 6
+"""Alternatives of a oneOf of which no two are tried together where it must not hold."""
 _COMBINES = (
     "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired",
 )  # fmt: skip
@@ -82,7 +84,7 @@ class Cases:
             outer = self._left_out, self._cut
             self._left_out = None
             try:
-                found = list(self._find(conjunction))
+                found = self._find(conjunction)
                 if self._left_out is not None:
                     self._narrowed[conjunction] = self._left_out
             finally:
@@ -96,27 +98,32 @@ class Cases:
     def is_everything(self, cases: list[Case]) -> bool:
         return {case.type for case in cases if case.is_free} >= set(TYPES)
 
-    def _find(self, conjunction: Conjunction) -> Iterator[Case]:
+    def _find(self, conjunction: Conjunction) -> list[Case]:
         served: set[Alternative] = set()
-        some = False
+        groups: list[list[Case]] = []
         lost: list[tuple[frozenset[Alternative], UnsupportedError]] = []
         for branch in self._expand(sorted(conjunction), frozenset()):
             values = self._values(branch.literals)
-            found = [Case("enum", values=values)] if values else []
+            groups.append([Case("enum", values=values)] if values else [])
             for kind in TYPES if values is None else ():
                 if kind not in branch.types:
                     continue
                 try:
-                    found += self._merge(kind, branch.literals)
+                    groups.append(self._merge(kind, branch.literals))
                 except LeftOutError as error:
                     lost.append((branch.ways, error))
-            if found:
-                some, served = True, served | branch.ways
-            yield from found
+                else:
+                    served |= branch.ways if groups[-1] else frozenset()
+            served |= branch.ways if values else frozenset()
         for ways, error in lost:
             self._leave_out(error)
-            if not (some and ways <= served):
+            if not (any(groups) and ways <= served):
                 raise error
+        if sum(map(len, groups)) > MAX_CASES:  # ways to violate something, of which the first ones do
+            self._leave_out(_too_many())
+            quota = max(1, MAX_CASES // sum(map(bool, groups)))
+            groups = [group[:quota] for group in groups]
+        return [case for group in groups for case in group]
 
     def _leave_out(self, why: UnsupportedError) -> None:
         self._left_out = self._left_out or why
@@ -138,7 +145,7 @@ class Cases:
         members += sum(len(each.literals) for each in others) * len(ours)
         self._schemas.spend(1 + len(ours) * len(others) + members // 16)  # copying a literal is no work
         result = [both for one in ours for other in others if (both := one.meet(other)) is not None]
-        return self._least(result, MAX_CASES)
+        return self._least(result, self._most)
 
     def _least(self, found: list[Outline], most: int) -> list[Outline]:
         """Without those that others cover; of too many, those that violate the fewest things.
@@ -151,25 +158,26 @@ class Cases:
         groups: dict[frozenset[Alternative], list[Outline]] = {}
         for each in found:
             groups.setdefault(each.ways, []).append(each)
-        if len(groups) > most:
+        if len(groups) > MAX_CASES:
             raise _too_many()
         kept: set[int] = set()
         for group in groups.values():
-            left = list({(each.held, each.violated, each.types): each for each in group}.values())
-            self._schemas.spend(len(left) ** 2 // 16)
-            left.sort(key=lambda each: (len(each.violated), len(each.held)))
-            least: list[Outline] = []
-            for each in left:
-                if not any(other.covers(each) for other in least):
-                    least.append(each)
-            kept |= set(map(id, least))
-        if len(kept) > most:
-            self._leave_out(_too_many())
-            quota = most // len(groups)
-            for group in groups.values():
-                fewest = sorted((e for e in group if id(e) in kept), key=lambda each: len(each.violated))
-                kept -= set(map(id, fewest[quota:]))
+            kept |= self._fewest(group, max(1, most // len(groups)) if len(found) > most else most)
         return [each for each in found if id(each) in kept]
+
+    def _fewest(self, group: list[Outline], most: int) -> set[int]:
+        """The ids of those that violate the fewest things and that no other one covers."""
+        least: list[Outline] = []
+        for at, each in enumerate(sorted(group, key=lambda each: (len(each.violated), len(each.held)))):
+            if at % 16 == 0:
+                self._schemas.spend(1 + len(least))
+            if any(other.covers(each) for other in least):
+                continue
+            if len(least) == most:
+                self._leave_out(_too_many())
+                break
+            least.append(each)
+        return set(map(id, least))
 
     def _branches(self, number: int, wanted: bool, seen: frozenset[tuple[int, bool]]) -> list[Outline]:
         key = number, wanted
@@ -262,6 +270,9 @@ class Cases:
     def _none_of(self, parts: list[int], seen: frozenset[tuple[int, bool]]) -> list[Outline]:
         """None of them holds, or two of them do."""
         result = self._expand([(part, False) for part in parts], seen)
+        if result and len(parts) > MANY:
+            self._leave_out(_too_many())
+            return result
         for at, one in enumerate(parts):
             for other in parts[:at]:
                 if one == other or not self._disjoint(one, other):

@@ -24,8 +24,8 @@ from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
 from octavo.structured.schema.refs import Schemas
 
-_FEWER, _FEWEST = (MAX_CASES, 48), 12
-"""Ways to violate something that are kept at one place; where a schema is too large with more, the next."""
+FEWEST = 12
+"""Ways to violate something that are kept at one place where a schema would be too large with all."""
 MAX_DEFINITIONS = 2_000
 MAX_ARRAYS = 1_000
 MAX_PROPERTIES = 900
@@ -78,10 +78,9 @@ def normalize(schema: Any) -> Any:
 
 def written(schema: Any) -> tuple[Any, tuple[UnsupportedError, ...]]:
     """The same, and why it allows less than the schema does; nothing: it is equivalent."""
-    for most in _FEWER:
-        with suppress(TooLargeError):
-            return _written(schema, most)
-    return _written(schema, _FEWEST)
+    with suppress(TooLargeError):
+        return _written(schema, MAX_CASES)
+    return _written(schema, FEWEST)
 
 
 def _written(schema: Any, most: int) -> tuple[Any, tuple[UnsupportedError, ...]]:
