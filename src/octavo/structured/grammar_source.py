@@ -16,8 +16,11 @@ from octavo.structured.schema import normalize
 from octavo.structured.structural_tag import structural_tag
 
 MAX_CHARS = 200_000
+MAX_SCHEMA_CHARS = 500_000
+"""Much of a schema's text may be descriptions; its parts and the work on them are counted (see refs.py)."""
 MAX_REGEX_CHARS = 10_000
 MAX_CHOICES = 2_000
+_MOST = {"regex": MAX_REGEX_CHARS, "json": MAX_SCHEMA_CHARS}
 PARAM = "structured_outputs"
 
 Expression = tuple[str, str, str]
@@ -39,7 +42,7 @@ def cache_key(wanted: StructuredOutputsParams) -> str:
         text = value if isinstance(value, str) else json.dumps(value)
     except (TypeError, ValueError, RecursionError):
         raise _wrong(f"structured_outputs.{wanted.kind} must be plain JSON") from None
-    limit = MAX_REGEX_CHARS if wanted.kind == "regex" else MAX_CHARS
+    limit = _MOST.get(wanted.kind, MAX_CHARS)
     if len(text) > limit:
         raise _wrong(
             f"structured_outputs.{wanted.kind} has {len(text)} characters; at most {limit} are taken"
