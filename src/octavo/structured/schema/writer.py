@@ -22,7 +22,9 @@ from octavo.structured.schema.cases import MAX_CASES, Cases, TooLargeError
 from octavo.structured.schema.counted import MAX_ALTERNATIVES, counted
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
+from octavo.structured.schema.patterns import without
 from octavo.structured.schema.refs import Schemas
+from octavo.structured.schema.value import matches_pattern
 
 FEWEST = 12
 """Ways to violate something that are kept at one place where a schema would be too large with all."""
@@ -103,7 +105,8 @@ class _Writer:
         self._cases = Cases(schemas, most)
         self._properties = self._patterns = 0
         self.definitions: dict[str, Any] = {}
-        self._names: dict[Conjunction, str] = {}
+        self._places: dict[Conjunction, Any] = {}
+        self._named = 0
 
     @property
     def narrow(self) -> tuple[UnsupportedError, ...]:
@@ -114,6 +117,13 @@ class _Writer:
         """The schema for a place: True, False, a small schema, or a reference."""
         if not conjunction:
             return True
+        found = self._places.get(conjunction)
+        if found is None:
+            found = self._place(conjunction)
+            self._places[conjunction] = found
+        return found
+
+    def _place(self, conjunction: Conjunction) -> Any:
         cases = self._cases.of(conjunction)
         if not cases:
             return False
@@ -121,13 +131,13 @@ class _Writer:
             return True
         if all(case.is_leaf for case in cases):
             return self._any_of(cases)
-        name = self._names.get(conjunction)
-        if name is None:
-            name = self._names[conjunction] = f"s{len(self._names)}"
-            if len(self._names) > MAX_DEFINITIONS:
-                raise TooLargeError("the JSON schema is too large when written out", PARAM)
-            self.definitions[name] = self._any_of(cases)
-        return {"$ref": f"#/$defs/{name}"}
+        name = f"s{self._named}"
+        self._named += 1
+        if self._named > MAX_DEFINITIONS:
+            raise TooLargeError("the JSON schema is too large when written out", PARAM)
+        self._places[conjunction] = {"$ref": f"#/$defs/{name}"}  # for what leads back to it
+        self.definitions[name] = self._any_of(cases)
+        return self._places[conjunction] if self.definitions[name] is not False else False
 
     def _any_of(self, cases: list[Case]) -> Any:
         self._count(cases)
@@ -237,7 +247,13 @@ class _Writer:
         written = {name: self.place(member) for name, member in case.properties.items()}
         if any(written.get(name) is False for name in case.required):
             return False
-        patterns = {pattern: self.place(member) for pattern, member in case.patterns.items()}
+        patterns = {}
+        for pattern, member in case.patterns.items():
+            # what is named obeys the pattern already: to be told so twice is more work, and endless in a circle
+            named = [name for name in written if matches_pattern(pattern, name)]
+            called = without(pattern, named) if named else pattern
+            if called is not None:
+                patterns[called] = self.place(member)
         if patterns:
             schema["patternProperties"] = patterns
         if written:
