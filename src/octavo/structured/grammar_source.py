@@ -16,8 +16,11 @@ from octavo.structured.schema import normalize
 from octavo.structured.structural_tag import structural_tag
 
 MAX_CHARS = 200_000
+MAX_SCHEMA_CHARS = 500_000
+"""Much of a schema's text may be descriptions; its parts and the work on them are counted (see refs.py)."""
 MAX_REGEX_CHARS = 10_000
 MAX_CHOICES = 2_000
+_MOST = {"regex": MAX_REGEX_CHARS, "json": MAX_SCHEMA_CHARS}
 PARAM = "structured_outputs"
 
 Expression = tuple[str, str, str]
@@ -39,7 +42,7 @@ def cache_key(wanted: StructuredOutputsParams) -> str:
         text = value if isinstance(value, str) else json.dumps(value)
     except (TypeError, ValueError, RecursionError):
         raise _wrong(f"structured_outputs.{wanted.kind} must be plain JSON") from None
-    limit = MAX_REGEX_CHARS if wanted.kind == "regex" else MAX_CHARS
+    limit = _MOST.get(wanted.kind, MAX_CHARS)
     if len(text) > limit:
         raise _wrong(
             f"structured_outputs.{wanted.kind} has {len(text)} characters; at most {limit} are taken"
@@ -56,7 +59,8 @@ def grammar_source(wanted: StructuredOutputsParams) -> str:
     kind = wanted.kind
     try:
         source = _source(wanted)
-        _check(_expressions(json.loads(source)["grammars"]))
+        if kind not in ("json", "json_object"):  # which were looked at before they were written
+            _check(_expressions(json.loads(source)["grammars"]))
     except InvalidRequestError as error:
         said = str(error)
         raise type(error)(said if said.startswith(PARAM) else f"{PARAM}.{kind}: {said}", PARAM) from None
@@ -85,13 +89,12 @@ def _source(wanted: StructuredOutputsParams) -> str:
 
 def from_schema(schema: Any) -> str:
     """A JSON schema's grammar; "places" beside it if it has arrays of distinct items (see distinct.py)."""
-    import llguidance
-
     normal = _normalized(schema)
     places = places_of(normal)
     plain = without_unique(normal) if places else normal
-    source: str = llguidance.LLMatcher.grammar_from_json_schema(plain, overrides=JSON_OPTIONS)
-    return json.dumps({**json.loads(source), "places": places}) if places else source
+    _check(_patterns(plain))
+    grammar = {"grammars": [{"json_schema": {**plain, "x-guidance": JSON_OPTIONS}}]}
+    return json.dumps({**grammar, "places": places} if places else grammar)
 
 
 def _normal(schema: Any) -> Any:
@@ -150,13 +153,15 @@ def _patterns(schema: Any) -> Iterator[Expression]:
         part = open_parts.pop()
         if isinstance(part, list):
             open_parts.extend(part)
-        elif isinstance(part, Mapping):
+        elif isinstance(part, dict):
             for name, value in part.items():
-                if name in ("pattern", "whitespace_pattern") and isinstance(value, str):
-                    yield value, "", name
-                elif name == "patternProperties" and isinstance(value, Mapping):
-                    yield from ((str(pattern), "", name) for pattern in value)
-                open_parts.append(value)
+                if isinstance(value, str):
+                    if name in ("pattern", "whitespace_pattern"):
+                        yield value, "", name
+                elif isinstance(value, (dict, list)):
+                    if name == "patternProperties" and isinstance(value, dict):
+                        yield from ((str(pattern), "", name) for pattern in value)
+                    open_parts.append(value)
 
 
 def _regex(regex: Any) -> str:

@@ -79,12 +79,20 @@ def _inside(word: str, part: Any) -> Any:
 
 
 def _mentions(schema: Any) -> bool:
-    if not isinstance(schema, Mapping) or "enum" in schema:
+    if not isinstance(schema, dict) or "enum" in schema:
         return False
-    parts = [schema.get(word) for word in ("items", "additionalProperties")]
-    parts += [each for word in _MAPS for each in schema.get(word, {}).values()]
-    parts += [each for word in _LISTS for each in schema.get(word, ())]
-    return bool(schema.get(UNIQUE)) or any(map(_mentions, parts))
+    if schema.get(UNIQUE):
+        return True
+    for word, part in schema.items():
+        if word in _MAPS:
+            found = any(map(_mentions, part.values()))
+        elif word in _LISTS:
+            found = any(map(_mentions, part))
+        else:
+            found = word in ("items", "additionalProperties") and _mentions(part)
+        if found:
+            return True
+    return False
 
 
 class _Builder:

@@ -8,39 +8,70 @@
 4. *Violations.* What must not hold is violated in what is merged (negated.py): again a union.
 5. *Values.* const and enum become lists of values, filtered by all other literals (value.py).
 
-What has no exact counterpart is refused by keyword, but only where a case depends on it.
+What has no exact counterpart is refused by keyword, but only where a case depends on it. A violation is a
+union: of the ways to violate something, those that cannot be followed are left out, and so are the most
+restrictive ones where there are too many. Then answers are valid still, but not every valid value can be
+written. No way through the author's own alternatives (of anyOf, oneOf, if) is lost like that: where nothing
+of one is left, the schema is refused. What has been left out never counts as impossible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.members import merge_array, merge_objects
-from octavo.structured.schema.negated import Negation, parts_of
-from octavo.structured.schema.outline import KINDS, TYPES, Literal, outline
+from octavo.structured.schema.negated import LeftOutError, Negation, parts_of
+from octavo.structured.schema.outline import EVERYTHING, KINDS, TYPES, Alternative, Literal, Outline, outline
 from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import holds
 
 MAX_CASES = 128
+ABSORBED = 16
+"""More lists than these are looked through for those that others cover."""
+MANY = 6
+"""Alternatives of a oneOf of which no two are tried together where it must not hold."""
 _COMBINES = (
     "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired",
 )  # fmt: skip
+_PLAIN = (KINDS.keys() | {"type", "const", "enum"}) - {"dependentRequired"}
+"""Words that a value has to satisfy by itself."""
+
+
+class TooLargeError(UnsupportedError):
+    """With fewer alternatives it may be small enough."""
 
 
 class Cases:
-    """Cases of conjunctions, each worked out once."""
+    """Cases of conjunctions, each worked out once.
 
-    def __init__(self, schemas: Schemas) -> None:
+    Args:
+        most: lists for one place that are kept where violations make more.
+
+    Attributes:
+        narrow: why something was left out of what has been worked out so far.
+    """
+
+    def __init__(self, schemas: Schemas, most: int = MAX_CASES) -> None:
         self._schemas = schemas
+        self._most = most
         self._exact: Cases | None = None
-        self._negation = Negation(schemas, self._is_empty)
+        self._negation = Negation(schemas, self._is_empty, self._leave_out)
         self._empty: dict[Conjunction, bool] = {}
         self._known: dict[Conjunction, list[Case]] = {}
+        self._narrowed: dict[Conjunction, UnsupportedError] = {}
+        self._lists: dict[tuple[int, bool], tuple[list[Outline], UnsupportedError | None]] = {}
+        self._left_out: UnsupportedError | None = None  # of what is being worked out
+        self._cut = False  # whether what is being worked out leads back to itself
+
+    @property
+    def narrow(self) -> tuple[UnsupportedError, ...]:
+        return tuple(self._narrowed.values())
 
     def of(self, conjunction: Conjunction) -> list[Case]:
         """The cases; none: nothing satisfies it.
@@ -50,65 +81,139 @@ class Cases:
         """
         found = self._known.get(conjunction)
         if found is None:
-            found = self._known[conjunction] = list(self._find(conjunction))
+            outer = self._left_out, self._cut
+            self._left_out = None
+            try:
+                found = self._find(conjunction)
+                if self._left_out is not None:
+                    self._narrowed[conjunction] = self._left_out
+            finally:
+                self._left_out, self._cut = outer
+            self._known[conjunction] = found
             self._schemas.spend(len(found))
             if len(found) > MAX_CASES:
-                raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
+                raise _too_many()
         return found
 
     def is_everything(self, cases: list[Case]) -> bool:
         return {case.type for case in cases if case.is_free} >= set(TYPES)
 
-    def _find(self, conjunction: Conjunction) -> Iterator[Case]:
-        for literals in self._expand(sorted(conjunction), frozenset()):
-            values = self._values(literals)
-            if values is not None:
-                if values:
-                    yield Case("enum", values=values)
-                continue
-            for kind in TYPES:
-                yield from self._merge(kind, literals)
+    def _find(self, conjunction: Conjunction) -> list[Case]:
+        served: set[Alternative] = set()
+        groups: list[list[Case]] = []
+        lost: list[tuple[frozenset[Alternative], UnsupportedError]] = []
+        for branch in self._expand(sorted(conjunction), frozenset()):
+            values = self._values(branch.literals)
+            groups.append([Case("enum", values=values)] if values else [])
+            for kind in TYPES if values is None else ():
+                if kind not in branch.types:
+                    continue
+                try:
+                    groups.append(self._merge(kind, branch.literals))
+                except LeftOutError as error:
+                    lost.append((branch.ways, error))
+                else:
+                    served |= branch.ways if groups[-1] else frozenset()
+            served |= branch.ways if values else frozenset()
+        for ways, error in lost:
+            self._leave_out(error)
+            if not (any(groups) and ways <= served):
+                raise error
+        if sum(map(len, groups)) > MAX_CASES:  # ways to violate something, of which the first ones do
+            self._leave_out(_too_many())
+            quota = max(1, MAX_CASES // sum(map(bool, groups)))
+            groups = [group[:quota] for group in groups]
+        return [case for group in groups for case in group]
+
+    def _leave_out(self, why: UnsupportedError) -> None:
+        self._left_out = self._left_out or why
 
     # --- 1. multiplying out -------------------------------------------------------------------------
 
-    def _expand(self, todo: list[tuple[int, bool]], seen: frozenset[tuple[int, bool]]) -> list[list[Literal]]:
+    def _expand(self, todo: list[tuple[int, bool]], seen: frozenset[tuple[int, bool]]) -> list[Outline]:
         """Lists of literals whose union is the conjunction of all in todo."""
-        result: list[list[Literal]] = [[]]
+        result = [EVERYTHING]
         for number, wanted in todo:
-            if (number, wanted) in seen:
-                return []  # whoever asks whether a $ref leads back to itself finds no end
-            branches = self._branches(number, wanted, seen | {(number, wanted)})
-            result = self._multiply(result, branches)
-            if len(result) > MAX_CASES:
-                raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
+            result = self._multiply(result, self._branches(number, wanted, seen))
         return result
 
-    def _multiply(self, ours: list[list[Literal]], others: list[list[Literal]]) -> list[list[Literal]]:
+    def _multiply(self, ours: list[Outline], others: list[Outline]) -> list[Outline]:
         """Each list of the one with each of the other, but for those that contradict each other."""
-        members = sum(map(len, ours)) * len(others) + sum(map(len, others)) * len(ours)
-        self._schemas.spend(1 + len(ours) * len(others) + members // 16)  # copying a literal is no work
-        if len(ours) == 1 and not ours[0]:
+        if len(ours) == 1 and ours[0] is EVERYTHING:
             return others
-        outlined = [(literals, outline(self._schemas, literals)) for literals in others]
-        result = []
-        for literals in ours:
-            mine = outline(self._schemas, literals)
-            result += [literals + more for more, other in outlined if mine.agrees(other)]
-        return result
+        members = sum(len(each.literals) for each in ours) * len(others)
+        members += sum(len(each.literals) for each in others) * len(ours)
+        self._schemas.spend(1 + len(ours) * len(others) + members // 16)  # copying a literal is no work
+        result = [both for one in ours for other in others if (both := one.meet(other)) is not None]
+        return self._least(result, self._most)
 
-    def _branches(self, number: int, wanted: bool, seen: frozenset[tuple[int, bool]]) -> list[list[Literal]]:
-        schema = (self._schemas if wanted else self._schemas.exact)[number]
+    def _least(self, found: list[Outline], most: int) -> list[Outline]:
+        """Without those that others cover; of too many, those that violate the fewest things.
+
+        Raises:
+            UnsupportedError: there are too many ways through the author's own alternatives.
+        """
+        if len(found) <= min(most, ABSORBED):
+            return found  # few enough to be looked through later
+        groups: dict[frozenset[Alternative], list[Outline]] = {}
+        for each in found:
+            groups.setdefault(each.ways, []).append(each)
+        if len(groups) > MAX_CASES:
+            raise _too_many()
+        kept: set[int] = set()
+        for group in groups.values():
+            kept |= self._fewest(group, max(1, most // len(groups)) if len(found) > most else most)
+        return [each for each in found if id(each) in kept]
+
+    def _fewest(self, group: list[Outline], most: int) -> set[int]:
+        """The ids of those that violate the fewest things and that no other one covers."""
+        least: list[Outline] = []
+        for at, each in enumerate(sorted(group, key=lambda each: (len(each.violated), len(each.held)))):
+            if at % 16 == 0:
+                self._schemas.spend(1 + len(least))
+            if any(other.covers(each) for other in least):
+                continue
+            if len(least) == most:
+                self._leave_out(_too_many())
+                break
+            least.append(each)
+        return set(map(id, least))
+
+    def _branches(self, number: int, wanted: bool, seen: frozenset[tuple[int, bool]]) -> list[Outline]:
+        key = number, wanted
+        if key in seen:
+            self._cut = True
+            return []  # whoever asks whether a $ref leads back to itself finds no end
+        if key in self._lists:
+            found, why = self._lists[key]
+        else:
+            outer = self._cut, self._left_out
+            self._cut, self._left_out = False, None
+            found = self._work_out(number, wanted, seen | {key})
+            if not wanted:  # ways to violate something are nobody's alternatives
+                found = [replace(one, ways=frozenset()) if one.ways else one for one in found]
+            why = self._left_out
+            if not self._cut:
+                self._lists[key] = found, why
+            self._cut, self._left_out = self._cut or outer[0], outer[1]
+        if why is not None:
+            self._leave_out(why)
+        return found
+
+    def _work_out(self, number: int, wanted: bool, seen: frozenset[tuple[int, bool]]) -> list[Outline]:
+        view = self._schemas if wanted else self._schemas.exact
+        schema = view[number]
         if isinstance(schema, bool):
-            return [[]] if schema is wanted else []
-        plain: list[Literal] = [
-            (number, k, wanted) for k in schema if k in KINDS or k in ("type", "const", "enum")
-        ]
-        plain = [literal for literal in plain if literal[1] != "dependentRequired"]
-        groups = [self._combined(number, keyword, wanted, seen) for keyword in _COMBINES if keyword in schema]
+            return [EVERYTHING] if schema is wanted else []
+        plain: list[Literal] = [(number, word, wanted) for word in schema if word in _PLAIN]
+        groups = (self._combined(number, word, wanted, seen) for word in _COMBINES if word in schema)
         if not wanted:
-            union = [[part] for literal in plain for part in self._parts(literal)]
-            return union + [branch for group in groups for branch in group]
-        result = [plain]
+            parts = [outline(view, [part]) for literal in plain for part in self._parts(literal)]
+            return [part for part in parts if part is not None] + [one for group in groups for one in group]
+        first = outline(view, plain)
+        if first is None:
+            return []
+        result = [first]
         for group in groups:
             result = self._multiply(result, group)
         return result
@@ -127,16 +232,18 @@ class Cases:
 
     def _combined(
         self, number: int, keyword: str, wanted: bool, seen: frozenset[tuple[int, bool]]
-    ) -> list[list[Literal]]:
+    ) -> list[Outline]:
         """One combining keyword as a union of lists of literals."""
         schema, ids = self._schemas[number], self._schemas.number
         value = schema[keyword]
 
-        def all_of(*parts: tuple[int, bool]) -> list[list[Literal]]:
+        def all_of(*parts: tuple[int, bool]) -> list[Outline]:
             return self._expand(list(parts), seen)
 
-        def union(*lists: list[list[Literal]]) -> list[list[Literal]]:
-            return [one for each in lists for one in each]
+        def any_of(*lists: list[Outline]) -> list[Outline]:
+            if not wanted or len(lists) == 1:
+                return [one for each in lists for one in each]
+            return [one.by((number, keyword, at)) for at, each in enumerate(lists) for one in each]
 
         match keyword:
             case "$ref":
@@ -149,39 +256,58 @@ class Cases:
                 parts = [(ids(part), wanted) for part in value]
                 if (keyword == "allOf") is wanted:
                     return all_of(*parts)
-                return union(*(all_of(part) for part in parts))
+                return any_of(*(all_of(part) for part in parts))
             case "oneOf":
-                return self._one_of([ids(part) for part in value], wanted, seen)
+                parts_of_it = [ids(part) for part in value]
+                return self._one_of(number, parts_of_it, seen) if wanted else self._none_of(parts_of_it, seen)
             case "if":
                 then, other = ids(schema.get("then", True)), ids(schema.get("else", True))
                 test = ids(value)
-                return union(all_of((test, True), (then, wanted)), all_of((test, False), (other, wanted)))
+                return any_of(all_of((test, True), (then, wanted)), all_of((test, False), (other, wanted)))
             case _:
                 return self._dependent(number, keyword, wanted, seen)
 
-    def _one_of(
-        self, parts: list[int], wanted: bool, seen: frozenset[tuple[int, bool]]
-    ) -> list[list[Literal]]:
-        result: list[list[Literal]] = []
-        if not wanted:  # none of them holds, or two of them do
-            result += self._expand([(part, False) for part in parts], seen)
-            for at, one in enumerate(parts):
-                for other in parts[:at]:
-                    if one == other or not self._disjoint(one, other):
-                        result += self._expand([(one, True), (other, True)], seen)
+    def _none_of(self, parts: list[int], seen: frozenset[tuple[int, bool]]) -> list[Outline]:
+        """None of them holds, or two of them do."""
+        result = self._expand([(part, False) for part in parts], seen)
+        if result and len(parts) > MANY:
+            self._leave_out(_too_many())
             return result
-        for chosen in parts:
-            others = [other for other in parts if other is not chosen]
-            if parts.count(chosen) > 1:
-                continue
-            overlapping = [o for o in others if not self._disjoint(chosen, o)]
-            result += self._expand([(chosen, True), *((o, False) for o in overlapping)], seen)
+        for at, one in enumerate(parts):
+            for other in parts[:at]:
+                if one == other or not self._disjoint(one, other):
+                    result = result + self._expand([(one, True), (other, True)], seen)
         return result
 
-    def _disjoint(self, one: int, other: int) -> bool:
+    def _one_of(self, number: int, parts: list[int], seen: frozenset[tuple[int, bool]]) -> list[Outline]:
+        """One of them holds, and none of those that may hold beside it."""
+        beside = self._beside(number)
+        result: list[Outline] = []
+        for at, chosen in enumerate(parts):
+            if parts.count(chosen) > 1:
+                continue
+            base = self._branches(chosen, True, seen)
+            most = max(1, self._most // max(1, len(base) * len(parts)))
+            overlapping = [o for o in parts if o != chosen and not self._disjoint(chosen, o, beside)]
+            for one in base:
+                left = [one.by((number, "oneOf", at))]
+                for other in overlapping:
+                    if left:
+                        left = self._multiply(left, self._branches(other, False, seen))
+                        left = self._least(left, max(most, 16))
+                result += self._least(left, most)
+        return result
+
+    def _beside(self, number: int) -> tuple[tuple[int, bool], ...]:
+        """What stands beside the combining keywords of a subschema, as one that holds."""
+        node = self._schemas[number]
+        plain = {word: value for word, value in node.items() if word in _PLAIN}
+        return ((self._schemas.synthetic(plain), True),) if plain else ()
+
+    def _disjoint(self, one: int, other: int, beside: tuple[tuple[int, bool], ...] = ()) -> bool:
         """Whether nothing satisfies both, words apart that are foreign to their draft."""
         self._schemas.spend(1)
-        return self._is_empty(frozenset({(one, True), (other, True)}), True)
+        return self._is_empty(frozenset({(one, True), (other, True), *beside}), True)
 
     def _is_empty(self, conjunction: Conjunction, exact: bool) -> bool:
         """Whether nothing satisfies it, as far as can be told: what leads back to itself cannot."""
@@ -192,7 +318,9 @@ class Cases:
         if conjunction not in self._empty:
             self._empty[conjunction] = False
             with suppress(UnsupportedError):
-                self._empty[conjunction] = all(map(self._is_impossible, self.of(conjunction)))
+                cases = self.of(conjunction)
+                if conjunction not in self._narrowed:
+                    self._empty[conjunction] = all(map(self._is_impossible, cases))
         return self._empty[conjunction]
 
     def _is_impossible(self, case: Case) -> bool:
@@ -206,9 +334,9 @@ class Cases:
 
     def _dependent(
         self, number: int, keyword: str, wanted: bool, seen: frozenset[tuple[int, bool]]
-    ) -> list[list[Literal]]:
+    ) -> list[Outline]:
         """dependentRequired, dependentSchemas: for each name, it is absent or its demand holds."""
-        result: list[list[Literal]] = [[]] if wanted else []
+        result = [EVERYTHING] if wanted else []
         for name, demand in self._schemas[number][keyword].items():
             of_names = keyword == "dependentRequired"
             asked = (
@@ -221,13 +349,11 @@ class Cases:
             absent = self._schemas.synthetic({"properties": {name: False}})
             branches = self._expand([(absent, True)], seen) + self._expand([present, (asked, True)], seen)
             result = self._multiply(result, branches)
-            if len(result) > MAX_CASES:
-                raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
         return result
 
     # --- 5. values ----------------------------------------------------------------------------------
 
-    def _values(self, literals: list[Literal]) -> list[Any] | None:
+    def _values(self, literals: tuple[Literal, ...]) -> list[Any] | None:
         """The values that const and enum leave, or None where there is neither."""
         values: list[Any] | None = None
         source: Literal | None = None
@@ -246,7 +372,7 @@ class Cases:
 
     # --- 2 to 4. types, merging, violations ----------------------------------------------------------
 
-    def _merge(self, kind: str, literals: list[Literal]) -> list[Case]:
+    def _merge(self, kind: str, literals: tuple[Literal, ...]) -> list[Case]:
         """The cases of one type; none: no value of this type will do."""
         self._schemas.spend(1 + len(literals) // 8)
         case = Case(kind)
@@ -281,18 +407,23 @@ class Cases:
 
     def _violate(self, case: Case, violated: list[Literal]) -> list[Case]:
         cases = [case] if self._may_be(case) else []
+        why: LeftOutError | None = None
         for number, keyword, _ in violated:
             found: list[Case] = []
             for each in cases:
                 try:
                     found += self._negation.apply(each, number, keyword)
-                except UnsupportedError:
+                except LeftOutError as error:
                     if not self._is_impossible(each):
-                        raise
+                        why = error
             self._schemas.spend(len(found))
-            if len(found) > MAX_CASES:
-                raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
             cases = [each for each in found if self._may_be(each)]
+            if len(cases) > MAX_CASES:
+                why, cases = LeftOutError(str(_too_many()), PARAM), cases[:MAX_CASES]
+        if why is not None:
+            if not cases:
+                raise why
+            self._leave_out(why)
         return cases
 
     def _may_be(self, case: Case) -> bool:
@@ -310,8 +441,12 @@ class Cases:
                 return wanted
             if "integer" in names:
                 if not wanted:
-                    raise UnsupportedError("JSON schema: 'not' with type integer is not supported", PARAM)
+                    raise LeftOutError("JSON schema: 'not' with type integer is not supported", PARAM)
                 case.type = "integer"
                 return True
             return not wanted
         return (case.type in names) is wanted
+
+
+def _too_many() -> TooLargeError:
+    return TooLargeError("the JSON schema has too many combinations of its parts", PARAM)

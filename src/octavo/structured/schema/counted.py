@@ -48,7 +48,8 @@ def counted(schema: dict[str, Any]) -> Any:
     sizes = range(max(0, least - len(required)) if closed else 0, int(min(most, 99) - len(required)) + 1)
     if sum(math.comb(len(optional), size) for size in sizes) > MAX_ALTERNATIVES:
         return schema
-    return {"anyOf": [_exactly(schema, [*required, *more]) for more in _choices(optional, sizes)]}
+    found = [_exactly(schema, [*required, *more]) for more in _choices(optional, sizes)]
+    return {"anyOf": found} if found else False
 
 
 def _choices(names: list[str], sizes: Iterable[int]) -> Iterator[tuple[str, ...]]:

@@ -9,6 +9,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.expressions import UnreadableError, meet
+from octavo.structured.schema.patterns import overlap, regions
 from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import matches_pattern, satisfies
 
@@ -111,26 +112,47 @@ def merge_objects(
     names.update(dict.fromkeys(case.properties))
     names.update(case.required)
     patterned = [s for s in parts if s.get("patternProperties")]
-    if len(patterned) > 1:  # a name may match a pattern of each: no pattern says both
-        raise UnsupportedError(
-            "JSON schema: patternProperties of two merged schemas are not supported", PARAM
-        )
     schemas.spend(len(names) * (1 + len(parts) + 8 * len(patterned)))
     for name in names:  # a member obeys what each schema says of its name
         own = case.properties.get(name, frozenset())
         case.properties[name] = own.union(*(_member(schemas, schema, name) for schema in parts))
     for schema in parts:
         case.additional |= _rest(schemas, schema)
-    for schema in patterned:  # to the others a name that matches is one of the rest
-        others = [s for s in parts if s is not schema]
-        for pattern, part in schema["patternProperties"].items():
-            rest = frozenset[tuple[int, bool]]().union(*(_rest(schemas, s, pattern=pattern) for s in others))
-            case.patterns[pattern] = _one(schemas, schemas.number(part)) | rest
+    case.patterns |= _patterns(schemas, parts, patterned)
     names_of = frozenset[tuple[int, bool]]().union(
         *(_one(schemas, schemas.number(s["propertyNames"])) for s in parts if "propertyNames" in s)
     )
     if names_of:
         _limit_names(schemas, case, names_of, cases_of)
+
+
+def _patterns(
+    schemas: Schemas, parts: list[Mapping[str, Any]], patterned: list[Mapping[str, Any]]
+) -> dict[str, Conjunction]:
+    """What properties must be whose names match a pattern, each name one pattern at most."""
+    given = list(dict.fromkeys(pattern for schema in patterned for pattern in schema["patternProperties"]))
+    apart = {pattern: frozenset([pattern]) for pattern in given}
+    if len(patterned) > 1 or overlap(given):
+        schemas.spend(100 * len(given) ** 2)
+        try:
+            apart = regions(given)
+        except (UnreadableError, RecursionError):
+            if len(patterned) > 1:
+                raise UnsupportedError(
+                    "JSON schema: such patternProperties of two merged schemas are not supported", PARAM
+                ) from None
+    found: dict[str, Conjunction] = {}
+    for expression, matched in apart.items():
+        demands: Conjunction = frozenset()
+        for schema in parts:
+            own = schema.get("patternProperties", {})
+            if of_it := [part for pattern, part in own.items() if pattern in matched]:
+                demands = demands.union(*(_one(schemas, schemas.number(part)) for part in of_it))
+            else:  # to this one such a name is one of the rest
+                pattern = next(iter(matched)) if len(matched) == 1 else None
+                demands |= _rest(schemas, schema, pattern=pattern)
+        found[expression] = demands
+    return found
 
 
 def _limit_names(

@@ -1,7 +1,7 @@
 """Violating one keyword: as a union of simpler violations, or of cases that hold what the others ask.
 
-Each union is exact. What has none (a pattern that must not match, any further property in an open object) is
-refused by name.
+Each union is exact, or says that it is narrower. What has none (a pattern that must not match, two items that
+must be equal) is refused by name: LeftOutError.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ MAX_PLACES = 16
 MAX_EXCLUDED = 20_000
 """Characters of the expression for strings that must not be."""
 
+FEW_PLACES = 4
+"""Of an array without such a bound: what violates stands at one of the first ones."""
+
 _OPPOSITE = {
     "minimum": ("exclusiveMaximum", 0), "maximum": ("exclusiveMinimum", 0),
     "exclusiveMinimum": ("maximum", 0), "exclusiveMaximum": ("minimum", 0),
@@ -31,6 +34,10 @@ _OPPOSITE = {
     "minItems": ("maxItems", -1), "maxItems": ("minItems", 1),
     "minProperties": ("maxProperties", -1), "maxProperties": ("minProperties", 1),
 }  # fmt: skip
+
+
+class LeftOutError(UnsupportedError):
+    """There is no list of the cases that violate something."""
 
 
 def parts_of(schema: Any, keyword: str) -> list[Any] | None:
@@ -49,17 +56,24 @@ class Negation:
     Args:
         is_empty: whether nothing satisfies a conjunction, as far as can be told; the second argument: even
             without words that are foreign to their draft.
+        leave_out: told why not all cases are listed.
     """
 
-    def __init__(self, schemas: Schemas, is_empty: Callable[[Conjunction, bool], bool]) -> None:
+    def __init__(
+        self,
+        schemas: Schemas,
+        is_empty: Callable[[Conjunction, bool], bool],
+        leave_out: Callable[[UnsupportedError], None],
+    ) -> None:
         self._schemas = schemas
         self._is_empty = is_empty
+        self._leave_out = leave_out
 
     def apply(self, case: Case, number: int, keyword: str) -> Iterator[Case]:
         """The cases within this one that violate the keyword.
 
         Raises:
-            UnsupportedError: there is no such list of cases.
+            LeftOutError: there is no such list of cases.
         """
         self._schemas.spend(1)
         schema = self._schemas.exact[number]
@@ -118,7 +132,7 @@ class Negation:
             yield replace(case, expressions=[*case.expressions, all_but(same)])
         elif own != "null":
             if not all(equal(value, []) or equal(value, {}) for value in same):
-                raise UnsupportedError(
+                raise LeftOutError(
                     "JSON schema keyword 'not' with 'const' or 'enum' of arrays or objects inside is not "
                     "supported", PARAM,
                 )  # fmt: skip
@@ -127,13 +141,19 @@ class Negation:
     # --- objects ------------------------------------------------------------------------------------
 
     def _one_property(self, case: Case, number: int, keyword: str) -> Iterator[Case]:
-        """Some property violates a keyword about those that it does not name: all of them are known."""
-        if case.patterns or not (case.additional and self._is_empty(case.additional, False)):
-            _refuse(keyword, " of an object that may have any properties")
+        """Some property violates a keyword about those that it does not name: one of those that are known."""
+        closed = not case.patterns and case.additional and self._is_empty(case.additional, False)
+        found = False
         for name, member in case.properties.items():
             for part in self._about(number, keyword, name):
+                found = True
                 properties = {**case.properties, name: member | {(part, False)}}
                 yield replace(case, properties=properties, required={**case.required, name: None})
+        if not closed:
+            where = " of an object that may have any properties"
+            if not found:
+                _refuse(keyword, where)
+            self._leave_out(_unlisted(keyword, where))
 
     def _about(self, number: int, keyword: str, name: str) -> Iterator[int]:
         """The subschemas that the keyword holds against the property of this name."""
@@ -169,7 +189,8 @@ class Negation:
         if case.items and self._is_empty(case.items, False):
             most = min(most, len(case.prefix))
         if most > start + MAX_PLACES:
-            _refuse(keyword, " of an array that may have any length")
+            self._leave_out(_unlisted(keyword, " of an array that may have any length"))
+            most = start + FEW_PLACES
         for at in range(start, most):
             yield self._with_item(case, at, part)
 
@@ -194,7 +215,7 @@ def all_but(words: list[str]) -> str:
             following.setdefault(word[:at], set()).add(character)
             following.setdefault(word[: at + 1], set())
     if sum(map(len, following)) > MAX_EXCLUDED:
-        raise UnsupportedError(
+        raise LeftOutError(
             "JSON schema keyword 'not' with an 'enum' of this length is not supported", PARAM
         )
     parts = []
@@ -210,7 +231,9 @@ def _literal(text: str) -> str:
     return re.sub(r"[-\[\]\\^$.|?*+(){}&~#]", r"\\\g<0>", text)
 
 
+def _unlisted(keyword: str, where: str = "") -> LeftOutError:
+    return LeftOutError(f"JSON schema keyword 'not' with {keyword!r} inside{where} is not supported", PARAM)
+
+
 def _refuse(keyword: str, where: str = "") -> None:
-    raise UnsupportedError(
-        f"JSON schema keyword 'not' with {keyword!r} inside{where} is not supported", PARAM
-    )
+    raise _unlisted(keyword, where)

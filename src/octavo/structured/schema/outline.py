@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.structured.schema.equality import frozen, type_of
@@ -13,6 +13,9 @@ TYPES = ("null", "boolean", "number", "string", "array", "object")
 
 Literal = tuple[int, str, bool]
 """(a subschema, a keyword of it, whether it holds or is violated)"""
+
+Alternative = tuple[int, str, int]
+"""(a subschema, a keyword of it, which of its alternatives)"""
 
 KINDS = {
     "multipleOf": "number", "maximum": "number", "exclusiveMaximum": "number", "minimum": "number",
@@ -25,85 +28,144 @@ KINDS = {
 }  # fmt: skip
 
 _ALL = frozenset(TYPES)
+_NAMES = frozenset([*TYPES, "integer"])
 _NONE: frozenset[Any] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What values of some literals are like.
+    """Literals that hold together, and what their values are like.
 
     Attributes:
-        types: those that they may have.
+        literals: in the order in which they are merged.
+        held, violated: the same as (subschema, keyword).
+        types: those that a value may have.
         needed, absent: properties that objects must and must not have.
+        named: names of all that objects may have; None: there may be others.
         only, never: of properties, the values that they may have, and those that they may not, frozen().
-        literals: themselves.
+        members: subschemas that properties satisfy; a mapping for each keyword.
+        broken: of properties that are needed, subschemas that they violate.
+        ways: which alternatives of anyOf, oneOf and if led here.
     """
 
-    types: frozenset[str]
-    needed: frozenset[str]
-    absent: frozenset[str]
-    only: Mapping[str, frozenset[Any]]
-    never: Mapping[str, frozenset[Any]]
-    literals: frozenset[Literal]
+    literals: tuple[Literal, ...] = ()
+    held: frozenset[tuple[int, str]] = _NONE
+    violated: frozenset[tuple[int, str]] = _NONE
+    types: frozenset[str] = _ALL
+    needed: frozenset[str] = _NONE
+    absent: frozenset[str] = _NONE
+    named: frozenset[str] | None = None
+    only: tuple[tuple[str, frozenset[Any]], ...] = ()
+    never: tuple[tuple[str, frozenset[Any]], ...] = ()
+    members: tuple[Mapping[str, int], ...] = ()
+    broken: frozenset[tuple[str, int]] = _NONE
+    ways: frozenset[Alternative] = _NONE
 
-    def agrees(self, other: Outline) -> bool:
-        """False: nothing is both."""
-        few, many = sorted((self.literals, other.literals), key=len)
-        if any((number, keyword, not wanted) in many for number, keyword, wanted in few):
-            return False
+    def meet(self, other: Outline) -> Outline | None:
+        """Both; None: nothing is both."""
+        if self is EVERYTHING or other is EVERYTHING:
+            return other if self is EVERYTHING else self
         types = self.types & other.types
-        # what is no object has no properties that could contradict each other
-        return bool(types - {"object"}) or (bool(types) and self._agrees_on_properties(other))
+        if not types or not (self.held.isdisjoint(other.violated) and self.violated.isdisjoint(other.held)):
+            return None
+        found = self._joined(other, types)
+        if "object" in types and not found.objects_possible():
+            types = types - {"object"}  # what is no object has no properties that contradict each other
+            return replace(found, types=types) if types else None
+        return found
 
-    def _agrees_on_properties(self, other: Outline) -> bool:
-        if not (self.needed.isdisjoint(other.absent) and self.absent.isdisjoint(other.needed)):
-            return False
-        needed = self.needed | other.needed
-        return all(
-            self._only(name, other) - self.never.get(name, _NONE) - other.never.get(name, _NONE)
-            for name in (self.only.keys() | other.only.keys()) & needed
+    def _joined(self, other: Outline, types: frozenset[str]) -> Outline:
+        named = self.named
+        if other.named is not None:
+            named = other.named if named is None else named & other.named
+        return Outline(
+            self.literals + tuple(each for each in other.literals if each not in self.literals),
+            self.held | other.held,
+            self.violated | other.violated,
+            types,
+            self.needed | other.needed,
+            self.absent | other.absent,
+            named,
+            self.only + other.only,
+            self.never + other.never,
+            self.members + tuple(each for each in other.members if each not in self.members),
+            self.broken | other.broken,
+            self.ways | other.ways,
         )
 
-    def _only(self, name: str, other: Outline) -> frozenset[Any]:
-        mine, its = self.only.get(name), other.only.get(name)
-        return (its or _NONE) if mine is None else mine if its is None else mine & its
+    def objects_possible(self) -> bool:
+        """False: no object has these properties."""
+        if not self.needed:
+            return True
+        if not self.needed.isdisjoint(self.absent) or not (self.named is None or self.needed <= self.named):
+            return False
+        if any(each.get(name) == number for name, number in self.broken for each in self.members):
+            return False
+        left: dict[str, frozenset[Any]] = {}
+        for name, values in self.only:
+            if name in self.needed:
+                left[name] = left[name] & values if name in left else values
+        for name, values in self.never:
+            if name in left:
+                left[name] = left[name] - values
+        return all(left.values())
+
+    def covers(self, other: Outline) -> bool:
+        """Whether it has no literal that the other has not: its values are the other's and more."""
+        return self.held <= other.held and self.violated <= other.violated and self.types >= other.types
+
+    def by(self, way: Alternative) -> Outline:
+        return replace(self, ways=self.ways | {way})
 
 
-def outline(schemas: Schemas, literals: Iterable[Literal]) -> Outline:
-    types, needed, absent = _ALL, set[str](), set[str]()
-    only: dict[str, frozenset[Any]] = {}
-    never: dict[str, frozenset[Any]] = {}
-    for number, keyword, wanted in literals:
-        types &= _types(schemas, number, keyword, wanted)
-        given = schemas[number].get(keyword)
-        if keyword == "required" and isinstance(given, list):
-            names = [name for name in given if isinstance(name, str)]
-            (needed if wanted else absent).update(names)  # a violated one has one name, see negated.py
-        elif keyword == "properties":
-            view = schemas if wanted else schemas.exact
-            for name, values in _values(view, given, wanted):
-                if wanted:
-                    only[name] = only[name] & values if name in only else values
-                else:
-                    never[name] = never.get(name, _NONE) | values
-            needed.update(() if wanted else given)
-    return Outline(types, frozenset(needed), frozenset(absent), only, never, frozenset(literals))
+EVERYTHING = Outline()
+
+
+def outline(schemas: Schemas, literals: Iterable[Literal]) -> Outline | None:
+    """Literals of one subschema; None: nothing satisfies them."""
+    found: Outline | None = EVERYTHING
+    for literal in dict.fromkeys(literals):
+        if found is not None:
+            found = found.meet(_outline(schemas, *literal))
+    return found
+
+
+def _outline(schemas: Schemas, number: int, keyword: str, wanted: bool) -> Outline:
+    given = schemas[number].get(keyword)
+    place = frozenset([(number, keyword)])
+    found = Outline(
+        ((number, keyword, wanted),),
+        place if wanted else _NONE,
+        _NONE if wanted else place,
+        _types(schemas, number, keyword, wanted),
+    )
+    if keyword == "required" and isinstance(given, list):
+        names = frozenset(name for name in given if isinstance(name, str))
+        return replace(found, needed=names) if wanted else replace(found, absent=names)  # of one name then
+    if keyword == "properties":
+        values = tuple(_values(schemas if wanted else schemas.exact, given, wanted))
+        members = {name: schemas.number(part) for name, part in given.items()}
+        if wanted:
+            return replace(found, only=values, members=(members,))
+        return replace(found, never=values, needed=frozenset(given), broken=frozenset(members.items()))
+    if keyword == "additionalProperties" and wanted and given is False:
+        if not schemas[number].get("patternProperties"):
+            return replace(found, named=frozenset(schemas[number].get("properties", ())))
+    return found
 
 
 def _values(schemas: Schemas, properties: Any, wanted: bool) -> Iterator[tuple[str, frozenset[Any]]]:
     """Of the properties that a const or enum decides, those that satisfy (or, not wanted, never violate)."""
     for name, part in properties.items():
-        node = schemas[schemas.number(part)]
+        number = schemas.number(part)
+        node = schemas[number]
         if not isinstance(node, Mapping) or not ("const" in node or isinstance(node.get("enum"), list)):
             continue
-        if "const" in node:
-            values = frozenset([frozen(node["const"])])
-        else:
-            values = schemas.values(schemas.number(part))
+        values = frozenset([frozen(node["const"])]) if "const" in node else schemas.values(number)
         if not wanted:
             if len(node.keys() - {"type"}) > 1:
                 continue  # one of the values may violate another keyword
-            types = _types(schemas, schemas.number(part), "type", True) if "type" in node else _ALL
+            types = _types(schemas, number, "type", True) if "type" in node else _ALL
             values = frozenset(value for value in values if value[0] in types - {"number"})
         yield name, values
 
@@ -117,6 +179,8 @@ def _types(schemas: Schemas, number: int, keyword: str, wanted: bool) -> frozens
         names = (
             {given} if isinstance(given, str) else set(map(str, given)) if isinstance(given, list) else _ALL
         )
+        if not names <= _NAMES:
+            return _ALL  # whoever merges it says what is wrong
         if not wanted:
             return _ALL - names
         return _ALL & (names | {"number"} if "integer" in names else names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 from urllib.parse import unquote, urljoin
 
@@ -19,6 +20,7 @@ MAX_WORK = 100_000
 SINGLE = ("additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
           "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_NAMES = frozenset(["$anchor", "$comment", "$defs", "$id", "$schema", "definitions"])  # they demand nothing
 MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 
 
@@ -38,6 +40,8 @@ class Schemas:
         self._places: dict[str, int] = {}  # absolute URI with anchor -> number
         self._dynamic: dict[str, list[int]] = {}  # the places of each $dynamicAnchor
         self._values: dict[int, frozenset[Any]] = {}
+        self._alike: dict[int, int] = {}  # the first subschema that says the same
+        self._first: dict[Any, int] = {}
         self._left = MAX_WORK
         self._add(schema, "", NEWEST, 0)
 
@@ -60,10 +64,48 @@ class Schemas:
         return self._nodes[number]
 
     def number(self, schema: Any) -> int:
-        """The number of a subschema that stands in one."""
+        """The number of a subschema that stands in one, or of the first one that says the same."""
         if isinstance(schema, bool):
             return self._plain(schema)
-        return self._number[id(schema)]
+        return self._as_first(self._number[id(schema)])
+
+    def _as_first(self, number: int) -> int:
+        found = self._alike.get(number)
+        if found is None:
+            self._alike[number] = number  # of whoever comes back here by a $ref
+            node = self._nodes[number]
+            says = self._says(number) if isinstance(node, Mapping) else ("boolean", node)
+            if len(says) == 1 and says[0][0] == "$ref" and isinstance(says[0][1], int):
+                found = self._as_first(says[0][1])
+            else:
+                found = self._first.setdefault(says, number)
+            self._alike[number] = found
+        return found
+
+    def _says(self, number: int) -> tuple[Any, ...]:
+        """What a subschema says, by word; equal for those that mean the same."""
+        node, own = self._nodes[number], self._own.get(number)
+        found: list[tuple[Any, ...]] = [] if own is None else [("own", tuple(own))]
+        for word, value in node.items():
+            if word in _NAMES:
+                continue
+            if word in SINGLE:
+                found.append((word, self.number(value)))
+            elif word in LISTS:
+                found.append((word, *map(self.number, value)))
+            elif word in MAPS:  # their order is the answer's
+                found.append((word, *((name, self.number(part)) for name, part in value.items())))
+            elif word in ("$ref", "$dynamicRef"):
+                found.append((word, self._meant(number, value), word == "$ref" or number))
+            else:
+                found.append((word, frozen(value)))
+        return tuple(sorted(found, key=itemgetter(0)))
+
+    def _meant(self, number: int, reference: Any) -> Any:
+        try:
+            return self.target(number, reference)
+        except InvalidRequestError:  # it is told where something depends on it
+            return frozen(reference), self._bases[number]
 
     def values(self, number: int) -> frozenset[Any]:
         """The enum of a subschema, each value frozen()."""
@@ -73,7 +115,7 @@ class Schemas:
 
     def synthetic(self, schema: Any, base: int = 0) -> int:
         """A number for a schema that does not stand in the whole (its parts may)."""
-        return self._append(schema, schema, *self._bases[base])
+        return self._as_first(self._append(schema, schema, *self._bases[base]))
 
     def _append(self, node: Any, given: Any, base: str, draft: int) -> int:
         number = len(self._nodes)

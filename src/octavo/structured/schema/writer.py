@@ -13,16 +13,21 @@ name of its own, so recursive schemas end: there are finitely many sets of subsc
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
-from octavo.structured.schema.cases import Cases
+from octavo.structured.schema.cases import MAX_CASES, Cases, TooLargeError
 from octavo.structured.schema.counted import MAX_ALTERNATIVES, counted
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
+from octavo.structured.schema.patterns import without
 from octavo.structured.schema.refs import Schemas
+from octavo.structured.schema.value import matches_pattern
 
+FEWEST = 12
+"""Ways to violate something that are kept at one place where a schema would be too large with all."""
 MAX_DEFINITIONS = 2_000
 MAX_ARRAYS = 1_000
 MAX_PROPERTIES = 900
@@ -70,31 +75,55 @@ def normalize(schema: Any) -> Any:
         UnsupportedError: a keyword, or a use of one, that cannot be followed.
         InvalidRequestError: not a JSON schema, nothing can satisfy it, or it is too large.
     """
-    writer = _Writer(Schemas(schema))
+    return written(schema)[0]
+
+
+def written(schema: Any) -> tuple[Any, tuple[UnsupportedError, ...]]:
+    """The same, and why it allows less than the schema does; nothing: it is equivalent."""
+    with suppress(TooLargeError):
+        return _written(schema, MAX_CASES)
+    return _written(schema, FEWEST)
+
+
+def _written(schema: Any, most: int) -> tuple[Any, tuple[UnsupportedError, ...]]:
+    writer = _Writer(Schemas(schema), most)
     root = writer.place(frozenset({(0, True)}))
     if root is False:
         raise InvalidRequestError("nothing can satisfy this JSON schema", PARAM)
     if root is True:
-        return {}
-    if writer.definitions:
-        return {**root, "$defs": writer.definitions}
-    return root
+        root = {}
+    elif writer.definitions:
+        root = {**root, "$defs": writer.definitions}
+    return root, writer.narrow
 
 
 class _Writer:
     """Writes conjunctions as plain schemas; those met again, under a name in $defs."""
 
-    def __init__(self, schemas: Schemas) -> None:
+    def __init__(self, schemas: Schemas, most: int) -> None:
         self._schemas = schemas
-        self._cases = Cases(schemas)
+        self._cases = Cases(schemas, most)
         self._properties = self._patterns = 0
         self.definitions: dict[str, Any] = {}
-        self._names: dict[Conjunction, str] = {}
+        self._places: dict[Conjunction, Any] = {}
+        self._named = 0
+
+    @property
+    def narrow(self) -> tuple[UnsupportedError, ...]:
+        """Why something was left out."""
+        return self._cases.narrow
 
     def place(self, conjunction: Conjunction) -> Any:
         """The schema for a place: True, False, a small schema, or a reference."""
         if not conjunction:
             return True
+        found = self._places.get(conjunction)
+        if found is None:
+            found = self._place(conjunction)
+            self._places[conjunction] = found
+        return found
+
+    def _place(self, conjunction: Conjunction) -> Any:
         cases = self._cases.of(conjunction)
         if not cases:
             return False
@@ -102,13 +131,13 @@ class _Writer:
             return True
         if all(case.is_leaf for case in cases):
             return self._any_of(cases)
-        name = self._names.get(conjunction)
-        if name is None:
-            name = self._names[conjunction] = f"s{len(self._names)}"
-            if len(self._names) > MAX_DEFINITIONS:
-                raise UnsupportedError("the JSON schema is too large when written out", PARAM)
-            self.definitions[name] = self._any_of(cases)
-        return {"$ref": f"#/$defs/{name}"}
+        name = f"s{self._named}"
+        self._named += 1
+        if self._named > MAX_DEFINITIONS:
+            raise TooLargeError("the JSON schema is too large when written out", PARAM)
+        self._places[conjunction] = {"$ref": f"#/$defs/{name}"}  # for what leads back to it
+        self.definitions[name] = self._any_of(cases)
+        return self._places[conjunction] if self.definitions[name] is not False else False
 
     def _any_of(self, cases: list[Case]) -> Any:
         self._count(cases)
@@ -124,7 +153,7 @@ class _Writer:
         self._schemas.spend(len(values))
         nested = sum(isinstance(value, (dict, list)) for value in values)
         if 4 * objects + 8 * (len(cases) - 1) + 3 * nested > 4 * MAX_PROPERTIES:
-            raise UnsupportedError(
+            raise TooLargeError(
                 f"the JSON schema has {objects} properties at one place, {len(cases)} alternatives and "
                 f"{nested} arrays or objects in enum; at most {MAX_PROPERTIES} properties are taken, of "
                 "which a further alternative takes two and an array or object of an enum one",
@@ -133,11 +162,11 @@ class _Writer:
         self._properties += objects
         self._patterns += sum(len(case.patterns) for case in cases)
         if self._patterns > MAX_PATTERNS:
-            raise UnsupportedError(
+            raise TooLargeError(
                 f"the JSON schema has more than {MAX_PATTERNS} patterns of names when written out", PARAM
             )
         if self._properties > MAX_ALL_PROPERTIES:
-            raise UnsupportedError(
+            raise TooLargeError(
                 f"the JSON schema has more than {MAX_ALL_PROPERTIES} properties when written out", PARAM
             )
 
@@ -218,7 +247,13 @@ class _Writer:
         written = {name: self.place(member) for name, member in case.properties.items()}
         if any(written.get(name) is False for name in case.required):
             return False
-        patterns = {pattern: self.place(member) for pattern, member in case.patterns.items()}
+        patterns = {}
+        for pattern, member in case.patterns.items():
+            # what is named obeys the pattern already: to be told so twice is more work, and endless in a circle
+            named = [name for name in written if matches_pattern(pattern, name)]
+            called = without(pattern, named) if named else pattern
+            if called is not None:
+                patterns[called] = self.place(member)
         if patterns:
             schema["patternProperties"] = patterns
         if written:

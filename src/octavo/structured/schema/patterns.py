@@ -1,0 +1,57 @@
+"""Patterns of names that overlap, as patterns of which each name matches one: llguidance takes no others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from octavo.structured.schema.expressions import UnreadableError, meet
+
+MAX_PATTERNS = 8
+"""Of one place, whose overlaps are looked for."""
+MAX_REGIONS = 24
+
+
+def overlap(patterns: Sequence[str]) -> bool:
+    """Whether a name may match two of them, as far as can be told."""
+    if not 1 < len(patterns) <= MAX_PATTERNS:
+        return False
+    try:
+        return any(
+            meet((one, other)) is not None for at, one in enumerate(patterns) for other in patterns[:at]
+        )
+    except (UnreadableError, RecursionError):
+        return False
+
+
+def regions(patterns: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Expressions that match no name twice, and which of the patterns match the names of each.
+
+    Raises:
+        UnreadableError: they cannot be told apart.
+    """
+    found: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {((), ()): ""}
+    for pattern in patterns:
+        split: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
+        for held, others in found:
+            for key in (((*held, pattern), others), (held, (*others, pattern))):
+                if not key[0]:
+                    split[key] = ""
+                elif (expression := meet(*key)) is not None:
+                    split[key] = expression
+        if len(split) > MAX_REGIONS:
+            raise UnreadableError
+        found = split
+    return {expression: frozenset(held) for (held, _), expression in found.items() if held}
+
+
+def without(pattern: str, names: Iterable[str]) -> str | None:
+    """The pattern but for these names; None: there are no others. The pattern itself, if that cannot be told."""
+    try:
+        return meet((pattern,), (f"^(?:{'|'.join(map(_literal, sorted(names)))})$",))
+    except (UnreadableError, RecursionError):
+        return pattern
+
+
+def _literal(name: str) -> str:
+    return re.sub(r"[-\[\]\\^$.|?*+(){}&~#/]", r"\\\g<0>", name)
