@@ -75,6 +75,7 @@ TGI = {
             "top_p": number(0.1, 0.9, "number"), "repetition_penalty": number(0.5, 2, "number"),
             "frequency_penalty": number(-2, 2, "number"), "do_sample": {"type": "boolean"},
             "details": {"type": "boolean"}, "return_full_text": {"type": "boolean"},
+            "typical_p": number(0.1, 0.9, "number"), "watermark": {"type": "boolean"},
             "seed": number(0, 2**31), "top_n_tokens": number(0, 5), "truncate": number(1, 9),
             "stop": {"type": "array", "items": WORD, "maxItems": 2},
         },
