@@ -29,6 +29,9 @@ class WatermarkDetector:
             does not matter here.
         tokenizer: where the model has none of its own, as LLM takes it.
 
+    Attributes:
+        watermark: what is looked for. lists: the green lists of the model's vocabulary.
+
     Raises:
         OctavoError: the model or a value is wrong, or the tokenizer's tokens are not the model's.
     """
@@ -45,7 +48,7 @@ class WatermarkDetector:
             _check_same(self._tokenizer, user, checkpoint, path)
         backend = make_backend("auto", Wanted(1, "auto", user.dtype, planned=True))
         outlined, _ = outline_model(checkpoint, backend, user.dtype, context=None)
-        self.watermark, self._lists = wanted, GreenLists(outlined.vocab_size)
+        self.watermark, self.lists = wanted, GreenLists(outlined.vocab_size)
 
     def detect(self, text: str | Sequence[int], *, repeated: bool = False) -> Detection:
         """Test a text, or the token ids of an answer, which are exact where a text may be cut otherwise.
@@ -58,7 +61,7 @@ class WatermarkDetector:
             InvalidRequestError: it is too short, or an id is not in the vocabulary.
         """
         ids = self._tokenizer.encode(text, add_special_tokens=False) if isinstance(text, str) else list(text)
-        return detect(ids, self._lists, self.watermark, repeated=repeated)
+        return detect(ids, self.lists, self.watermark, repeated=repeated)
 
 
 def _check_same(given: Tokenizer, user: EngineConfig, checkpoint: Checkpoint, path: Path) -> None:
