@@ -265,6 +265,17 @@ def test_a_wrong_parameter_is_a_422_with_its_name(
         assert text in refused(ask(app, path, **parameters), 422, "validation")
 
 
+@pytest.mark.parametrize("name", [*GenerateParameters.model_fields, "adapter_id"])
+def test_a_value_of_another_type_is_a_422_with_the_parameters_name(app: FastAPI, name: str) -> None:
+    for wrong in ([], {"a": 1}, "a", 1.5):
+        right = {"stop": ([],), "grammar": (), "frequency_penalty": (1.5,), "repetition_penalty": (1.5,),
+                 "temperature": (1.5,)}  # fmt: skip
+        if wrong in right.get(name, ()):
+            continue
+        for path in ("/", GENERATE, STREAM):
+            assert name in refused(ask(app, path, **{name: wrong}), 422, "validation")
+
+
 def test_every_parameter_is_tried_with_wrong_values() -> None:
     assert {name for parameters, _ in BAD for name in parameters} >= set(GenerateParameters.model_fields)
 
@@ -352,7 +363,9 @@ def test_names_that_mean_whatever_is_served(app: FastAPI) -> None:
         chat = {"messages": [{"role": "user", "content": "Hi"}], **model}
         answer = post(app, "/v1/chat/completions", chat)
         assert (answer.status, answer.json()["model"]) == (200, "fake/model")
-    assert post(app, "/v1/chat/completions", {**chat, "model": "other"}).status == 404
+    other = post(app, "/v1/chat/completions", {**chat, "model": "other"})
+    assert other.status == 404
+    assert "--served-model-name" in other.error["message"]
     assert [each["id"] for each in get(app, "/v1/models").json()["data"]] == ["fake/model"]
 
 
@@ -360,6 +373,7 @@ def test_info_says_what_is_served_and_its_bounds(app: FastAPI) -> None:
     info = get(app, "/info").json()
     assert info.keys() >= INFO
     assert (info["model_id"], info["max_total_tokens"], info["max_input_tokens"]) == ("fake/model", 128, 127)
+    assert [get(app, path).status for path in ("/health", "/ping", "/metrics")] == [200] * 3
     assert "loading" in refused(get(create_app(None), "/info"), 503, "overloaded")
 
 
