@@ -30,8 +30,8 @@ def main() -> None:
     options = parser.parse_args()
 
     seq_len = options.max_tokens
-    for name, config in (("LLaMA-3 8B", LLAMA_3_8B), ("LLaMA-3 70B", LLAMA_3_70B)):
-        n_layers, n_kv_heads, d_head, dtype_bytes = config["num_hidden_layers"], 8, 128, 2
+    n_kv_heads, d_head, dtype_bytes = 8, 128, 2
+    for name, config, n_layers in (("LLaMA-3 8B", LLAMA_3_8B, 32), ("LLaMA-3 70B", LLAMA_3_70B, 80)):
         by_formula = 2 * n_layers * n_kv_heads * d_head * seq_len * dtype_bytes
         print(f"{name}: {by_formula / 1e9:.2f} GB, counted {estimate_kv_cache(config, seq_len) / 1e9:.2f} GB")
     print(f"{options.model}: {estimate_kv_cache(options.model, seq_len) / 1e9:.2f} GB")
