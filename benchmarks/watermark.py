@@ -5,11 +5,14 @@
 
 strength: RUNS answers of 200 tokens at temperature 1 to prompts that leave much open, with the mark (gamma
 0.5, delta 2) and without it. A figure is the share of marked answers whose z is above 4. Printed beside it:
-the unmarked answers' mean z, its deviation, and the perplexity of both under the model without the mark.
+the unmarked answers' mean z, its deviation, how likely a normal distribution has such values (Kolmogorov and
+Smirnov's p, each text tested with a key of its own), and the perplexity of both under the model without the
+mark, whose ratio is what the mark costs.
 
 cost: crowds take turns in one process (arms.py): all at temperature 1, the same once more, and the same with
-the mark. A warm-up repetition of each is not counted, and fills the cache of lists; "first" is the prompts'
-steps, with the first token's list. A figure is how much longer decoding takes, with its 95 % interval.
+the mark. A warm-up repetition of each is not counted, and fills the cache of lists with "warmed" tokens;
+"first" is the prompts' steps, with the first token's list; the hit rate is that of what is counted, and
+"lists" how many bytes of them were kept. A figure is how much longer decoding takes, with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -29,6 +33,8 @@ from octavo import LLM, SamplingParams, WatermarkDetector
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
 from octavo.params import RequestOutput
+from octavo.params.watermark import WatermarkParams
+from octavo.sampling.watermark import Detection, detect
 
 PROMPTS = (
     "The old lighthouse keeper opened the letter and",
@@ -58,16 +64,40 @@ def strength(options: argparse.Namespace) -> dict[str, Any]:
         prompts = [PROMPTS[run % len(PROMPTS)] for run in range(options.runs)]
         each = [params.replace(seed=run) for run in range(options.runs)]
         outputs = llm.generate(prompts, each)
-        z = [detector.detect(one.outputs[0].token_ids).z for one in outputs]
+        answers = [one.outputs[0].token_ids for one in outputs]
+        z = [detector.detect(answer).z for answer in answers]
+        keyed = [(mark and detector.watermark) or a_key(run) for run in range(options.runs)]
+        tested = [detect(answer, detector.lists, key) for answer, key in zip(answers, keyed, strict=True)]
         found[name] = {
             "share": sum(one > ABOVE for one in z) / len(z),
             "z_mean": statistics.mean(z),
             "z_deviation": statistics.stdev(z),
             "z_least": min(z),
+            "normal_p": normal_p(tested),
             "perplexity": perplexity(outputs),
         }
     llm.shutdown()
-    return found
+    costs = {"perplexity_ratio": found["marked"]["perplexity"] / found["unmarked"]["perplexity"]}
+    return {**found, "cost": costs}
+
+
+def a_key(run: int) -> WatermarkParams:
+    """A key of its own for each text: under one, the pairs of tokens that all texts share make them agree."""
+    return WatermarkParams(hashing_key=random.Random(run).randrange(1, 2**31))
+
+
+def normal_p(tested: Sequence[Detection]) -> float:
+    """p of the test whether their z come from a standard normal distribution (Kolmogorov's limit).
+
+    Green tokens are whole numbers: noise as wide as one of them makes a z continuous.
+    """
+    draw = random.Random(0)
+    smooth = sorted(one.z + draw.uniform(-0.5, 0.5) / math.sqrt(0.25 * one.tokens) for one in tested)
+    below = [0.5 * math.erfc(-one / math.sqrt(2)) for one in smooth]
+    n = len(smooth)
+    most = max(max((i + 1) / n - at, at - i / n) for i, at in enumerate(below))
+    terms = ((-1) ** (k - 1) * math.exp(-2 * (k * most) ** 2 * n) for k in range(1, 100))
+    return min(1.0, 2 * sum(terms)) if most else 1.0
 
 
 def perplexity(outputs: Sequence[RequestOutput]) -> float:
@@ -85,6 +115,8 @@ def cost(options: argparse.Namespace) -> dict[str, Any]:
             options.model, threads=options.threads, max_num_seqs=streams, enable_prefix_caching=False
         )
         first: dict[str, list[float]] = {}
+        green = driver.loaded.runner.green
+        warm: dict[str, int] = {}
 
         def arm(
             name: str,
@@ -92,12 +124,16 @@ def cost(options: argparse.Namespace) -> dict[str, Any]:
             driver: Driver = driver,
             streams: int = streams,
             first: Any = first,
+            warm: Any = warm,
+            green: Any = green,
         ) -> Callable[[int], list[float]]:
             def run(repetition: int) -> list[float]:
                 prompts = random_prompts(streams, 16, driver.vocab_size, repetition)
                 done = driver.run(prompts, options.new_tokens, temperature=1.0, seed=repetition, **wish)
                 if repetition:
                     first.setdefault(name, []).append(sum(step.seconds for step in done.prompt))
+                elif name == "marked":
+                    warm.update(green.counts)
                 return [step.seconds for step in done.decode]
 
             return run
@@ -109,14 +145,16 @@ def cost(options: argparse.Namespace) -> dict[str, Any]:
         }
         steps = in_turns(arms, options.repeat)
         low, high = interval(steps["marked"], steps["plain"])
-        lists = driver.loaded.runner.green.counts
+        counted = {name: count - warm[name] for name, count in green.counts.items()}
         found[str(streams)] = {
             "ratio": ratio(steps["marked"], steps["plain"]),
             "low": low,
             "high": high,
             "again": ratio(steps["again"], steps["plain"]),
             "first": statistics.median(first["marked"]) / statistics.median(first["plain"]),
-            "hit_rate": lists["hit"] / max(1, sum(lists.values())),
+            "warmed": streams * options.new_tokens,
+            "hit_rate": counted["hit"] / max(1, sum(counted.values())),
+            "lists": len(green) * 4 * -(-driver.vocab_size // 32),
         }
         driver.shutdown()
     return found
@@ -143,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(result, indent=2))
     else:
         for name, each in found.items():
-            print(f"{name:<10}" + "".join(f"  {key} {value:.4f}" for key, value in each.items()))
+            print(f"{name:<10}" + "".join(f"  {key} {value:.4g}" for key, value in each.items()))
     if options.write:
         print(f"wrote {write(result)}", file=sys.stderr)
     return 0

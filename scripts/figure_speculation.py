@@ -88,8 +88,8 @@ def copied(workload: str, temperature: float) -> Row:
     at = f"workloads/{workload}/unrepeated"
     return Row(
         f"{WORKLOADS[workload]}, 1 stream, temperature {temperature:g}: the most that ngram's drafts can "
-        "gain if verified just as far as they are right (from one token on; copied from any place after the same "
-        "last token; from anywhere; steps of any size as long as one of one)",
+        "gain if verified just as far as they are right (from one token on; copied from any place after the "
+        "same last token; from anywhere; steps of any size as long as one of one)",
         "speculation_bound",
         (f"{at}/ngram", f"{at}/ngram from 1", f"{at}/after 1", f"{at}/copy", f"{at}/free"),
         ("{0:.2f} ({1:.2f}; {2:.2f}; {3:.2f}; {4:.2f})",), "benchmarks/speculation_bound.py FOLDER --write",

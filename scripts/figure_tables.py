@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import figure_speculation
+import figure_watermark
 from figure_runs import At, Result, Row, Table, value_at
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -399,6 +400,12 @@ COUNTED = Table((
     Row("schemathesis, the scripted engine of the tests behind the app: calls without a server error",
         "schemathesis", (tested("calls"), tested("operations")), ("{0:,.0f} of {1:.0f} operations",),
         'make test-slow ARGS="tests/server/test_schemathesis.py"', least=5000, bound="{:,.0f}"),
+    Row("of these, calls to TGI's routes", "schemathesis", (tested("tgi_calls"),), ("{0:,.0f}",),
+        'make test-slow ARGS="tests/server/test_schemathesis.py"', least=3000, bound="{:,.0f}"),
+    Row("rows of the lessons that work, and those that are different for a reason", "lessons",
+        (tested("rows_that_fail"), tested("rows_that_work"), tested("rows_that_differ"), tested("rows")),
+        ("{1:.0f} and {2:.0f} of {3:.0f}; {0:.0f} fail",),
+        'make test-slow ARGS="tests/test_lessons.py"', most=0),
     Row("JSON-Schema-Test-Suite 2020-12: schemas that are served", "json-schema-suite",
         (tested("share"), tested("served"), tested("schemas"), tested("generated")),
         ("{0:.0%}, {1:.0f} of {2:.0f}; {3:.0f} generated answers valid",),
@@ -556,6 +563,9 @@ SCORED = Table((
         "benchmarks/one_scored_row.py --write", most=1.02),
     Row("of that, what is spent outside of the decoder's call, as a share of a plain step", "one_scored_row",
         ("ratios/logprobs/apart",), ("{0:.2%}",), "the same", most=0.02),
+    Row("one row with TGI's `details` among 32 greedy ones: its steps over theirs (the control; apart)",
+        "one_scored_row", ("ratios/details/ratio", "ratios/again/ratio", "ratios/details/apart"),
+        ("{0:.3f} ({1:.3f}; {2:.2%})",), "benchmarks/one_scored_row.py --write", most=1.02),
 ))  # fmt: skip
 
 TABLES = {
@@ -565,6 +575,6 @@ TABLES = {
     ),
     "cpu": CPU, "engine": ENGINE, "overload": OVER, "attacked": ATTACKED, "api": API, "counted": COUNTED,
     "gpu": GPU, "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS, "scored": SCORED,
-    **figure_speculation.TABLES,
+    **figure_speculation.TABLES, **figure_watermark.TABLES,
 }  # fmt: skip
 """By the names in the pages' marks."""

@@ -67,3 +67,17 @@ def test_an_older_name_is_taken(name: str) -> None:
 def test_a_slip_of_the_pen_is_told() -> None:
     with pytest.raises(InvalidRequestError, match=r"did you mean max_model_len\?"):
         EngineArgs("m", max_model_length=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("load_in_4bit", 'load_in_4bit is not an engine argument: give quantization="nf4"'),
+        ("load_in_8bit", 'load_in_8bit is not an engine argument: give quantization="int8"'),
+        ("quantization_config", "octavo.compat.AutoModelForCausalLM"),
+    ],
+)
+def test_what_loaders_call_otherwise_is_told(name: str, said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said) as caught:
+        EngineArgs("m", **{name: True})
+    assert caught.value.param == name

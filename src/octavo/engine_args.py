@@ -56,6 +56,13 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "draft_model": (None,),
 }
 
+_ON_LOAD = {
+    "load_in_4bit": 'quantization="nf4"',
+    "load_in_8bit": 'quantization="int8"',
+    "quantization_config": 'quantization="nf4" or "int8", or ask octavo.compat.AutoModelForCausalLM',
+}
+"""What loaders of transformers call the same thing."""
+
 _INSTEAD = {"draft_model": ': give speculative_config={"method": "draft", "model": ...}'}
 """What to give for a name that Octavo does not take, where it does the thing."""
 
@@ -95,6 +102,7 @@ class EngineArgs:
             else:
                 near = difflib.get_close_matches(name, [*_FIELDS, *_ALIASES], 1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
+                hint = f": give {_ON_LOAD[name]}" if name in _ON_LOAD else hint
                 raise InvalidRequestError(f"{name} is not an engine argument{hint}", name)
         self.config = EngineConfig(model=str(model), **values)
 

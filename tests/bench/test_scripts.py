@@ -467,7 +467,7 @@ def test_what_a_row_costs_apart_from_its_decoder() -> None:
     assert one.added(beside, beside * 0.5, steps) == pytest.approx(1.25 / 20)
 
 
-@pytest.mark.parametrize("wish", ["logprobs", "penalties", "mask", "narrowed mask"])
+@pytest.mark.parametrize("wish", ["logprobs", "details", "penalties", "mask", "narrowed mask"])
 def test_one_row_of_a_crowd_asks_for_more(driver: Driver, wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one, asked = script("one_scored_row"), []
     add = EngineCore.add

@@ -46,6 +46,8 @@ assert drawn[0] == drawn[1]
 assert drawn[0].details.seed == 3
 shaped = client.generate(PROMPT, max_new_tokens=8, grammar={"type": GrammarType.Regex, "value": "[0-9]{4}"})
 assert shaped.generated_text.isdigit()
+marked = client.generate(PROMPT, max_new_tokens=8, do_sample=True, seed=3, typical_p=0.95, watermark=True)
+assert marked.details.generated_tokens == 8
 refusal = ""
 try:
     client.generate(PROMPT * 2000, max_new_tokens=8)

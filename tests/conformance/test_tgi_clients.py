@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient, TextGenerationOutput
 from huggingface_hub.errors import ValidationError
 
+from octavo import WatermarkDetector
 from support.served import KEY, Served
 
 PROMPT = "The capital of France is"
@@ -72,6 +73,17 @@ def test_stop_texts_stay_and_seeds_repeat(client: InferenceClient) -> None:
     assert one.details.seed == 5
     several = text(client, details=True, do_sample=True, best_of=2)
     assert len(several.details.best_of_sequences) == 1
+
+
+def test_a_typical_draw_with_a_mark(client: InferenceClient) -> None:
+    asked = {"seed": 5, "temperature": 1.0, "typical_p": 0.5, "max_new_tokens": 100}
+    begun = "The old lighthouse keeper opened the letter and"
+    marked, plain = (
+        client.text_generation(begun, return_full_text=False, watermark=mark, **asked)  # type: ignore[call-overload]
+        for mark in (True, False)
+    )
+    detector = WatermarkDetector("smollm2")
+    assert detector.detect(marked).z > 3 > detector.detect(plain).z
 
 
 def test_a_grammar(client: InferenceClient) -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from packaging.requirements import Requirement
 
 from octavo.cli._app import build
 from octavo.engine.async_engine import AsyncEngine
@@ -33,6 +35,7 @@ from support.fake_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MARGIN_S = 5
 """With END_S the 20 seconds that docs/how-to/serve.md tells supervisors to add."""
 SILENT_S = inspect.signature(AsyncEngine.__init__).parameters["stall_s"].default
@@ -409,21 +412,55 @@ def test_caddy_passes_tokens_on_and_bodies_that_the_server_takes() -> None:
     assert (DEPLOY / mount.split(":")[0]).is_file()
 
 
-def test_the_image_is_built_in_two_stages_and_runs_as_nobody() -> None:
-    lines = dockerfile()
-    known = {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
-    assert {word for word, _ in lines} == known | {"ENTRYPOINT", "CMD"}
-    second = max(i for i, (word, _) in enumerate(lines) if word == "FROM")
-    assert lines[0][1].endswith(" AS build")
-    assert lines[0][1].removesuffix(" AS build") == lines[second][1]
-    assert "g++" not in " ".join(rest for _, rest in lines[second:])
-    assert [rest for word, rest in lines if word == "USER"] == [f"{ACCOUNT}:{ACCOUNT}"]
-    assert json.loads(dict(lines)["ENTRYPOINT"]) == ["python", "-m", MODULE]
-    installs = [
-        part for word, rest in lines if word == "RUN" for part in rest.split("&&") if "pip install" in part
+def targets() -> dict[str, list[tuple[str, str]]]:
+    """The Dockerfile's stages by their names; the last one has none."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    name = ""
+    for word, rest in dockerfile():
+        if word == "FROM":
+            name = rest.partition(" AS ")[2]
+        found.setdefault(name, []).append((word, rest))
+    return found
+
+
+def installs(stage: list[tuple[str, str]]) -> list[str]:
+    return [
+        part for word, rest in stage if word == "RUN" for part in rest.split("&&") if "pip install" in part
     ]
-    assert all("--require-hashes" in part or "--no-deps" in part for part in installs)
-    assert len(installs) == 3
+
+
+def test_the_image_is_built_in_two_stages_and_runs_as_nobody() -> None:
+    known = {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
+    assert {word for word, _ in dockerfile()} == known | {"ENTRYPOINT", "CMD"}
+    stages = targets()
+    assert list(stages) == ["build", "cpu", "cuda", ""]
+    assert stages[""] == [("FROM", "cpu")], "without a target it is the one for CPUs"
+    cpu = stages["cpu"]
+    assert stages["build"][0][1].removesuffix(" AS build") == cpu[0][1].removesuffix(" AS cpu")
+    assert "g++" not in " ".join(rest for _, rest in cpu)
+    assert [rest for word, rest in cpu if word == "USER"] == [f"{ACCOUNT}:{ACCOUNT}"]
+    assert json.loads(dict(cpu)["ENTRYPOINT"]) == ["python", "-m", MODULE]
+    found = installs(stages["build"])
+    assert all("--require-hashes" in part or "--no-deps" in part for part in found)
+    assert len(found) == 3
+
+
+def test_the_image_for_gpus_is_the_other_with_torch() -> None:
+    stage = targets()["cuda"]
+    assert stage[0] == ("FROM", "cpu AS cuda")
+    assert [rest for word, rest in stage if word == "USER"] == ["0:0", f"{ACCOUNT}:{ACCOUNT}"]
+    assert stage[-1][0] == "USER"
+    (install,) = installs(stage)
+    assert "-r /opt/octavo/cuda.txt" in install
+    pinned = dict(
+        line.split("==") for line in text_of("constraints/cuda.txt").splitlines() if line[:1] not in "#"
+    )
+    wanted = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["cuda"]]
+    tested = dict(re.findall(r"^(torch|triton)==(\S+)", text_of("constraints/test.txt"), re.MULTILINE))
+    assert pinned == {each.name: tested[each.name] for each in wanted}
+    assert all(each.specifier.contains(pinned[each.name]) for each in wanted)
+    written = [value for word, rest in stage if word == "ENV" for value in rest.split() if "DIR=" in value]
+    assert [value.split("=")[1].startswith("/data/") for value in written] == [True]
 
 
 def test_what_the_image_copies_is_there_and_not_left_out() -> None:
@@ -476,6 +513,8 @@ MISTAKES = [
     ("Dockerfile", "USER 10001:10001", "USER 0:0", test_the_image_is_built_in_two_stages_and_runs_as_nobody),
     ("Dockerfile", "--no-cache-dir --require-hashes -r constraints/runtime.txt", "-r constraints/runtime.txt",
      test_the_image_is_built_in_two_stages_and_runs_as_nobody),
+    ("Dockerfile", "\nFROM cpu\n", "\nFROM cuda\n", test_the_image_is_built_in_two_stages_and_runs_as_nobody),
+    ("constraints/cuda.txt", "torch==2", "torch==1", test_the_image_for_gpus_is_the_other_with_torch),
     (".dockerignore", "!csrc\n", "", test_what_the_image_copies_is_there_and_not_left_out),
 ]  # fmt: skip
 WHERE = {UNIT: "systemd", COMPOSE: "compose", KUBERNETES: "kubernetes"}

@@ -24,6 +24,8 @@ PARAMS = [
     SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=2),
     SamplingParams(temperature=0.7, seed=3, max_tokens=40, ignore_eos=True, top_p=0.9),
     SamplingParams(temperature=1.3, seed=4, n=2, max_tokens=30, presence_penalty=0.5, logprobs=0),
+    SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, watermark={"delta": 1}),
+    SamplingParams(temperature=1, seed=5, n=2, max_tokens=30, ignore_eos=True, watermark=True),
 ]
 OPTIONS: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 4, "num_pages": 64, "threads": 1}
 

@@ -75,13 +75,19 @@ TGI = {
             "top_p": number(0.1, 0.9, "number"), "repetition_penalty": number(0.5, 2, "number"),
             "frequency_penalty": number(-2, 2, "number"), "do_sample": {"type": "boolean"},
             "details": {"type": "boolean"}, "return_full_text": {"type": "boolean"},
+            "typical_p": number(0.1, 0.9, "number"), "watermark": {"type": "boolean"},
             "seed": number(0, 2**31), "top_n_tokens": number(0, 5), "truncate": number(1, 9),
             "stop": {"type": "array", "items": WORD, "maxItems": 2},
         },
     },
 }  # fmt: skip
+TGI_CALLS = (
+    "POST /", "POST /invocations", "POST /generate", "POST /generate_stream", "POST /chat_tokenize",
+    "GET /info", "TGI's /tokenize",
+)  # fmt: skip
 IN_RANGE: dict[str, dict[str, Any]] = {
     "/": TGI | {"stream": {"type": "boolean"}},
+    "/invocations": TGI | {"stream": {"type": "boolean"}},
     "/generate": TGI,
     "/generate_stream": TGI,
     "/chat_tokenize": {"messages": TURNS},
@@ -99,6 +105,16 @@ IN_RANGE: dict[str, dict[str, Any]] = {
 """Of an operation's body: fields, each of which it takes."""
 ASKED = {"inputs", "prompt", "messages", "input", "tokens", "n", "max_tokens", "model", "stream"}
 EXCLUDE_EACH_OTHER = ("needs n: 1", "needs stream: false")
+
+
+def tgis_tokenize() -> Any:
+    """TGI's requests to the path that the document knows as vLLM's."""
+    document = json.loads(json.dumps(APP.openapi()))
+    paths = document["paths"]
+    asked = {**paths["/tokenize"]["post"], "requestBody": paths["/generate"]["post"]["requestBody"]}
+    made = schemathesis.openapi.from_dict({**document, "paths": {"/tokenize": {"post": asked}}})
+    made.app = APP
+    return made
 
 
 def narrowed(bodies: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -132,7 +148,7 @@ def several_choices(stream: bool) -> Any:
     )
 
 
-in_range = narrowed(IN_RANGE)
+in_range, tokenized = narrowed(IN_RANGE), tgis_tokenize()
 several_whole, several_streamed = several_choices(stream=False), several_choices(stream=True)
 
 
@@ -185,9 +201,20 @@ def test_nothing_in_thousands_of_calls(case: schemathesis.Case) -> None:
 
 
 @pytest.mark.slow
+@tokenized.parametrize()
+@few(600)
+def test_nothing_in_hundreds_of_texts_that_tgi_would_tokenize(case: schemathesis.Case) -> None:
+    calls["TGI's /tokenize"] += 1
+    case.call_and_validate(checks=[not_a_server_error])
+
+
+@pytest.mark.slow
 def test_there_were_thousands_of_calls(record_testsuite_property: Callable[[str, object], None]) -> None:
-    """Counts the test above, which runs before it."""
+    """Counts the tests above, which run before it."""
     record_testsuite_property("calls", calls.total())
     record_testsuite_property("operations", len(calls))
+    of_tgi = sum(calls[label] for label in TGI_CALLS)
+    record_testsuite_property("tgi_calls", of_tgi)
+    assert of_tgi >= 3000
     print(f"{calls.total()} calls of {len(calls)} operations, none a server error")
     assert calls.total() >= 5000

@@ -238,8 +238,6 @@ GENERATE = FieldLists(
 GENERATE_PARAMETERS = FieldLists(
     refused={
         "adapter_id": Refused("no adapters are loaded", ("",)),
-        "typical_p": Refused("tokens are kept by top_k and top_p"),
-        "watermark": Refused("nothing marks texts", (False,)),
     },
 )
 

@@ -71,12 +71,11 @@ def test_a_text_is_gone_on_with(app: FastAPI, engine: FakeEngine) -> None:
 
 
 def test_parameters_of_the_published_example(app: FastAPI, engine: FakeEngine) -> None:
-    """But for two that only a greedy answer is without: see test_field_lists."""
     example = {
         "adapter_id": None, "best_of": 1, "decoder_input_details": True, "details": True, "do_sample": True,
         "frequency_penalty": 0.1, "grammar": None, "max_new_tokens": 20, "repetition_penalty": 1.03,
         "return_full_text": False, "seed": None, "stop": ["photographer"], "temperature": 0.5, "top_k": 10,
-        "top_n_tokens": 5, "top_p": 0.95, "truncate": None,
+        "top_n_tokens": 5, "top_p": 0.95, "truncate": None, "typical_p": 0.95, "watermark": True,
     }  # fmt: skip
     answer = ask(app, inputs="My name is Olivier and I", **example).json()
     assert answer.keys() == {"generated_text", "details"}
@@ -86,6 +85,7 @@ def test_parameters_of_the_published_example(app: FastAPI, engine: FakeEngine) -
     assert [len(each) for each in answer["details"]["top_tokens"]] == [5] * 6
     params = engine.calls[0].params
     assert (params.temperature, params.top_k, params.top_p) == (0.5, 10, 0.95)
+    assert (params.typical_p, params.watermark) == (0.95, True)
     assert (params.frequency_penalty, params.repetition_penalty) == (0.1, 1.03)
     assert (params.stop, params.max_tokens, params.logprobs, params.prompt_logprobs) == (
         ("photographer",), 20, 5, 0,
@@ -104,7 +104,15 @@ def test_best_of_and_what_the_others_were(app: FastAPI, engine: FakeEngine) -> N
 
 
 @pytest.mark.parametrize(
-    "wish", [{"do_sample": True}, {"temperature": 0.7}, {"temperature": 1}, {"top_k": 3}, {"top_p": 0.9}]
+    "wish",
+    [
+        {"do_sample": True},
+        {"temperature": 0.7},
+        {"temperature": 1},
+        {"top_k": 3},
+        {"top_p": 0.9},
+        {"typical_p": 0.9},
+    ],
 )
 def test_a_sampling_field_draws_and_has_a_seed(
     app: FastAPI, engine: FakeEngine, wish: dict[str, Any]
@@ -236,8 +244,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"top_n_tokens": 1000}, "top_n_tokens must be >= 0"),
     ({"top_p": 1}, "top_p must be > 0.0 and < 1.0"),
     ({"top_p": 0}, "top_p must be > 0.0 and < 1.0"),
+    ({"adapter_id": "mine"}, "adapter_id is not supported: no adapters are loaded"),
     ({"truncate": 0}, "truncate must be strictly positive"),
     ({"truncate": "a"}, "truncate must be an integer"),
+    ({"typical_p": 1}, "typical_p must be > 0.0 and < 1.0"),
+    ({"typical_p": 0}, "typical_p must be > 0.0 and < 1.0"),
+    ({"typical_p": "a"}, "typical_p must be a number"),
+    ({"watermark": "yes"}, "watermark must be true or false"),
+    ({"watermark": {"gamma": 0.5}}, "watermark must be true or false"),
     ({"temprature": 1}, "unknown field 'temprature'; did you mean 'temperature'?"),
 ]
 
@@ -249,6 +263,17 @@ def test_a_wrong_parameter_is_a_422_with_its_name(
     paths = [GENERATE, "/", *([] if parameters.get("best_of") == 2 else [STREAM])]
     for path in paths:
         assert text in refused(ask(app, path, **parameters), 422, "validation")
+
+
+@pytest.mark.parametrize("name", [*GenerateParameters.model_fields, "adapter_id"])
+def test_a_value_of_another_type_is_a_422_with_the_parameters_name(app: FastAPI, name: str) -> None:
+    for wrong in ([], {"a": 1}, "a", 1.5):
+        right = {"stop": ([],), "grammar": (), "frequency_penalty": (1.5,), "repetition_penalty": (1.5,),
+                 "temperature": (1.5,)}  # fmt: skip
+        if wrong in right.get(name, ()):
+            continue
+        for path in ("/", GENERATE, STREAM):
+            assert name in refused(ask(app, path, **{name: wrong}), 422, "validation")
 
 
 def test_every_parameter_is_tried_with_wrong_values() -> None:
@@ -338,7 +363,9 @@ def test_names_that_mean_whatever_is_served(app: FastAPI) -> None:
         chat = {"messages": [{"role": "user", "content": "Hi"}], **model}
         answer = post(app, "/v1/chat/completions", chat)
         assert (answer.status, answer.json()["model"]) == (200, "fake/model")
-    assert post(app, "/v1/chat/completions", {**chat, "model": "other"}).status == 404
+    other = post(app, "/v1/chat/completions", {**chat, "model": "other"})
+    assert other.status == 404
+    assert "--served-model-name" in other.error["message"]
     assert [each["id"] for each in get(app, "/v1/models").json()["data"]] == ["fake/model"]
 
 
@@ -346,6 +373,7 @@ def test_info_says_what_is_served_and_its_bounds(app: FastAPI) -> None:
     info = get(app, "/info").json()
     assert info.keys() >= INFO
     assert (info["model_id"], info["max_total_tokens"], info["max_input_tokens"]) == ("fake/model", 128, 127)
+    assert [get(app, path).status for path in ("/health", "/ping", "/metrics")] == [200] * 3
     assert "loading" in refused(get(create_app(None), "/info"), 503, "overloaded")
 
 

@@ -30,6 +30,7 @@ NOTES = {
 }
 _BATCHES = "a step takes what its budget holds (--step-target-ms), and requests join at every step"
 _MORE = "requests may ask for more than TGI's default"
+_MARK = "requests say it: watermark, with gamma and delta"
 FLAGS = {
     "--hostname": Mapped("--host"),
     "--max-batch-size": Mapped("--max-num-seqs"),
@@ -66,7 +67,8 @@ FLAGS = {
     "--huggingface-hub-cache --weights-cache-override": Refused(
         "set the variables HF_HOME and XDG_CACHE_HOME"
     ),
-    "--watermark-gamma --watermark-delta": Refused("a server has no setting for it"),
+    "--watermark-gamma": Refused(_MARK, ("0.5",)),
+    "--watermark-delta": Refused(_MARK, ("2", "2.0")),
     "--tokenizer-config-path": Refused("use --chat-template and --tokenizer"),
     "--disable-grammar-support": Refused("grammars are always served", takes=False),
     "--lora-adapters": Refused("no adapters are loaded"),

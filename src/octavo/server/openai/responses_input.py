@@ -70,6 +70,7 @@ class ResponsesRequest(Strict):
     metadata: Annotated[Metadata, noted("metadata")] = Field(default={})
     cache_salt: str | None = None
     priority: Int = 0
+    watermark: bool | dict[str, Any] | None = None
     include: Annotated[list[str], limited(16), AfterValidator(_included), noted("include")] = Field(
         default=[]
     )
@@ -162,6 +163,7 @@ def as_chat(body: ResponsesRequest, messages: Sequence[Message]) -> ChatRequest:
         response_format=_format(body.text),
         cache_salt=body.cache_salt,
         priority=body.priority,
+        watermark=body.watermark,
         **shaping(body),
     )
 

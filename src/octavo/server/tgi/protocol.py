@@ -34,7 +34,7 @@ _GRAMMAR_SCHEMA = {
 class GenerateParameters(Strict):
     """`parameters` of a request. Absent and null are the same.
 
-    An answer is greedy unless do_sample, temperature, top_k or top_p asks for a draw.
+    An answer is greedy unless do_sample, temperature, top_k, top_p or typical_p asks for a draw.
     """
 
     best_of: Int | None = None
@@ -55,12 +55,14 @@ class GenerateParameters(Strict):
     top_n_tokens: Int | None = None
     top_p: float | None = None
     truncate: Int | None = None
+    typical_p: float | None = None
+    watermark: bool = False
 
     @property
     def drawn(self) -> bool:
         """Whether tokens are drawn; else the likeliest one is taken."""
         return self.do_sample or any(
-            value is not None for value in (self.temperature, self.top_k, self.top_p)
+            value is not None for value in (self.temperature, self.top_k, self.top_p, self.typical_p)
         )
 
     @property
@@ -90,6 +92,7 @@ class GenerateParameters(Strict):
             logprobs=top if stream or self.scored or count > 1 else None,
             prompt_logprobs=0 if self.decoder_input_details else None,
             truncate_prompt_tokens=self.truncate,
+            watermark=self.watermark or None,
             structured_outputs=None if self.grammar is None else _shape(self.grammar),
             output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY,
         )
@@ -99,7 +102,9 @@ class GenerateParameters(Strict):
         for name in _POSITIVE:
             value = getattr(self, name)
             need(value is None or value > 0, f"must be strictly positive, not {value}", name)
-        need(self.top_p is None or 0 < self.top_p < 1, "must be > 0.0 and < 1.0", "top_p")
+        for name in ("top_p", "typical_p"):
+            share = getattr(self, name)
+            need(share is None or 0 < share < 1, "must be > 0.0 and < 1.0", name)
         top = self.top_n_tokens
         need(top is None or 0 <= top <= MAX_LOGPROBS, f"must be >= 0 and <= {MAX_LOGPROBS}", "top_n_tokens")
         need(self.seed is None or self.seed >= 0, "must not be negative", "seed")
@@ -116,7 +121,7 @@ class GenerateParameters(Strict):
         )
 
 
-_SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty")
+_SAME = ("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty")
 _POSITIVE = ("temperature", "top_k", "repetition_penalty", "best_of", "max_new_tokens", "truncate")
 
 

@@ -16,10 +16,11 @@ def main() -> None:
     options = parser.parse_args()
 
     model, max_seq_len = options.model, options.max_tokens
-    kv_cache_per_request = estimate_kv_cache(model, max_seq_len)
+    kv_cache_per_request = estimate_kv_cache(model, max_seq_len=max_seq_len)
     print(f"{kv_cache_per_request / 1e6:.1f} MB of keys and values for {max_seq_len} tokens")
     for gpu_memory_gb in (1, 24):
-        print(f"{gpu_memory_gb} GB: {find_optimal_batch_size(model, max_seq_len, gpu_memory_gb)} sequences")
+        optimal = find_optimal_batch_size(model, max_seq_len=max_seq_len, gpu_memory_gb=gpu_memory_gb)
+        print(f"{gpu_memory_gb} GB: {optimal} sequences")
 
 
 if __name__ == "__main__":
