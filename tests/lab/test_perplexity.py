@@ -11,7 +11,7 @@ import pytest
 
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.lab import perplexity, quality
-from octavo.lab.perplexity import Compared, Row, compare, cut, rows_of
+from octavo.lab.perplexity import Compared, Measured, compare, cut, rows_of
 from octavo.lab.quality import Quality, TextIds
 from support.source_mutants import must_die
 
@@ -165,8 +165,8 @@ def test_a_picture_of_the_table(tmp_path: Any) -> None:
     pytest.importorskip("matplotlib")
     from octavo.lab.plot import plot_quality
 
-    row = Row("m", 4.5, 1.0, 6, 9.0, 0.1, 0.02, 0.9, 1, 50.0)
-    exact = Row("m, float32", 32.0, 8.0, 6, 8.9, 0.1, 0.0, 1.0, 0, 9.0)
+    row = Measured("m", 4.5, 1.0, 6, 9.0, 0.1, 0.02, 0.9, 1, 50.0)
+    exact = Measured("m, float32", 32.0, 8.0, 6, 8.9, 0.1, 0.0, 1.0, 0, 9.0)
     plot_quality([row, exact], "t", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 

@@ -17,7 +17,7 @@ from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
-    from octavo.lab.perplexity import Row
+    from octavo.lab.perplexity import Measured
     from octavo.lab.quality import TextIds
 
 MODELS = typer.Argument(
@@ -41,9 +41,25 @@ def group() -> None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class How:
-    """How each model of the table is computed: flags of the engine."""
+class Wanted:
+    """What `octavo eval perplexity` measures, and how each model is computed: flags of the engine."""
 
+    against: Annotated[
+        str, typer.Option("--against", help="A model that the others are compared with, in float32.")
+    ] = ""
+    windows: Annotated[
+        int, typer.Option("--windows", help="So many windows from the text's beginning; 0: all.", min=0)
+    ] = 40
+    context: Annotated[
+        int, typer.Option("--context", "-c", help="Tokens of a window; its second half is scored.", min=4)
+    ] = 512
+    quantization: Annotated[
+        str,
+        typer.Option(
+            "--quantization",
+            help="What 16-bit weights become when loaded: a row each, such as none,int8,nf4.",
+        ),
+    ] = "none"
     tokenizer: Annotated[str | None, typer.Option("--tokenizer", help=ENGINE_HELP["tokenizer"])] = None
     dtype: Annotated[str | None, typer.Option("--dtype", help=ENGINE_HELP["dtype"])] = None
     kv_cache_dtype: Annotated[
@@ -61,30 +77,17 @@ class How:
         """
         from octavo.config import EngineConfig
 
-        given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        names = ("tokenizer", "dtype", "kv_cache_dtype", "threads", "isa", "backend")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return EngineConfig(model, **given | options)
 
 
 @eval.command()
-@option_group("how", How)
+@option_group("wanted", Wanted)
 def perplexity(
-    how: How,
+    wanted: Wanted,
     models: list[str] = MODELS,
     text: Path = TEXT,
-    against: str = typer.Option(
-        "", "--against", help="A model that the others are compared with, computed in float32."
-    ),
-    quantization: str = typer.Option(
-        "none",
-        "--quantization",
-        help="What 16-bit weights become when loaded: a row each, such as none,int8,nf4.",
-    ),
-    windows: int = typer.Option(
-        40, "--windows", help="So many windows from the text's beginning; 0: all.", min=0
-    ),
-    context: int = typer.Option(
-        512, "--context", "-c", help="Tokens of a window; its second half is scored.", min=4
-    ),
     out: str = typer.Option("", "--out", help="Write OUT.json, and OUT.png for which matplotlib is needed."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:
@@ -99,25 +102,23 @@ def perplexity(
         from octavo.lab.plot import need_matplotlib
 
         need_matplotlib()  # before minutes are spent on measuring
-    configs = configs_of(how, models or [DEFAULT_MODEL], quantization, against)
+    configs = configs_of(wanted, models or [DEFAULT_MODEL])
     for config in configs.values():
         fetch(config.model, as_json)
     read = ids_of(configs, text)
-    found = cut(read, context, windows or None, str(text))
+    found = cut(read, wanted.context, wanted.windows or None, str(text))
     scorers = {}
     for name, config in configs.items():
         with saying(f"loading {name}", as_json):
-            scorers[name] = WindowScorer(config, context)
-    reference = list(configs)[-1] if against else None
-    what = (
-        f"scoring {len(found)} windows of {context} tokens by {len(scorers)} model{'s' * (len(scorers) > 1)}"
-    )
+            scorers[name] = WindowScorer(config, wanted.context)
+    reference = list(configs)[-1] if wanted.against else None
+    what = f"scoring {len(found)} windows of {wanted.context} tokens by {counted(len(scorers))}"
     with saying(what, as_json), count_progress("windows", as_json) as progress:
         compared = compare(scorers, reference, found, read.before, progress)
     rows = rows_of(compared, scorers, reference)
     body = {
         "text": str(text),
-        "context": context,
+        "context": wanted.context,
         "windows": compared.windows,
         "interrupted": compared.interrupted,
         "against": reference,
@@ -130,22 +131,32 @@ def perplexity(
         if compared.interrupted:
             print(f"interrupted: {compared.windows} of {len(found)} windows are in it", file=sys.stderr)
     if out:  # last: what was measured is said, whatever becomes of the files
-        from octavo.lab.plot import plot_quality
-
-        Path(f"{out}.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-        plot_quality(rows, f"{text.name}, {compared.windows} windows of {context}", Path(f"{out}.png"))
+        write(body, rows, out)
         if not as_json:
             print(f"written: {out}.json, {out}.png", file=sys.stderr)
     return INTERRUPTED if compared.interrupted else 0
 
 
-def configs_of(how: How, models: list[str], quantization: str, against: str) -> dict[str, EngineConfig]:
+def counted(models: int) -> str:
+    return f"{models} model{'s' * (models > 1)}"
+
+
+def write(body: dict[str, Any], rows: list[Measured], out: str) -> None:
+    """OUT.json and OUT.png."""
+    from octavo.lab.plot import plot_quality
+
+    Path(f"{out}.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+    title = f"{Path(body['text']).name}, {body['windows']} windows of {body['context']}"
+    plot_quality(rows, title, Path(f"{out}.png"))
+
+
+def configs_of(wanted: Wanted, models: list[str]) -> dict[str, EngineConfig]:
     """The rows of the table by their names, the reference last.
 
     Raises:
         InvalidRequestError: a flag is wrong.
     """
-    methods = [word.strip() for word in quantization.split(",") if word.strip()]
+    methods = [word.strip() for word in wanted.quantization.split(",") if word.strip()]
     if not methods:
         raise InvalidRequestError("--quantization names nothing: none is the weights as they are stored")
     found = {}
@@ -153,9 +164,9 @@ def configs_of(how: How, models: list[str], quantization: str, against: str) -> 
         for method in methods:
             plain = method == "none"
             name = model if plain else f"{model}, {method}"
-            found[name] = how.config(model, quantization=None if plain else method)
-    if against:
-        found[f"{against}, float32"] = how.config(against, dtype="float32")
+            found[name] = wanted.config(model, quantization=None if plain else method)
+    if wanted.against:
+        found[f"{wanted.against}, float32"] = wanted.config(wanted.against, dtype="float32")
     return found
 
 
@@ -185,7 +196,7 @@ def ids_of(configs: dict[str, EngineConfig], text: Path) -> TextIds:
     return read[first]
 
 
-def print_rows(rows: list[Row], reference: str | None) -> None:
+def print_rows(rows: list[Measured], reference: str | None) -> None:
     """The table; columns beside a reference only where there is one."""
     width = max(len("model"), *(len(row.model) for row in rows))
     beside = f"{'KL':>12}{'agreement':>11}{'flips':>8}" if reference else ""

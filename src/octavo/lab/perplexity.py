@@ -144,7 +144,7 @@ class Weighed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Measured:
     """A model's line of the table.
 
     Attributes:
@@ -168,13 +168,13 @@ class Row:
     tokens_per_s: float
 
 
-def rows_of(found: Compared, models: Mapping[str, Weighed], against: str | None) -> list[Row]:
+def rows_of(found: Compared, models: Mapping[str, Weighed], against: str | None) -> list[Measured]:
     """The table, in the order in which the models were given."""
     rows = []
     for name, model in models.items():
         each, beside = found.quality[name], against is not None
         rows.append(
-            Row(
+            Measured(
                 name,
                 model.bits,
                 model.weight_bytes / 1e6,

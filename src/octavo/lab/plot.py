@@ -12,7 +12,7 @@ from typing import Any
 
 from octavo.errors import UnsupportedError
 from octavo.lab.ablate import Ablation
-from octavo.lab.perplexity import Row
+from octavo.lab.perplexity import Measured
 
 WITH, WITHOUT, LIMIT = "#2b6cb0", "#a0aec0", "#c53030"
 
@@ -89,7 +89,7 @@ def _sharing(panel: Any, result: Ablation) -> None:
     _bars(panel, title, "pages", bars, "copy-on-write")
 
 
-def plot_quality(rows: Sequence[Row], title: str, path: Path) -> None:
+def plot_quality(rows: Sequence[Measured], title: str, path: Path) -> None:
     """Write two panels, quality against size and against speed. Without a reference quality is perplexity,
     else KL divergence.
 
