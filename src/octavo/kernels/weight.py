@@ -163,11 +163,9 @@ class Weight:
             if self.layout is not Layout.U4 or self.minimum is not None or not fits:
                 raise CheckpointError(f"{name} lacks its zero points")
         if self.layout.stepped:
-            tables = [t for t in (scale, self.minimum) if t is not None and t.dtype == np.float16]
-            if len(tables) != (2 if self.layout is Layout.U2 else 1) or (self.layout is Layout.U3) != (
-                self.minimum is None
-            ):
-                raise CheckpointError(f"{name} lacks its f16 scales and minima")
+            types = [table.dtype for table in (scale, self.minimum) if table is not None]
+            if types != [np.float16] * (2 if self.layout is Layout.U2 else 1):
+                raise CheckpointError(f"{name} lacks its f16 scales, or minima that U2 has and U3 has not")
         if self.order is not None and not np.array_equal(np.sort(self.order), np.arange(k)):
             raise CheckpointError(f"{name} has an order that does not name each column once")
         return (n, k // BLOCK, _BLOCK_BYTES[self.layout])
