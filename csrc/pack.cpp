@@ -162,7 +162,7 @@ struct Job {
             const uint8_t* values = from + 4 * fifth;
             for (int64_t q = 0; q < quads; q++) std::memcpy(to + (q * kPanel + lane) * 4, values + 4 * q, 4);
             if (fifth) spread_bits(from, to + (quads * kPanel + lane) * 4);
-            for (int64_t half = 0; steps && half < 2; half++) to[(quads * 4 + half) * kPanel + lane] = values[quads * 4 + half];
+            for (int64_t half = 0; steps && half < 2; half++) to[(quads * kPanel * 4) + lane * 2 + half] = values[quads * 4 + half];
             if (b % m.group) continue;
             const int64_t group = b / m.group;
             uint8_t* table = to + value_bytes(m.layout);

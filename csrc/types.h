@@ -31,7 +31,7 @@ enum class Sight : int { Causal, Whole, Cross };
 //   S8By16        likewise, with [2][16] scales: one for each half of the block
 //   U4 panel      [k/32] blocks of  [4 quads][16 rows][4] bytes | [16] scales | [16] minima
 //   U5 panel      likewise, with [16 rows][4] bytes of fifth bits after the quads
-//   U2 panel      groups of 8 blocks of  [2 quads][16 rows][4] bytes | [2][16] steps; [16] scales and [16] minima of the group:
+//   U2 panel      groups of 8 blocks of  [2 quads][16 rows][4] bytes | [16][2] steps; [16] scales and [16] minima of the group:
 //                 byte e of quad i is of elements 4i + e, 8 + 4i + e and so on, two bits each, the first the lowest; a step has a
 //                 half block's factor of the scale in its low nibble, that of the minimum in the high one
 //   U3 panel      likewise, with [16 rows][4] bytes of third bits before the steps, as U5's fifth ones, and no minima:
@@ -94,7 +94,7 @@ static inline int64_t tile_of(const Tiles& t, int64_t token) {
 //   float       x at s*k:  [k][c]
 //
 // q d is the activation; u = d * (sum of q), which meets a weight's minimum; sum is offset * (sum of
-// q), where integer dot products start: offset -8 centres U4 without minima, -16 U5, -128 shifts S8 to u8. (Sums in
+// q), where integer dot products start (U2's and U3's do not): offset -8 centres U4 without minima, -16 U5, -128 shifts S8 to u8. (Sums in
 // int16 start elsewhere: prepare.inl, start_of.)
 struct Activations {
     int8_t* q;
@@ -131,8 +131,8 @@ static inline int64_t values_at(const Matrix& w, int64_t b) {
     return b / w.group * group_bytes(w) + b % w.group * value_bytes(w.layout) + (b % w.group ? tables_bytes(w) : 0);
 }
 static inline int64_t tables_at(const Matrix& w, int64_t b) { return b / w.group * group_bytes(w) + value_bytes(w.layout); }
-// Of w = scale (q + offset) without minima, U4 and U5; S8 is shifted to u8.
-static inline int32_t offset_of(Layout layout) { return layout == Layout::U4 ? -8 : layout == Layout::U5 ? -16 : -128; }
+// Of w = scale (q + offset) without minima, U4 and U5; S8 is shifted to u8. Of U2 and U3 sums are met as they are.
+static inline int32_t offset_of(Layout layout) { return has_steps(layout) ? 1 : layout == Layout::U4 ? -8 : layout == Layout::U5 ? -16 : -128; }
 
 const float* codes_of(Layout layout); // the 16 numbers of NF4 (Dettmers et al. 2023, appendix E) or FP4 (bitsandbytes)
 

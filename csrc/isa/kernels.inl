@@ -46,5 +46,4 @@ SIMD void prefetch_next(Ahead& a) {
 #include "rows.inl"
 #include "prepare.inl"
 #include "cut.inl"
-#include "steps.inl"
 #include "sample.inl"

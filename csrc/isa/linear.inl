@@ -1,18 +1,19 @@
 // y = epilogue(x W^T). A tile is one weight panel (16 rows) by one activation panel (C tokens).
 //
 // Per output and block of 32: the integer dot product is exact; then z = fma(dot, scale * d, z) and, with minima,
-// z = fma(minimum, u, z); for U4 the minimum first and z = fma(dot * scale, d, z) last, as what takes integer
+// z = fma(minimum, u, z); of U2 and U3 that product is of integers with their steps (steps.inl). For U4 the minimum first and z = fma(dot * scale, d, z) last, as what takes integer
 // scales rounds that product; blocks ascending. Nothing else decides an output's bits, so they depend neither on
-// C nor on who computes the tile. (S8By16, and U2 and U3 as such: two dot products and scales a block; U2's minima come last.)
+// C nor on who computes the tile. (S8By16: two dot products and scales a block.)
 
 // Zero points are minima of -scale z, which is exact: f16 has 11 bits and z at most 7.
 //
 // The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>, MIN one of Minima, and, where it pays,
 // EXPANDED_U4 and EXPANDED_U5 with expand_panel: panels in a form that costs more memory and less time for each token.
 
+#include "steps.inl"
+
 int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
     if (w.layout == Layout::S8Cut) return w.k / kBlock * (PANELS_AT_ONCE * kJoinedBytes + kKeptBytes);
-    if (has_steps(w.layout)) return w.k / kBlock * PANELS_AT_ONCE * (kSteppedBytes + kMinimaBytes);
 #ifdef EXPANDED_U4
     if (w.layout == Layout::U4 || w.layout == Layout::U5) return w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + w.minima));
 #endif
@@ -45,6 +46,13 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks * a.parts;
+    if (has_steps(w.layout)) {
+        for (int i = 0; i < P; i++, panel += w.panel_bytes, out += C * 16, ahead = {}) {
+            if (w.layout == Layout::U3) step_panel<C, true>(panel, q, d, sum, blocks, group, ahead, out);
+            else step_panel<C, false>(panel, q, d, sum, blocks, group, ahead, out);
+        }
+        return;
+    }
     if (expanded && w.layout == Layout::S8) return panels_of<C, P, S8Joined, true, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
 #ifdef EXPANDED_U4
     if (units) {
@@ -107,19 +115,13 @@ template <int C> SIMD void tile_float(const Matrix& w, const uint8_t* panel, con
     else float_panel<C>((const BF16Element*)panel, x, w.k, out);
 }
 
-// minima: of U2, [P][k/16][16] behind its panels; null: none that are not in them.
-template <int C, int P> void tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, const float* minima, int64_t start, Ahead ahead) {
+template <int C, int P> void tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start, Ahead ahead) {
     alignas(64) float out[P * C * 16];
     const uint8_t* panel = expanded ? expanded : a.w.data + p * a.w.panel_bytes;
     const int64_t columns = a.w.gated ? 8 : 16;
     UNROLL for (int i = 0; i < P; i++) prefetch_epilogue<C>(a, start, (p + i) * columns);
     if (a.a.q) {
         if constexpr (C <= LARGEST_TILE_INT8) tile_quantized<C, P>(a.w, panel, units_of(a.w, p), expanded, a.a, start, ahead, out);
-        if constexpr (C <= LARGEST_TILE_INT8) {
-            const int64_t blocks = a.w.k / kBlock;
-            for (int64_t i = 0; minima && i < P; i++)
-                add_minima<C>(minima + i * blocks * 2 * kPanel, a.a.d + start * blocks, a.a.sum + start * blocks * 2, blocks, out + i * C * 16);
-        }
     } else if constexpr (P == 1 && C <= LARGEST_TILE_FLOAT) {
         tile_float<C>(a.w, panel, a.a, start, out);
     }
@@ -129,10 +131,9 @@ template <int C, int P> void tile(const LinearArgs& a, int64_t p, const uint8_t*
     }
 }
 
-template <int P>
-void any_tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, const float* minima, int64_t start, int64_t c, Ahead ahead) {
+template <int P> void any_tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start, int64_t c, Ahead ahead) {
     switch (c) {
-#define CASE(C) case C: return tile<C, P>(a, p, expanded, minima, start, ahead);
+#define CASE(C) case C: return tile<C, P>(a, p, expanded, start, ahead);
     CASE(1) CASE(2) CASE(3) CASE(4)
 #if LARGEST_TILE > 4
     CASE(5) CASE(6)
@@ -176,31 +177,25 @@ SIMD int64_t tiles_in_sweep(const Matrix& w, const Activations& a) {
     return chunk < 1 ? 1 : chunk;
 }
 
-// Whether a panel is always met as another layout's, in scratch.
-SIMD bool is_joined(const Matrix& w) { return w.layout == Layout::S8Cut || has_steps(w.layout); }
-
 // What the panels of w are once they are joined, one after the other.
 SIMD Matrix joined(Matrix w) {
-    w.block_bytes = has_steps(w.layout) ? (int64_t)kSteppedBytes : (int64_t)kJoinedBytes;
-    w.layout = has_steps(w.layout) ? Layout::S8By16 : Layout::S8;
+    w.layout = Layout::S8;
     w.wide = true;
-    w.minima = false;
-    w.group = 1;
     w.units = nullptr;
-    w.panel_bytes = w.k / kBlock * w.block_bytes;
+    w.block_bytes = kJoinedBytes;
+    w.panel_bytes = w.k / kBlock * kJoinedBytes;
     return w;
 }
 
-SIMD void any_join_panel(const Matrix& w, int64_t p, bool streams, uint8_t* to, float* minima) {
-    if (has_steps(w.layout)) any_widen_steps(w, p, streams, to, minima);
-    else if (streams) join_panel<true>(w, p, to);
+SIMD void any_join_panel(const Matrix& w, int64_t p, bool streams, uint8_t* to) {
+    if (streams) join_panel<true>(w, p, to);
     else join_panel<false>(w, p, to);
 }
 
 void linear(const LinearArgs& given, int64_t begin, int64_t end) {
     LinearArgs a = given; // as the tiles read it
     const Matrix& w = given.w;
-    const bool joins = is_joined(w);
+    const bool joins = w.layout == Layout::S8Cut;
     if (joins) a.w = joined(w);
     const Tiles& tiles = a.a.tiles;
     const int64_t chunk = tiles_in_sweep(w, a.a);
@@ -208,24 +203,22 @@ void linear(const LinearArgs& given, int64_t begin, int64_t end) {
         const int64_t last = first_tile + chunk < tiles.count ? first_tile + chunk : tiles.count;
         const int64_t tokens = tile_start(tiles, last) - tile_start(tiles, first_tile);
         uint8_t* expanded = joins || expands(w, tokens) ? a.scratch : nullptr;
-        float* minima = w.layout == Layout::U2 ? (float*)(a.scratch + PANELS_AT_ONCE * a.w.panel_bytes) : nullptr;
         for (int64_t p = begin, count; p < end; p += count) {
             count = panels_at_once(a, end - p);
-            for (int64_t i = 0; joins && i < count; i++)
-                any_join_panel(w, p + i, a.a.m == 1, expanded + i * a.w.panel_bytes, minima ? minima + i * (w.k / kBlock) * 2 * kPanel : nullptr);
+            for (int64_t i = 0; joins && i < count; i++) any_join_panel(w, p + i, a.a.m == 1, expanded + i * a.w.panel_bytes);
 #ifdef EXPANDED_U4
             if (expanded && !joins) expand_panel(w, p, expanded);
 #endif
             const int64_t next = panels_at_once(a, end - p - count);
             const Following follow = joins && a.a.m == 1 ? Following{} : following(w, a.a, p, count, next, last - first_tile, a.upcoming);
-            const int64_t low = w.low && next ? next * w.k / kBlock * kLowBytes / (last - first_tile) : 0; // of each tile
+            const int64_t low = joins && next ? next * w.k / kBlock * kLowBytes / (last - first_tile) : 0; // of each tile
             for (int64_t t = first_tile; t < last; t++) {
                 const Ahead ahead = follow.of_tile(t - first_tile);
                 if (!a.a.q && a.a.m > 1) prefetch_bytes(ahead.at, follow.part);
                 if (low && a.a.m > 1) prefetch_bytes(w.low + (p + count) * w.k / kBlock * kLowBytes + (t - first_tile) * low, low);
-                if (count == 1) any_tile<1>(a, p, expanded, minima, tile_start(tiles, t), tile_size(tiles, t), ahead);
+                if (count == 1) any_tile<1>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t), ahead);
 #if PANELS_AT_ONCE > 1
-                else any_tile<PANELS_AT_ONCE>(a, p, expanded, minima, tile_start(tiles, t), tile_size(tiles, t), ahead);
+                else any_tile<PANELS_AT_ONCE>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t), ahead);
 #endif
             }
         }

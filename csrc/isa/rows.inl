@@ -152,7 +152,7 @@ SIMD int few_bits_entry(const uint8_t* block, int64_t lane, int64_t j) {
 }
 SIMD int third_bit_entry(const uint8_t* block, int64_t lane, int64_t j) { return (block[128 + lane * 4 + j % 4] >> j / 4 & 1) << 2; }
 SIMD int step_entry(const Matrix& w, const uint8_t* block, int64_t lane, int64_t j) {
-    return block[value_bytes(w.layout) + (j / 16 - 2) * kPanel + lane];
+    return block[value_bytes(w.layout) - 2 * kPanel + lane * 2 + j / 16];
 }
 
 // One row of a packed matrix, dequantized as kernels/weight.py does it, times factor.

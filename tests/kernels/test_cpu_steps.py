@@ -1,4 +1,4 @@
-"""U2 and U3, scales in two levels: their products, beside exact arithmetic and the layout they are met as."""
+"""U2 and U3, scales in two levels: their products, beside exact arithmetic and integers of 8 bits."""
 
 from __future__ import annotations
 
@@ -56,17 +56,23 @@ def test_every_number_of_rows(isa: str, kind: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", STEPPED)
-def test_they_are_met_as_bytes_with_scales_of_sixteen(isa: str, kind: str) -> None:
-    """Where no minimum adds anything the bits are those of S8 by 16."""
+def test_steps_are_whole_numbers(isa: str, kind: str) -> None:
+    """Where no minimum adds anything the bits are those of S8, whose integers are the products with the steps."""
     rng = np.random.default_rng(2)
     w, x = random_weight(rng, kind, 40, 768), normal(rng, 9, 768)
     values = w.values.copy()
     if kind == "u2":
         values[:, :, -2:] &= 15  # steps of minima
+    else:
+        values[:, :, -2:] |= 1  # the one product that is no int8 is 32 times 4
     w = replace(w, values=values)
-    bytes_ = replace(w.widened(), minimum=None)
-    assert (bytes_.layout, bytes_.group) == (Layout.S8, 16)
-    np.testing.assert_array_equal(linear(BACKENDS[isa, 2], x, [w]), linear(BACKENDS[isa, 2], x, [bytes_]))
+    assert w.scale is not None
+    products = w.dequantize().reshape(40, 3, 256) / w.scale.astype(np.float32)[..., None]
+    whole = np.rint(products)
+    np.testing.assert_allclose(products, whole, atol=1e-4)
+    same = Weight(Layout.S8, w.shape, whole.astype(np.int8).reshape(40, 24, 32), w.scale)
+    np.testing.assert_array_equal(same.dequantize(), w.dequantize())
+    np.testing.assert_array_equal(linear(BACKENDS[isa, 2], x, [w]), linear(BACKENDS[isa, 2], x, [same]))
 
 
 @pytest.mark.parametrize("kind", STEPPED)
