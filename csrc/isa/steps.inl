@@ -79,18 +79,42 @@ template <bool THIRD> SIMD StepFactors step_factors(const uint8_t* steps, int ro
     return {(VI)first, (VI)second, (VI)((m0 & 0xffff) | m1 << 16)};
 }
 
+// Where a row's sums are: in registers where these hold them, else in memory, that is where they go in the end.
+#if defined(__AVX512BW__)
+template <int C> struct StepSums {
+    V z[C];
+    inline __attribute__((always_inline)) explicit StepSums(float*) { UNROLL for (int m = 0; m < C; m++) z[m] = vzero(); }
+    inline __attribute__((always_inline)) V get(int m, int) const { return z[m]; }
+    inline __attribute__((always_inline)) void set(int m, int, V x) { z[m] = x; }
+    inline __attribute__((always_inline)) void begin_block() {}
+    inline __attribute__((always_inline)) void finish(float* out) const { UNROLL for (int m = 0; m < C; m++) vstore(out + 16 * m, z[m]); }
+};
+#else
+template <int C> struct StepSums {
+    float* out;
+    inline __attribute__((always_inline)) explicit StepSums(float* to) : out(to) {
+        UNROLL for (int i = 0; i < C * 16 / VW; i++) vstore(out + i * VW, vzero());
+    }
+    inline __attribute__((always_inline)) V get(int m, int rows) const { return vload(out + 16 * m + rows * VW); }
+    inline __attribute__((always_inline)) void set(int m, int rows, V x) { vstore(out + 16 * m + rows * VW, x); }
+    inline __attribute__((always_inline)) void begin_block() { // or the compiler keeps copies of them, on the stack
+        if (C > 1) __asm__("" : "+r"(out));
+    }
+    inline __attribute__((always_inline)) void finish(float*) const {}
+};
+#endif
+
 // sum: [2][C] of each block, of q in its halves.
 template <int C, bool THIRD>
 __attribute__((noinline)) void step_panel(const uint8_t* w, const int8_t* q, const float* d, const int32_t* sum, int64_t blocks, int64_t group, Ahead ahead, float* out) {
     constexpr int64_t bytes = (THIRD ? 192 : 128) + 2 * kPanel, table = kPanel * 2;
-    enum { H = 16 / VW };
     Blocks<true> at{.w = w, .group = group};
-    UNROLL for (int i = 0; i < C * H; i++) vstore(out + i * VW, vzero());
+    StepSums<C> z(out);
     for (int64_t b = 0; b < blocks; b++, q += kBlock * C, d += C, sum += 2 * C) {
         prefetch_next(ahead);
         at.begin(bytes);
-        if (C > 1) __asm__("" : "+r"(out)); // or the compiler keeps copies of z, on the stack
-        UNROLL for (int rows = 0; rows < H; rows++) {
+        z.begin_block();
+        UNROLL for (int rows = 0; rows < 16 / VW; rows++) {
             const VI v[2] = {step_bytes(at.w, rows), step_bytes(at.w + 64, rows)};
             VI bits, sums[2][C];
             if (THIRD) bits = step_bytes(at.w + 128, rows);
@@ -111,12 +135,12 @@ __attribute__((noinline)) void step_panel(const uint8_t* w, const int8_t* q, con
                 vidot(total, sums[0][m], f.first);
                 vidot(total, sums[1][m], f.second);
                 vidot(THIRD ? total : lower, f.both, vipair(halves));
-                float* z = out + 16 * m + rows * VW;
-                V y = vfma(vi_float(total), vmul(s, scale), vload(z));
+                V y = vfma(vi_float(total), vmul(s, scale), z.get(m, rows));
                 if (!THIRD) y = vfma(vi_float(lower), vmul(least, scale), y);
-                vstore(z, y);
+                z.set(m, rows, y);
             }
         }
         at.next(bytes, THIRD ? table : 2 * table);
     }
+    z.finish(out);
 }

@@ -57,7 +57,7 @@ def test_every_number_of_rows(isa: str, kind: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", STEPPED)
 def test_steps_are_whole_numbers(isa: str, kind: str) -> None:
-    """Where no minimum adds anything the bits are those of S8, whose integers are the products with the steps."""
+    """Where no minimum adds anything the bits are those of S8 of the products with the steps."""
     rng = np.random.default_rng(2)
     w, x = random_weight(rng, kind, 40, 768), normal(rng, 9, 768)
     values = w.values.copy()

@@ -33,7 +33,7 @@ def _pairs(q: Blocks) -> U8:
 def _two_bits(q: U8) -> U8:
     """[N, K] numbers -> [N, K / 32, 8], the two lowest bits of each as U2 and U3 have them."""
     fields = (q.reshape(q.shape[0], -1, 4, 8) & np.uint8(3)) << _PAIRS
-    return np.bitwise_or.reduce(fields, axis=2)
+    return np.asarray(np.bitwise_or.reduce(fields, axis=2))
 
 
 def _q2_k(blocks: Blocks, release: Release) -> Weight:

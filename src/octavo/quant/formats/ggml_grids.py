@@ -46,7 +46,7 @@ def _grid(width: int, coordinates: tuple[int, ...], points: str) -> I8:
     """
     member = np.unpackbits(np.frombuffer(zlib.decompress(b85decode(points)), np.uint8), bitorder="little")
     digits = np.flatnonzero(member)[:, None] // len(coordinates) ** np.arange(width) % len(coordinates)
-    return np.array(coordinates, np.int8)[digits]
+    return np.asarray(np.array(coordinates, np.int8)[digits])
 
 
 _IQ2_XXS = _grid(
