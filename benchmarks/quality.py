@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/quality.py TEXT [--windows 40] [--json] [--write]
 
-The text's token ids are cut into windows of 512; the second half of each is scored, every prediction
-from the window alone. KL is of the model in float32 (weights dequantized, nothing rounded; what
-transformers computes) from each engine, in nats a position. A flip is a position whose top token is
-not float32's, and more than 0.15 logits below it there.
+The arithmetic is that of `octavo eval perplexity` (octavo/lab/perplexity.py): the text's token ids are cut
+into windows of 512; the second half of each is scored, every prediction from the window alone. KL is of the
+model in float32 (weights dequantized, nothing rounded; what transformers computes) from each engine, in nats
+a position. A flip is a position whose top token is not float32's, and more than 0.15 logits below it there.
 """
 
 from __future__ import annotations
@@ -22,26 +22,15 @@ from typing import Any
 import numpy as np
 from harness import Worker, python_with, report, usable_cores, write
 
-from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
+from octavo.cli._progress import count_progress
 from octavo.config import EngineConfig
 from octavo.kernels.ops import F32
-from octavo.lab.quality import NEAR_TIE, Quality, WindowScorer, windows
-from octavo.tokenizer.folder import from_folder
-from octavo.tokenizer.gguf import from_gguf
+from octavo.lab.perplexity import compare, cut
+from octavo.lab.quality import NEAR_TIE, Quality, WindowScorer, text_ids
 
 PERPLEXITY_LIMIT, KL_LIMIT = 1.001, 1.02
 OURS, PEER, EXACT = "octavo", "llama.cpp", "float32"
-
-
-def token_ids(model: Path, text: str) -> tuple[list[int], int | None]:
-    """The text's ids, and the id that the model wants before every text, if it does."""
-    tokenizer = from_folder(model) if model.is_dir() else None
-    if tokenizer is None:
-        checkpoint = open_checkpoint(model)
-        tokenizer = from_gguf(checkpoint.config)
-    before = tokenizer.encode("", add_special_tokens=True)
-    return tokenizer.encode(text, add_special_tokens=False), before[0] if before else None
 
 
 class Peer:
@@ -75,35 +64,15 @@ def scorers(options: argparse.Namespace, path: Path) -> Iterator[tuple[dict[str,
         yield found, about
 
 
-def given_and_scored(window: list[int], first: int, before: int | None) -> tuple[list[int], list[int]]:
-    """The ids that a model is given, and those that its rows from position first on are scored by.
-
-    Row i predicts the id after position first + i; the last position predicts nothing known.
-
-    Args:
-        before: stands for the window's first id, where the model wants it before every text.
-    """
-    given = window if before is None else [before, *window[1:]]
-    return given[:-1], given[first + 1 :]
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     path = resolve(options.model)
-    ids, before = token_ids(path, options.text.read_text(encoding="utf-8"))
-    first = options.window // 2
-    cut = list(windows(ids, options.window, options.windows))
-    if not cut:
-        raise SystemExit(f"quality: {options.text} has no {options.window} tokens")
-    with scorers(options, path) as (found, about):
-        sums = {name: Quality() for name in found}
-        for number, window in enumerate(cut):
-            inputs, targets = given_and_scored(window, first, before)
-            exact = found[EXACT].logits(inputs, first)
-            for name, scorer in found.items():
-                logits = exact if name == EXACT else scorer.logits(inputs, first)
-                sums[name].add(logits, exact, targets)
-            if sys.stderr.isatty():
-                print(f"\rwindow {number + 1}", end="", file=sys.stderr)
+    text = text_ids(EngineConfig(str(path)), options.text.read_text(encoding="utf-8"))
+    read = cut(text, options.window, options.windows, str(options.text))
+    with scorers(options, path) as (found, about), count_progress("windows") as progress:
+        compared = compare(found, EXACT, read, text.before, progress)
+    if compared.interrupted:
+        raise SystemExit(f"quality: ended after {compared.windows} of {len(read)} windows")
+    sums = compared.quality
     engines = {
         name: {
             "perplexity": round(each.perplexity, 4),

@@ -155,12 +155,14 @@ struct Job {
         }
         if (m.layout == Layout::S8Cut) return cut_lane(panel, lane, s, row);
         const bool fifth = m.layout == Layout::U5; // its bits come first
+        const bool steps = has_steps(m.layout); // its last two bytes
         const int64_t quads = value_bytes(m.layout) / (kPanel * 4) - fifth, scales = scale_tables(m.layout);
         for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride) {
             to = data + panel * m.panel_bytes + values_at(m, b);
             const uint8_t* values = from + 4 * fifth;
             for (int64_t q = 0; q < quads; q++) std::memcpy(to + (q * kPanel + lane) * 4, values + 4 * q, 4);
             if (fifth) spread_bits(from, to + (quads * kPanel + lane) * 4);
+            for (int64_t half = 0; steps && half < 2; half++) to[(quads * kPanel * 4) + lane * 2 + half] = values[quads * 4 + half];
             if (b % m.group) continue;
             const int64_t group = b / m.group;
             uint8_t* table = to + value_bytes(m.layout);
@@ -218,8 +220,10 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, const Matrix&
         throw std::invalid_argument("a gated weight is made of two weights of one shape, gate and up");
     if (is_quantized(layout) && k % kBlock) throw std::invalid_argument("quantized weights need a multiple of 32 columns");
     if (layout == Layout::S8Cut && (gated || as.minima || as.group != 1)) throw std::invalid_argument("a head has neither gates nor minima");
-    if (as.group < 1 || (as.group > 1 && !is_coded(layout) && (k % (kBlock * as.group) || (layout != Layout::U4 && layout != Layout::S8))))
+    if (as.group < 1 || (as.group > 1 && !is_coded(layout) && (k % (kBlock * as.group) || (layout != Layout::U4 && layout != Layout::S8 && !has_steps(layout)))))
         throw std::invalid_argument("groups are of U4 and S8, and divide the columns");
+    if (has_steps(layout) && (as.group != 8 || wide || as.minima != (layout == Layout::U2)))
+        throw std::invalid_argument("U2 and U3 have f16 scales of 256 columns, U2 minima too");
     if (as.zeros && (layout != Layout::U4 || wide || !as.minima)) throw std::invalid_argument("zero points are of U4 with f16 scales");
     if (!order.empty() && static_cast<int64_t>(order.size()) != k) throw std::invalid_argument("an order is of all columns");
     auto packed = std::make_shared<PackedMatrix>();
@@ -260,7 +264,7 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, const Matrix&
 
 size_t activation_bytes(Layout layout, int64_t m, int64_t k) {
     if (!is_quantized(layout)) return static_cast<size_t>(round_up(m * k * 4, 64));
-    return static_cast<size_t>(round_up(m * k, 64) + (2 + scale_tables(layout)) * round_up(m * (k / kBlock) * 4, 64));
+    return static_cast<size_t>(round_up(m * k, 64) + (2 + sum_parts(layout)) * round_up(m * (k / kBlock) * 4, 64));
 }
 
 Activations activations_at(uint8_t* memory, Layout layout, int64_t m, int64_t k, int tile) {
@@ -268,7 +272,7 @@ Activations activations_at(uint8_t* memory, Layout layout, int64_t m, int64_t k,
     a.m = m;
     a.k = k;
     a.offset = offset_of(layout);
-    a.parts = static_cast<int>(scale_tables(layout));
+    a.parts = static_cast<int>(sum_parts(layout));
     a.tiles = split_tiles(m, tile);
     if (!is_quantized(layout)) {
         a.x = reinterpret_cast<float*>(memory);

@@ -18,7 +18,7 @@ enum : int {
     kKeptBytes = 64, // of a block's sums, two int16 lanes for each of 16 rows
 };
 
-enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5, S8Cut, F8, NF4, FP4 };
+enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5, S8Cut, F8, NF4, FP4, U2, U3 };
 enum class Activation : int { None, Silu, Gelu, GeluTanh, Relu };
 enum class KVType : int { F32, F16, BF16, S8, S16 };
 enum class NormKind : int { None, Rms, Layer };
@@ -31,6 +31,11 @@ enum class Sight : int { Causal, Whole, Cross };
 //   S8By16        likewise, with [2][16] scales: one for each half of the block
 //   U4 panel      [k/32] blocks of  [4 quads][16 rows][4] bytes | [16] scales | [16] minima
 //   U5 panel      likewise, with [16 rows][4] bytes of fifth bits after the quads
+//   U2 panel      groups of 8 blocks of  [2 quads][16 rows][4] bytes | [16][2] steps; [16] scales and [16] minima of the group:
+//                 byte e of quad i is of elements 4i + e, 8 + 4i + e and so on, two bits each, the first the lowest; a step has a
+//                 half block's factor of the scale in its low nibble, that of the minimum in the high one
+//   U3 panel      likewise, with [16 rows][4] bytes of third bits before the steps, as U5's fifth ones, and no minima:
+//                 scale (step - 32) (q - 4)
 //   S8Cut panel   S8 + 128 cut: a U4 panel of bits 3 to 6 and, apart from it, [k/32] blocks at `low` of a U4 panel's
 //                 bytes without scales, bits 0 to 2 and 7, and at `fifth` of U5's fifth bits, bit 7 once more
 //
@@ -89,7 +94,7 @@ static inline int64_t tile_of(const Tiles& t, int64_t token) {
 //   float       x at s*k:  [k][c]
 //
 // q d is the activation; u = d * (sum of q), which meets a weight's minimum; sum is offset * (sum of
-// q), where integer dot products start: offset -8 centres U4 without minima, -16 U5, -128 shifts S8 to u8. (Sums in
+// q), where integer dot products start (U2's and U3's do not): offset -8 centres U4 without minima, -16 U5, -128 shifts S8 to u8. (Sums in
 // int16 start elsewhere: prepare.inl, start_of.)
 struct Activations {
     int8_t* q;
@@ -99,19 +104,23 @@ struct Activations {
     float* x;
     int64_t m, k;
     int32_t offset;
-    int parts; // 1, or 2 for S8By16
+    int parts; // 1, or 2 where scales are of half blocks
     Tiles tiles;
 };
 
 static inline bool is_quantized(Layout layout) {
-    return layout == Layout::S8 || layout == Layout::U4 || layout == Layout::S8By16 || layout == Layout::U5 || layout == Layout::S8Cut;
+    return layout == Layout::S8 || layout == Layout::U4 || layout == Layout::S8By16 || layout == Layout::U5 || layout == Layout::S8Cut ||
+           layout == Layout::U2 || layout == Layout::U3;
 }
+static inline bool has_steps(Layout layout) { return layout == Layout::U2 || layout == Layout::U3; }
 static inline bool is_coded(Layout layout) { return layout == Layout::F8 || layout == Layout::NF4 || layout == Layout::FP4; }
 static inline int64_t coded_group_bytes(const Matrix& w, int64_t columns) { return kPanel * 4 + columns * kPanel / (w.layout == Layout::F8 ? 1 : 2); }
 static inline int64_t value_bytes(Layout layout) { // of a block
+    if (has_steps(layout)) return (layout == Layout::U2 ? 128 : 192) + 2 * kPanel;
     return layout == Layout::U4 || layout == Layout::S8Cut ? 256 : layout == Layout::U5 ? 320 : 512;
 }
 static inline int64_t scale_tables(Layout layout) { return layout == Layout::S8By16 ? 2 : 1; } // of a block
+static inline int64_t sum_parts(Layout layout) { return layout == Layout::S8By16 || has_steps(layout) ? 2 : 1; } // of a block
 static constexpr int64_t table_bytes(bool wide) { return wide ? 64 : 32; }
 static inline int64_t tables_bytes(const Matrix& w) { // of a group
     return table_bytes(w.wide) * scale_tables(w.layout) + (w.zeros ? (int64_t)kPanel : w.minima ? table_bytes(w.wide) : 0);
@@ -122,8 +131,8 @@ static inline int64_t values_at(const Matrix& w, int64_t b) {
     return b / w.group * group_bytes(w) + b % w.group * value_bytes(w.layout) + (b % w.group ? tables_bytes(w) : 0);
 }
 static inline int64_t tables_at(const Matrix& w, int64_t b) { return b / w.group * group_bytes(w) + value_bytes(w.layout); }
-// Of w = scale (q + offset) without minima, U4 and U5; S8 is shifted to u8.
-static inline int32_t offset_of(Layout layout) { return layout == Layout::U4 ? -8 : layout == Layout::U5 ? -16 : -128; }
+// Of w = scale (q + offset) without minima, U4 and U5; S8 is shifted to u8. Of U2 and U3 sums are met as they are.
+static inline int32_t offset_of(Layout layout) { return has_steps(layout) ? 1 : layout == Layout::U4 ? -8 : layout == Layout::U5 ? -16 : -128; }
 
 const float* codes_of(Layout layout); // the 16 numbers of NF4 (Dettmers et al. 2023, appendix E) or FP4 (bitsandbytes)
 

@@ -82,8 +82,10 @@ def models_page() -> str:
         lines.append(row((f"`{name}`", str(known.block), str(known.block_bytes), bits, *held)))
     lines += [
         "",
-        "GGUF files may hold any of them, a different one for each tensor. No number is rounded. The last",
-        "two columns are a CPU's: [layouts](../../src/octavo/kernels/weight.py) are what its kernels read.",
+        "GGUF files may hold any of them, a different one for each tensor. All are exact: no number is",
+        "rounded, also where a layout is wider than the file. The last two columns are a CPU's:",
+        "[layouts](../../src/octavo/kernels/weight.py) are what its kernels read. On a GPU `u5` is `s8`, and",
+        "so are `u2` and `u3`, with f32 scales of 16 columns: 12 and 10 bits.",
     ]
     lines += ["", "## Quantized checkpoints of Hugging Face folders", ""]
     lines += [row(("`quant_method`", "what is read")), row(["---"] * 2)]

@@ -1,7 +1,7 @@
 // y = epilogue(x W^T). A tile is one weight panel (16 rows) by one activation panel (C tokens).
 //
 // Per output and block of 32: the integer dot product is exact; then z = fma(dot, scale * d, z) and, with minima,
-// z = fma(minimum, u, z); for U4 the minimum first and z = fma(dot * scale, d, z) last, as what takes integer
+// z = fma(minimum, u, z); of U2 and U3 that product is of integers with their steps (steps.inl). For U4 the minimum first and z = fma(dot * scale, d, z) last, as what takes integer
 // scales rounds that product; blocks ascending. Nothing else decides an output's bits, so they depend neither on
 // C nor on who computes the tile. (S8By16: two dot products and scales a block.)
 
@@ -9,6 +9,8 @@
 //
 // The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>, MIN one of Minima, and, where it pays,
 // EXPANDED_U4 and EXPANDED_U5 with expand_panel: panels in a form that costs more memory and less time for each token.
+
+#include "steps.inl"
 
 int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
     if (w.layout == Layout::S8Cut) return w.k / kBlock * (PANELS_AT_ONCE * kJoinedBytes + kKeptBytes);
@@ -44,6 +46,13 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks * a.parts;
+    if (has_steps(w.layout)) {
+        for (int i = 0; i < P; i++, panel += w.panel_bytes, out += C * 16, ahead = {}) {
+            if (w.layout == Layout::U3) step_panel<C, true>(panel, q, d, sum, blocks, group, ahead, out);
+            else step_panel<C, false>(panel, q, d, sum, blocks, group, ahead, out);
+        }
+        return;
+    }
     if (expanded && w.layout == Layout::S8) return panels_of<C, P, S8Joined, true, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
 #ifdef EXPANDED_U4
     if (units) {

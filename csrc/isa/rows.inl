@@ -146,6 +146,15 @@ SIMD int cut_entry(const uint8_t* block, const uint8_t* low, int64_t lane, int64
     return ((others & 8) << 4 | nibble_entry(block, lane, j) << 3 | (others & 7)) - 128;
 }
 
+// Elements of U2 and U3, and their step.
+SIMD int few_bits_entry(const uint8_t* block, int64_t lane, int64_t j) {
+    return block[(j % 8 / 4 * kPanel + lane) * 4 + j % 4] >> j / 8 * 2 & 3;
+}
+SIMD int third_bit_entry(const uint8_t* block, int64_t lane, int64_t j) { return (block[128 + lane * 4 + j % 4] >> j / 4 & 1) << 2; }
+SIMD int step_entry(const Matrix& w, const uint8_t* block, int64_t lane, int64_t j) {
+    return block[value_bytes(w.layout) - 2 * kPanel + lane * 2 + j / 16];
+}
+
 // One row of a packed matrix, dequantized as kernels/weight.py does it, times factor.
 void embed_row(const Matrix& w, int64_t row, float factor, float* all) {
     int64_t lane = row % kPanel, p = row / kPanel;
@@ -174,6 +183,17 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* all) {
             const int64_t half = w.layout == Layout::S8By16 ? j / 16 : 0;
             y[k] = (float)q * table_entry(w, scales + half * table_bytes(w.wide), lane);
             if (w.minima) y[k] += table_entry(w, scales + table_bytes(w.wide), lane);
+            break;
+        }
+        case Layout::U2: {
+            const int step = step_entry(w, block, lane, j);
+            const float s = table_entry(w, scales, lane) * (float)(step & 15);
+            y[k] = (float)few_bits_entry(block, lane, j) * s + table_entry(w, scales + table_bytes(w.wide), lane) * (float)(step >> 4);
+            break;
+        }
+        case Layout::U3: {
+            const float s = table_entry(w, scales, lane) * (float)(step_entry(w, block, lane, j) - 32);
+            y[k] = (float)(few_bits_entry(block, lane, j) + third_bit_entry(block, lane, j) - 4) * s;
             break;
         }
         case Layout::S8Cut: {

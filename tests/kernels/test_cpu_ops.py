@@ -25,7 +25,7 @@ from octavo.kernels.ops import (
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.weight import Weight
-from support.kernels import CODED, LAYOUTS, batch_of, limits_of, normal, random_weight, tokens_batch
+from support.kernels import CODED, LAYOUTS, STEPPED, batch_of, limits_of, normal, random_weight, tokens_batch
 
 BACKENDS = [CpuBackend(threads, isa) for isa in instruction_sets() for threads in (1, 2)]
 REFERENCE = ReferenceBackend()
@@ -109,11 +109,13 @@ def test_gather(backend: CpuBackend) -> None:
         ("u4-zero-order", True),
         ("s8-row", False),
         ("f8", True),
+        ("u2", True),
+        ("u3", False),
     ],
 )
 def test_mixture_of_experts(backend: CpuBackend, kind: str, renormalize: bool) -> None:
     rng = np.random.default_rng(1)
-    experts, hidden, inner = 6, 64, 96
+    experts, hidden, inner = (6, 64, 96) if kind not in STEPPED else (6, 256, 256)
     gate_up = [[random_weight(rng, kind, inner, hidden) for _ in range(2)] for _ in range(experts)]
     down = [random_weight(rng, kind, hidden, inner) for _ in range(experts)]
     scale = np.float32(0.1)

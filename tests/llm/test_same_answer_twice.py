@@ -20,13 +20,15 @@ from octavo.kernels.cpu import CpuKVCache
 from octavo.kernels.cpu_program import CpuProgram
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.select import native_available
+from octavo.quant.on_load import methods
 from octavo.runtime import page_moves
 from octavo.runtime.page_file import PrefixFile
 from octavo.sampling.sampling_rows import SamplingRows
 from support.crowds import KV_DTYPES, PARAMS, Crowd, alone, crowds, prompts
+from support.few_bits import FEW_BITS
 from support.tiny_engine import save_tiny_llama
 
-CASES, SLOW_CASES = 500, 5000
+CASES, SLOW_CASES, FEW_CASES = 500, 5000, 24
 pytestmark = pytest.mark.skipif(not native_available(), reason="promised of the native kernels")
 
 
@@ -53,6 +55,20 @@ def test_random_crowds_change_no_bit(tiny_llama: Path) -> None:
 @pytest.mark.slow
 def test_many_random_crowds_change_no_bit(tiny_llama: Path) -> None:
     check(crowds(tiny_llama, range(CASES, CASES + SLOW_CASES)))
+
+
+def test_crowds_of_two_to_four_bits(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model wide enough for groups of 64 and 256 columns."""
+    wide = save_tiny_llama(tmp_path_factory.mktemp("wide-llama"), hidden=256, inner=256)
+    for name, method in FEW_BITS.items():
+        monkeypatch.setitem(methods(), name, method)
+    monkeypatch.setattr("support.crowds.QUANTIZATIONS", (*FEW_BITS, "nf4", "int4"))
+    met = crowds(wide, range(FEW_CASES))
+    assert [crowd.differing for crowd in met if crowd.differing] == []
+    drawn = Counter(crowd.quantization for crowd in met)
+    assert min(drawn[name] for name in (*FEW_BITS, "nf4", "int4")) >= 2
 
 
 # --- mutants: the same test catches each ------------------------------------------------------------

@@ -78,6 +78,10 @@ def random_weight(rng: np.random.Generator, name: str) -> tuple[Weight, np.ndarr
         if dtype == np.float16:
             scales = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
             blocks[..., offset : offset + 2] = scales[..., None].view(np.uint8)
+    if name == "IQ1_M":  # its scale, 2^-8 to 2^-7, is the four highest nibbles
+        for i, nibble in enumerate(rng.integers(0, 16, (3, *blocks.shape[:2]))):
+            blocks[..., 49 + 2 * i] = blocks[..., 49 + 2 * i] & 15 | nibble << 4
+        blocks[..., 55] = blocks[..., 55] & 15 | 0x10
     if "e" in form.dtype.fields:  # an exponent
         blocks[..., form.dtype.fields["e"][1]] = rng.integers(116, 122, blocks.shape[:2])
     data = blocks.reshape(-1)

@@ -37,6 +37,8 @@ LAYOUTS = (
     "u4-zero-order",
 )
 """row: one scale for all columns. order: columns in an order of their own."""
+STEPPED = ("u2", "u3")
+"""With scales in two levels: of a multiple of 256 columns."""
 CODED = ("f8", "f8-blocks", "nf4", "fp4")
 """Of codes of floats; nf4 and fp4 need a multiple of 64 columns."""
 
@@ -59,6 +61,12 @@ def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight
         codes[(codes & 127) == 127] = 5  # NaN
         return Weight(Layout.F8, (n, k), codes.view(ml_dtypes.float8_e4m3fn), scale)
     blocks = k // 32
+    if kind in STEPPED:
+        q = rng.integers(0, 256, (n, blocks, 10 if kind == "u2" else 14)).astype(np.uint8)
+        if kind == "u3":
+            q[:, :, -2:] &= 63
+        d, m = (rng.uniform(0.0005, 0.003, (n, k // 256)).astype(np.float16) for _ in "dm")
+        return Weight(Layout(kind), (n, k), q, d, -m if kind == "u2" else None)
     wide = kind.endswith("wide")
     if "row" in kind or "zero" in kind or "order" in kind:
         return grouped_weight(rng, kind, n, k, k if "row" in kind else 32)

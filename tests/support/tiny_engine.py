@@ -44,7 +44,7 @@ BACKENDS = ("cpu", "reference") if native_available() else ("reference",)
 Answer = tuple[list[int], list[float], str | None]
 
 
-def save_tiny_llama(folder: Path, vocab_size: int = VOCAB_SIZE) -> Path:
+def save_tiny_llama(folder: Path, vocab_size: int = VOCAB_SIZE, hidden: int = 32, inner: int = 48) -> Path:
     """Random weights, wide enough that distributions are neither flat nor certain."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -53,8 +53,8 @@ def save_tiny_llama(folder: Path, vocab_size: int = VOCAB_SIZE) -> Path:
     torch.set_num_threads(1)
     config = LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=48,
+        hidden_size=hidden,
+        intermediate_size=inner,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,

@@ -15,7 +15,7 @@ from octavo.kernels.weight import BLOCK, Array, Layout, Weight, alike, check_sta
 
 _LAYOUTS = {
     Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4, Layout.U5: 6,
-    Layout.F8: 8, Layout.NF4: 9, Layout.FP4: 10,
+    Layout.F8: 8, Layout.NF4: 9, Layout.FP4: 10, Layout.U2: 11, Layout.U3: 12,
 }  # fmt: skip
 _S8_BY_16 = 5
 _S8_CUT = 7
@@ -93,8 +93,11 @@ def pack(
 
 
 def _packable(w: Weight, head: bool) -> Weight:
-    """Zero points stand beside f16 scales only; rows of a table are looked up in W's order of columns."""
-    if head and w.order is not None:
+    """Zero points stand beside f16 scales only; rows of a table are looked up in W's order of columns.
+
+    S8 by 16 has no minima.
+    """
+    if (head and w.order is not None) or (w.group == 16 and w.minimum is not None):
         return w.dense_f32()
     if w.layout is Layout.F8 and not isinstance(w, Outline) and (w.values.view(np.uint8) & 127 == 127).any():
         raise CheckpointError("an FP8 weight holds NaN")

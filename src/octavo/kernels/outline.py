@@ -69,11 +69,14 @@ class Outline(Weight):
         return Outline.floats((self.shape[1], self.shape[0]), dtype)
 
     def widened(self) -> Weight:
-        if self.layout is not Layout.U5:
+        if self.layout is not Layout.U5 and not self.layout.stepped:
             return self
-        blocks = (self.shape[0], self.shape[1] // BLOCK, BLOCK)
-        q = _nothing(blocks, np.dtype(np.int8))
-        return Outline(Layout.S8, self.shape, q, self.scale, self.minimum, order=self.order)
+        n, k = self.shape
+        q, scale, minimum = _nothing((n, k // BLOCK, BLOCK), np.dtype(np.int8)), self.scale, self.minimum
+        if self.layout.stepped:
+            scale = _nothing((n, k // 16), np.dtype(np.float32))
+            minimum = None if minimum is None else scale
+        return Outline(Layout.S8, self.shape, q, scale, minimum, order=self.order)
 
     def with_minima(self) -> Weight:
         if self.zero is None:

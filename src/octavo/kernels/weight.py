@@ -8,18 +8,23 @@ them into what its kernels stream. Nothing downstream of a Weight knows the name
     S8       int8 q, [N, K/32, 32]                  f16 or f32       f16 or f32, or None
     U4       two 4-bit q a byte, [N, K/32, 16]      f16 or f32       f16 or f32, or None
     U5       fifth bits, then as U4, [N, K/32, 20]  f16 or f32       f16 or f32, or None
+    U2       steps behind two-bit q, [N, K/32, 10]  f16              f16
+    U3       steps behind 3-bit q, [N, K/32, 14]    f16              -
     F8       E4M3, [N, K]                           f32              -
     NF4, FP4 two codes a byte, [N, K/2]             f32              -
 
-S8:  w = scale * q, + minimum where there is one. Without minimum G may be 16.
+S8:  w = scale * q, + minimum where there is one. G may be 16.
 U4:  w = scale * q + minimum, 0 <= q <= 15; byte j of a block of 32 holds element j in its
 low nibble and element j + 16 in its high one. minimum None means -8 * scale. In its place may be zero
 [N, K/G] uint8: w = scale * (q - zero), 0 <= zero <= 127.
 U5:  the same with 0 <= q <= 31, and -16 * scale: bit j of the first four bytes (little-endian) is the
 fifth bit of element j.
-G of these is 32, of S8 and U4 also any multiple of it that divides K. Their columns may lie in another order
-(act-order, in which GPTQ quantizes): packed column j is column order[j] of W. x is rounded in blocks of that
-order.
+U2:  w = scale * s * q + minimum * m. Bits 2i and 2i + 1 of byte j of a block's first eight are element
+8i + j. Its last two bytes are the steps of its halves of 16: s in the low nibble, m in the high one.
+U3:  w = scale * (s - 32) * (q - 4): the third bit of element 4i + j is bit i of byte 8 + j, s a whole step.
+G of these two is 256, of the others 32, of S8 and U4 also any multiple of it that divides K. Columns may lie
+in another order (act-order, in which GPTQ quantizes): packed column j is column order[j] of W. x is rounded
+in blocks of that order.
 F8, NF4, FP4:  w = scale * number (kernels/coded.py says which). G is 64; of F8 it is 128, the last group
 of a row being what is left, or K where a row has one scale.
 """
@@ -54,6 +59,8 @@ class Layout(Enum):
     F8 = "f8"
     NF4 = "nf4"
     FP4 = "fp4"
+    U2 = "u2"
+    U3 = "u3"
 
     @property
     def quantized(self) -> bool:
@@ -71,6 +78,11 @@ class Layout(Enum):
         return self is Layout.F8 or self.nibbles
 
     @property
+    def stepped(self) -> bool:
+        """Of such integers with scales in two levels."""
+        return self in (Layout.U2, Layout.U3)
+
+    @property
     def nibbles(self) -> bool:
         """Of such codes of four bits."""
         return self in CODES
@@ -86,9 +98,15 @@ _DTYPES: dict[Layout, np.dtype[np.generic]] = {
     Layout.F8: np.dtype(ml_dtypes.float8_e4m3fn),
     Layout.NF4: np.dtype(np.uint8),
     Layout.FP4: np.dtype(np.uint8),
+    Layout.U2: np.dtype(np.uint8),
+    Layout.U3: np.dtype(np.uint8),
 }
 CODES = {Layout.NF4: NF4_CODE, Layout.FP4: FP4_CODE}
-_BLOCK_BYTES = {Layout.S8: 32, Layout.U4: 16, Layout.U5: 20}
+_BLOCK_BYTES = {Layout.S8: 32, Layout.U4: 16, Layout.U5: 20, Layout.U2: 10, Layout.U3: 14}
+STEPPED_GROUP = 256
+"""Columns of U2 and U3 that share a scale, which a step of each 16 is multiplied by."""
+_TWO_BITS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+_ONE_BIT = np.arange(8, dtype=np.uint8)[:, None]
 MOST_ZERO = 127
 """The largest zero point."""
 _CENTRES = {Layout.U4: 8, Layout.U5: 16}
@@ -144,6 +162,10 @@ class Weight:
             fits = self.zero.shape == scale.shape and self.zero.dtype == np.uint8
             if self.layout is not Layout.U4 or self.minimum is not None or not fits:
                 raise CheckpointError(f"{name} lacks its zero points")
+        if self.layout.stepped:
+            types = [table.dtype for table in (scale, self.minimum) if table is not None]
+            if types != [np.float16] * (2 if self.layout is Layout.U2 else 1):
+                raise CheckpointError(f"{name} lacks its f16 scales, or minima that U2 has and U3 has not")
         if self.order is not None and not np.array_equal(np.sort(self.order), np.arange(k)):
             raise CheckpointError(f"{name} has an order that does not name each column once")
         return (n, k // BLOCK, _BLOCK_BYTES[self.layout])
@@ -151,8 +173,10 @@ class Weight:
     def _divides(self, groups: int) -> bool:
         """Whether a row may have so many scales."""
         k = self.shape[1]
+        if self.layout.stepped:
+            return groups * STEPPED_GROUP == k
         if groups == k // 16:
-            return self.layout is Layout.S8 and self.minimum is None
+            return self.layout is Layout.S8
         together = k // BLOCK if self.layout is Layout.U5 else groups
         return groups == together > 0 and k % (groups * BLOCK) == 0
 
@@ -254,6 +278,8 @@ class Weight:
     def in_order(self) -> F32Array:
         """W of an integer layout as f32 [N, K], its columns as they are packed."""
         assert self.scale is not None  # checked in __post_init__
+        if self.layout.stepped:
+            return self.widened().in_order()
         stored = self.values if self.layout is Layout.S8 else self._unsigned()
         q = stored.reshape(*self.scale.shape, self.group).astype(np.float32)
         if self.zero is not None:
@@ -280,13 +306,34 @@ class Weight:
         return CODES[self.layout]
 
     def widened(self) -> Weight:
-        """U5 as S8, the same numbers, for backends that read no fifth bits; other layouts as they are."""
+        """U2, U3 and U5 as S8, the same numbers, for backends that read no other bits; others as they are."""
+        if self.layout.stepped:
+            return self._without_steps()
         if self.layout is not Layout.U5:
             return self
         q = self._unsigned().view(np.int8)
         if self.minimum is None:
             q -= np.int8(_CENTRES[Layout.U5])
         return Weight(Layout.S8, self.shape, q, self.scale, self.minimum, self.release, order=self.order)
+
+    def _without_steps(self) -> Weight:
+        """U2 or U3 as S8 by 16, whose tables are f32: no product is rounded."""
+        assert self.scale is not None  # checked in __post_init__
+        n, k = self.shape
+        packed = self.values.view(np.uint8)
+        q = (packed[:, :, None, :8] >> _TWO_BITS & np.uint8(3)).reshape(n, k // BLOCK, BLOCK).view(np.int8)
+        steps = packed[:, :, -2:].reshape(n, -1, STEPPED_GROUP // 16)
+
+        def table(of: Array, factors: Array) -> F32Array:
+            return (of.astype(np.float32)[:, :, None] * factors.astype(np.float32)).reshape(n, k // 16)
+
+        if self.minimum is not None:
+            scale, minimum = table(self.scale, steps & 15), table(self.minimum, steps >> 4)
+        else:
+            third = (packed[:, :, None, 8:12] >> _ONE_BIT & np.uint8(1)).reshape(q.shape).view(np.int8)
+            q = q + np.int8(4) * third - np.int8(4)
+            scale, minimum = table(self.scale, steps.astype(np.int16) - 32), None
+        return Weight(Layout.S8, self.shape, q, scale, minimum, self.release, order=self.order)
 
     def with_minima(self) -> Weight:
         """Zero points as f32 minima -scale * zero, exact for scales of up to 17 bits; others as they are."""

@@ -1,13 +1,18 @@
-"""The ablation as a picture. Needs matplotlib: pip install '.[bench]' in Octavo's folder."""
+"""Pictures of the ablation, and of quality against size and speed.
+
+They need matplotlib: pip install '.[bench]' in Octavo's folder.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from octavo.errors import UnsupportedError
 from octavo.lab.ablate import Ablation
+from octavo.lab.perplexity import Measured
 
 WITH, WITHOUT, LIMIT = "#2b6cb0", "#a0aec0", "#c53030"
 
@@ -82,3 +87,33 @@ def _sharing(panel: Any, result: Ablation) -> None:
     bars = {"copy-on-write": float(found.shared_pages), "a copy each": float(found.copied_pages)}
     title = f"{found.beams} beams: {found.saved:.0%} of the pages saved"
     _bars(panel, title, "pages", bars, "copy-on-write")
+
+
+def plot_quality(rows: Sequence[Measured], title: str, path: Path) -> None:
+    """Write two panels, quality against size and against speed. Without a reference quality is perplexity,
+    else KL divergence.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed.
+    """
+    need_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    panels = figure.subplots(1, 2)
+    compared = any(row.kl for row in rows)
+    shown = [row for row in rows if row.kl or not compared]  # the reference lies at 0, which no log scale has
+    heights = [row.kl if compared else row.perplexity for row in shown]
+    for panel, unit, at in (
+        (panels[0], "bits a weight in memory", [row.bits for row in shown]),
+        (panels[1], "tokens of the text a second", [row.tokens_per_s for row in shown]),
+    ):
+        panel.scatter(at, heights, color=WITH)
+        for row, x, y in zip(shown, at, heights, strict=True):
+            panel.annotate(row.model, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+        panel.set(xlabel=unit, ylabel="KL divergence, nats a position" if compared else "perplexity")
+        if compared:
+            panel.set_yscale("log")
+        panel.margins(x=0.2, y=0.2)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=110)

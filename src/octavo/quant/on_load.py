@@ -62,14 +62,14 @@ class Method:
                 raise CheckpointError(f"tensor {name!r} holds numbers that are not finite")
             parts.append(self.make(rows))
         first = parts[0]
-        tables = [[w.scale for w in parts], [w.zero for w in parts]]
-        scale, zero = (_joined(table) for table in tables)
+        tables = [[w.scale for w in parts], [w.minimum for w in parts], [w.zero for w in parts]]
+        scale, minimum, zero = (_joined(table) for table in tables)
         values = np.concatenate([w.values for w in parts])
         if scale is not None and not np.isfinite(scale).all():
             raise CheckpointError(f"tensor {name!r} holds numbers too large for {self.names[0]}'s scales")
         if dense.release is not None:
             dense.release()
-        return Weight(first.layout, (n, k), values, scale, zero=zero)
+        return Weight(first.layout, (n, k), values, scale, minimum, zero=zero)
 
 
 def _joined(parts: list[Array | None]) -> Array | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -23,7 +24,7 @@ from octavo.kernels.ops import (
 from octavo.kernels.reference_math import round_to_int8
 from octavo.kernels.weight import Layout, Weight
 from support.cuda import REFERENCE, by_reference, interpreted, run
-from support.kernels import CODED, LAYOUTS, batch_of, normal, random_weight, tokens_batch
+from support.kernels import CODED, LAYOUTS, STEPPED, batch_of, normal, random_weight, tokens_batch
 
 # NumPy warns of infinities under the interpreter; a GPU does not.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -61,6 +62,23 @@ def test_every_layout(kind: str, rounds: bool) -> None:
     for rows in (1, 33):
         x = normal(rng, rows, 96) * rng.uniform(0.01, 30, (rows, 1)).astype(np.float32)
         check_against_exact(linear(interpreted(rounds=rounds), x, [w]), x, w, rounds)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("kind", STEPPED)
+def test_scales_in_two_levels(kind: str, rounds: bool) -> None:
+    """They are met as bytes with scales, and minima, of 16 columns."""
+    rng = np.random.default_rng(1)
+    w = random_weight(rng, kind, 37, 256)
+    packed = interpreted().pack([w]).parts[0]
+    assert (packed.layout, packed.group, packed.minimum is None) == (Layout.S8, 16, kind == "u3")
+    for rows in (1, 33):
+        x = normal(rng, rows, 256) * rng.uniform(0.01, 30, (rows, 1)).astype(np.float32)
+        check_against_exact(linear(interpreted(rounds=rounds), x, [w]), x, w.widened(), rounds)
+    batch, backend = replace(tokens_batch(37), token_ids=np.arange(37, dtype=np.int32)), interpreted()
+    table = backend.pack([w])
+    got = run(backend, batch, lambda ops, inputs, _: ops.embed(inputs, table))
+    np.testing.assert_array_equal(got, w.dequantize())
 
 
 @pytest.mark.parametrize("rounds", [False, True])

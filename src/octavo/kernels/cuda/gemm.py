@@ -142,7 +142,13 @@ def quantized_steps(
             part = tl.dot(low, w_low, input_precision="ieee")
             part = tl.dot(high, w_high, part, input_precision="ieee")
             part = part * tl.load(scale + table + n, mask=n_ok, other=0.0).to(tl.float32)[None, :]
-        if MINIMUM:  # the same for all columns of the block, so it meets the sum of x
+        if MINIMUM and GROUP == 16:
+            m_at = minimum + block * 2 * n_len + n
+            m = tl.load(m_at, mask=n_ok, other=0.0).to(tl.float32)
+            part += tl.sum(low.to(tl.float32), axis=1)[:, None] * m[None, :]
+            m = tl.load(m_at + n_len, mask=n_ok, other=0.0).to(tl.float32)
+            part += tl.sum(high.to(tl.float32), axis=1)[:, None] * m[None, :]
+        elif MINIMUM:  # the same for all columns of the block, so it meets the sum of x
             m = tl.load(minimum + table + n, mask=n_ok, other=0.0).to(tl.float32)
             sums = tl.sum(low.to(tl.float32), axis=1) + tl.sum(high.to(tl.float32), axis=1)
             part += sums[:, None] * m[None, :]
@@ -356,13 +362,12 @@ def widen_kernel(
         q = tl.where(j[None, :] < 16, packed & 15, packed >> 4).to(tl.float32)
     else:
         q = tl.load(w + place * 32 + j[None, :], mask=ok, other=0).to(tl.float32)
-    at_minimum = (block // max(GROUP // 32, 1)).to(tl.int64)[:, None] * n_len + n
-    at = at_minimum
+    at = (block // max(GROUP // 32, 1)).to(tl.int64)[:, None] * n_len + n
     if GROUP == 16:
         at = (block.to(tl.int64)[:, None] * 2 + (j // 16)[None, :]) * n_len + n
     v = q * tl.load(scale + at + 0 * j[None, :], mask=ok, other=0.0).to(tl.float32)
     if MINIMUM:
-        v += tl.load(minimum + at_minimum + 0 * j[None, :], mask=ok, other=0.0).to(tl.float32)
+        v += tl.load(minimum + at + 0 * j[None, :], mask=ok, other=0.0).to(tl.float32)
     v = v * factor
     out = row * blocks * 32 + block[:, None] * 32 + j[None, :]
     if ADD:

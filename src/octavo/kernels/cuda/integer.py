@@ -98,7 +98,15 @@ def integer_steps(
         else:
             part = tl.dot(q, b).to(tl.float32)
             part = part * tl.load(scale + table + n, mask=n_ok, other=0.0).to(tl.float32)[None, :]
-        if MINIMUM:  # the same for all columns of the block, so it meets the sum of x
+        if MINIMUM and GROUP == 16:
+            m_at = minimum + block * 2 * n_len + n
+            whole = q.to(tl.int32)
+            first = tl.sum(tl.where((j < 16)[None, :], whole, 0), axis=1).to(tl.float32)
+            m = tl.load(m_at, mask=n_ok, other=0.0).to(tl.float32)
+            part += first[:, None] * m[None, :]
+            m = tl.load(m_at + n_len, mask=n_ok, other=0.0).to(tl.float32)
+            part += (tl.sum(whole, axis=1).to(tl.float32) - first)[:, None] * m[None, :]
+        elif MINIMUM:  # the same for all columns of the block, so it meets the sum of x
             m = tl.load(minimum + table + n, mask=n_ok, other=0.0).to(tl.float32)
             part += tl.sum(q.to(tl.int32), axis=1).to(tl.float32)[:, None] * m[None, :]
         d = tl.load(dp + block * x_rows, mask=row_ok, other=0.0)

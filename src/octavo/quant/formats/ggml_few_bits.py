@@ -1,8 +1,9 @@
 """GGML's blocks of two and three bits, in the nearest layouts that carry them.
 
-    Q3_K     256 in 16 groups   w = d (s - 32) (q - 4)   S8, whose integers are the products; -d its scale
-    TQ2_0    256                w = d (q - 1)            U4
-    TQ1_0    256                w = d (q - 1)            U4; five q a byte, in base 3, of which the highest
+    Q2_K     256 in 16 groups   w = d s q - dmin m       U2; s and m of four bits
+    Q3_K     256 in 16 groups   w = d (s - 32) (q - 4)   U3; s of six bits
+    TQ2_0    256                w = d (q - 1)            U2, whose steps are 1
+    TQ1_0    256                w = d (q - 1)            U2; five q a byte, in base 3, of which the highest
                                                          digit comes first
 
 Element j of 32 bytes' bits lies in byte j % 32. Source: ggml-common.h, ggml-quants.c.
@@ -13,15 +14,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.weight import BLOCK, Layout, Weight
+from octavo.kernels.weight import Layout, Weight
 from octavo.quant.formats.ggml import U8, Blocks, D, Release
-from octavo.quant.packing import nibbles
 from octavo.quant.registry import Format
 
 _PAIRS = np.array([0, 2, 4, 6], np.uint8)[:, None]
 _BITS = np.arange(8, dtype=np.uint8)[:, None]
 _POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
-_CENTRE = np.uint8(7)  # U4's is 8, and these have 1
+_ONE_AND_ONE = np.uint8(0x11)
 
 
 def _pairs(q: Blocks) -> U8:
@@ -30,24 +30,36 @@ def _pairs(q: Blocks) -> U8:
     return (q.reshape(n, count, 2, 1, 32) >> _PAIRS & np.uint8(3)).reshape(n, count, 256)
 
 
+def _two_bits(q: U8) -> U8:
+    """[N, K] numbers -> [N, K / 32, 8], the two lowest bits of each as U2 and U3 have them."""
+    fields = (q.reshape(q.shape[0], -1, 4, 8) & np.uint8(3)) << _PAIRS
+    return np.asarray(np.bitwise_or.reduce(fields, axis=2))
+
+
+def _q2_k(blocks: Blocks, release: Release) -> Weight:
+    n, count = blocks.shape
+    steps = blocks["scales"].reshape(n, count * 8, 2)
+    values = np.concatenate([_two_bits(_pairs(blocks["q"]).reshape(n, -1)), steps], axis=-1)
+    return Weight(Layout.U2, (n, count * 256), values, blocks["d"], -blocks["dmin"], release)
+
+
 def _q3_k(blocks: Blocks, release: Release) -> Weight:
     """s: four bits in the first eight bytes, group g's in byte g % 8; two in the others, in byte g % 4."""
     n, count = blocks.shape
     four, two = blocks["scales"][..., :8], blocks["scales"][..., 8:]
     low = np.concatenate([four & np.uint8(15), four >> np.uint8(4)], axis=-1)
     high = (two[:, :, None, :] >> _PAIRS & np.uint8(3)).reshape(n, count, 16)
-    s = (low | high << np.uint8(4)).astype(np.int16) - 32
-    third = (blocks["hmask"][:, :, None, :] >> _BITS & np.uint8(1)).reshape(n, count, 256)
-    q = (_pairs(blocks["q"]) | third << np.uint8(2)).astype(np.int16) - 4
-    products = q.reshape(n, count, 16, 16) * -s[..., None]  # -s q is at most 124, and at least -128
-    values = products.astype(np.int8).reshape(n, count * 8, BLOCK)
-    return Weight(Layout.S8, (n, count * 256), values, -blocks["d"], release=release)
+    steps = (low | high << np.uint8(4)).reshape(n, count * 8, 2)
+    third = (blocks["hmask"][:, :, None, :] >> _BITS & np.uint8(1)).reshape(n, count * 8, 8, 4) << _BITS
+    parts = _two_bits(_pairs(blocks["q"]).reshape(n, -1)), np.bitwise_or.reduce(third, axis=2), steps
+    return Weight(Layout.U3, (n, count * 256), np.concatenate(parts, axis=-1), blocks["d"], release=release)
 
 
 def _ternary(q: U8, d: npt.NDArray[np.float16], release: Release) -> Weight:
     n, count, _ = q.shape
-    values = nibbles((q + _CENTRE).reshape(n, count * 8, BLOCK))
-    return Weight(Layout.U4, (n, count * 256), values, d, release=release)
+    packed = _two_bits(q.reshape(n, -1))
+    values = np.concatenate([packed, np.full((n, count * 8, 2), _ONE_AND_ONE)], axis=-1)
+    return Weight(Layout.U2, (n, count * 256), values, d, -d, release)
 
 
 def _tq2_0(blocks: Blocks, release: Release) -> Weight:
@@ -68,6 +80,12 @@ def _tq1_0(blocks: Blocks, release: Release) -> Weight:
 
 
 FORMATS = (
+    Format(
+        "Q2_K",
+        256,
+        np.dtype([("scales", "u1", (16,)), ("q", "u1", (64,)), D, ("dmin", "<f2")]),
+        _q2_k,
+    ),
     Format(
         "Q3_K",
         256,

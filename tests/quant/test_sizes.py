@@ -1,0 +1,62 @@
+"""What projections take in memory on a CPU, of every format, beside 16 bits and beside their files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.kernels.cpu import CpuBackend
+from octavo.kernels.outline import Outline
+from octavo.kernels.weight import Layout
+from octavo.quant import registry
+from octavo.quant.on_load import methods
+from octavo.quant.packing import integer_outline
+
+SHAPE = N, K = 256, 2048
+NUMBERS = N * K
+
+
+def share(outline: Outline) -> float:
+    """Packed bytes over those of f16, as `octavo plan` weighs them."""
+    packed = PLANNED.pack([outline])
+    return packed.nbytes / (2 * NUMBERS)
+
+
+PLANNED = CpuBackend(threads=1, planned=True)
+
+
+@pytest.mark.parametrize(
+    ("form", "most"),
+    [
+        (integer_outline(SHAPE, 4, K // 128, False, True), 0.27),  # GPTQ and AWQ of groups of 128
+        (integer_outline(SHAPE, 4, K // 32, False, True), 0.30),
+        (registry.outline("Q4_1", SHAPE), 0.3126),
+        (integer_outline(SHAPE, 8, 1, True, False), 0.51),  # INT8 and LLM.int8: a scale a row
+        (methods()["int8"].form(SHAPE), 0.51),
+        (Outline.coded(Layout.NF4, SHAPE, K // 64), 0.30),
+        (methods()["nf4"].form(SHAPE), 0.30),
+        (Outline.coded(Layout.F8, SHAPE, 1), 0.51),
+        (methods()["fp8"].form(SHAPE), 0.51),
+    ],
+    ids=["int4-g128", "int4-g32", "Q4_1", "int8-row", "int8", "nf4", "nf4-made", "fp8", "fp8-made"],
+)
+def test_share_of_16_bits(form: Outline, most: float) -> None:
+    assert 0 < share(form) <= most
+
+
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"])
+def test_beside_the_file(name: str) -> None:
+    """Within a tenth of what the file holds; IQ4_NL, of codes, is met in eight bits."""
+    form = registry.get_format(name)
+    stored = form.block_bytes / form.block / 2  # bytes a number over f16's
+    held = share(registry.outline(name, SHAPE)) / stored
+    assert held <= 1.1 or name == "IQ4_NL"
+    assert held < 1.9
+
+
+def test_planned_is_what_is_packed() -> None:
+    for name in ("Q2_K", "Q3_K", "IQ1_S", "Q4_K"):
+        form = registry.get_format(name)
+        blocks = np.zeros((N, K // form.block), form.dtype)
+        real = CpuBackend(threads=1).pack([form.unpack(blocks, lambda: None)])
+        assert real.nbytes == PLANNED.pack([registry.outline(name, SHAPE)]).nbytes
