@@ -19,6 +19,10 @@ def quantize(asked: Asked, progress: Progress = lambda _done, _total: None) -> R
     """
     if asked.target.exists():
         raise InvalidRequestError(f"{asked.target} is there already: name another, or remove it", "out")
+    if asked.kind:
+        from octavo.quantize.gguf_file import quantize_file
+
+        return quantize_file(asked, progress)
     if not asked.source.is_dir():
         raise InvalidRequestError(
             f"{asked.source.name} is a GGUF file, of which GGUF files are made: name a --type", "kind"

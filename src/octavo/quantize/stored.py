@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.errors import CheckpointError, UnsupportedError
-from octavo.kernels.ops import F32, UNSCALED, Activation, PackedWeight, Scaling, Tensor
+from octavo.kernels.ops import F32, UNSCALED, Activation, PackedWeight, Rotary, Scaling, Tensor
 from octavo.kernels.reference import ReferenceBackend, ReferenceOps, ReferenceWeight
 from octavo.kernels.weight import Layout, Weight, check_stack
+from octavo.models.config import RopeConfig
 from octavo.models.layers import LayerNorm, RMSNorm, Use
 from octavo.models.load import load_model
 from octavo.models.loader import Loader, Order
@@ -103,12 +104,31 @@ class NormName(NamedTuple):
     unit: bool
 
 
+class Placed(NamedTuple):
+    """Where the file has a matrix that the model asked for, and how its rows are taken.
+
+    Attributes:
+        name: in the file; part: which of the matrices that are stacked there; None: it is one.
+        shape: as the model has it, [N, K]. order: the rows of the file's that these are; None: as they stand.
+        transposed: the file has [K, N].
+    """
+
+    name: str
+    part: int | None
+    shape: tuple[int, int]
+    order: Order | None
+    transposed: bool
+    use: Use
+
+
 class NamingLoader(Loader):
     """A Loader whose weights are Named, and that keeps what the file calls norms.
 
     Attributes:
         matrices: name -> (shape as stored, use) of every matrix that the model has asked for.
+        placed: the same by the model's names, and vectors: those of its vectors.
         norms: id of a gain -> its norm. The gains are kept alive in gains.
+        rotaries: the tables of rotations, in the order in which the model asked.
     """
 
     read: Callable[[str], F32]
@@ -116,6 +136,10 @@ class NamingLoader(Loader):
     def __init__(self, checkpoint: Checkpoint, *rest: object) -> None:
         super().__init__(checkpoint, *rest)  # type: ignore[arg-type]
         self.matrices: dict[str, tuple[tuple[int, int], Use]] = {}
+        self.placed: dict[str, Placed] = {}
+        self.vectors: dict[str, str] = {}
+        self.units: set[str] = set()
+        self.rotaries: list[Rotary | None] = []
         self.columns: set[str] = set()
         self.norms: dict[int, NormName] = {}
         self.gains: list[F32] = []
@@ -132,15 +156,26 @@ class NamingLoader(Loader):
         tensor = self._take(name, stored)
         formats.get_format(tensor.format)  # which can be read
         self.matrices[tensor.name] = (stored, use)
+        self.placed[name] = Placed(tensor.name, self._find(name)[1], shape, order, transposed, use)
         if transposed:
             self.columns.add(tensor.name)
         named = Named.of(tensor.name, stored, self.read, use)
         whole = named.transpose() if transposed else named
         return whole if order is None else whole.rows(order)
 
+    def vector(self, name: str, length: int) -> F32:
+        self.vectors[name] = self._find(name)[0]
+        return super().vector(name, length)
+
+    def rotary(self, rope: RopeConfig | None, max_position: int) -> Rotary | None:
+        self.rotaries.append(super().rotary(rope, max_position))
+        return self.rotaries[-1]
+
     def rms_norm(self, name: str, length: int, eps: float, unit: bool = False) -> RMSNorm:
         norm = super().rms_norm(name, length, eps, unit)
         self._keep(norm.gain, name, unit)
+        if unit:
+            self.units.add(f"{name}.weight")
         return norm
 
     def layer_norm(self, name: str, length: int, eps: float, bias: bool = True) -> LayerNorm:
@@ -161,6 +196,7 @@ class StoredModel:
         matrices: name -> (shape, use), of every matrix.
         columns: those that are stored as [K, N].
         norms: NamingLoader.norms.
+        load: who has loaded it.
     """
 
     model: Model
@@ -168,7 +204,7 @@ class StoredModel:
     matrices: Mapping[str, tuple[tuple[int, int], Use]]
     columns: frozenset[str]
     norms: Mapping[int, NormName]
-    gains: Sequence[F32]
+    load: NamingLoader
 
 
 def load_stored(
@@ -198,7 +234,7 @@ def load_stored(
     backend = StoredBackend()
     model, _ = load_model(checkpoint, backend, "auto", context, None, Loading)
     load = kept[0]
-    return StoredModel(model, backend, load.matrices, frozenset(load.columns), load.norms, tuple(load.gains))
+    return StoredModel(model, backend, load.matrices, frozenset(load.columns), load.norms, load)
 
 
 def numbers(checkpoint: Checkpoint, name: str) -> F32:
