@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "lab",
         "bench compat",
         "cluster",
-        "server pipelines launch plan batcher",
+        "server pipelines launch plan batcher quantize",
         "llm",
         "async_llm",
         "assembly prompts engine_args beam_search structured",

@@ -14,7 +14,7 @@ from octavo.cli import _app
 from octavo.cli._help import DAILY, GROUPS
 from support.cli import command, environment
 
-MODEL_COMMANDS = ("chat", "generate", "plan", "run", "run_batch", "serve")
+MODEL_COMMANDS = ("chat", "generate", "plan", "quantize", "run", "run_batch", "serve")
 
 
 def shown(*words: str, columns: int = 80) -> str:

@@ -238,6 +238,22 @@ def open_gguf(path: Path, headers: bool = False) -> GGUFCheckpoint:
     return checkpoint
 
 
+def metadata_bytes(path: Path) -> dict[str, bytes]:
+    """Each metadata key's type and value, as they stand in the file.
+
+    Raises:
+        CheckpointError: as open_gguf.
+    """
+    cursor = _Cursor(MappedFile(path))
+    _, count = _header(cursor)
+    found: dict[str, bytes] = {}
+    for _ in range(count):
+        key, start = cursor.string(_MAX_NAME), cursor.pos
+        cursor.value(cursor.number(_U32))
+        found[key] = bytes(cursor.raw[start : cursor.pos])
+    return found
+
+
 def _header(cursor: _Cursor) -> tuple[int, int]:
     magic = cursor.raw[:4]
     if magic != b"GGUF":

@@ -88,6 +88,15 @@ def open_folder(path: Path, headers: bool = False) -> FolderCheckpoint:
     return FolderCheckpoint(path, config, makers, files)
 
 
+def open_tensors(path: Path) -> LazyTensors:
+    """The tensors of one safetensors file.
+
+    Raises:
+        CheckpointError: it is missing or broken.
+    """
+    return LazyTensors(_read_header(MappedFile(path)))
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a small file, or CheckpointError."""
     try:

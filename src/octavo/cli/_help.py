@@ -10,11 +10,14 @@ from typer.core import TyperCommand, TyperGroup
 from octavo.cli._flags import SAMPLING_HELP
 from octavo.cli._network import NetworkFlags
 from octavo.cli._observe import ObserveFlags
+from octavo.cli._rounding import RoundingFlags, TextFlags
 
 MOST_COLUMNS = 120
 """Of a wider terminal."""
 DAILY = "Options"
-_FEW = {"host", "port", "api_key", "api_key_file", "max_tokens", "temperature", "top_p", "top_k", "seed"}
+_FEW = {
+    "host", "port", "api_key", "api_key_file", "max_tokens", "temperature", "top_p", "top_k", "seed", "method"
+}  # fmt: skip
 
 
 def _fields(owner: type) -> tuple[str, ...]:
@@ -38,6 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Network": (*_fields(NetworkFlags), "max_body_bytes", "drain_timeout", "stall_timeout"),
     "Observing": _fields(ObserveFlags),
+    "Rounding": (*_fields(RoundingFlags), *_fields(TextFlags)),
 }  # fmt: skip
 """Names of parameters by the title that they stand under; what is in none stands first, under DAILY."""
 _TITLES = {name: title for title, names in GROUPS.items() for name in names}

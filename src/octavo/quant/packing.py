@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -63,6 +65,25 @@ def unpacked(packed: npt.NDArray[np.uint32], bits: int) -> U8:
             number |= streams[:, word + 1] << np.uint32(_WORD - shift)
         numbers[:, i] = number & np.uint32(2**bits - 1)
     return numbers.reshape(-1, width)
+
+
+def packed(numbers: npt.NDArray[np.integer[Any]], bits: int) -> npt.NDArray[np.int32]:
+    """unpacked()'s inverse: numbers [n, N] of so many bits -> words [n bits / 32, N].
+
+    Raises:
+        CheckpointError: they do not fill whole words.
+    """
+    count, width = numbers.shape
+    word_count(count, bits)
+    each, together = (1, _WORD // bits) if _WORD % bits == 0 else (bits, _WORD)
+    streams = numbers.astype(np.uint32).reshape(count // together, together, width)
+    words = np.zeros((count // together, each, width), np.uint32)
+    for i in range(together):
+        word, shift = divmod(i * bits, _WORD)
+        words[:, word] |= streams[:, i] << np.uint32(shift)
+        if shift + bits > _WORD:
+            words[:, word + 1] |= streams[:, i] >> np.uint32(_WORD - shift)
+    return words.reshape(-1, width).view(np.int32)
 
 
 def order_of(tensor: StoredTensor, columns: int, groups: int) -> npt.NDArray[np.int32] | None:

@@ -29,12 +29,32 @@ class Format:
         block: elements of a row that are stored together.
         dtype: NumPy dtype of one block; its item size is the bytes a block takes.
         unpack: blocks [N, K / block] of that dtype and the tensor's release -> Weight [N, K].
+        make: numbers [N, K / block, block] into such blocks of zeros; None: nobody makes this format.
     """
 
     name: str
     block: int
     dtype: np.dtype[np.generic]
     unpack: Callable[[npt.NDArray[Any], Callable[[], None]], Weight]
+    make: Callable[[F32Array, npt.NDArray[Any]], None] | None = None
+
+    def made(self, numbers: F32Array) -> npt.NDArray[Any]:
+        """Blocks [N, K / block] of numbers [N, K].
+
+        Raises:
+            CheckpointError: nobody makes this format, rows are not of whole blocks, or numbers are too large
+                for its scales.
+        """
+        n, k = numbers.shape
+        if self.make is None or k % self.block:
+            raise CheckpointError(f"{self.name} of rows of {k} numbers cannot be made")
+        blocks = np.zeros((n, k // self.block), self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below
+            self.make(numbers.reshape(n, k // self.block, self.block), blocks)
+        fields = [blocks[name] for name in self.dtype.names or ()] or [blocks]
+        if not all(np.isfinite(f.astype(np.float32)).all() for f in fields if f.dtype.kind not in "iu"):
+            raise CheckpointError(f"numbers are too large for {self.name}")
+        return blocks
 
     @property
     def block_bytes(self) -> int:

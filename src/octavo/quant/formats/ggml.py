@@ -22,18 +22,20 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.weight import F32Array, Layout, Weight
+from octavo.quant import ggml_blocks
 from octavo.quant.packing import nibbles
 from octavo.quant.registry import Format
 
 U8 = npt.NDArray[np.uint8]
 Blocks = npt.NDArray[Any]
 Release = Callable[[], None]
+Make = Callable[[F32Array, Blocks], None]
 
 _GROUPS = np.arange(8, dtype=np.uint8)[:, None]
 _SHIFTS = np.array([0, 2, 4, 6], np.uint8)[:, None]
 
 
-def _as_stored(name: str, layout: Layout, *fields: tuple[Any, ...]) -> Format:
+def _as_stored(name: str, layout: Layout, make: Make | None, *fields: tuple[Any, ...]) -> Format:
     """A format of 32 elements a block, whose fields d, q and, in some, m are what the layout has."""
 
     def unpack(blocks: Blocks, release: Release) -> Weight:
@@ -41,7 +43,7 @@ def _as_stored(name: str, layout: Layout, *fields: tuple[Any, ...]) -> Format:
         minimum = blocks["m"] if "m" in (blocks.dtype.names or ()) else None
         return Weight(layout, (n, groups * 32), blocks["q"], blocks["d"], minimum, release)
 
-    return Format(name, 32, np.dtype([*fields]), unpack)
+    return Format(name, 32, np.dtype([*fields]), unpack, make)
 
 
 def _q4_k(blocks: Blocks, release: Release) -> Weight:
@@ -100,17 +102,18 @@ def k_nibbles(q: Blocks) -> U8:
 D, M = ("d", "<f2"), ("m", "<f2")
 _K = (D, ("dmin", "<f2"), ("scales", "u1", (12,)))
 FORMATS = (
-    _as_stored("Q4_0", Layout.U4, D, ("q", "u1", (16,))),
-    _as_stored("Q4_1", Layout.U4, D, M, ("q", "u1", (16,))),
-    _as_stored("Q5_0", Layout.U5, D, ("q", "u1", (20,))),
-    _as_stored("Q5_1", Layout.U5, D, M, ("q", "u1", (20,))),
-    _as_stored("Q8_0", Layout.S8, D, ("q", "i1", (32,))),
-    Format("Q4_K", 256, np.dtype([*_K, ("q", "u1", (128,))]), _q4_k),
+    _as_stored("Q4_0", Layout.U4, ggml_blocks.q4_0, D, ("q", "u1", (16,))),
+    _as_stored("Q4_1", Layout.U4, ggml_blocks.q4_1, D, M, ("q", "u1", (16,))),
+    _as_stored("Q5_0", Layout.U5, ggml_blocks.q5_0, D, ("q", "u1", (20,))),
+    _as_stored("Q5_1", Layout.U5, None, D, M, ("q", "u1", (20,))),
+    _as_stored("Q8_0", Layout.S8, ggml_blocks.q8_0, D, ("q", "i1", (32,))),
+    Format("Q4_K", 256, np.dtype([*_K, ("q", "u1", (128,))]), _q4_k, ggml_blocks.q4_k),
     Format("Q5_K", 256, np.dtype([*_K, ("qh", "u1", (32,)), ("q", "u1", (128,))]), _q5_k),
     Format(
         "Q6_K",
         256,
         np.dtype([("ql", "u1", (128,)), ("qh", "u1", (64,)), ("scales", "i1", (16,)), D]),
         _q6_k,
+        ggml_blocks.q6_k,
     ),
 )

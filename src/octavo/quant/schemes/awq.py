@@ -9,7 +9,9 @@ Source: Lin et al. 2023 (AWQ); AutoAWQ, modules/linear/gemm.py and utils/packing
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ import numpy.typing as npt
 from octavo.errors import CheckpointError
 from octavo.kernels.outline import Outline
 from octavo.kernels.weight import Weight
+from octavo.quant.grid import Rounded
 from octavo.quant.packing import (
     U8,
     check_groups,
@@ -24,11 +27,13 @@ from octavo.quant.packing import (
     integer_outline,
     integer_weight,
     narrowed,
+    packed,
     scales_of,
     unpacked,
     word_count,
 )
 from octavo.quant.scheme import Outlines, Scheme, Settings, Take, required
+from octavo.quant.writer import Choice, Tensors
 
 _BITS = 4
 _PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7])
@@ -55,6 +60,39 @@ def _open(settings: Settings) -> _Awq:
     if not isinstance(group, int):
         raise CheckpointError(f"AWQ's group_size is a number of columns or -1, not {group!r}")
     return _Awq(group, bool(settings.get("zero_point", True)))
+
+
+def settings_of(choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:
+    """The quantization_config of what stored() gives."""
+    return {
+        "quant_method": "awq",
+        "bits": choice.bits,
+        "group_size": choice.group,
+        "zero_point": True,
+        "version": "gemm",
+        "modules_to_not_convert": list(left_out),
+    }
+
+
+def stored(stem: str, rounded: Rounded) -> Tensors:
+    """The tensors of a matrix, with zero points.
+
+    Raises:
+        CheckpointError: its rows do not fill whole words.
+    """
+    return {
+        f"{stem}.qweight": _placed(rounded.q),
+        f"{stem}.qzeros": _placed(rounded.zero),
+        f"{stem}.scales": np.ascontiguousarray(rounded.scale.T.astype(np.float16)),
+    }
+
+
+def _placed(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
+    """Numbers [N, K] -> words [K, N / 8], each of which has its eight in _PLACES."""
+    n, k = numbers.shape
+    word_count(n, _BITS)
+    turned = numbers.reshape(n // 8, 8, k)[:, np.argsort(_PLACES)]
+    return np.ascontiguousarray(packed(turned.reshape(n, k), _BITS).T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +136,7 @@ class _Awq:
         return self.form(shape)
 
 
-def _rows(packed: npt.NDArray[np.uint32]) -> U8:
+def _rows(words: npt.NDArray[np.uint32]) -> U8:
     """Words [K, N / 8] -> numbers [N, K]."""
-    numbers = unpacked(np.ascontiguousarray(packed.T), _BITS).reshape(packed.shape[1], 8, -1)
-    return np.ascontiguousarray(numbers[:, _PLACES].reshape(-1, packed.shape[0]))
+    numbers = unpacked(np.ascontiguousarray(words.T), _BITS).reshape(words.shape[1], 8, -1)
+    return np.ascontiguousarray(numbers[:, _PLACES].reshape(-1, words.shape[0]))

@@ -17,6 +17,7 @@ and dequantize_4bit; Dettmers et al. 2023, section 3; Dettmers et al. 2022 (LLM.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from octavo.kernels.coded import NF4_GROUP
 from octavo.kernels.outline import Outline
 from octavo.kernels.weight import BLOCK, CODES, F32Array, Layout, Weight
 from octavo.quant.scheme import Outlines, Scheme, Settings, Take, by_rows, matrix, required, table
+from octavo.quant.writer import Choice, Tensors
 
 _STATE = "quant_state.bitsandbytes__"
 
@@ -39,6 +41,79 @@ def open_scheme(settings: Settings) -> Scheme:
     if _eight(settings):
         return _int8
     return partial(_nibbles, _layout(settings))
+
+
+def settings_of(nibbles: Choice | None, left_out: Sequence[str]) -> dict[str, Any]:
+    """The quantization_config of NF4, or where nibbles is None of LLM.int8."""
+    return {
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": nibbles is not None,
+        "load_in_8bit": nibbles is None,
+        "_load_in_4bit": nibbles is not None,
+        "_load_in_8bit": nibbles is None,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": nibbles is not None and nibbles.nested,
+        "bnb_4bit_compute_dtype": "float32",
+        "bnb_4bit_quant_storage": "uint8",
+        "llm_int8_threshold": 6.0,
+        "llm_int8_has_fp16_weight": False,
+        "llm_int8_enable_fp32_cpu_offload": False,
+        "llm_int8_skip_modules": list(left_out),
+    }
+
+
+_NESTED = 256
+"""Scales that share one."""
+
+
+def stored_nf4(stem: str, made: Weight, nested: bool) -> Tensors:
+    """The tensors of a matrix of NF4.
+
+    Args:
+        nested: scales are quantized to 8 bits less their mean, in blocks (double quantization).
+    """
+    assert made.scale is not None, "NF4 has scales"
+    name = f"{stem}.weight"
+    scale = made.scale.astype(np.float32).reshape(-1)
+    state: dict[str, Any] = {
+        "quant_type": "nf4",
+        "blocksize": NF4_GROUP,
+        "dtype": "float32",
+        "shape": list(made.shape),
+    }
+    found: Tensors = {
+        name: made.values.reshape(-1, 1),
+        f"{name}.absmax": scale,
+        f"{name}.quant_map": CODES[Layout.NF4],
+    }
+    if nested:
+        offset = scale.mean(dtype=np.float32)
+        code = dynamic_map()
+        blocks = np.zeros(-(-scale.size // _NESTED) * _NESTED, np.float32)
+        blocks[: scale.size] = scale - offset
+        most = np.abs(blocks.reshape(-1, _NESTED)).max(axis=1)
+        shares = blocks.reshape(-1, _NESTED) / np.where(most > 0, most, 1)[:, None]
+        borders = (code[1:] + code[:-1]) / 2
+        found[f"{name}.absmax"] = np.searchsorted(borders, shares.reshape(-1)[: scale.size]).astype(np.uint8)
+        found[f"{name}.nested_absmax"] = most
+        found[f"{name}.nested_quant_map"] = code
+        state |= {"nested_blocksize": _NESTED, "nested_dtype": "float32", "nested_offset": float(offset)}
+    found[f"{name}.{_STATE}nf4"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    return found
+
+
+def dynamic_map() -> F32Array:
+    """256 numbers from -1 to 1, ascending: a sign, an exponent of ten in unary, a fraction (Dettmers 2016).
+
+    Exponent e from 0 to -6 leaves 6 + e bits for the fraction, whose steps from 0.1 to 1 are met in the
+    middle.
+    """
+    positive = []
+    for bits in range(7):
+        edges = np.linspace(0.1, 1, 2**bits + 1)
+        positive += list(10.0 ** (bits - 6) * (edges[:-1] + edges[1:]) / 2)
+    found = np.array([*(-np.array(positive)), 0, *positive, 1], np.float32)
+    return np.sort(found)
 
 
 def outlines(settings: Settings) -> Outlines:

@@ -14,6 +14,7 @@ compressors/quantized_compressors/pack_quantized.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +100,24 @@ def _check(group: dict[str, Any], written: Any) -> tuple[int, int, bool]:
         int(weights.get("group_size") or 0) if strategy == "group" else -1,
         symmetric,
     )
+
+
+def fp8_settings(left_out: Sequence[str]) -> dict[str, Any]:
+    """The quantization_config of E4M3 with one scale a row, activations being rounded token by token."""
+    numbers = {"num_bits": 8, "type": "float", "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**numbers, "strategy": "channel", "dynamic": False},
+        "input_activations": {**numbers, "strategy": "token", "dynamic": True},
+        "output_activations": None,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": list(left_out),
+    }
 
 
 def outlines(settings: Settings) -> Outlines:

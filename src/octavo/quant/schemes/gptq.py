@@ -12,12 +12,14 @@ nn_modules/qlinear.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from octavo.errors import CheckpointError
 from octavo.kernels.outline import Outline
 from octavo.kernels.weight import Weight
+from octavo.quant.grid import Rounded
 from octavo.quant.packing import (
     check_groups,
     int32_matrix,
@@ -25,11 +27,13 @@ from octavo.quant.packing import (
     integer_weight,
     narrowed,
     order_of,
+    packed,
     scales_of,
     unpacked,
     word_count,
 )
 from octavo.quant.scheme import Outlines, Scheme, Settings, Take, required
+from octavo.quant.writer import Choice, Tensors
 
 _BITS = (2, 3, 4, 8)
 _FORMATS = {"gptq": 1, "gptq_v2": 0}
@@ -60,6 +64,41 @@ def _open(settings: Settings) -> _Gptq:
     return _Gptq(bits, group, _FORMATS[written], bool(settings.get("sym", True)))
 
 
+LOWEST_ZERO = 1
+"""Of those that are written: version 1 stores zero points less one."""
+STORED_BITS = {2: 16, 3: 32, 4: 8, 8: 4}
+"""Bits -> how many zero points fill words."""
+
+
+def settings_of(choice: Choice, act_order: bool) -> dict[str, Any]:
+    """The quantization_config of what stored() gives."""
+    return {
+        "quant_method": "gptq",
+        "bits": choice.bits,
+        "group_size": choice.group,
+        "desc_act": act_order,
+        "sym": choice.symmetric,
+        "damp_percent": choice.damp,
+        "true_sequential": True,
+        "lm_head": False,
+        "checkpoint_format": "gptq",
+    }
+
+
+def stored(stem: str, rounded: Rounded, bits: int) -> Tensors:
+    """The tensors of a matrix, as version 1 of the format has them. Zero points are at least 1.
+
+    Raises:
+        CheckpointError: its rows or columns do not fill whole words.
+    """
+    return {
+        f"{stem}.qweight": packed(rounded.q.T, bits),
+        f"{stem}.qzeros": np.ascontiguousarray(packed(rounded.zero - 1, bits).T),
+        f"{stem}.scales": np.ascontiguousarray(rounded.scale.T.astype(np.float16)),
+        f"{stem}.g_idx": rounded.g_idx,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Gptq:
     """
@@ -79,7 +118,7 @@ class _Gptq:
         tensor = take(f"{stem}.qweight")
         if tensor is None:
             return None
-        packed = int32_matrix(tensor, (word_count(k, self.bits), n))
+        words = int32_matrix(tensor, (word_count(k, self.bits), n))
         groups = check_groups(tensor.name, k, self.group)
         scales = required(f"{stem}.scales", take)
         scale = scales_of(scales, (groups, n), self.group)
@@ -87,7 +126,7 @@ class _Gptq:
         zero = unpacked(np.ascontiguousarray(zeros.T), self.bits).astype(np.int64) + self.more  # [N, K/G]
         g_idx = take(f"{stem}.g_idx")
         order = None if g_idx is None else order_of(g_idx, k, groups)
-        q = np.ascontiguousarray(unpacked(packed, self.bits).T)
+        q = np.ascontiguousarray(unpacked(words, self.bits).T)
         tensor.release()
         return integer_weight(q, self.bits, narrowed(scales.name, scale.T), zero, order)
 

@@ -1,0 +1,86 @@
+"""What `octavo quantize` is told of the numbers that it makes, and of the text by which it makes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from octavo.quant.writer import Choice
+    from octavo.quantize.calibration import Calibration
+
+
+@dataclass(frozen=True, slots=True)
+class RoundingFlags:
+    """The flags of `octavo quantize` that say how numbers are rounded."""
+
+    method: Annotated[
+        str,
+        typer.Option("--method", help="rtn, gptq, awq, int8, nf4 or fp8; gptq and awq need --calibration."),
+    ] = "rtn"
+    bits: Annotated[int, typer.Option("--bits", help="Bits of a number; 0: the method's own.")] = 0
+    group_size: Annotated[
+        int,
+        typer.Option("--group-size", help="Columns that share a scale; -1: whole rows; 0: the method's own."),
+    ] = 0
+    symmetric: Annotated[
+        bool | None,
+        typer.Option(
+            "--symmetric/--asymmetric", help="Without or with zero points, where the method has a choice."
+        ),
+    ] = None
+    act_order: Annotated[
+        bool, typer.Option("--act-order/--no-act-order", help="GPTQ: large columns first (desc_act).")
+    ] = True
+    damp: Annotated[
+        float, typer.Option("--damp", help="GPTQ: what is added to H's diagonal, as a share of its mean.")
+    ] = 0.01
+    double_quant: Annotated[
+        bool, typer.Option("--double-quant/--no-double-quant", help="NF4: scales of 8 bits too.")
+    ] = True
+
+    def choice(self) -> Choice:
+        """What was said, or the method's own.
+
+        Raises:
+            InvalidRequestError: there is no such method, or it has no groups that could be chosen.
+        """
+        from octavo.quant.writer import Choice, writer_of
+
+        limits = writer_of(self.method).limits
+        if self.group_size and not limits.groups:
+            raise InvalidRequestError(
+                f"this method has groups of its own: leave --group-size {self.group_size} out", "group_size"
+            )
+        group = self.group_size or (limits.groups[0] if limits.groups else -1)
+        symmetric = limits.without if self.symmetric is None else self.symmetric
+        bits = self.bits or limits.bits[0]
+        return Choice(bits, group, symmetric, self.act_order, self.damp, self.double_quant)
+
+
+@dataclass(frozen=True, slots=True)
+class TextFlags:
+    """The flags of `octavo quantize` that name a calibration text."""
+
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="A text like what the model will read (UTF-8).")
+    ] = None
+    calibration_samples: Annotated[
+        int, typer.Option("--calibration-samples", help="Pieces of the text that are read.")
+    ] = 64
+    calibration_length: Annotated[int, typer.Option("--calibration-length", help="Tokens of each piece.")] = (
+        512
+    )
+
+    def text(self) -> Calibration | None:
+        """What was said; None: nothing."""
+        from octavo.quantize.calibration import Calibration
+
+        if self.calibration is None:
+            return None
+        return Calibration(self.calibration, self.calibration_samples, self.calibration_length)

@@ -1,0 +1,1 @@
+"""Methods that write quantized checkpoints: one file for each, with its WRITER (quant/writer.py)."""
