@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from octavo.cli._bench import find
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
 from octavo.cli._load import fetch
 from octavo.cli._progress import count_progress, saying
@@ -381,9 +382,9 @@ def fragmentation(
     as_json: bool = JSON_FLAG,
 ) -> int:
     """Simulate how much KV memory stays unused with pages and with contiguous allocation; loads no model."""
+    from octavo.bench.trace import conversations, read_trace
     from octavo.config import SchedulerConfig
     from octavo.lab.fragmentation import fragmentation as run
-    from octavo.lab.trace import conversations, read_trace
 
     config = SchedulerConfig(
         num_pages=kv_tokens // page_size,
@@ -427,3 +428,7 @@ def load(engine: EngineChoice, max_batch: int, quiet: bool) -> Driver:
 
 def line(*cells: object) -> str:
     return "".join(f"{cell!s:>14}" for cell in cells)
+
+
+for _name, _command in find().items():
+    bench.command(_name)(_command)

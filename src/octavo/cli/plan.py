@@ -52,7 +52,7 @@ def plan(
         raise InvalidRequestError("--cost-model and --speed need --trace")
     requests = None
     if trace is not None:  # read first: a mistake in it should not show only after the model is planned
-        from octavo.lab.trace import read_trace
+        from octavo.bench.trace import read_trace
 
         requests = read_trace(trace)
     fetch(engine.model, as_json)
