@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from octavo.cli._flags import EngineChoice
+from octavo.cli._progress import saying
+from octavo.errors import InvalidRequestError
+
 if TYPE_CHECKING:
+    from octavo.bench.driver import Driver
     from octavo.bench.report.chart import Chart
     from octavo.bench.report.table import Table
+    from octavo.bench.serving.datasets import DataSet, Option, Wanted
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -111,3 +117,57 @@ def until_interrupted(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -
             loop.remove_signal_handler(signal.SIGINT)
 
     return asyncio.run(main())
+
+
+def dataset_options() -> list[Option]:
+    """What all data sets have of their own."""
+    from octavo.bench.serving.datasets import find as data_sets
+
+    return [option for data in data_sets() for option in data.options]
+
+
+def wanted_of(
+    data: DataSet,
+    given: Mapping[str, Any],
+    count: int,
+    path: Path | None,
+    *,
+    ids: bool = True,
+    seed: int = 0,
+) -> Wanted:
+    """What a data set is asked for, with the options that were typed.
+
+    Raises:
+        InvalidRequestError: one is another data set's, or is negative or no number.
+    """
+    from octavo.bench.serving.datasets import Wanted
+
+    own = {option.name: given.get(option.name, option.default) for option in data.options}
+    foreign = sorted(set(given) - set(own))
+    if foreign:
+        flag = f"--{foreign[0].replace('_', '-')}"
+        raise InvalidRequestError(f"{flag} is for another data set than {data.names[0]}")
+    for name, value in own.items():
+        if not 0 <= value < float("inf"):
+            raise InvalidRequestError(f"--{name.replace('_', '-')} is a number and not negative, not {value}")
+    return Wanted(count, path, seed, ids, own)
+
+
+def driver_of(engine: EngineChoice, max_batch: int | None, quiet: bool) -> Driver:
+    """The engine to measure: no request may find another's prefix.
+
+    Args:
+        max_batch: sequences at once, where no flag says how many; None: as many as by default.
+    """
+    from octavo.bench.driver import Driver
+    from octavo.cli._load import fetch
+
+    fetch(engine.model, quiet)
+    most = {} if max_batch is None else {"max_num_seqs": max_batch}
+    with saying(f"loading {engine.model}", quiet, after_s=3.0):
+        return Driver(engine.model, **most | dict(engine.options) | {"enable_prefix_caching": False})
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """Nothing stays nothing."""
+    return None if seconds is None else 1e3 * seconds

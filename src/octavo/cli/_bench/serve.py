@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli._bench import INTERRUPTED, Output, until_interrupted
+from octavo.cli._bench import INTERRUPTED, Output, dataset_options, until_interrupted, wanted_of
 from octavo.cli._flags import declared_flags, option_group
 from octavo.cli._progress import count_progress
 from octavo.errors import InvalidRequestError, OctavoError
@@ -19,7 +19,6 @@ from octavo.errors import InvalidRequestError, OctavoError
 if TYPE_CHECKING:
     from octavo.bench.serving.calls import Call
     from octavo.bench.serving.client import Client
-    from octavo.bench.serving.datasets import Option
     from octavo.bench.serving.figures import Figures
     from octavo.bench.serving.generator import Pace, Recorded
 
@@ -131,13 +130,6 @@ class Wishes:
     result_filename: Annotated[str, typer.Option("--result-filename", help="Its name.")] = "serve.json"
 
 
-def dataset_options() -> list[Option]:
-    """What all data sets have of their own."""
-    from octavo.bench.serving.datasets import find
-
-    return [option for data in find() for option in data.options]
-
-
 @option_group("server", Server)
 @option_group("traffic", Traffic)
 @declared_flags("lengths", dataset_options)
@@ -247,20 +239,11 @@ def calls_for(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any]) -> tuple
     Raises:
         InvalidRequestError: the data set is none, or its file is wrong.
     """
-    from octavo.bench.serving.datasets import Wanted, calls_of, data_set
+    from octavo.bench.serving.datasets import calls_of, data_set
 
-    data = data_set(traffic.dataset_name)
-    own = {option.name: lengths.get(option.name, option.default) for option in data.options}
-    foreign = sorted(set(lengths) - set(own))
-    if foreign:
-        flag = f"--{foreign[0].replace('_', '-')}"
-        raise InvalidRequestError(f"{flag} is for another data set than {traffic.dataset_name}")
-    for name, value in own.items():
-        if not 0 <= value < float("inf"):
-            raise InvalidRequestError(f"--{name.replace('_', '-')} is a number and not negative, not {value}")
+    data, count, warm = data_set(traffic.dataset_name), traffic.num_prompts, traffic.num_warmups
     ids = "openai" in asks.api.names
-    count, warm = traffic.num_prompts, traffic.num_warmups
-    wanted = Wanted(count + warm, traffic.dataset_path, traffic.seed, ids, own)
+    wanted = wanted_of(data, lengths, count + warm, traffic.dataset_path, ids=ids, seed=traffic.seed)
     found = calls_of(data, wanted)
     extra = found[count:] or found[-1:]
     return found[:count], [extra[n % len(extra)] for n in range(warm)]
