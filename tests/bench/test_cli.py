@@ -43,7 +43,7 @@ def test_a_plot_that_cannot_be_made_is_said_before_anything_is_measured(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["bench", "ablate", "no/such-model", "--out", "x"]) == 1
-    assert "a plot needs matplotlib" in capsys.readouterr().err
+    assert "a PNG needs matplotlib" in capsys.readouterr().err
 
 
 def test_the_table_of_a_load(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,14 @@ def facts() -> dict[str, str]:
     }
 
 
+def machine() -> dict[str, Any]:
+    """What the figures belong to, as result files have it."""
+    from octavo.cli.env import collect
+
+    found = collect()
+    return {name: found[name] for name in ("octavo", "platform", "cpu")}
+
+
 def until_interrupted(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
     """Run work(stop). Ctrl-C sets stop, so that it ends with what it has; a second one is raised."""
 
