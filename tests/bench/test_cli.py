@@ -9,7 +9,8 @@ import pytest
 
 from octavo.bench.load import LoadResult
 from octavo.cli import main
-from octavo.cli.bench import DEFAULT, numbers, print_load
+from octavo.cli._bench import numbers
+from octavo.cli.bench import DEFAULT, print_load
 from octavo.errors import InvalidRequestError
 
 SMALL = ["--max-model-len", "128", "--num-pages", "64", "--num-runs", "1"]

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from octavo.cli._bench import find
+from octavo.cli._bench import find, numbers
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
 from octavo.cli._load import fetch
 from octavo.cli._progress import count_progress, saying
-from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.bench.calibrate import Machine
@@ -322,17 +321,6 @@ def fragmentation(
     for each in found:
         print(line(each.name, f"{each.waste:.1%}", f"{each.running:.1f}", f"{each.output_rate:.0f}"))
     return 0
-
-
-def numbers(text: str, flag: str) -> list[int]:
-    """1,8,32 as numbers."""
-    try:
-        values = [int(word) for word in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or min(values) < 1:
-        raise InvalidRequestError(f"{flag} takes positive numbers with commas between, not {text!r}")
-    return values
 
 
 def load(engine: EngineChoice, max_batch: int, quiet: bool) -> Driver:

@@ -179,3 +179,14 @@ def driver_of(engine: EngineChoice, max_batch: int | None, quiet: bool) -> Drive
 def milliseconds(seconds: float | None) -> float | None:
     """Nothing stays nothing."""
     return None if seconds is None else 1e3 * seconds
+
+
+def numbers(text: str, flag: str) -> list[int]:
+    """1,8,32 as numbers."""
+    try:
+        values = [int(word) for word in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or min(values) < 1:
+        raise InvalidRequestError(f"{flag} takes positive numbers with commas between, not {text!r}")
+    return values
