@@ -62,7 +62,9 @@ def test_a_step_by_hand() -> None:
 def test_what_limits_and_the_best_batch() -> None:
     found = outlook(COST, MACHINE, WORK, [1, 8])
     assert [each.batch for each in found.speeds] == [1, 8]
-    assert (found.requests, found.ridge, found.held_by) == (100, None, "bandwidth"), "keys and values use it up"
+    assert (found.requests, found.ridge, found.held_by) == (100, None, "bandwidth"), (
+        "keys and values use it up"
+    )
     assert found.best is not None
     rates = {batch: speed(COST, MACHINE, WORK, batch).rate for batch in range(1, 101)}
     assert found.best.batch == min(b for b, rate in rates.items() if rate >= NEAR * max(rates.values()))
