@@ -15,13 +15,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.bench.trace import poisson
 from octavo.config import SchedulerConfig
 from octavo.engine.cost import CostModel
 from octavo.engine.request import EngineRequest, Request
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.lab.simulate import simulate
-from octavo.lab.trace import poisson
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
 CONTEXT = 8192

@@ -9,7 +9,8 @@ import pytest
 
 from octavo.bench.load import LoadResult
 from octavo.cli import main
-from octavo.cli.bench import DEFAULT, numbers, print_load
+from octavo.cli._bench import numbers
+from octavo.cli.bench import DEFAULT, print_load
 from octavo.errors import InvalidRequestError
 
 SMALL = ["--max-model-len", "128", "--num-pages", "64", "--num-runs", "1"]
@@ -43,7 +44,7 @@ def test_a_plot_that_cannot_be_made_is_said_before_anything_is_measured(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["bench", "ablate", "no/such-model", "--out", "x"]) == 1
-    assert "a plot needs matplotlib" in capsys.readouterr().err
+    assert "a PNG needs matplotlib" in capsys.readouterr().err
 
 
 def test_the_table_of_a_load(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from octavo.bench.trace import TraceRequest, conversations
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
@@ -16,7 +17,6 @@ from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.lab.baselines import ContiguousKV, StaticScheduler
 from octavo.lab.fragmentation import fragmentation
 from octavo.lab.simulate import Simulation
-from octavo.lab.trace import TraceRequest, conversations
 from octavo.params import SamplingParams
 from support.toy_executor import Toy, ToyExecutor, alone
 

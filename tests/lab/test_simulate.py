@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from octavo.bench.trace import HASH_TOKENS, TraceRequest, poisson
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import QueueOrder
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
 from octavo.engine.scheduler import Scheduler
 from octavo.lab.simulate import Simulated, Simulation, Spread, simulate
-from octavo.lab.trace import HASH_TOKENS, TraceRequest, poisson
 
 COST = CostModel(step_s=3e-3, token_s=5e-4, pair_s=2e-8, sample_s=1e-4)
 CHAT = ((0.85, (16, 128), (4, 32)), (0.15, (64, 512), (32, 128)))

@@ -88,11 +88,18 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
-    """A model's weights as they would be kept, and its keys and values of one token, both in bytes."""
+    """A model's weights as they would be kept, and its keys and values of one token, both in bytes.
+
+    Attributes:
+        model: without its numbers. backend: that would pack them. kv_dtype: as KVSpec names it.
+    """
 
     weights: int
     parameters: int
     bytes_per_token: int
+    model: Model
+    backend: Backend
+    kv_dtype: str
 
 
 def outline(user: EngineConfig) -> Outlined:
@@ -104,8 +111,9 @@ def outline(user: EngineConfig) -> Outlined:
     checkpoint = open_checkpoint(find(user.model, weights=False), headers=True)
     model, weights, backend = _outline(user, checkpoint)
     parameters = _outline(replace(user, dtype="float32"), checkpoint)[1] // 4
-    per_token = sum(spec.bytes_per_token for spec in page_specs(model, backend, user))
-    return Outlined(weights, parameters, per_token)
+    specs = page_specs(model, backend, user)
+    per_token = sum(spec.bytes_per_token for spec in specs)
+    return Outlined(weights, parameters, per_token, model, backend, specs[0].dtype)
 
 
 def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,19 @@ class StepTime:
 
     seconds: float
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a step gave one request: its place among the prompts, new tokens, and whether it has ended."""
+
+    place: int
+    tokens: int
+    is_last: bool
+
+
+Watch = Callable[[Sequence[Drawn]], None]
+"""Told after each step what it gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +93,15 @@ class Driver(LLM):
     def run(
         self,
         prompts: Sequence[Sequence[int]],
-        new_tokens: int,
+        new_tokens: int | Sequence[int],
         last: Mapping[str, Any] | None = None,
+        watch: Watch | None = None,
         **sampling: Any,
     ) -> Run:
         """Compute the prompts and draw new_tokens for each: greedy, end of text ignored.
 
         Args:
+            new_tokens: for all, or for each.
             last: fields that the last prompt has beside them; None: none.
             sampling: fields of SamplingParams, for other draws. structured_outputs end where they must,
                 so let them need more than new_tokens.
@@ -99,11 +114,15 @@ class Driver(LLM):
         """
         self.reset_prefix_cache()
         ends = sampling.get("structured_outputs") is not None
-        always = {"max_tokens": new_tokens, "ignore_eos": not ends, "detokenize": False}
+        always = {"ignore_eos": not ends, "detokenize": False}
         fields = {"temperature": 0.0, **sampling, **always}
-        params = [self._compiler.compile(SamplingParams(**fields))] * len(prompts)
+        lengths = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
+        compiled = {n: self._compiler.compile(SamplingParams(**fields, max_tokens=n)) for n in set(lengths)}
+        params = [compiled[length] for length in lengths]
         if last:  # one row that asks for more, among others that do not
-            params[-1] = self._compiler.compile(SamplingParams(**{**fields, **last}))
+            params[-1] = self._compiler.compile(
+                SamplingParams(**{**fields, "max_tokens": lengths[-1], **last})
+            )
         names = [f"run-{self._next_id + i}" for i in range(len(prompts))]
         self._next_id += len(names)
         requests = [
@@ -115,17 +134,18 @@ class Driver(LLM):
         try:
             for request in requests:
                 self._core.add(request, time.monotonic())
-            return self._drive(names, sum(map(len, prompts)))
+            return self._drive(names, sum(map(len, prompts)), watch)
         except BaseException:  # Ctrl-C too: the next run must find an empty engine
             for name in names:
                 self._core.abort(name)
             raise
 
-    def _drive(self, names: list[str], prompt_tokens: int) -> Run:
+    def _drive(self, names: list[str], prompt_tokens: int, watch: Watch | None) -> Run:
         """Step until all have ended."""
         steps: list[StepTime] = []
         first: dict[str, float] = {}
         drawn: dict[str, list[int]] = {name: [] for name in names}
+        places = {name: place for place, name in enumerate(names)}
         prompt_steps = 0
         start = before = time.perf_counter()
         while self._core.has_unfinished():
@@ -141,6 +161,14 @@ class Driver(LLM):
                     first.setdefault(update.request_id, now - start)
             steps.append(StepTime(now - before, tokens))
             before = now
+            if watch is not None:
+                ends = [update.finish_reason is not None for update in updates]
+                watch(
+                    [
+                        Drawn(places[u.request_id], len(u.tokens), e)
+                        for u, e in zip(updates, ends, strict=True)
+                    ]
+                )
             if not prompt_steps and len(first) == len(names):
                 prompt_steps = len(steps)
         return Run(

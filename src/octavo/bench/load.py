@@ -1,7 +1,6 @@
 """The load generator: users over HTTP who stream completions from an OpenAI-compatible server.
 
-It speaks HTTP/1.1 itself over asyncio streams, because what it costs is taken from the engine beside
-it, and it counts what it costs.
+What it costs is taken from the engine beside it, so it counts that too.
 """
 
 from __future__ import annotations
@@ -10,20 +9,13 @@ import asyncio
 import json
 import resource
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
+from octavo.bench.wire import RefusedError, Wire
 from octavo.bench.workload import percentile
 from octavo.errors import InvalidRequestError, OctavoError
-
-MAX_LINE = 1 << 20
-"""Bytes of one line of a response; a server that sends a longer one is cut off."""
-
-
-class RefusedError(OctavoError):
-    """The server answered a request with an error."""
 
 
 @dataclass(slots=True)
@@ -167,27 +159,14 @@ def summary(
 
 
 class Client:
-    """Just enough HTTP for one server: a connection a request, streamed answers read line by line."""
+    """What a load asks of one server."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
-        if parts.scheme != "http" or not parts.hostname:
-            raise InvalidRequestError(f"{url!r} is no http:// address of a server")
-        self._host, self._port = parts.hostname, parts.port or 80
-        self._path = parts.path.rstrip("/").removesuffix("/v1")
-        key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
-        self._head = f"Host: {parts.netloc}\r\nConnection: close\r\n{key}"
+        self._wire = Wire(url, api_key)
 
     async def first_model(self) -> str:
         """The name of the model that the server lists first."""
-        answer = b""
-        async with aclosing(self._lines("GET", "/v1/models", b"")) as lines:
-            async for line in lines:
-                answer += line
-        try:
-            return str(json.loads(answer)["data"][0]["id"])
-        except (ValueError, KeyError, IndexError, TypeError):
-            raise OctavoError("the server lists no models: name one") from None
+        return await first_model(self._wire)
 
     async def complete(self, model: str, prompt: Sequence[int], max_tokens: int, timeout_s: float) -> Reply:
         """Stream one completion of exactly max_tokens; whatever fails is the reply's error."""
@@ -215,7 +194,7 @@ class Client:
     async def _stream(self, body: bytes, reply: Reply) -> None:
         start = last = time.perf_counter()
         ended = False
-        async with aclosing(self._lines("POST", "/v1/completions", body)) as lines:
+        async with aclosing(self._wire.lines("POST", "/v1/completions", body)) as lines:
             async for line in lines:
                 if not line.startswith(b"data: "):
                     continue
@@ -237,54 +216,18 @@ class Client:
             raise RefusedError("the stream ended early")
         reply.total_s = last - start
 
-    async def _lines(self, method: str, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
-        """Send a request and yield the lines of the answer's body.
 
-        Raises:
-            RefusedError: the status is no 200.
-        """
-        try:
-            reader, writer = await asyncio.open_connection(self._host, self._port, limit=MAX_LINE)
-        except OSError as error:
-            raise OctavoError(f"no answer from {self._host}:{self._port}: {error}") from None
-        try:
-            writer.write(
-                f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}Content-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n".encode()
-                + body
-            )
-            rest = b""
-            async for block in _blocks(reader, await _chunked(reader)):
-                *lines, rest = (rest + block).split(b"\n")
-                for line in lines:
-                    yield line
-            if rest:
-                yield rest
-        finally:
-            writer.close()
+async def first_model(wire: Wire) -> str:
+    """The name of the model that a server lists first.
 
-
-async def _chunked(reader: asyncio.StreamReader) -> bool:
-    """Read the status and the headers; whether the body comes in chunks."""
-    words = (await reader.readline()).split(b" ", 2)
-    chunked = False
-    while (line := await reader.readline()) not in (b"\r\n", b""):
-        if line.lower().startswith(b"transfer-encoding:"):
-            chunked = b"chunked" in line.lower()
-    if len(words) < 2 or words[1] != b"200":
-        raise RefusedError(f"HTTP {words[1].decode()}" if len(words) > 1 else "no HTTP answer")
-    return chunked
-
-
-async def _blocks(reader: asyncio.StreamReader, chunked: bool) -> AsyncIterator[bytes]:
-    """The body, as it arrives."""
-    if not chunked:
-        while block := await reader.read(1 << 16):
-            yield block
-        return
-    while size := int((await reader.readline()).split(b";")[0], 16):
-        yield await reader.readexactly(size)
-        await reader.readexactly(2)  # the line's end after a chunk
+    Raises:
+        OctavoError: it lists none, or does not answer.
+    """
+    answer = await wire.whole("GET", "/v1/models")
+    try:
+        return str(json.loads(answer)["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise OctavoError("the server lists no models: name one") from None
 
 
 def _cpu_seconds() -> float:

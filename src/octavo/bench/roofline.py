@@ -117,10 +117,11 @@ def _visible_share(layers: Sequence[tuple[int, int | None]], context: int) -> fl
     return sum(min(context, window or context) for _, window in layers) / (context * len(layers))
 
 
-def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: str) -> ModelCost:
-    """Count a loaded model's work from its recorded program.
+def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint | None, kv_dtype: str) -> ModelCost:
+    """Count a model's work from its recorded program. Its weights need not be there: shapes are enough.
 
     Args:
+        checkpoint: whose file is read; None: weights count as they are packed.
         kv_dtype: as KVSpec names it: "f16", "int8".
     """
     specs = model.kv_specs(kv_dtype)
@@ -143,8 +144,8 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint, kv_dtype: st
         elif call.name == "attention":
             spec = args["spec"]
             attention.append((spec.num_heads * (spec.head_dim + spec.v_head_dim), spec.window))
-    total = _file_bytes(checkpoint, recorder.calls, dense)
     packed = sum(weight.nbytes for weight in (dense | experts).values())
+    total = packed if checkpoint is None else _file_bytes(checkpoint, recorder.calls, dense)
     of_experts = round(total * sum(weight.nbytes for weight in experts.values()) / packed)
     return ModelCost(
         macs[Rows.TOKENS],

@@ -13,9 +13,9 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 
@@ -85,6 +85,19 @@ def flag_of(name: str) -> str | None:
     """The flag of a config field: max_model_len is --max-model-len."""
     known = name in ENGINE_HELP or name in SAMPLING_HELP
     return f"--{name.replace('_', '-')}" if known else None
+
+
+class Declared(Protocol):
+    """An option as a room below declares it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def default(self) -> int | float: ...
+
+    @property
+    def help(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +190,20 @@ def option_group(name: str, owner: type) -> Callable[[Callable[..., int]], Calla
     fields = dataclasses.fields(owner)
     flags = [_keyword(field.name, field.default, hints[field.name]) for field in fields]
     return _with_flags(name, flags, lambda given: owner(**given))
+
+
+def declared_flags(
+    name: str, options: Callable[[], Sequence[Declared]]
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the options that others declare; it gets what was typed of them as `name: Mapping`."""
+    flags = []
+    for each in options():
+        flag, kind = f"--{each.name.replace('_', '-')}", type(each.default)
+        text = f"{each.help}  [default: {each.default}]"
+        flags.append(
+            _keyword(each.name, typer.Option(None, flag, help=text, show_default=False), kind | None)
+        )
+    return _with_flags(name, flags, dict)
 
 
 def _with_flags(

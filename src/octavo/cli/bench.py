@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import datetime
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from octavo.cli._bench import find, numbers
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
 from octavo.cli._load import fetch
 from octavo.cli._progress import count_progress, saying
-from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.bench.calibrate import Machine
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from octavo.bench.roofline import Line, ModelCost
     from octavo.bench.speculate import Speculated
     from octavo.config.speculation import Speculative
-    from octavo.lab.ablate import Ablation
 
 DEFAULT = "inference"
 NOT_MEASURED = (*NO_MATTER, "enable_prefix_caching")
@@ -287,86 +285,6 @@ def print_load(result: LoadResult) -> None:
 
 
 @bench.command()
-@engine_flags(leave_out=NO_MATTER)
-def ablate(
-    engine: EngineChoice,
-    rounds: int = typer.Option(
-        3, "--rounds", help="Repetitions of each variant; medians are printed.", min=1
-    ),
-    out: str = typer.Option("", "--out", help="Write OUT.json, and OUT.png for which matplotlib is needed."),
-    as_json: bool = JSON_FLAG,
-) -> int:
-    """Measure what continuous batching, prefix cache, chunked prefill and copy-on-write gain here."""
-    from octavo.assembly import load as assemble
-    from octavo.engine_args import EngineArgs
-    from octavo.lab.ablate import ENGINE
-    from octavo.lab.ablate import ablate as run
-
-    if out:
-        from octavo.lab.plot import need_matplotlib
-
-        need_matplotlib()  # before minutes are spent on measuring
-    fetch(engine.model, as_json)
-    loaded = assemble(EngineArgs(engine.model, **ENGINE | dict(engine.options)).config)
-
-    def say(name: str) -> None:
-        if not as_json:
-            print(f"measuring {name}", file=sys.stderr)
-
-    result = run(loaded, rounds, say)
-    body = ablation_body(engine, result, rounds)
-    if as_json:
-        print(json.dumps(body))
-    else:
-        print_ablation(result)
-    if out:  # last: what was measured is said, whatever becomes of the files
-        from octavo.lab.plot import plot
-
-        Path(f"{out}.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-        plot(result, f"{engine.model}, {body['machine']['cpu']['model']}", Path(f"{out}.png"))
-        if not as_json:
-            print(f"written: {out}.json, {out}.png", file=sys.stderr)
-    return 0
-
-
-def ablation_body(engine: EngineChoice, result: Ablation, rounds: int) -> dict[str, Any]:
-    """The figures, and what a reader needs in order to judge them."""
-    from octavo.cli.env import collect
-
-    facts = collect()
-    return {
-        "model": engine.model,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["octavo", *sys.argv[1:]]),
-        "rounds": rounds,
-        "machine": {name: facts[name] for name in ("octavo", "platform", "cpu")},
-        **dataclasses.asdict(result),
-        "ratios": {
-            "continuous over static": result.batching.ratio,
-            "cached over computed": result.prefix.ratio,
-            "chunks are held": result.chunking.held,
-            "pages saved": result.sharing.saved,
-        },
-    }
-
-
-def print_ablation(result: Ablation) -> None:
-    batches, prefix, chunks, beams = result.batching, result.prefix, result.chunking, result.sharing
-    print(
-        f"continuous batching  {batches.continuous:.0f} tok/s, static {batches.static:.0f}: "
-        f"{batches.ratio:.2f} x (padding alone: {batches.bound:.2f} x); over contiguous KV, "
-        f"{batches.contiguous_rows} rows: {batches.contiguous:.0f}\n"
-        f"prefix cache         first token in {prefix.cached_ms:.1f} ms instead of "
-        f"{prefix.computed_ms:.1f}, {prefix.shared_tokens} tokens shared: {prefix.ratio:.1f} x\n"
-        f"chunked prefill      {chunks.chunked_p99:.1f} ms between tokens (p99) while prompts of "
-        f"{chunks.prompt_tokens} arrive; whole {chunks.whole_p99:.1f}, quiet median {chunks.quiet_p50:.1f}, "
-        f"allowed {chunks.allowed_ms:.1f}\n"
-        f"copy-on-write        {beams.beams} beams in {beams.shared_pages} pages instead of "
-        f"{beams.copied_pages}: {beams.saved:.0%} saved"
-    )
-
-
-@bench.command()
 def fragmentation(
     requests: int = typer.Option(400, "--requests", help="Requests to simulate.", min=1),
     rate: float = typer.Option(4.0, "--rate", help="Requests that arrive in a second.", min=0.001),
@@ -381,9 +299,9 @@ def fragmentation(
     as_json: bool = JSON_FLAG,
 ) -> int:
     """Simulate how much KV memory stays unused with pages and with contiguous allocation; loads no model."""
+    from octavo.bench.trace import conversations, read_trace
     from octavo.config import SchedulerConfig
     from octavo.lab.fragmentation import fragmentation as run
-    from octavo.lab.trace import conversations, read_trace
 
     config = SchedulerConfig(
         num_pages=kv_tokens // page_size,
@@ -405,17 +323,6 @@ def fragmentation(
     return 0
 
 
-def numbers(text: str, flag: str) -> list[int]:
-    """1,8,32 as numbers."""
-    try:
-        values = [int(word) for word in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or min(values) < 1:
-        raise InvalidRequestError(f"{flag} takes positive numbers with commas between, not {text!r}")
-    return values
-
-
 def load(engine: EngineChoice, max_batch: int, quiet: bool) -> Driver:
     """The engine to measure: no request may find another's prefix."""
     from octavo.bench.driver import Driver
@@ -427,3 +334,7 @@ def load(engine: EngineChoice, max_batch: int, quiet: bool) -> Driver:
 
 def line(*cells: object) -> str:
     return "".join(f"{cell!s:>14}" for cell in cells)
+
+
+for _name, _command in find().items():
+    bench.command(_name)(_command)

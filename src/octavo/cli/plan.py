@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags
+from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
+from octavo.cli._plan_speed import Target, described_of, folder_of, on_gpu, print_speed, speeds_of
 from octavo.cli._progress import saying
 from octavo.errors import InvalidRequestError
 
@@ -25,8 +26,10 @@ TRACE = typer.Option(
 
 
 @engine_flags(leave_out=NO_MATTER)
+@option_group("target", Target)
 def plan(
     engine: EngineChoice,
+    target: Target,
     trace: Path | None = TRACE,
     speed: float = typer.Option(1.0, "--speed", help="Let the requests arrive this many times as fast."),
     cost_model: str = typer.Option(
@@ -39,10 +42,13 @@ def plan(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:
-    """Print the memory that a model will take, and with --trace the waiting times and the throughput."""
+    """Print the memory that a model will take, how fast a machine can be with it, and a trace simulated."""
     from octavo.bench.plan import plan_model
     from octavo.cli._load import fetch
     from octavo.engine_args import EngineArgs
+
+    engine = dataclasses.replace(engine, model=folder_of(engine.model))
+    described = described_of(target, memory) if target.is_named else None
 
     if not 0 < speed < float("inf"):
         raise InvalidRequestError(f"--speed must be above 0, not {speed}")
@@ -52,15 +58,26 @@ def plan(
         raise InvalidRequestError("--cost-model and --speed need --trace")
     requests = None
     if trace is not None:  # read first: a mistake in it should not show only after the model is planned
-        from octavo.lab.trace import read_trace
+        from octavo.bench.trace import read_trace
 
         requests = read_trace(trace)
     fetch(engine.model, as_json)
     free = int(memory * 2**30) or None
+    if described is not None and described.gpu:
+        if trace is not None:
+            raise InvalidRequestError("--trace is for this machine or a CPU, and not for a GPU's name")
+        return on_gpu(engine, target, described, as_json)
+    if described is not None and not memory and not target.measure and target.machine:
+        free = described.memory
     planned = plan_model(EngineArgs(engine.model, **engine.options).config, free)
     found: dict[str, object] = {"memory": planned.summary()}
     if not as_json:  # now: a simulation may first load the model and measure it
         print_memory(planned)
+    if target.is_named:
+        speeds = speeds_of(engine, target, described, planned.config)
+        found["speed"] = speeds.summary()
+        if not as_json:
+            print_speed(speeds)
     if requests is not None:
         from octavo.lab.simulate import simulate
 

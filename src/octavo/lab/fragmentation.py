@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.bench.trace import TraceRequest
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
 from octavo.engine.scheduler import Scheduler
 from octavo.lab.baselines import ContiguousKV
 from octavo.lab.simulate import Simulated, Simulation
-from octavo.lab.trace import TraceRequest
 
 COST = CostModel(step_s=3e-3, token_s=5e-4, pair_s=2e-8, sample_s=1e-4)
 """A 135M model on two cores, about. Only the mix of requests that run together depends on it."""

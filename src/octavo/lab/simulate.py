@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from octavo.bench.trace import TraceRequest, prompt_ids
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
@@ -23,7 +24,6 @@ from octavo.engine.request import EngineRequest, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.errors import InvalidRequestError, OverloadedError
-from octavo.lab.trace import TraceRequest, prompt_ids
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
 _TOKEN: tuple[SampledToken, ...] = (SampledToken(1),)

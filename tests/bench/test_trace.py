@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from octavo.bench.trace import HASH_TOKENS, TraceRequest, conversations, poisson, prompt_ids, read_trace
 from octavo.errors import InvalidRequestError
-from octavo.lab.trace import HASH_TOKENS, TraceRequest, conversations, poisson, prompt_ids, read_trace
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -1,0 +1,55 @@
+"""Tables for terminals of any width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NONE = "-"
+"""Stands where nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells. The first cell of a row is its name; headers have the units.
+
+    Attributes:
+        notes: lines below it.
+    """
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    notes: tuple[str, ...] = ()
+
+    def text(self, columns: int | None = None) -> str:
+        """As lines; where they would not fit into so many columns, a line for each cell."""
+        every = (self.headers, *self.rows)
+        widths = [max(len(row[i]) for row in every) for i in range(len(self.headers))]
+        lines = [self.title] if self.title else []
+        if columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
+            room = max(map(len, self.headers[1:]), default=0)
+            for row in self.rows:
+                pairs = zip(self.headers[1:], row[1:], strict=True)
+                lines += [row[0], *(f"  {header:<{room}}  {cell}" for header, cell in pairs)]
+        else:
+            for row in every:
+                cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+                lines.append("  ".join([f"{row[0]:<{widths[0]}}", *cells]).rstrip())
+        return "\n".join([*lines, *self.notes])
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A figure with thousands apart; what was not measured is no figure."""
+    return NONE if value is None else f"{value:,.{digits}f}"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> Table:
+    """Cells that are numbers as number() writes them, None as what was not measured."""
+    return Table(tuple(headers), tuple(tuple(_cell(cell) for cell in row) for row in rows), title)
+
+
+def _cell(value: object) -> str:
+    if value is None or isinstance(value, float):
+        return number(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
