@@ -88,7 +88,9 @@ def bundle(address: str, documents: Mapping[str, Any]) -> tuple[Any, list[str]]:
     A schema that refers to no other one stays as it is.
     """
     names = {str(_name(schema)).rstrip("#"): at for at, schema in documents.items() if _name(schema)}
-    names = {name: at for name, at in names.items() if "//json-schema.org/" not in name}  # which some claim to be
+    names = {
+        name: at for name, at in names.items() if "//json-schema.org/" not in name
+    }  # which some claim to be
     own = str(_name(documents[address]) or address).rstrip("#")
     found: dict[str, Any] = {own: documents[address]}
     waiting, missing = [(own, address)], set[str]()

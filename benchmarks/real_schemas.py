@@ -229,9 +229,7 @@ def can_be_written(constraint: Constraint, text: str) -> bool:
         return False
 
 
-def first_use(
-    make: ConstraintCompiler, params: SamplingParams, vocab_size: int, loop: Any = None
-) -> float:
+def first_use(make: ConstraintCompiler, params: SamplingParams, vocab_size: int, loop: Any = None) -> float:
     """Seconds from a request's params to its first mask; with a loop: tried in a confined process before."""
     start = time.perf_counter()
     compiled = make.compile(params) if loop is None else loop.run_until_complete(make.compile_async(params))

@@ -140,19 +140,19 @@ def test_ctrl_c_prints_what_was_measured(
 
 
 def test_files(tiny: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    out = tmp_path / "quality"
-    found = measured(capsys, str(tiny), "--text", str(text), "-c", "32", "--out", str(out))
-    assert json.loads(out.with_suffix(".json").read_text()) == found
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    plain, drawn = tmp_path / "a.json", tmp_path / "a.svg"
+    flags = ["--plot", str(plain), "--plot", str(drawn)]
+    found = measured(capsys, str(tiny), "--text", str(text), "-c", "32", *flags)
+    assert json.loads(plain.read_text()) == found
+    assert "perplexity, by bits a weight in memory" in drawn.read_text()
 
 
 def test_a_plot_that_cannot_be_made_is_said_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["eval", "perplexity", "no/such-model", "--text", str(text), "--out", "x"]) == 1
-    assert "a plot needs matplotlib" in capsys.readouterr().err
+    assert main(["eval", "perplexity", "no/such-model", "--text", str(text), "--plot", "x.png"]) == 1
+    assert "a PNG needs matplotlib" in capsys.readouterr().err
 
 
 def test_what_is_refused(tiny: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

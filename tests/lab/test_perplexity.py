@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from octavo.bench.report.chart import Series
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.lab import perplexity, quality
-from octavo.lab.perplexity import Compared, Measured, compare, cut, rows_of
+from octavo.lab.perplexity import Compared, Measured, charts, compare, cut, rows_of
 from octavo.lab.quality import Quality, TextIds
 from support.source_mutants import must_die
 
@@ -161,14 +163,14 @@ def test_mutants_die(right: str, wrong: str) -> None:
     must_die(quality, right, wrong, [check_given_and_scored, check_sums])
 
 
-def test_a_picture_of_the_table(tmp_path: Any) -> None:
-    pytest.importorskip("matplotlib")
-    from octavo.lab.plot import plot_quality
-
+def test_charts_of_the_table() -> None:
     row = Measured("m", 4.5, 1.0, 6, 9.0, 0.1, 0.02, 0.9, 1, 50.0)
     exact = Measured("m, float32", 32.0, 8.0, 6, 8.9, 0.1, 0.0, 1.0, 0, 9.0)
-    plot_quality([row, exact], "t", tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    size, speed = charts([row, exact])
+    assert (size.series, size.log) == ((Series("m", ((4.5, 0.02),)),), "y")
+    assert speed.series == (Series("m", ((50.0, 0.02),)),)
+    alone = [replace(row, kl=None), replace(exact, kl=None)]
+    assert charts(alone)[0].series == (Series("m", ((4.5, 9.0),)), Series("m, float32", ((32.0, 8.9),)))
 
 
 def test_the_command_and_the_benchmark_share_the_loop() -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octavo.cli._bench import INTERRUPTED, Output
 from octavo.cli._flags import DEFAULT_MODEL, ENGINE_HELP, option_group
 from octavo.cli._load import fetch
 from octavo.cli._progress import count_progress, saying
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from octavo.bench.report.table import Table
     from octavo.config import EngineConfig
     from octavo.lab.perplexity import Measured
     from octavo.lab.quality import TextIds
@@ -27,8 +28,6 @@ MODELS = typer.Argument(
     show_default=False,
 )
 TEXT = typer.Option(..., "--text", help="A UTF-8 file, such as the test split of WikiText-2.")
-INTERRUPTED = 130
-"""The exit status after Ctrl-C, as shells report it."""
 
 eval = typer.Typer(
     help="Measure what models make of texts. All take --json and --help.", rich_markup_mode=None
@@ -84,36 +83,29 @@ class Wanted:
 
 @eval.command()
 @option_group("wanted", Wanted)
-def perplexity(
-    wanted: Wanted,
-    models: list[str] = MODELS,
-    text: Path = TEXT,
-    out: str = typer.Option("", "--out", help="Write OUT.json, and OUT.png for which matplotlib is needed."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-) -> int:
+@option_group("output", Output)
+def perplexity(output: Output, wanted: Wanted, models: list[str] = MODELS, text: Path = TEXT) -> int:
     """Measure perplexity on a text; with --against KL divergence and how often first choices agree.
 
     All models of the table lie in memory together. Ctrl-C prints what was measured by then.
     """
-    from octavo.lab.perplexity import compare, cut, rows_of
+    from octavo.lab.perplexity import charts, compare, cut, rows_of
     from octavo.lab.quality import WindowScorer
 
-    if out:
-        from octavo.lab.plot import need_matplotlib
-
-        need_matplotlib()  # before minutes are spent on measuring
+    output.check()  # before minutes are spent on measuring
+    quiet = output.as_json
     configs = configs_of(wanted, models or [DEFAULT_MODEL])
     for config in configs.values():
-        fetch(config.model, as_json)
+        fetch(config.model, quiet)
     read = ids_of(configs, text)
     found = cut(read, wanted.context, wanted.windows or None, str(text))
     scorers = {}
     for name, config in configs.items():
-        with saying(f"loading {name}", as_json):
+        with saying(f"loading {name}", quiet):
             scorers[name] = WindowScorer(config, wanted.context)
     reference = list(configs)[-1] if wanted.against else None
     what = f"scoring {len(found)} windows of {wanted.context} tokens by {counted(len(scorers))}"
-    with saying(what, as_json), count_progress("windows", as_json) as progress:
+    with saying(what, quiet), count_progress("windows", quiet) as progress:
         compared = compare(scorers, reference, found, read.before, progress)
     rows = rows_of(compared, scorers, reference)
     body = {
@@ -124,30 +116,15 @@ def perplexity(
         "against": reference,
         "models": [dataclasses.asdict(row) for row in rows],
     }
-    if as_json:
-        print(json.dumps(body))
-    else:
-        print_rows(rows, reference)
-        if compared.interrupted:
-            print(f"interrupted: {compared.windows} of {len(found)} windows are in it", file=sys.stderr)
-    if out:  # last: what was measured is said, whatever becomes of the files
-        write(body, rows, out)
-        if not as_json:
-            print(f"written: {out}.json, {out}.png", file=sys.stderr)
+    title = f"{text.name}, {compared.windows} windows of {wanted.context}"
+    output.show(title, [table_of(rows, reference)], charts(rows), body)
+    if compared.interrupted and not quiet:
+        print(f"interrupted: {compared.windows} of {len(found)} windows are in it", file=sys.stderr)
     return INTERRUPTED if compared.interrupted else 0
 
 
 def counted(models: int) -> str:
     return f"{models} model{'s' * (models > 1)}"
-
-
-def write(body: dict[str, Any], rows: list[Measured], out: str) -> None:
-    """OUT.json and OUT.png."""
-    from octavo.lab.plot import plot_quality
-
-    Path(f"{out}.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-    title = f"{Path(body['text']).name}, {body['windows']} windows of {body['context']}"
-    plot_quality(rows, title, Path(f"{out}.png"))
 
 
 def configs_of(wanted: Wanted, models: list[str]) -> dict[str, EngineConfig]:
@@ -196,13 +173,18 @@ def ids_of(configs: dict[str, EngineConfig], text: Path) -> TextIds:
     return read[first]
 
 
-def print_rows(rows: list[Measured], reference: str | None) -> None:
+def table_of(rows: list[Measured], reference: str | None) -> Table:
     """The table; columns beside a reference only where there is one."""
-    width = max(len("model"), *(len(row.model) for row in rows))
-    beside = f"{'KL':>12}{'agreement':>11}{'flips':>8}" if reference else ""
-    print(f"{'model':<{width}}{'bits':>8}{'MB':>9}{'perplexity':>12}{'+/-':>9}{beside}{'tok/s':>9}")
+    from octavo.bench.report.table import Table
+
+    headers = ["model", "bits", "MB", "perplexity", "+/-", "tok/s"]
+    if reference:
+        headers[5:5] = ["KL", "agreement", "flips"]
+    cells = []
     for row in rows:
-        mean = f"{row.bits:>8.3f}{row.weights_mb:>9.1f}{row.perplexity:>12.4f}{row.perplexity_error:>9.4f}"
+        numbers = [f"{row.bits:.3f}", f"{row.weights_mb:,.1f}"]
+        numbers += [f"{row.perplexity:,.4f}", f"{row.perplexity_error:.4f}"]
         if reference:
-            mean += f"{row.kl:>12.6f}{row.agreement:>11.2%}{row.flips:>8}"
-        print(f"{row.model:<{width}}{mean}{row.tokens_per_s:>9.1f}")
+            numbers += [f"{row.kl:.6f}", f"{row.agreement:.2%}", str(row.flips)]
+        cells.append((row.model, *numbers, f"{row.tokens_per_s:,.1f}"))
+    return Table(tuple(headers), tuple(cells))

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from octavo.bench.report.chart import Chart, Lines, Series
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.kernels.ops import F32
 from octavo.lab.quality import Quality, TextIds, given_and_scored, windows
@@ -188,3 +189,26 @@ def rows_of(found: Compared, models: Mapping[str, Weighed], against: str | None)
             )
         )
     return rows
+
+
+def charts(rows: Sequence[Measured]) -> list[Chart]:
+    """Quality against size and against speed, a point a model. Without a reference quality is perplexity,
+    else KL divergence, drawn in powers of ten: a reference's own, 0, has no place there."""
+    compared = any(row.kl for row in rows)
+    shown = [row for row in rows if row.kl or not compared]
+    quality = "KL divergence, nats a position" if compared else "perplexity"
+    places = {
+        "bits a weight in memory": [row.bits for row in shown],
+        "tokens of the text a second": [row.tokens_per_s for row in shown],
+    }
+    heights = [(row.kl or 0.0) if compared else row.perplexity for row in shown]
+    return [
+        Lines(
+            f"{quality}, by {unit}",
+            unit,
+            quality,
+            tuple(Series(row.model, ((x, y),)) for row, x, y in zip(shown, at, heights, strict=True)),
+            log="y" if compared else "",
+        )
+        for unit, at in places.items()
+    ]

@@ -17,7 +17,6 @@ of one is left, the schema is refused. What has been left out never counts as im
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
