@@ -40,6 +40,7 @@ INSTEAD = {
     "download": "octavo pull MODEL",
     "help": "octavo --help",
     "ls": "octavo list",
+    "perplexity": "octavo eval perplexity MODEL --text FILE",
     "ps": "octavo list says what is kept, and /v1/models of a server what it serves",
     "push": "models are not published from here",
     "server": "octavo serve MODEL",
