@@ -1,6 +1,7 @@
 """Making quantized checkpoints: a folder or a GGUF file in, a folder or a GGUF file out.
 
-    making.py       what a user asks, and the one that carries it out
+    job.py          what a user asks, and gets
+    making.py       which matrices become what
     stored.py       a model whose matrices stay in their file until they are met, and know their names
     calibration.py  a text as token ids, and one forward over them
     folds.py        which norm or projection comes before which matrices, for AWQ
