@@ -313,8 +313,6 @@ ATTACKED = Table((
         most=1, bound="{:g} s", only=EVERY),
     Row("the most memory that a probe took", "probes", ("taken_mb",), ("{0:.0f} MB",), PROBES, most=300,
         bound="{:g} MB", only=EVERY),
-    Row("what a first crowd of 1,000 small requests leaves", "probes", ("crowd_mb",), ("{0:.0f} MB",),
-        PROBES, most=40, bound="{:g} MB", only=EVERY),
     Row("resident memory after a probe over before; after all over before all", "probes",
         ("rss_back", "rss_end"), ("{0:.3f}; {1:.3f}",), PROBES, most=1.05, only=EVERY),
     Row("after all of it once more, over after the first time", "probes", ("rss_again",), ("{0:.3f}",),

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from octavo.kernels.reference import ReferenceBackend
-from octavo.quantize.job import quantize
-from octavo.quantize.making import Asked
+from octavo.quantize.job import Asked, quantize
 from support.forward import load, logits
 from support.small_models import save_model
 

@@ -18,8 +18,7 @@ from octavo.errors import CheckpointError, InvalidRequestError, OctavoError, Uns
 from octavo.kernels.reference import ReferenceBackend
 from octavo.quant.writer import Choice, writer_names, writer_of
 from octavo.quantize.calibration import Calibration
-from octavo.quantize.job import quantize
-from octavo.quantize.making import Asked
+from octavo.quantize.job import Asked, quantize
 from support.forward import load, logits
 from support.unpacked_integers import READ
 

@@ -15,7 +15,7 @@ from octavo.cli._rounding import RoundingFlags, TextFlags
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from octavo.quantize.making import Report
+    from octavo.quantize.job import Report
 
 OUT = typer.Argument(help="The folder, or the .gguf file, to write; it must not be there.")
 KIND = typer.Option(
@@ -43,8 +43,8 @@ def quantize(
     """
     from octavo.checkpoints.sources import resolve
     from octavo.cli._load import fetch
+    from octavo.quantize.job import Asked
     from octavo.quantize.job import quantize as make
-    from octavo.quantize.making import Asked
 
     if out.suffix == ".gguf" and not kind:
         raise InvalidRequestError(f"{out} is a GGUF file: --type says which (Q4_0, Q8_0, Q4_K_M ...)")

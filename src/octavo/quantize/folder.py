@@ -24,7 +24,8 @@ from octavo.kernels.ops import F32
 from octavo.quant.writer import Tensors, as_stored
 from octavo.quantize import calibration as text
 from octavo.quantize.folds import Fold, find_folds, unfolded
-from octavo.quantize.making import Asked, Matrices, Progress, Report, projections_of
+from octavo.quantize.job import Asked, Progress, Report
+from octavo.quantize.making import Matrices, projections_of
 from octavo.quantize.stored import StoredModel, StoredWeight, load_stored
 
 STATE = "octavo-quantize.json"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from octavo.kernels.ops import F32
 from octavo.models.layers import Use
 from octavo.quant import registry as formats
 from octavo.quant.writer import (
-    Choice,
     Folding,
     Met,
     Tensors,
@@ -26,61 +23,12 @@ from octavo.quant.writer import (
     read_back,
     writer_of,
 )
-from octavo.quantize.calibration import Calibration
 from octavo.quantize.folds import Fold
+from octavo.quantize.job import Asked, Report
 from octavo.quantize.stored import Named, StoredModel, StoredWeight, numbers
 
-Progress = Callable[[int, int], None]
-"""Called with (matrices done, matrices in all)."""
 _SAMPLE = 512
 """Rows of x that are kept until a layer is written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a user asks for.
-
-    Attributes:
-        source: a folder, or a GGUF file. target: what is made, which must not be there.
-        calibration: None where the method needs none.
-        kind: of a GGUF file, "Q4_0"; "" for a folder.
-        requantize: take numbers that are quantized already.
-    """
-
-    source: Path
-    target: Path
-    method: str = "rtn"
-    choice: Choice = field(default_factory=lambda: Choice(4, 128))
-    calibration: Calibration | None = None
-    kind: str = ""
-    requantize: bool = False
-
-
-@dataclass(slots=True)
-class Report:
-    """What was made.
-
-    Attributes:
-        matrices: projections that were quantized; weights: numbers in them; bits: that they take now.
-        unmet: modules that the calibration text never reached, rounded to nearest.
-        unfolded: modules whose columns were not scaled, for nothing comes before them that could be divided.
-        resumed: files that an earlier run had written.
-    """
-
-    path: str = ""
-    method: str = ""
-    matrices: int = 0
-    weights: int = 0
-    bits: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    unmet: list[str] = field(default_factory=list)
-    unfolded: list[str] = field(default_factory=list)
-    resumed: int = 0
-
-    @property
-    def bits_per_weight(self) -> float:
-        return self.bits / max(self.weights, 1)
 
 
 class Matrices:
