@@ -19,7 +19,7 @@ from octavo.cli._bench.ablate import body_of, sentences, table_of
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
 from octavo.lab import ablations
-from octavo.lab.ablations import Found, Row, Setting, ablate, chosen, continuous_batching, find
+from octavo.lab.ablations import Found, Setting, Technique, ablate, chosen, continuous_batching, find
 from octavo.lab.ablations._forward import Step
 from octavo.lab.ablations.chunked_prefill import Arrivals, Chunking, chunking
 from octavo.lab.ablations.continuous_batching import LONG, SHORT, Mix, batching, mix
@@ -170,8 +170,8 @@ def test_memory_of_attention_is_of_tokens_not_of_pairs(
 
 def row(
     name: str, measure: Callable[[Setting], Found], needs: Callable[[Setting], None] | None = None
-) -> Row:
-    return Row(name, f"{name} is good", "nobody 2026", measure, needs or (lambda setting: None))
+) -> Technique:
+    return Technique(name, f"{name} is good", "nobody 2026", measure, needs or (lambda setting: None))
 
 
 def good(setting: Setting) -> Found:

@@ -149,7 +149,7 @@ def _cell(driver: Driver, batch: int, context: int, new_tokens: int, runs: int) 
 
     # Whoever has its first token early draws on while the others' prompts are computed, so all get as many
     # tokens more as that took steps in a first run, which warms up.
-    length = min(new_tokens + len(run(0, new_tokens).prompt), _room(driver, batch, context))
+    length = min(new_tokens + len(run(0, new_tokens).prompt), _tokens_left(driver, batch, context))
     every = [run(seed, max(length, new_tokens)) for seed in range(1, runs + 1)]
     # A request that got its first token early also ends early: only full steps say what a batch costs.
     full = [[step.seconds for step in each.decode if step.tokens == batch] for each in every]
@@ -161,7 +161,7 @@ def _cell(driver: Driver, batch: int, context: int, new_tokens: int, runs: int) 
     return Cell(batch, context, 1e3 * tpot, batch / tpot, ttft, spread(medians))
 
 
-def _room(driver: Driver, batch: int, context: int) -> int:
+def _tokens_left(driver: Driver, batch: int, context: int) -> int:
     """New tokens that each of a batch may have, by the engine's longest sequence and by its pages."""
     config = driver.loaded.config
     pages = config.num_pages // batch * config.page_size

@@ -39,6 +39,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Machine": (
         "device", "isa", "backend", "bit_exact", "round_activations", "enforce_eager", "tensor_parallel_size",
     ),
+    "Speed of a machine": (
+        "machine", "bandwidth", "flops", "measure", "planned_prompt", "planned_answer", "planned_batches",
+        "tpot_limit",
+    ),
     "Network": (*_fields(NetworkFlags), "max_body_bytes", "drain_timeout", "stall_timeout"),
     "Observing": _fields(ObserveFlags),
     "Rounding": (*_fields(RoundingFlags), *_fields(TextFlags)),

@@ -49,9 +49,9 @@ class Target:
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure both here, in seconds; no weights are loaded.")
     ] = False
-    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="Of each request.", min=1)] = 512
-    new_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Of each answer.", min=1)] = 128
-    batch_sizes: Annotated[str, typer.Option("--batch-sizes", help="Requests that decode at once.")] = (
+    planned_prompt: Annotated[int, typer.Option("--prompt-tokens", help="Of each request.", min=1)] = 512
+    planned_answer: Annotated[int, typer.Option("--max-tokens", "-n", help="Of each answer.", min=1)] = 128
+    planned_batches: Annotated[str, typer.Option("--batch-sizes", help="Requests that decode at once.")] = (
         "1,8,32"
     )
     tpot_limit: Annotated[
@@ -132,9 +132,10 @@ def speeds_of(
     from octavo.bench.roofline import cost_of
     from octavo.engine_args import EngineArgs
 
-    if target.prompt_tokens + target.new_tokens > config.max_model_len:
+    length = target.planned_prompt + target.planned_answer
+    if length > config.max_model_len:
         raise InvalidRequestError(
-            f"--prompt-tokens and --max-tokens are {target.prompt_tokens + target.new_tokens} together, and "
+            f"--prompt-tokens and --max-tokens are {length} together, and "
             f"--max-model-len is {config.max_model_len}"
         )
     user = EngineArgs(engine.model, **engine.options).config
@@ -159,7 +160,7 @@ def measured(threads: int | None, isa: str, bits: float) -> Machine:
 def work_of(target: Target, chunk: int, kv_tokens: int) -> Work:
     from octavo.bench.predict import Work
 
-    return Work(target.prompt_tokens, target.new_tokens, chunk, kv_tokens, target.tpot_limit or None)
+    return Work(target.planned_prompt, target.planned_answer, chunk, kv_tokens, target.tpot_limit or None)
 
 
 def speeds(machine: Machine, source: str, cost: ModelCost, work: Work, target: Target) -> Speeds:
@@ -167,7 +168,7 @@ def speeds(machine: Machine, source: str, cost: ModelCost, work: Work, target: T
     from octavo.bench.predict import outlook
     from octavo.cli._bench import numbers
 
-    sizes = numbers(target.batch_sizes, "--batch-sizes")
+    sizes = numbers(target.planned_batches, "--batch-sizes")
     return Speeds(machine, source, cost, work, outlook(cost, machine, work, sizes))
 
 

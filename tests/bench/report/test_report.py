@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 import pytest
 
 from octavo.bench.report.chart import Bars, Lines, Mark, Series, finite, powers, ticks
-from octavo.bench.report.formats import Report, check, find, write_all
-from octavo.bench.report.formats.html import page
-from octavo.bench.report.formats.svg import Axis, svg
 from octavo.bench.report.table import Table, table
+from octavo.bench.report.writers import Report, check, find, write_all
+from octavo.bench.report.writers.html import page
+from octavo.bench.report.writers.svg import Axis, svg
 from octavo.errors import InvalidRequestError, UnsupportedError
 
 LINES = Lines(

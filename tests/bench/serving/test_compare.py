@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from octavo.bench.serving.apis import api_of
-from octavo.bench.serving.calls import Asked, Call
 from octavo.bench.serving.client import Client
 from octavo.bench.serving.compare import Compared, Median, Side, compare, reference_seconds
+from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.bench.serving.figures import Figures, figures
 from octavo.bench.serving.generator import Pace, Recorded, generate
 from octavo.bench.wire import Wire
@@ -28,7 +28,7 @@ def load_on(script: Any, stop: asyncio.Event | None = None) -> Any:
 
     async def load() -> Figures:
         client = Client(Wire("http://h:1", connect=server.connect), api_of("openai"), Asked("m"))
-        calls = [Call(f"prompt {n}", 8) for n in range(4)]
+        calls = [LoadRequest(f"prompt {n}", 8) for n in range(4)]
         return figures(await generate(client, calls, Pace([0.0] * 4, 1), stop))
 
     return load

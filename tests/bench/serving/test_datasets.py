@@ -10,15 +10,15 @@ import pytest
 
 from octavo.bench.serving.apis import api_of
 from octavo.bench.serving.arrivals import of_trace
-from octavo.bench.serving.calls import Asked, Call
 from octavo.bench.serving.datasets import Wanted, calls_of, data_set, find
+from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.bench.serving.figures import read_slo
 from octavo.errors import InvalidRequestError
 
 
 def asked(
     name: str, count: int = 8, path: Path | None = None, ids: bool = True, **options: Any
-) -> list[Call]:
+) -> list[LoadRequest]:
     data = data_set(name)
     own = {option.name: option.default for option in data.options} | options
     return calls_of(data, Wanted(count, path, own.pop("seed", 0), ids, own))
@@ -42,7 +42,7 @@ def test_random_lengths() -> None:
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_beginnings_are_shared(ids: bool) -> None:
-    def parts(call: Call) -> list[Any]:
+    def parts(call: LoadRequest) -> list[Any]:
         return str(call.prompt).split() if isinstance(call.prompt, str) else list(call.prompt)
 
     calls = asked("random", 6, ids=ids, random_prefix_len=40, random_input_len=9)
@@ -140,12 +140,12 @@ def test_limits() -> None:
 
 def test_bodies() -> None:
     sampling = Asked("m", True, {"temperature": 0.5}, {"min_p": 0.1})
-    body = api_of("openai").body(Call([1, 2], 9), sampling)
+    body = api_of("openai").body(LoadRequest([1, 2], 9), sampling)
     assert body["prompt"] == [1, 2]
     assert {"ignore_eos": True, "temperature": 0.5, "min_p": 0.1, "max_tokens": 9}.items() <= body.items()
-    assert "ignore_eos" not in api_of("openai").body(Call("x", 9), Asked("m"))
+    assert "ignore_eos" not in api_of("openai").body(LoadRequest("x", 9), Asked("m"))
     greedy, drawn = (
-        api_of("tgi").body(Call("x", 9), Asked("", sampling={"temperature": t})) for t in (0.0, 0.7)
+        api_of("tgi").body(LoadRequest("x", 9), Asked("", sampling={"temperature": t})) for t in (0.0, 0.7)
     )
     assert greedy["parameters"]["do_sample"] is False
     assert "temperature" not in greedy["parameters"]
@@ -155,6 +155,6 @@ def test_bodies() -> None:
         ("openai-chat", [1, 2], "token ids are for completions"),
     ):
         with pytest.raises(InvalidRequestError, match=message):
-            api_of(name).body(Call(prompt, 1), Asked("m"))
+            api_of(name).body(LoadRequest(prompt, 1), Asked("m"))
     with pytest.raises(InvalidRequestError, match="no --ignore-eos"):
-        api_of("tgi").body(Call("x", 1), sampling)
+        api_of("tgi").body(LoadRequest("x", 1), sampling)

@@ -15,8 +15,8 @@ import pytest
 
 from octavo.bench.serving.apis import api_of
 from octavo.bench.serving.arrivals import drawn
-from octavo.bench.serving.calls import Asked, Call
 from octavo.bench.serving.client import Client
+from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.bench.serving.figures import Figures, figures
 from octavo.bench.serving.generator import Pace, Recorded, generate
 from octavo.bench.wire import CUT, Wire
@@ -42,7 +42,7 @@ def put(
         stop = asyncio.Event()
         if stop_s is not None:
             asyncio.get_running_loop().call_later(stop_s, stop.set)
-        calls = [Call(f"prompt {n}", 8) for n in range(len(due))]
+        calls = [LoadRequest(f"prompt {n}", 8) for n in range(len(due))]
         return await generate(client, calls, Pace(due, users, all_s), stop)
 
     return run(main()), server
@@ -267,7 +267,7 @@ def test_a_prompt_that_the_api_has_not_is_refused_before_anything_is_sent() -> N
 
     async def main() -> None:
         client = Client(Wire("http://h:1", connect=server.connect), api_of("tgi"), Asked("m"))
-        await generate(client, [Call("text", 1), Call([1, 2], 1)], Pace([0.0, 0.0]))
+        await generate(client, [LoadRequest("text", 1), LoadRequest([1, 2], 1)], Pace([0.0, 0.0]))
 
     with pytest.raises(InvalidRequestError, match="TGI takes texts"):
         run(main())

@@ -1,4 +1,4 @@
-"""Charts as data: lines over a number, or bars by name. formats/ draws them."""
+"""Charts as data: lines over a number, or bars by name. writers/ draws them."""
 
 from __future__ import annotations
 

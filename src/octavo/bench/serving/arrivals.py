@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from octavo.bench.serving.calls import Call
+from octavo.bench.serving.exchange import LoadRequest
 from octavo.errors import InvalidRequestError
 
 
@@ -36,7 +36,7 @@ def drawn(count: int, rate: float, burstiness: float = 1.0, seed: int = 0) -> li
     return found
 
 
-def of_trace(calls: Sequence[Call], speed: float = 1.0) -> list[float]:
+def of_trace(calls: Sequence[LoadRequest], speed: float = 1.0) -> list[float]:
     """Arrivals as a trace has them, this many times as fast.
 
     Raises:

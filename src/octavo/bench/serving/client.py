@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.bench.serving.apis import Api, Piece
-from octavo.bench.serving.calls import Asked, Call, Reply
+from octavo.bench.serving.exchange import Asked, LoadRequest, Reply
 from octavo.bench.wire import CUT, RefusedError, Wire
 from octavo.errors import OctavoError
 
@@ -30,7 +30,7 @@ class Client:
     path: str = ""
     timeout_s: float = 600.0
 
-    def body(self, call: Call) -> bytes:
+    def body(self, call: LoadRequest) -> bytes:
         """
         Raises:
             InvalidRequestError: the API has nothing for such a prompt, or for what is asked.

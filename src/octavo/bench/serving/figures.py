@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from octavo.bench.serving.calls import Reply
+from octavo.bench.serving.exchange import Reply
 from octavo.bench.serving.generator import Recorded
 from octavo.bench.workload import percentile
 from octavo.errors import InvalidRequestError

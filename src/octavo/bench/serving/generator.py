@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from octavo.bench.serving.calls import Call, Reply
 from octavo.bench.serving.client import Client
+from octavo.bench.serving.exchange import LoadRequest, Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Recorded:
 
 async def generate(
     client: Client,
-    calls: Sequence[Call],
+    calls: Sequence[LoadRequest],
     pace: Pace,
     stop: asyncio.Event | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,

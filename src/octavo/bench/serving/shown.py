@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from octavo.bench.report.chart import Chart, Lines, Series
 from octavo.bench.report.table import NONE, Table, number, table
-from octavo.bench.serving.calls import Reply
+from octavo.bench.serving.exchange import Reply
 from octavo.bench.serving.figures import METRICS, Figures
 from octavo.bench.serving.generator import Recorded
 

@@ -57,7 +57,7 @@ class Output:
         Raises:
             OctavoError: one of the files could not be written.
         """
-        from octavo.bench.report.formats import check
+        from octavo.bench.report.writers import check
 
         check(self.plot or [])
 
@@ -65,7 +65,7 @@ class Output:
         self, title: str, tables: Sequence[Table], charts: Sequence[Chart], data: Mapping[str, Any]
     ) -> None:
         """Print what was measured, and write what --plot asks for; printing comes first."""
-        from octavo.bench.report.formats import Report, write_all
+        from octavo.bench.report.writers import Report, write_all
 
         if self.as_json:
             print(json.dumps(data))

@@ -19,7 +19,7 @@ from octavo.cli._load import fetch
 if TYPE_CHECKING:
     from octavo.bench.report.chart import Bars
     from octavo.bench.report.table import Table
-    from octavo.lab.ablations import Line, Row
+    from octavo.lab.ablations import Line, Technique
 
 NAME = "ablate"
 QUICK_ROUNDS, ROUNDS = 1, 3
@@ -71,7 +71,7 @@ def command(
     return 0 if any(line.found for line in lines) else 1
 
 
-def print_rows(rows: Sequence[Row], as_json: bool) -> None:
+def print_rows(rows: Sequence[Technique], as_json: bool) -> None:
     """Names, claims and sources."""
     from octavo.bench.report.table import Table
 

@@ -81,7 +81,7 @@ def named_servers(texts: list[str]) -> dict[str, str]:
 
 def load_of(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any], stop: asyncio.Event) -> Load:
     """One round on one server; a server that does not answer fails in the round's figures."""
-    from octavo.bench.serving.calls import Reply
+    from octavo.bench.serving.exchange import Reply
     from octavo.bench.serving.figures import figures
     from octavo.bench.serving.generator import Pace, Recorded
 

@@ -17,8 +17,8 @@ from octavo.cli._progress import count_progress
 from octavo.errors import InvalidRequestError, OctavoError
 
 if TYPE_CHECKING:
-    from octavo.bench.serving.calls import Call
     from octavo.bench.serving.client import Client
+    from octavo.bench.serving.exchange import LoadRequest
     from octavo.bench.serving.figures import Figures
     from octavo.bench.serving.generator import Pace, Recorded
 
@@ -202,8 +202,8 @@ class Asks:
             OctavoError: the server does not answer, or lists no models and none was named.
         """
         from octavo.bench.load import first_model
-        from octavo.bench.serving.calls import Asked
         from octavo.bench.serving.client import Client
+        from octavo.bench.serving.exchange import Asked
 
         server = self.server
         model = server.model
@@ -233,7 +233,9 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def calls_for(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any]) -> tuple[list[Call], list[Call]]:
+def calls_for(
+    asks: Asks, traffic: Traffic, lengths: Mapping[str, Any]
+) -> tuple[list[LoadRequest], list[LoadRequest]]:
     """What is asked, and what is asked before it to warm up, which is none of it where there is more.
 
     Raises:
@@ -249,7 +251,7 @@ def calls_for(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any]) -> tuple
     return found[:count], [extra[n % len(extra)] for n in range(warm)]
 
 
-def times_for(calls: list[Call], traffic: Traffic) -> list[float]:
+def times_for(calls: list[LoadRequest], traffic: Traffic) -> list[float]:
     """When each is sent: as --request-rate says, else as the trace, else at once."""
     from octavo.bench.serving.arrivals import drawn, of_trace
 
@@ -262,8 +264,8 @@ def times_for(calls: list[Call], traffic: Traffic) -> list[float]:
 
 async def measure(
     asks: Asks,
-    calls: list[Call],
-    warm: list[Call],
+    calls: list[LoadRequest],
+    warm: list[LoadRequest],
     pace: Pace,
     watch: tuple[asyncio.Event, Callable[[int, int], None]],
 ) -> Recorded:

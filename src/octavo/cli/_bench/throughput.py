@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,44 +17,60 @@ from octavo.errors import InvalidRequestError
 if TYPE_CHECKING:
     from octavo.bench.driver import Driver
     from octavo.bench.offline import Throughput
-    from octavo.bench.serving.calls import Call
+    from octavo.bench.serving.exchange import LoadRequest
 
 NAME = "throughput"
-DATASET_PATH = typer.Option(None, "--dataset-path", help="The file of a data set.", show_default=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prompts:
+    """What is asked, as the options declare it."""
+
+    num_prompts: Annotated[int, typer.Option("--num-prompts", help="Prompts in all.", min=1)] = 100
+    dataset_name: Annotated[str, typer.Option("--dataset-name", help="As octavo bench serve has them.")] = (
+        "random"
+    )
+    dataset_path: Annotated[
+        Path | None, typer.Option("--dataset-path", help="The file of a data set.", show_default=False)
+    ] = None
+    input_len: Annotated[
+        int | None, typer.Option("--input-len", help="The same as --random-input-len.", show_default=False)
+    ] = None
+    output_len: Annotated[
+        int | None, typer.Option("--output-len", help="The same as --random-output-len.", show_default=False)
+    ] = None
 
 
 @engine_flags(leave_out=(*NO_MATTER, "enable_prefix_caching"))
+@option_group("prompts", Prompts)
 @declared_flags("lengths", dataset_options)
 @option_group("output", Output)
 def command(
     engine: EngineChoice,
     lengths: Mapping[str, Any],
     output: Output,
-    num_prompts: int = typer.Option(100, "--num-prompts", help="Prompts in all.", min=1),
-    dataset_name: str = typer.Option("random", "--dataset-name", help="As octavo bench serve has them."),
-    dataset_path: Path | None = DATASET_PATH,
-    input_len: int | None = typer.Option(None, "--input-len", help="The same as --random-input-len."),
-    output_len: int | None = typer.Option(None, "--output-len", help="The same as --random-output-len."),
+    prompts: Prompts,
 ) -> int:
     """Measure how many prompts and tokens a second are done here, without a server."""
     from octavo.bench.offline import throughput
     from octavo.bench.serving.datasets import calls_of, data_set
 
     output.check()
-    short = {"random_input_len": input_len, "random_output_len": output_len}
+    short = {"random_input_len": prompts.input_len, "random_output_len": prompts.output_len}
     given = {**lengths, **{name: value for name, value in short.items() if value is not None}}
-    data = data_set(dataset_name)
-    calls = calls_of(data, wanted_of(data, given, num_prompts, dataset_path))[:num_prompts]
+    data = data_set(prompts.dataset_name)
+    wanted = wanted_of(data, given, prompts.num_prompts, prompts.dataset_path)
+    calls = calls_of(data, wanted)[: prompts.num_prompts]
     driver = driver_of(engine, None, output.as_json)
-    prompts = [ids_of(driver, call) for call in calls]
+    ids = [ids_of(driver, call) for call in calls]
     what = f"{len(calls)} prompts"
     with saying(what, output.as_json), count_progress("answered", output.as_json) as progress:
-        found = throughput(driver, prompts, [call.output_tokens for call in calls], progress)
+        found = throughput(driver, ids, [call.output_tokens for call in calls], progress)
     show(engine.model, found, output)
     return INTERRUPTED if found.cut else 0
 
 
-def ids_of(driver: Driver, call: Call) -> list[int]:
+def ids_of(driver: Driver, call: LoadRequest) -> list[int]:
     """A prompt's token ids.
 
     Raises:

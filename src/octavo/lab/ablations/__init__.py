@@ -100,7 +100,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Technique:
     """One technique.
 
     Attributes:
@@ -120,19 +120,19 @@ class Row:
 class Line:
     """A row, and what came of it: figures, or why there are none."""
 
-    row: Row
+    row: Technique
     found: Found | None
     not_measured: str | None = None
 
 
-def find() -> dict[str, Row]:
+def find() -> dict[str, Technique]:
     """Every row by its name, in the order of names."""
     names = (file.name for file in pkgutil.iter_modules(__path__) if file.name[0] != "_")
-    rows = [importlib.import_module(f"{__name__}.{name}").ROW for name in names]
+    rows = [importlib.import_module(f"{__name__}.{name}").TECHNIQUE for name in names]
     return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
 
 
-def chosen(only: Sequence[str]) -> list[Row]:
+def chosen(only: Sequence[str]) -> list[Technique]:
     """The rows of these names; all where there are none.
 
     Raises:
@@ -145,7 +145,7 @@ def chosen(only: Sequence[str]) -> list[Row]:
     return [every[name] for name in only] if only else list(every.values())
 
 
-def missing(rows: Sequence[Row], setting: Setting) -> dict[str, str]:
+def missing(rows: Sequence[Technique], setting: Setting) -> dict[str, str]:
     """Why rows cannot be measured on this model and machine, by their names."""
     found = {}
     for row in rows:
@@ -156,7 +156,9 @@ def missing(rows: Sequence[Row], setting: Setting) -> dict[str, str]:
     return found
 
 
-def ablate(rows: Sequence[Row], setting: Setting, progress: Callable[[str, int, int], None]) -> list[Line]:
+def ablate(
+    rows: Sequence[Technique], setting: Setting, progress: Callable[[str, int, int], None]
+) -> list[Line]:
     """Measure rows, one after the other. What needs something that is not here is not measured; nor is what
     is left when Ctrl-C comes.
 

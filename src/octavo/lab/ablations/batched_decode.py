@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
 from octavo.errors import UnsupportedError
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 
 ROWS = 16
 PROMPT = 16
@@ -38,7 +38,7 @@ def needs(setting: Setting) -> None:
         raise UnsupportedError(f"it needs --max-num-seqs of {ROWS}")
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "batched-decode",
     "decoding waits for weights from memory, so a larger batch costs little more than one sequence",
     "Williams et al. 2009, the roofline; Pope et al. 2023, section 2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.bench.calibrate import best_time
 from octavo.kernels.ops import Inputs
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 from octavo.lab.ablations._forward import Step, need_cpu
 
 
@@ -32,7 +32,7 @@ def measure(setting: Setting) -> Found:
     )
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "captured-step",
     "what is recorded once and replayed spends no host time on each op",
     "CUDA graphs and torch.compile, as lessons name them",

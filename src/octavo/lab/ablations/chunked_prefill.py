@@ -9,7 +9,7 @@ from octavo.assembly import Loaded
 from octavo.bench.workload import percentile, random_prompts
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import UnsupportedError
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 from octavo.lab.drive import Job, config_of, drive
 
 
@@ -106,7 +106,7 @@ def needs(setting: Setting) -> None:
         raise UnsupportedError(f"it needs KV pages for {pages} tokens: see --num-pages")
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "chunked-prefill",
     "a long prompt in chunks delays the streams beside it by a step, not by its whole length",
     "Agrawal et al. 2023, SARATHI, section 4",

@@ -11,7 +11,7 @@ from octavo.assembly import Loaded
 from octavo.bench.workload import random_prompts
 from octavo.config import SchedulerConfig
 from octavo.engine.scheduler import Scheduler
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 from octavo.lab.baselines import StaticScheduler
 from octavo.lab.drive import Job, config_of, drive
 
@@ -113,7 +113,7 @@ def needs(setting: Setting) -> None:
     setting.need(LONG + PROMPT_TOKENS)
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "continuous-batching",
     "requests that enter and leave at each step keep the batch full: several times the throughput",
     "Yu et al. 2022, Orca, section 3",

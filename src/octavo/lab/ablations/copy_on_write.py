@@ -12,7 +12,7 @@ from octavo.engine.admission import Admission
 from octavo.engine.beams import BeamSearches
 from octavo.engine.core import EngineCore
 from octavo.errors import UnsupportedError
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 from octavo.lab.drive import config_of
 from octavo.params import BeamSearchParams
 from octavo.sampling.beam import BeamSearch
@@ -74,7 +74,7 @@ def needs(setting: Setting) -> None:
         raise UnsupportedError(f"it needs --max-num-seqs of {BEAMS}, for as many beams")
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "copy-on-write",
     "beams share the pages of what they have in common, and copy one only to write to it",
     "Kwon et al. 2023, PagedAttention, section 4.4",

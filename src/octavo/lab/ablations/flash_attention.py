@@ -10,7 +10,7 @@ from octavo.bench.calibrate import best_time, one_sequence
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVSpec, Limits, Ops, Tensor
 from octavo.kernels.weight import BLOCK, Weight
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 from octavo.lab.ablations._forward import need_cpu
 
 HEADS, KV_HEADS, HEAD = 8, 8, 64
@@ -69,7 +69,7 @@ def measure(setting: Setting) -> Found:
     )
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "flash-attention",
     "attention in blocks takes memory for tokens, not for pairs of tokens, and is faster for it",
     "Dao et al. 2022, FlashAttention, section 3",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 from octavo.lab.ablations._forward import Step, need_cpu
 
 
@@ -26,7 +26,7 @@ def measure(setting: Setting) -> Found:
     )
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "fused-norms",
     "ops that are computed together save the way through memory between them",
     "Dao et al. 2022, FlashAttention, section 2.1 (kernel fusion)",

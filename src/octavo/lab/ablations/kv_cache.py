@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.bench.workload import random_prompts
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 
 NEW = 8
 """Tokens that are drawn after the prompt."""
@@ -39,7 +39,7 @@ def needs(setting: Setting) -> None:
     setting.need(setting.size(1024, 384) + NEW + 1)
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "kv-cache",
     "with keys and values kept, n tokens cost n steps and not n squared",
     "Pope et al. 2023, Efficiently scaling transformer inference, section 2",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
 from octavo.errors import UnsupportedError
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 
 NEW = 12
 
@@ -44,7 +44,7 @@ def needs(setting: Setting) -> None:
         raise UnsupportedError("a GPU's pages have the activations' type: it needs --device cpu")
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "kv-formats",
     "keys and values of eight bits double the tokens that fit, and a long context is read faster",
     "Sheng et al. 2023, FlexGen, section 4",

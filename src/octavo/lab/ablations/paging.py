@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from octavo.engine.scheduler import Scheduler
 from octavo.errors import UnsupportedError
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 from octavo.lab.ablations.continuous_batching import LONG, PROMPT_TOKENS, mix_config, rates, wanted_of
 from octavo.lab.baselines import ContiguousKV
 
@@ -37,7 +37,7 @@ def needs(setting: Setting) -> None:
         raise UnsupportedError("slabs are for models whose layers share pages")
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "paging",
     "pages waste less than one page a sequence, slabs most of what they reserve: more run at once",
     "Kwon et al. 2023, PagedAttention, section 3",

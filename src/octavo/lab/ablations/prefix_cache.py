@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from octavo.assembly import Loaded
 from octavo.bench.workload import random_prompts
 from octavo.engine.scheduler import Scheduler
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 from octavo.lab.drive import Job, config_of, drive
 
 OWN = 12
@@ -60,7 +60,7 @@ def needs(setting: Setting) -> None:
     setting.need(1500 + OWN + 1)
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "prefix-cache",
     "a prompt whose beginning is cached waits for its own part alone",
     "Zheng et al. 2024, SGLang (RadixAttention), section 3",

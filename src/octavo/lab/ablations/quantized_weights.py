@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.errors import UnsupportedError
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 from octavo.lab.ablations.batched_decode import PROMPT, decode_rate
 
 LEAST = 1.5
@@ -38,7 +38,7 @@ def needs(setting: Setting) -> None:
         raise UnsupportedError("with --dtype float32 there is nothing quantized to compare")
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "quantized-weights",
     "decoding is bound by the bytes of the weights: fewer bits, more tokens",
     "Dettmers et al. 2022, LLM.int8(); Frantar et al. 2023, GPTQ, section 1",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.errors import UnsupportedError
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 
 
 def measure(setting: Setting) -> Found:
@@ -31,7 +31,7 @@ def needs(setting: Setting) -> None:
         raise UnsupportedError("no layer of this model has a window beside layers that see everything")
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "sliding-window",
     "a layer with a window keeps its window, however long the context",
     "Gemma Team 2025, Gemma 3, section 5.2",

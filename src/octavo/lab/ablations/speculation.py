@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from octavo.bench.speculate import EXAMPLES, Speculating, conversations, speculate
 from octavo.errors import UnsupportedError
-from octavo.lab.ablations import Found, Row, Setting
+from octavo.lab.ablations import Found, Setting, Technique
 
 
 def measure(setting: Setting) -> Found:
@@ -31,7 +31,7 @@ def needs(setting: Setting) -> None:
         raise UnsupportedError("its prompts are chats, and this model has no chat template")
 
 
-ROW = Row(
+TECHNIQUE = Technique(
     "speculation",
     "several drafted tokens are verified for about the cost of one, and the answer stays the same",
     "Leviathan et al. 2023; drafts from the prompt: Saxena 2023, prompt lookup",

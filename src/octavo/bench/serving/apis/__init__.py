@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.bench.serving.calls import Asked, Call
+from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.errors import InvalidRequestError
 
 
@@ -40,7 +40,7 @@ class Api:
 
     names: tuple[str, ...]
     path: str
-    body: Callable[[Call, Asked], Mapping[str, Any]]
+    body: Callable[[LoadRequest, Asked], Mapping[str, Any]]
     read: Callable[[Mapping[str, Any]], Piece]
     ends_with: bytes | None
 

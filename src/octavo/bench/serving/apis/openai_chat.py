@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.bench.serving.apis import Api, Piece, count_of, error_of
-from octavo.bench.serving.calls import Asked, Call
+from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.errors import InvalidRequestError
 
 TEXTS = ("content", "reasoning_content", "reasoning", "tool_calls")
 """Members of a delta that are a part of the answer; that of the role is none."""
 
 
-def body(call: Call, asked: Asked) -> dict[str, Any]:
+def body(call: LoadRequest, asked: Asked) -> dict[str, Any]:
     """A request for one streamed answer."""
     prompt = call.prompt
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.bench.serving.apis import Api, Piece, count_of, error_of
-from octavo.bench.serving.calls import Asked, Call
+from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.errors import InvalidRequestError
 
 
-def body(call: Call, asked: Asked) -> dict[str, Any]:
+def body(call: LoadRequest, asked: Asked) -> dict[str, Any]:
     """A request for one streamed answer; of temperature 0 is what TGI calls no sampling."""
     if not isinstance(call.prompt, str):
         raise InvalidRequestError("TGI takes texts: token ids and messages are for --backend openai")

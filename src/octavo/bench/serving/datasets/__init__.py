@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.bench.serving.calls import Call
+from octavo.bench.serving.exchange import LoadRequest
 from octavo.errors import InvalidRequestError
 
 
@@ -63,7 +63,7 @@ class DataSet:
     names: tuple[str, ...]
     about: str
     options: tuple[Option, ...]
-    calls: Callable[[Wanted], list[Call]]
+    calls: Callable[[Wanted], list[LoadRequest]]
 
 
 def find() -> list[DataSet]:
@@ -83,7 +83,7 @@ def data_set(name: str) -> DataSet:
     return every[name]
 
 
-def calls_of(data: DataSet, wanted: Wanted) -> list[Call]:
+def calls_of(data: DataSet, wanted: Wanted) -> list[LoadRequest]:
     """The calls of a data set, at least one.
 
     Raises:

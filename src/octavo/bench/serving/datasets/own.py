@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.bench.serving.calls import Call, Prompt
 from octavo.bench.serving.datasets import DataSet, Option, Wanted, json_lines
+from octavo.bench.serving.exchange import LoadRequest, Prompt
 from octavo.errors import InvalidRequestError
 
 
-def calls(wanted: Wanted) -> list[Call]:
+def calls(wanted: Wanted) -> list[LoadRequest]:
     """In the file's order, as many as are wanted."""
-    found: list[Call] = []
+    found: list[LoadRequest] = []
     for number, row in json_lines(wanted.file()):
         if len(found) == wanted.count:
             break
@@ -20,7 +20,7 @@ def calls(wanted: Wanted) -> list[Call]:
             output = int(row.get("output_tokens", wanted.options["custom_output_len"]))
             if output < 1:
                 raise ValueError("output_tokens is at least 1")
-            found.append(Call(_prompt(row), output))
+            found.append(LoadRequest(_prompt(row), output))
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidRequestError(f"{wanted.path}: line {number}: {error}") from None
     return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from octavo.bench.serving.calls import Call
 from octavo.bench.serving.datasets import DataSet, Option, Wanted
-from octavo.bench.serving.words import prompt_of, tokens_of
+from octavo.bench.serving.exchange import LoadRequest
+from octavo.bench.serving.synthetic_prompts import prompt_of, tokens_of
 from octavo.errors import InvalidRequestError
 
 
-def calls(wanted: Wanted) -> list[Call]:
+def calls(wanted: Wanted) -> list[LoadRequest]:
     """Each beginning as often as the others, in random order."""
     options = wanted.options
     if options["prefix_repetition_num_prefixes"] < 1:
@@ -24,7 +24,7 @@ def calls(wanted: Wanted) -> list[Call]:
     for number in range(wanted.count):
         tail = tokens_of(draw, options["prefix_repetition_suffix_len"])
         prompt = prompt_of([*heads[number % len(heads)], *tail], wanted.ids)
-        found.append(Call(prompt, options["prefix_repetition_output_len"]))
+        found.append(LoadRequest(prompt, options["prefix_repetition_output_len"]))
     draw.shuffle(found)
     return found
 

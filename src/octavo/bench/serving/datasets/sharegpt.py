@@ -6,8 +6,8 @@ import json
 import random
 from typing import Any
 
-from octavo.bench.serving.calls import Call
 from octavo.bench.serving.datasets import DataSet, Option, Wanted, json_lines
+from octavo.bench.serving.exchange import LoadRequest
 from octavo.errors import InvalidRequestError
 
 CHARACTERS_A_TOKEN = 4
@@ -16,7 +16,7 @@ LONGEST = 4096
 """Tokens of answers; longer ones are no chat's."""
 
 
-def calls(wanted: Wanted) -> list[Call]:
+def calls(wanted: Wanted) -> list[LoadRequest]:
     """In random order, those of two turns at least."""
     file = wanted.file()
     if file.read_text("utf-8", errors="replace")[:256].lstrip().startswith("["):
@@ -27,14 +27,14 @@ def calls(wanted: Wanted) -> list[Call]:
     else:
         rows = list(json_lines(file))
     random.Random(f"sharegpt {wanted.seed}").shuffle(rows)
-    found: list[Call] = []
+    found: list[LoadRequest] = []
     for number, row in rows:
         if len(found) == wanted.count:
             break
         try:
             turns = row.get("conversations", row.get("conversation")) or []
             if len(turns) >= 2 and _text(turns[0]):
-                found.append(Call(_text(turns[0]), _length(wanted, _text(turns[1]))))
+                found.append(LoadRequest(_text(turns[0]), _length(wanted, _text(turns[1]))))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else error
             raise InvalidRequestError(f"{file}: conversation {number}: {reason}") from None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from octavo.bench.serving.calls import Call
 from octavo.bench.serving.datasets import DataSet, Option, Wanted
-from octavo.bench.serving.words import length_within, prompt_of, tokens_of
+from octavo.bench.serving.exchange import LoadRequest
+from octavo.bench.serving.synthetic_prompts import length_within, prompt_of, tokens_of
 from octavo.errors import InvalidRequestError
 
 
-def calls(wanted: Wanted) -> list[Call]:
+def calls(wanted: Wanted) -> list[LoadRequest]:
     """No two prompts alike, equal for equal seeds."""
     options = wanted.options
     ratio = options["random_range_ratio"]
@@ -22,7 +22,7 @@ def calls(wanted: Wanted) -> list[Call]:
     for _ in range(wanted.count):
         own = tokens_of(draw, length_within(draw, options["random_input_len"], ratio))
         output = length_within(draw, options["random_output_len"], ratio)
-        found.append(Call(prompt_of([*shared, *own], wanted.ids), output))
+        found.append(LoadRequest(prompt_of([*shared, *own], wanted.ids), output))
     return found
 
 

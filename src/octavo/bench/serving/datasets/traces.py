@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-from octavo.bench.serving.calls import Call
 from octavo.bench.serving.datasets import DataSet, Option, Wanted
-from octavo.bench.serving.words import prompt_of, tokens_of
+from octavo.bench.serving.exchange import LoadRequest
+from octavo.bench.serving.synthetic_prompts import prompt_of, tokens_of
 from octavo.bench.trace import HASH_TOKENS, TraceRequest, read_trace
 from octavo.errors import InvalidRequestError
 
 
-def calls(wanted: Wanted) -> list[Call]:
+def calls(wanted: Wanted) -> list[LoadRequest]:
     """The trace's first requests."""
     most_in, most_out = (int(wanted.options[name]) for name in ("trace_input_max", "trace_output_max"))
     if min(most_in, most_out) < 0:
@@ -21,7 +21,7 @@ def calls(wanted: Wanted) -> list[Call]:
         prompt = min(request.prompt_tokens, most_in or request.prompt_tokens)
         output = min(request.output_tokens, most_out or request.output_tokens)
         tokens = _tokens(request, prompt, f"{wanted.seed} {number}")
-        found.append(Call(prompt_of(tokens, wanted.ids), output, request.arrival_s))
+        found.append(LoadRequest(prompt_of(tokens, wanted.ids), output, request.arrival_s))
     return found
 
 

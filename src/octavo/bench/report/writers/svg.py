@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from octavo.bench.report.chart import Bars, Chart, Lines, Mark, Point, powers, ticks
-from octavo.bench.report.formats import Format, Report
+from octavo.bench.report.writers import Report, Writer
 
 WIDTH, HEIGHT = 640, 360
 """Of a chart, in pixels at its own size."""
@@ -190,4 +190,4 @@ def write(report: Report, path: Path) -> None:
     path.write_text(svg(report.charts, report.title), encoding="utf-8")
 
 
-FORMAT = Format(".svg", need, write)
+WRITER = Writer(".svg", need, write)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from octavo.bench.report.formats import Format, Report, as_json
+from octavo.bench.report.writers import Report, Writer, as_json
 
 
 def need() -> None:
@@ -17,4 +17,4 @@ def write(report: Report, path: Path) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-FORMAT = Format(".json", need, write)
+WRITER = Writer(".json", need, write)

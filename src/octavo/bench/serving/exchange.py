@@ -11,7 +11,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LoadRequest:
     """One request to send.
 
     Attributes:

@@ -35,7 +35,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class Writer:
     """Attributes:
     suffix: of its files, with the dot.
     need: raises what is missing. write: the report's file.
@@ -46,10 +46,10 @@ class Format:
     write: Callable[[Report, Path], None]
 
 
-def find() -> dict[str, Format]:
+def find() -> dict[str, Writer]:
     """Every format by its suffix."""
     files = [importlib.import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
-    return {file.FORMAT.suffix: file.FORMAT for file in files}
+    return {file.WRITER.suffix: file.WRITER for file in files}
 
 
 def check(paths: Sequence[Path]) -> None:

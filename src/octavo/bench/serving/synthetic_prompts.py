@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from octavo.bench.serving.calls import Prompt
+from octavo.bench.serving.exchange import Prompt
 from octavo.bench.workload import COMMON_IDS, SPECIAL_IDS
 
 _TEXT = """

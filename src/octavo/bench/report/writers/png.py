@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from octavo.bench.report.chart import Bars, Chart, Lines
-from octavo.bench.report.formats import Format, Report
-from octavo.bench.report.formats.svg import COLOURS, LIMIT, QUIET
+from octavo.bench.report.writers import Report, Writer
+from octavo.bench.report.writers.svg import COLOURS, LIMIT, QUIET
 from octavo.errors import UnsupportedError
 
 
@@ -66,4 +66,4 @@ def _bars(panel: Any, chart: Bars) -> None:
     panel.invert_yaxis()
 
 
-FORMAT = Format(".png", need, write)
+WRITER = Writer(".png", need, write)

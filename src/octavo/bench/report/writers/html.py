@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from octavo.bench.report.formats import Format, Report, as_json
-from octavo.bench.report.formats.svg import svg
 from octavo.bench.report.table import Table
+from octavo.bench.report.writers import Report, Writer, as_json
+from octavo.bench.report.writers.svg import svg
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a202c }
@@ -57,4 +57,4 @@ def write(report: Report, path: Path) -> None:
     path.write_text(page(report), encoding="utf-8")
 
 
-FORMAT = Format(".html", need, write)
+WRITER = Writer(".html", need, write)
