@@ -88,7 +88,9 @@ def bundle(address: str, documents: Mapping[str, Any]) -> tuple[Any, list[str]]:
     A schema that refers to no other one stays as it is.
     """
     names = {str(_name(schema)).rstrip("#"): at for at, schema in documents.items() if _name(schema)}
-    names = {name: at for name, at in names.items() if "//json-schema.org/" not in name}  # which some claim to be
+    names = {
+        name: at for name, at in names.items() if "//json-schema.org/" not in name
+    }  # which some claim to be
     own = str(_name(documents[address]) or address).rstrip("#")
     found: dict[str, Any] = {own: documents[address]}
     waiting, missing = [(own, address)], set[str]()
@@ -114,7 +116,7 @@ def _name(schema: Any) -> Any:
 
 
 def _named(schema: dict[str, Any], address: str) -> dict[str, Any]:
-    """The document under its address, in its own draft; one of a $ref alone in the newest, that it may have one."""
+    """The document under its address, in its own draft; a $ref alone in the newest, where it may have one."""
     old = "draft-04" in str(schema.get("$schema"))
     plain = {word: part for word, part in schema.items() if word not in ("$id", "id")}
     if "$ref" in schema:

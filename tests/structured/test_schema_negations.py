@@ -167,7 +167,10 @@ def test_what_has_no_list_of_violations_is_refused_by_name(
 
 def test_of_too_many_ways_to_violate_something_some_are_kept(make: ConstraintCompiler) -> None:
     """Each alternative can be written, what is written is valid, and that some is missing is said."""
-    schema = {"type": "object", "oneOf": [{"required": [f"{name}{at}" for name in "abc"]} for at in range(12)]}
+    schema = {
+        "type": "object",
+        "oneOf": [{"required": [f"{name}{at}" for name in "abc"]} for at in range(12)],
+    }
     found, narrow = written(schema)
     assert narrow
     assert len(json.dumps(found)) < 200_000

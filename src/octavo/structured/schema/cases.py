@@ -17,7 +17,6 @@ of one is left, the schema is refused. What has been left out never counts as im
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -115,10 +114,10 @@ class Cases:
                 else:
                     served |= branch.ways if groups[-1] else frozenset()
             served |= branch.ways if values else frozenset()
-        for ways, error in lost:
-            self._leave_out(error)
+        for ways, why in lost:
+            self._leave_out(why)
             if not (any(groups) and ways <= served):
-                raise error
+                raise why
         if sum(map(len, groups)) > MAX_CASES:  # ways to violate something, of which the first ones do
             self._leave_out(_too_many())
             quota = max(1, MAX_CASES // sum(map(bool, groups)))

@@ -215,9 +215,7 @@ def all_but(words: list[str]) -> str:
             following.setdefault(word[:at], set()).add(character)
             following.setdefault(word[: at + 1], set())
     if sum(map(len, following)) > MAX_EXCLUDED:
-        raise LeftOutError(
-            "JSON schema keyword 'not' with an 'enum' of this length is not supported", PARAM
-        )
+        raise LeftOutError("JSON schema keyword 'not' with an 'enum' of this length is not supported", PARAM)
     parts = []
     for beginning, characters in following.items():
         others = "".join(map(_literal, sorted(characters)))

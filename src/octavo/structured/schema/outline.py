@@ -113,7 +113,9 @@ class Outline:
         """False: what the other one says of properties contradicts what objects need here."""
         if not self.needed:
             return True
-        if not self.needed.isdisjoint(other.absent) or not (other.named is None or self.needed <= other.named):
+        if not self.needed.isdisjoint(other.absent) or not (
+            other.named is None or self.needed <= other.named
+        ):
             return False
         return not any(each.get(name) == number for name, number in self.broken for each in other.members)
 
@@ -157,11 +159,10 @@ def _outline(schemas: Schemas, number: int, keyword: str, wanted: bool) -> Outli
         _NONE if wanted else place,
         _types(schemas, number, keyword, wanted),
     )
-    if wanted and keyword in ("const", "enum") and isinstance(given, list if keyword == "enum" else object):
-        return replace(
-            found,
-            values=frozenset([frozen(given)]) if keyword == "const" else frozenset(map(frozen, given)),
-        )
+    if wanted and keyword == "const":
+        return replace(found, values=frozenset([frozen(given)]))
+    if wanted and keyword == "enum" and isinstance(given, list):
+        return replace(found, values=frozenset(map(frozen, given)))
     if keyword == "required" and isinstance(given, list):
         names = frozenset(name for name in given if isinstance(name, str))
         return replace(found, needed=names) if wanted else replace(found, absent=names)  # of one name then
@@ -171,9 +172,9 @@ def _outline(schemas: Schemas, number: int, keyword: str, wanted: bool) -> Outli
         if wanted:
             return replace(found, only=values, members=(members,))
         return replace(found, never=values, needed=frozenset(given), broken=frozenset(members.items()))
-    if keyword == "additionalProperties" and wanted and given is False:
-        if not schemas[number].get("patternProperties"):
-            return replace(found, named=frozenset(schemas[number].get("properties", ())))
+    closed = keyword == "additionalProperties" and wanted and given is False
+    if closed and not schemas[number].get("patternProperties"):
+        return replace(found, named=frozenset(schemas[number].get("properties", ())))
     return found
 
 
