@@ -54,8 +54,8 @@ PARTLY = {
     "multipleOf": "one number for a place",
     "not": "not around multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
     "and enum of arrays and objects; around items, additionalProperties, propertyNames and patternProperties "
-    "by properties that are named and by one of the first items. Of several ways to violate something those that "
-    "are not followed are left out, and so are the most demanding ones where there are too many",
+    "by properties that are named and by one of the first items. Of several ways to violate something those "
+    "that are not followed are left out, and so are the most demanding ones where there are too many",
     "oneOf": "where of each alternative something is left that violates those that may overlap (see not)",
     "pattern": "no look-behind, no back-references; look-ahead that is not repeated",
     "patternProperties": "of several schemas that are merged at a place where the patterns can be told apart",
