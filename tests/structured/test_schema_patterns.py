@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from octavo.structured import ConstraintCompiler
-from octavo.structured.schema import normalize
+from octavo.structured.schema import normalize, value
 from octavo.structured.schema.patterns import overlap, regions, without
 from octavo.structured.schema.value import matches_pattern
 from support.grammars import ByteTokenizer, compiled, reachable
@@ -31,6 +31,12 @@ def test_each_name_matches_one_region_and_its_patterns(patterns: list[str]) -> N
         matched = [held for expression, held in found.items() if matches_pattern(expression, text)]
         expected = frozenset(pattern for pattern in patterns if matches_pattern(pattern, text))
         assert matched == ([expected] if expected else []), text
+
+
+@pytest.mark.parametrize("pattern", ["^a", "^x-", "^a$", "^ab$", "^script", "^_-9"])
+def test_a_plain_pattern_matches_what_the_expression_does(pattern: str) -> None:
+    for text in [*TEXTS, "x-", "x-a", "a\n", "_-9", "aa", "^a", "a$"]:
+        assert matches_pattern(pattern, text) is value._matches(pattern, text), text
 
 
 def test_names_are_taken_out_of_a_pattern() -> None:
@@ -62,8 +68,8 @@ def test_overlapping_patterns_are_followed_from_both_sides(
     values: list[Any] = [
         {name: value} for name in ("a", "ab", "b", "c", "cb") for value in (1, 4, 1.5, "x", {})
     ]
-    for value in [{}, *values]:
-        assert reachable(constraint, value) is judge.is_valid(value), value
+    for each in [{}, *values]:
+        assert reachable(constraint, each) is judge.is_valid(each), each
 
 
 def test_subschemas_that_say_the_same_are_written_once() -> None:
@@ -87,5 +93,5 @@ def test_what_differs_in_a_reference_alone_is_not_the_same(make: ConstraintCompi
         },
     }  # fmt: skip
     constraint, judge = compiled(make, json=schema), jsonschema.Draft202012Validator(schema)
-    for value in ({"a": {"v": None}}, {"b": {"v": True}}, {"a": {"v": True}}, {"b": {"v": None}}):
-        assert reachable(constraint, value) is judge.is_valid(value), value
+    for each in ({"a": {"v": None}}, {"b": {"v": True}}, {"a": {"v": True}}, {"b": {"v": None}}):
+        assert reachable(constraint, each) is judge.is_valid(each), each

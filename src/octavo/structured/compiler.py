@@ -175,7 +175,7 @@ class ConstraintCompiler:
         except InvalidRequestError as error:
             self._refuse(key, error)
             raise
-        return self._keep(key, made, max(_weight(key), tried["bytes"] * ORIGINALS))
+        return self._keep(key, made, max(_weight(tried["source"]), tried["bytes"] * ORIGINALS))
 
     def _refuse(self, key: str, error: InvalidRequestError) -> None:
         with self._lock:
@@ -268,9 +268,9 @@ class ConstraintCompiler:
         self._table = table
 
 
-def _weight(key: str) -> int:
-    """Bytes that a grammar takes, about: large schemas took up to 400 for each character of their text."""
-    return 100_000 + 400 * len(key)
+def _weight(text: str) -> int:
+    """Bytes that a grammar takes, about: large ones took up to 400 for each character of their text."""
+    return 100_000 + 400 * len(text)
 
 
 def _key(wanted: StructuredOutputsParams, salt: str = "") -> str:
