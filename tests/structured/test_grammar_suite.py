@@ -34,7 +34,10 @@ Group = tuple[str, Any, list[dict[str, Any]]]
 # Valid instances that cannot be written: `format` is asserted here, which the draft leaves open, and
 # a metaschema of one's own could switch keywords off.
 ASSERTED_FORMAT = "format.json"
-KNOWN_MISSES = {"vocabulary.json: schema that uses custom metaschema with with no validation vocabulary"}
+KNOWN_MISSES = {
+    "vocabulary.json: schema that uses custom metaschema with with no validation vocabulary",
+    "oneOf.json: oneOf",  # of numbers that are no integers, which no grammar says: they are left out
+}
 
 
 @pytest.fixture(scope="session")
@@ -132,5 +135,5 @@ def test_supported_schemas_are_followed_from_both_sides(
         print(f"{count:4} {reason}")
     assert leaks == []
     assert {name for name, _ in misses} <= KNOWN_MISSES
-    assert share >= 0.75
+    assert share >= 0.8
     assert generated > 200

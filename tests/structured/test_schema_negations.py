@@ -12,6 +12,7 @@ import pytest
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured import ConstraintCompiler
+from octavo.structured.schema import cases, written
 from octavo.structured.schema.negated import all_but
 from support.grammars import ByteTokenizer, accepts, compiled, reachable
 
@@ -145,8 +146,12 @@ def test_what_must_not_hold_is_worked_out(
     ("schema", "says"),
     [
         ({"type": "string", "not": {"pattern": "\\ba"}}, "'not' with 'pattern'"),
-        ({"type": "object", "not": CLOSED}, "'additionalProperties' inside of an object that may have any"),
-        ({"type": "array", "not": {"items": {"const": 1}}}, "'items' inside of an array that may have any"),
+        (
+            {"type": "object", "not": {"additionalProperties": {"type": "null"}}},
+            "'additionalProperties' inside of an object that may have any",
+        ),
+        ({"type": "number", "not": {"type": "integer"}}, "'not' with type integer"),
+        ({"oneOf": [{"type": "string"}, {"type": "number"}, {"type": "integer"}]}, "'not' with type integer"),
         ({"type": "array", "not": {"enum": [[1]]}}, "'enum' of arrays or objects"),
         ({"type": "array", "not": {"contains": {"const": 1}, "minContains": 2}}, "'not' with 'contains'"),
         ({"type": "object", "not": {"required": "a"}}, "required must be a list"),
@@ -158,6 +163,61 @@ def test_what_has_no_list_of_violations_is_refused_by_name(
 ) -> None:
     with pytest.raises((InvalidRequestError, UnsupportedError), match=re.escape(says)):
         compiled(make, json=schema)
+
+
+def test_of_too_many_ways_to_violate_something_some_are_kept(make: ConstraintCompiler) -> None:
+    """Each alternative can be written, what is written is valid, and that some is missing is said."""
+    schema = {
+        "type": "object",
+        "oneOf": [{"required": [f"{name}{at}" for name in "abc"]} for at in range(12)],
+    }
+    found, narrow = written(schema)
+    assert narrow
+    assert len(json.dumps(found)) < 200_000
+    constraint = compiled(make, json=schema)
+    judge = jsonschema.Draft202012Validator(schema)
+    for at in range(12):
+        assert accepts(constraint, json.dumps({f"{name}{at}": 1 for name in "abc"}))
+    both = {f"{name}{at}": 1 for at in (0, 1) for name in "abc"}
+    for value in ({}, {"a0": 1, "b0": 1}, both, {**both, "a2": 1}):
+        assert not judge.is_valid(value)
+        assert not accepts(constraint, json.dumps(value)), value
+    few = {"type": "object", "oneOf": [{"required": [f"{name}{at}" for name in "abc"]} for at in range(3)]}
+    assert not written(few)[1]
+
+
+def test_an_item_that_violates_is_one_of_the_first(make: ConstraintCompiler) -> None:
+    schema = {"type": "array", "not": {"items": {"const": 1}}}
+    constraint = compiled(make, json=schema)
+    assert written(schema)[1]
+    for value, expected in (([2], True), ([1, 1, 1, 2], True), ([], False), ([1, 1], False)):
+        assert jsonschema.Draft202012Validator(schema).is_valid(value) is expected
+        assert reachable(constraint, value) is expected
+
+
+def test_what_was_left_out_never_counts_as_impossible(
+    make: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant that takes a narrower list for all there is holds alternatives for disjoint that overlap."""
+    ones = {"not": {"items": {"const": 1}}}  # of which an item at the sixth place is left out
+    late = {"minItems": 6, "prefixItems": [{"const": 1}] * 5}
+    schema = {"type": "array", "oneOf": [{**late, **ones}, {"minItems": 6}]}
+    value = [1, 1, 1, 1, 1, 2]
+    assert not jsonschema.Draft202012Validator(schema).is_valid(value)
+    assert not reachable(compiled(make, json=schema), value)
+
+    class Forgetful(dict[Any, Any]):
+        def __contains__(self, _: object) -> bool:
+            return False
+
+    begin = cases.Cases.__init__
+
+    def forget(self: Any, *given: Any) -> None:
+        begin(self, *given)
+        self._narrowed = Forgetful()
+
+    monkeypatch.setattr(cases.Cases, "__init__", forget)
+    assert reachable(compiled(ConstraintCompiler(ByteTokenizer()), json=schema), value)
 
 
 def test_the_expression_of_all_other_strings() -> None:
@@ -276,20 +336,24 @@ def a_value(draw: random.Random, depth: int = 2) -> Any:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_combinations_are_kept_from_both_sides(make: ConstraintCompiler, seed: int) -> None:
-    """An instance can be written if, and only if, it is valid."""
+    """An instance can be written only if it is valid, and if it is, where nothing was left out."""
     draw = random.Random(seed)
-    served = valid = invalid = 0
+    served = exact = valid = invalid = 0
     for _ in range(300):
         schema = {"oneOf": [a_schema(draw, 2), a_schema(draw, 2)], **a_schema(draw, 2)}
         try:
             constraint = compiled(make, json=schema)
         except (InvalidRequestError, UnsupportedError):
             continue
-        served += 1
+        narrow = written(schema)[1]
+        served, exact = served + 1, exact + (not narrow)
         judge = jsonschema.Draft202012Validator(schema)
         for value in [a_value(draw) for _ in range(20)]:
             expected = judge.is_valid(value)
             valid, invalid = valid + expected, invalid + (not expected)
+            if expected and narrow:
+                continue
             assert reachable(constraint, value) is expected, json.dumps([schema, value])
-    assert served > 120
+    assert exact > 120
+    assert served - exact > 20
     assert min(valid, invalid) > 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import threading
 from collections import OrderedDict
@@ -87,7 +88,9 @@ class ConstraintCompiler:
             constraints.append(self._bad_words(params.bad_words))
         if (wanted := params.structured_outputs) is not None:
             key = _key(wanted)
-            constraints.append(self._known(key) or self._keep(key, self._guarded(wanted), _weight(key)))
+            if (known := self._known(key)) is not None:
+                known.widen()
+            constraints.append(known or self._keep(key, self._guarded(wanted), _weight(key)))
         return params.replace(constraints=tuple(constraints))
 
     async def compile_async(self, params: SamplingParams, salt: str | None = None) -> SamplingParams:
@@ -114,7 +117,8 @@ class ConstraintCompiler:
             constraints.append(await self._words.run(size, partial(self._bad_words, words), owner=owner))
         if (wanted := params.structured_outputs) is not None:
             key = _key(wanted, salt)
-            known = self._known(key)
+            if (known := self._known(key)) is not None and not known.is_wide:
+                asyncio.get_running_loop().run_in_executor(None, known.widen)  # nobody waits for it
             quick, patient = (partial(self._tried, wanted, key, cpu_s) for cpu_s in (QUICK_S, PATIENT_S))
             constraints.append(known or await self._grammars.run(len(key), quick, patient, owner))
         return params.replace(constraints=tuple(constraints))
@@ -171,7 +175,7 @@ class ConstraintCompiler:
         except InvalidRequestError as error:
             self._refuse(key, error)
             raise
-        return self._keep(key, made, max(_weight(key), tried["bytes"] * ORIGINALS))
+        return self._keep(key, made, max(_weight(tried["source"]), tried["bytes"] * ORIGINALS))
 
     def _refuse(self, key: str, error: InvalidRequestError) -> None:
         with self._lock:
@@ -264,9 +268,9 @@ class ConstraintCompiler:
         self._table = table
 
 
-def _weight(key: str) -> int:
-    """Bytes that a grammar takes, about: large schemas took up to 400 for each character of their text."""
-    return 100_000 + 400 * len(key)
+def _weight(text: str) -> int:
+    """Bytes that a grammar takes, about: large ones took up to 400 for each character of their text."""
+    return 100_000 + 400 * len(text)
 
 
 def _key(wanted: StructuredOutputsParams, salt: str = "") -> str:

@@ -69,6 +69,15 @@ class Distinct:
         matcher.append(output)
         return matcher
 
+    @property
+    def is_wide(self) -> bool:
+        """As Grammar's."""
+        return self._grammar.is_wide
+
+    def widen(self) -> None:
+        """As Grammar's."""
+        self._grammar.widen()
+
 
 class DistinctMatcher:
     """One row's place in such a grammar, and in the text."""

@@ -7,6 +7,7 @@ compiling and of every mask, so a hostile grammar ends as an error and not as a 
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import time
@@ -211,11 +212,11 @@ class Grammar:
         problem = first.get_error() or "; ".join(first.get_grammar_warnings())
         if problem:
             raise InvalidRequestError(f"{param}: {_said(problem)}", param)
-        # Copies of a matcher share what they have learned, and a lock on it: several originals let several threads
-        # work. One is enough for one row, so the others are made beside it when a second row comes.
-        self._originals, self._given = [first], [0]
-        self._more = originals - 1
-        self._lock = threading.Lock()
+        # Copies of a matcher share what they have learned, and a lock on it: several originals, given out in
+        # turn, let several threads work. One is enough for a grammar's first row (see widen).
+        self._originals, self._wanted = [first], originals
+        self._turns = itertools.count()
+        self._widening = threading.Lock()
         # The first mask tells whether anything may come, and builds what later masks share. Its time is the
         # compiling's, not the rows'.
         mask = full_mask(1, vocabulary.tokenizer.vocab_size)[0]
@@ -228,25 +229,23 @@ class Grammar:
         self._allowance.left_s = CREDIT_S
 
     def start(self, output: Sequence[int]) -> GrammarMatcher:
-        with self._lock:
-            number = self._given.index(min(self._given))
-            self._given[number] += 1
-            more, self._more = (self._more, 0) if sum(self._given) > 2 else (0, self._more)
-        if more:  # the first one is the constructor's own
-            threading.Thread(target=self._make, args=(more,), name="octavo-grammar", daemon=True).start()
-        matcher = GrammarMatcher(
-            self._originals[number].deep_copy(), self._vocabulary, number, self._allowance
-        )
+        number = next(self._turns) % len(self._originals)
+        prototype = self._originals[number]
+        matcher = GrammarMatcher(prototype.deep_copy(), self._vocabulary, number, self._allowance)
         if output:
             matcher.append(output)
         return matcher
 
-    def _make(self, more: int) -> None:
-        for _ in range(more):
-            made = self._original()
-            with self._lock:
-                self._originals.append(made)
-                self._given.append(0)
+    @property
+    def is_wide(self) -> bool:
+        """Whether all originals are there."""
+        return len(self._originals) >= self._wanted
+
+    def widen(self) -> None:
+        """Make the other originals, each in the time that the grammar took to compile: it is used again."""
+        with self._widening:
+            while not self.is_wide:
+                self._originals.append(self._original())
 
 
 class GrammarMatcher(BatchedMatcher):

@@ -114,10 +114,10 @@ class Cases:
                 else:
                     served |= branch.ways if groups[-1] else frozenset()
             served |= branch.ways if values else frozenset()
-        for ways, error in lost:
-            self._leave_out(error)
+        for ways, why in lost:
+            self._leave_out(why)
             if not (any(groups) and ways <= served):
-                raise error
+                raise why
         if sum(map(len, groups)) > MAX_CASES:  # ways to violate something, of which the first ones do
             self._leave_out(_too_many())
             quota = max(1, MAX_CASES // sum(map(bool, groups)))
@@ -306,7 +306,25 @@ class Cases:
     def _disjoint(self, one: int, other: int, beside: tuple[tuple[int, bool], ...] = ()) -> bool:
         """Whether nothing satisfies both, words apart that are foreign to their draft."""
         self._schemas.spend(1)
+        if self._never_meet(one, other):
+            return True
         return self._is_empty(frozenset({(one, True), (other, True), *beside}), True)
+
+    def _never_meet(self, one: int, other: int) -> bool:
+        """Whether their literals tell already that nothing satisfies both."""
+        if self._schemas.exact is not self._schemas:
+            return False
+        outer = self._left_out, self._cut
+        self._left_out = None
+        try:
+            mine, its = (self._branches(number, True, frozenset()) for number in (one, other))
+            if self._left_out is not None or len(mine) * len(its) > MAX_CASES:
+                return False
+            return all(each.meet(part) is None for each in mine for part in its)
+        except UnsupportedError:
+            return False
+        finally:
+            self._left_out, self._cut = outer
 
     def _is_empty(self, conjunction: Conjunction, exact: bool) -> bool:
         """Whether nothing satisfies it, as far as can be told: what leads back to itself cannot."""

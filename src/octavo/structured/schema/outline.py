@@ -46,6 +46,7 @@ class Outline:
         members: subschemas that properties satisfy; a mapping for each keyword.
         broken: of properties that are needed, subschemas that they violate.
         ways: which alternatives of anyOf, oneOf and if led here.
+        values: the only ones, frozen(), where there are only so many.
     """
 
     literals: tuple[Literal, ...] = ()
@@ -60,6 +61,7 @@ class Outline:
     members: tuple[Mapping[str, int], ...] = ()
     broken: frozenset[tuple[str, int]] = _NONE
     ways: frozenset[Alternative] = _NONE
+    values: frozenset[Any] | None = None
 
     def meet(self, other: Outline) -> Outline | None:
         """Both; None: nothing is both."""
@@ -68,18 +70,31 @@ class Outline:
         types = self.types & other.types
         if not types or not (self.held.isdisjoint(other.violated) and self.violated.isdisjoint(other.held)):
             return None
-        found = self._joined(other, types)
-        if "object" in types and not found.objects_possible():
+        values = self.values
+        if other.values is not None:
+            values = other.values if values is None else values & other.values
+            if not values:
+                return None
+        if "object" in types and not (self._beside(other) and other._beside(self)):
             types = types - {"object"}  # what is no object has no properties that contradict each other
+            if not types:
+                return None
+        found = self._joined(other, types, values)
+        if "object" in types and found.needed and not found.members_possible():
+            types = types - {"object"}
             return replace(found, types=types) if types else None
         return found
 
-    def _joined(self, other: Outline, types: frozenset[str]) -> Outline:
+    def _joined(self, other: Outline, types: frozenset[str], values: frozenset[Any] | None) -> Outline:
         named = self.named
         if other.named is not None:
             named = other.named if named is None else named & other.named
+        literals, members = other.literals, other.members
+        if not (self.held.isdisjoint(other.held) and self.violated.isdisjoint(other.violated)):
+            literals = tuple(each for each in literals if each not in self.literals)
+            members = tuple(each for each in members if not any(each is mine for mine in self.members))
         return Outline(
-            self.literals + tuple(each for each in other.literals if each not in self.literals),
+            self.literals + literals,
             self.held | other.held,
             self.violated | other.violated,
             types,
@@ -88,19 +103,24 @@ class Outline:
             named,
             self.only + other.only,
             self.never + other.never,
-            self.members + tuple(each for each in other.members if each not in self.members),
+            self.members + members,
             self.broken | other.broken,
             self.ways | other.ways,
+            values,
         )
 
-    def objects_possible(self) -> bool:
-        """False: no object has these properties."""
+    def _beside(self, other: Outline) -> bool:
+        """False: what the other one says of properties contradicts what objects need here."""
         if not self.needed:
             return True
-        if not self.needed.isdisjoint(self.absent) or not (self.named is None or self.needed <= self.named):
+        if not self.needed.isdisjoint(other.absent) or not (
+            other.named is None or self.needed <= other.named
+        ):
             return False
-        if any(each.get(name) == number for name, number in self.broken for each in self.members):
-            return False
+        return not any(each.get(name) == number for name, number in self.broken for each in other.members)
+
+    def members_possible(self) -> bool:
+        """False: a property that is needed has no value left."""
         left: dict[str, frozenset[Any]] = {}
         for name, values in self.only:
             if name in self.needed:
@@ -139,6 +159,10 @@ def _outline(schemas: Schemas, number: int, keyword: str, wanted: bool) -> Outli
         _NONE if wanted else place,
         _types(schemas, number, keyword, wanted),
     )
+    if wanted and keyword == "const":
+        return replace(found, values=frozenset([frozen(given)]))
+    if wanted and keyword == "enum" and isinstance(given, list):
+        return replace(found, values=frozenset(map(frozen, given)))
     if keyword == "required" and isinstance(given, list):
         names = frozenset(name for name in given if isinstance(name, str))
         return replace(found, needed=names) if wanted else replace(found, absent=names)  # of one name then
@@ -148,9 +172,9 @@ def _outline(schemas: Schemas, number: int, keyword: str, wanted: bool) -> Outli
         if wanted:
             return replace(found, only=values, members=(members,))
         return replace(found, never=values, needed=frozenset(given), broken=frozenset(members.items()))
-    if keyword == "additionalProperties" and wanted and given is False:
-        if not schemas[number].get("patternProperties"):
-            return replace(found, named=frozenset(schemas[number].get("properties", ())))
+    closed = keyword == "additionalProperties" and wanted and given is False
+    if closed and not schemas[number].get("patternProperties"):
+        return replace(found, named=frozenset(schemas[number].get("properties", ())))
     return found
 
 

@@ -46,7 +46,7 @@ def regions(patterns: Sequence[str]) -> dict[str, frozenset[str]]:
 
 
 def without(pattern: str, names: Iterable[str]) -> str | None:
-    """The pattern but for these names; None: there are no others. The pattern itself, if that cannot be told."""
+    """The pattern but for these names; None: it matches no others; itself where it cannot be read."""
     try:
         return meet((pattern,), (f"^(?:{'|'.join(map(_literal, sorted(names)))})$",))
     except (UnreadableError, RecursionError):

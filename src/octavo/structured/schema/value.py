@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,10 @@ from octavo.structured.schema.refs import Schemas
 
 MAX_NUMBER = 2**63 - 1
 MAX_SIZE = 2**32 - 1
+MAX_KNOWN = 200
+"""Characters of a text of which it is remembered what matches it."""
+
+_PLAIN = re.compile(r"\^([A-Za-z0-9_-]+)(\$?)")
 
 
 def check_number(keyword: str, value: Any) -> None:
@@ -196,10 +201,19 @@ def _refuse(keyword: str) -> None:
 
 def matches_pattern(pattern: str, text: str) -> bool:
     """Whether the pattern is found in the text. In linear time, by llguidance's own expressions."""
+    if plain := _PLAIN.fullmatch(pattern):  # as ^x- is: most patterns of names are
+        return text == plain[1] if plain[2] else text.startswith(plain[1])
+    return _matched(pattern, text) if len(text) <= MAX_KNOWN else _matches(pattern, text)
+
+
+def _matches(pattern: str, text: str) -> bool:
     matcher = _pattern(pattern).deep_copy()
     return bool(matcher.consume_tokens(list(json.dumps(text, ensure_ascii=False).encode()))) and bool(
         matcher.is_accepting()
     )
+
+
+_matched = lru_cache(maxsize=4096)(_matches)
 
 
 @lru_cache(maxsize=64)

@@ -54,10 +54,11 @@ PARTLY = {
     "multipleOf": "one number for a place",
     "not": "not around multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
     "and enum of arrays and objects; around items, additionalProperties, propertyNames and patternProperties "
-    "where the rest bounds the array, or names all properties",
-    "oneOf": "where the alternatives that may overlap can be negated (see not)",
+    "by properties that are named and by one of the first items. Of several ways to violate something those "
+    "that are not followed are left out, and so are the most demanding ones where there are too many",
+    "oneOf": "where of each alternative something is left that violates those that may overlap (see not)",
     "pattern": "no look-behind, no back-references; look-ahead that is not repeated",
-    "patternProperties": "of one of the schemas that are merged at a place",
+    "patternProperties": "of several schemas that are merged at a place where the patterns can be told apart",
     "prefixItems": "beside items only in draft 2020-12",
     "propertyNames": "const, enum, one pattern, or lengths",
     "unevaluatedItems": "beside items, prefixItems, $ref and allOf; not beside anyOf, oneOf, if or contains",
@@ -249,7 +250,7 @@ class _Writer:
             return False
         patterns = {}
         for pattern, member in case.patterns.items():
-            # what is named obeys the pattern already: to be told so twice is more work, and endless in a circle
+            # what is named obeys the pattern already; llguidance would merge them again, in circles too
             named = [name for name in written if matches_pattern(pattern, name)]
             called = without(pattern, named) if named else pattern
             if called is not None:
