@@ -26,6 +26,7 @@ from octavo.checkpoints.sources import resolve
 from octavo.cli._progress import count_progress
 from octavo.config import EngineConfig
 from octavo.kernels.ops import F32
+from octavo.errors import InvalidRequestError
 from octavo.lab.perplexity import compare, cut
 from octavo.lab.quality import NEAR_TIE, Quality, WindowScorer, text_ids
 
@@ -67,7 +68,10 @@ def scorers(options: argparse.Namespace, path: Path) -> Iterator[tuple[dict[str,
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     path = resolve(options.model)
     text = text_ids(EngineConfig(str(path)), options.text.read_text(encoding="utf-8"))
-    read = cut(text, options.window, options.windows, str(options.text))
+    try:
+        read = cut(text, options.window, options.windows, options.text.name)
+    except InvalidRequestError as error:
+        raise SystemExit(f"quality: {error}") from None
     with scorers(options, path) as (found, about), count_progress("windows") as progress:
         compared = compare(found, EXACT, read, text.before, progress)
     if compared.interrupted:
