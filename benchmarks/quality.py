@@ -25,8 +25,8 @@ from harness import Worker, python_with, report, usable_cores, write
 from octavo.checkpoints.sources import resolve
 from octavo.cli._progress import count_progress
 from octavo.config import EngineConfig
-from octavo.kernels.ops import F32
 from octavo.errors import InvalidRequestError
+from octavo.kernels.ops import F32
 from octavo.lab.perplexity import compare, cut
 from octavo.lab.quality import NEAR_TIE, Quality, WindowScorer, text_ids
 

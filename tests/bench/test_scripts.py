@@ -312,7 +312,7 @@ def test_a_text_too_short_for_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     quality = script("quality")
     monkeypatch.setattr(quality, "python_with", lambda module, wished=None: None)
     (tmp_path / "text.txt").write_text("short")
-    with pytest.raises(SystemExit, match="quality: text.txt has 1 tokens, and a window 512"):
+    with pytest.raises(SystemExit, match=r"quality: text\.txt has 1 tokens, and a window 512"):
         quality.main([str(tmp_path / "text.txt")])
 
 
