@@ -101,7 +101,7 @@ class Driver(LLM):
         ends = sampling.get("structured_outputs") is not None
         always = {"max_tokens": new_tokens, "ignore_eos": not ends, "detokenize": False}
         fields = {"temperature": 0.0, **sampling, **always}
-        params = [self._compiler.compile(SamplingParams(**fields))] * len(prompts)
+        params = [self._compiler.compile(SamplingParams(**fields)) for _ in prompts]  # as callers do
         if last:  # one row that asks for more, among others that do not
             params[-1] = self._compiler.compile(SamplingParams(**{**fields, **last}))
         names = [f"run-{self._next_id + i}" for i in range(len(prompts))]
