@@ -51,7 +51,7 @@ from support.grammars import END, VOCAB, ByteTokenizer, accepts
 
 VERSION = "0.2.3"
 SHA256 = "049b62589e7cc3a11fa5d1977cdbf0524cf1c905a81cd0f9d27075b7578cf2d3"
-LIMITS = {"share_at_hand": 0.9, "weakened": 0, "first_use_p50_ms": 5.0, "first_use_p99_ms": 100.0}
+LIMITS = {"share": 0.9, "weakened": 0, "first_use_p50_ms": 5.0, "first_use_p99_ms": 100.0}
 WALKS, CHANGED = 4, 30
 """Random answers of a schema, and changed values: what is not valid among them is tried."""
 MOST_BYTES = 400

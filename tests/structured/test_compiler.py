@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.structured import ConstraintCompiler, compiler
-from octavo.structured.grammar import KNOWN_BYTES, _Wrapped
+from octavo.structured.grammar import KNOWN_BYTES, Grammar, _Wrapped
 from support.grammars import ByteTokenizer, accepts, compiled
 
 PARAMS = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[a-c]{2}"))
@@ -146,3 +147,48 @@ def test_short_texts_of_grammars_are_spelled_once() -> None:
         assert wrapped(long) == [*long.encode()]
     assert asked.count(long[1:]) == 1
     assert asked.count(long) == 3
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_grammar_that_is_used_again_has_two_originals(n: int) -> None:
+    """A first row of its own needs one; rows of several requests, or of one, are given both in turn."""
+    make = ConstraintCompiler(ByteTokenizer())
+    (first,) = make.compile(PARAMS.replace(n=n)).constraints
+    assert isinstance(first, Grammar)
+    assert first.is_wide is (n > 1)
+    (again,) = make.compile(PARAMS).constraints
+    assert again is first
+    assert first.is_wide
+    assert {first.start([]).original for _ in range(4)} == {0, 1}
+    assert accepts(first, "ab")
+    assert not accepts(first, "abc")
+
+
+def test_nobody_waits_for_the_other_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(second_use(monkeypatch))
+
+
+async def second_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, held, entered = ConstraintCompiler(ByteTokenizer()), threading.Event(), threading.Event()
+    try:
+        (first,) = (await make.compile_async(PARAMS)).constraints
+        assert isinstance(first, Grammar)
+        original = first._original
+
+        def slow() -> Any:
+            entered.set()
+            held.wait(60)
+            return original()
+
+        monkeypatch.setattr(first, "_original", slow)
+        (again,) = (await make.compile_async(PARAMS)).constraints
+        assert again is first
+        assert not first.is_wide
+        assert accepts(first, "ab")
+        assert await asyncio.to_thread(entered.wait, 60)
+        held.set()
+        await asyncio.to_thread(first.widen)
+        assert first.is_wide
+    finally:
+        held.set()
+        make.close()

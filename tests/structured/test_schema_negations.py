@@ -273,6 +273,24 @@ def test_a_reference_that_leads_back_to_itself_lets_nothing_through(make: Constr
         compiled(make, json={"allOf": [{"$ref": "#"}]})
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"oneOf": [{"$ref": "#"}, {"type": "string"}]}, {"type": "null"}]},
+        {"$ref": "#/$defs/t", "$defs": {
+            "t": {"oneOf": [{"$ref": "#/$defs/u"}, {"type": "null"}]},
+            "u": {"oneOf": [{"$ref": "#/$defs/t"}, {"type": "string"}]}}},
+    ],
+)  # fmt: skip
+def test_alternatives_that_lead_back_to_themselves_end(
+    make: ConstraintCompiler, schema: dict[str, Any]
+) -> None:
+    constraint = compiled(make, json=schema)
+    assert accepts(constraint, "null")
+    assert accepts(constraint, '"a"')
+    assert not accepts(constraint, "1")
+
+
 def a_schema(draw: random.Random, depth: int) -> Any:
     if depth == 0:
         return draw.choice(

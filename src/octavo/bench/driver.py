@@ -117,8 +117,8 @@ class Driver(LLM):
         always = {"ignore_eos": not ends, "detokenize": False}
         fields = {"temperature": 0.0, **sampling, **always}
         lengths = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
-        compiled = {n: self._compiler.compile(SamplingParams(**fields, max_tokens=n)) for n in set(lengths)}
-        params = [compiled[length] for length in lengths]
+        # (each its own, as callers do: equal ones would share a grammar's matcher)
+        params = [self._compiler.compile(SamplingParams(**fields, max_tokens=n)) for n in lengths]
         if last:  # one row that asks for more, among others that do not
             params[-1] = self._compiler.compile(
                 SamplingParams(**{**fields, "max_tokens": lengths[-1], **last})

@@ -88,9 +88,11 @@ class ConstraintCompiler:
             constraints.append(self._bad_words(params.bad_words))
         if (wanted := params.structured_outputs) is not None:
             key = _key(wanted)
-            if (known := self._known(key)) is not None:
-                known.widen()
-            constraints.append(known or self._keep(key, self._guarded(wanted), _weight(key)))
+            known = self._known(key)
+            made = known or self._keep(key, self._guarded(wanted), _weight(key))
+            if known or params.n > 1:  # it will have several rows
+                made.widen()
+            constraints.append(made)
         return params.replace(constraints=tuple(constraints))
 
     async def compile_async(self, params: SamplingParams, salt: str | None = None) -> SamplingParams:
@@ -117,10 +119,12 @@ class ConstraintCompiler:
             constraints.append(await self._words.run(size, partial(self._bad_words, words), owner=owner))
         if (wanted := params.structured_outputs) is not None:
             key = _key(wanted, salt)
-            if (known := self._known(key)) is not None and not known.is_wide:
-                asyncio.get_running_loop().run_in_executor(None, known.widen)  # nobody waits for it
+            known = self._known(key)
             quick, patient = (partial(self._tried, wanted, key, cpu_s) for cpu_s in (QUICK_S, PATIENT_S))
-            constraints.append(known or await self._grammars.run(len(key), quick, patient, owner))
+            made = known or await self._grammars.run(len(key), quick, patient, owner)
+            if (known or params.n > 1) and not made.is_wide:
+                asyncio.get_running_loop().run_in_executor(None, made.widen)  # nobody waits for it
+            constraints.append(made)
         return params.replace(constraints=tuple(constraints))
 
     def stats(self) -> GrammarStats:

@@ -66,6 +66,7 @@ class Cases:
         self._narrowed: dict[Conjunction, UnsupportedError] = {}
         self._lists: dict[tuple[int, bool], tuple[list[Outline], UnsupportedError | None]] = {}
         self._left_out: UnsupportedError | None = None  # of what is being worked out
+        self._open: set[tuple[int, bool]] = set()  # what is being worked out, and
         self._cut = False  # whether what is being worked out leads back to itself
 
     @property
@@ -188,7 +189,13 @@ class Cases:
         else:
             outer = self._cut, self._left_out
             self._cut, self._left_out = False, None
-            found = self._work_out(number, wanted, seen | {key})
+            first = key not in self._open
+            self._open.add(key)
+            try:
+                found = self._work_out(number, wanted, seen | {key})
+            finally:
+                if first:
+                    self._open.discard(key)
             if not wanted:  # ways to violate something are nobody's alternatives
                 found = [replace(one, ways=frozenset()) if one.ways else one for one in found]
             why = self._left_out
@@ -312,7 +319,9 @@ class Cases:
 
     def _never_meet(self, one: int, other: int) -> bool:
         """Whether their literals tell already that nothing satisfies both."""
-        if self._schemas.exact is not self._schemas:
+        if self._schemas.exact is not self._schemas or not self._open.isdisjoint(
+            {(one, True), (other, True)}
+        ):
             return False
         outer = self._left_out, self._cut
         self._left_out = None
