@@ -14,6 +14,8 @@ from octavo.structured import ConstraintCompiler
 from octavo.structured.schema import normalize
 from support.grammars import ByteTokenizer, accepts, compiled, reachable
 
+pytestmark = pytest.mark.usefixtures("no_clock")
+
 DRAFTS: dict[str, type[Any]] = {
     "http://json-schema.org/draft-04/schema#": jsonschema.Draft4Validator,
     "http://json-schema.org/draft-06/schema#": jsonschema.Draft6Validator,

@@ -16,6 +16,8 @@ from octavo.structured.schema import cases, written
 from octavo.structured.schema.negated import all_but
 from support.grammars import ByteTokenizer, accepts, compiled, reachable
 
+pytestmark = pytest.mark.usefixtures("no_clock")
+
 CLOSED = {"type": "object", "properties": {"a": {}, "b": {"type": "integer"}}, "additionalProperties": False}
 KINDS = [
     {"type": "object", "properties": {"kind": {"const": kind}, kind: {}}, "required": ["kind"]}
