@@ -135,7 +135,6 @@ def serve(
     begin = time.perf_counter()
     share_heaps()  # before any thread has one
     sys.setswitchinterval(TURN_S)
-    gc.disable()  # until all is loaded, see _Watcher.ready
     say = _Events(as_json or observe.as_json)
     keys, observers = flags.keys(), observe.observers()
     settings = {**_settings(serving), "takes_priority": engine.options.get("scheduling_policy") == "priority"}
@@ -163,7 +162,12 @@ def serve(
         return await run(app, listener, future, watcher, signals, serving.drain_timeout, network)
 
     most_s = flags.drain_delay + serving.drain_timeout + END_S
-    with _stalled_engines_end(loading), stop_signals(most_s) as caught, observers.at_work():
+    with (
+        _uncollected(),
+        _stalled_engines_end(loading),
+        stop_signals(most_s) as caught,
+        observers.at_work(),
+    ):
         finished = asyncio.run(until_signal(caught))
     say.event("stopped", "stopped" if finished else "stopped; some requests were cut", finished=finished)
     from octavo.structured import is_compiling
@@ -238,6 +242,16 @@ class _Watcher:
         most, several = self.drain_timeout, "" if num_requests == 1 else "s"
         text = f"finishing {num_requests} request{several} ({most:g} s at most); Ctrl-C again stops now"
         self.say.event("draining", text, requests=num_requests, seconds=most)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No cycle is collected until all is loaded, see _Watcher.ready, or the start has failed."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextlib.contextmanager
