@@ -22,6 +22,7 @@ from octavo.server.errors import ApiError, Dialect
 from octavo.server.keys import ApiKeys
 from octavo.server.limits import LimitsMiddleware
 from octavo.server.metrics import Metrics
+from octavo.server.openai.body import BodySchema
 from octavo.server.queueing import FairQueue
 from octavo.server.state import ServerSettings, ServerState
 
@@ -97,15 +98,12 @@ def _readable(request: Request, error: Exception) -> Exception:
 def _openapi(app: FastAPI, endpoints: list[apis.Endpoints]) -> dict[str, Any]:
     """FastAPI's document, with the models inside bodies that endpoints parse by hand among its components."""
     if app.openapi_schema is None:
+        routes = [route for each in endpoints for route in each.router.routes]
+        extras = [getattr(route, "openapi_extra", None) for route in routes]
+        inside = [extra.fill() for extra in extras if isinstance(extra, BodySchema)]
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         components = schema.setdefault("components", {}).setdefault("schemas", {})
-        for route in (route for each in endpoints for route in each.router.routes):
-            extra = getattr(route, "openapi_extra", None) or {}
-            for content in extra.get("requestBody", {}).get("content", {}).values():
-                components |= content["schema"].get("$defs", {})
-        for path in schema["paths"].values():
-            for operation in path.values():
-                for content in operation.get("requestBody", {}).get("content", {}).values():
-                    content["schema"].pop("$defs", None)
+        for models in inside:
+            components |= models
         app.openapi_schema = schema
     return app.openapi_schema

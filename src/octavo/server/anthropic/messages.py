@@ -17,7 +17,7 @@ from octavo.server.apis import Rules
 from octavo.server.errors import MAX_MESSAGE, ApiError, ContextLengthError, Dialect
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, new_id
-from octavo.server.openai.body import body_schema, off_loop, read
+from octavo.server.openai.body import BodySchema, off_loop, read
 from octavo.server.openai.chat import ChatRequest, prepare, render
 from octavo.server.openai.items import Item, Items, Totals, parts
 from octavo.server.openai.reading import Readers
@@ -52,7 +52,7 @@ dialect = Dialect(
 )
 
 
-@router.post("/v1/messages", openapi_extra=body_schema(MessagesRequest))
+@router.post("/v1/messages", openapi_extra=BodySchema(MessagesRequest))
 async def create_message(request: Request) -> Response:
     """Answer a conversation in content blocks: text, thinking, tool_use."""
     body, size = await read(request, MessagesRequest)
@@ -66,7 +66,7 @@ async def create_message(request: Request) -> Response:
     return Answer(made.whole, headers, dialect)
 
 
-@router.post("/v1/messages/count_tokens", openapi_extra=body_schema(CountTokensRequest))
+@router.post("/v1/messages/count_tokens", openapi_extra=BodySchema(CountTokensRequest))
 async def count_tokens(request: Request) -> dict[str, int]:
     """How many tokens a conversation would be, tools and all."""
     body, size = await read(request, CountTokensRequest)

@@ -19,7 +19,7 @@ from octavo.server.engine import ServedEngine
 from octavo.server.errors import to_api_error
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, make_generation, more_members, new_id, respond, usage
-from octavo.server.openai.body import LONG_TEXT, Int, body_schema, off_loop, read
+from octavo.server.openai.body import LONG_TEXT, BodySchema, Int, off_loop, read
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
 from octavo.server.openai.sampling import GenerationRequest
@@ -70,7 +70,7 @@ class ChatRequest(GenerationRequest):
         return self.searched(params)
 
 
-@router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
+@router.post("/v1/chat/completions", openapi_extra=BodySchema(ChatRequest))
 async def chat_completions(request: Request) -> Response:
     """One answer, or n, to a conversation; streamed or whole. `seed` is the one that was used."""
     body, size = await read(request, ChatRequest)

@@ -25,7 +25,7 @@ from octavo.server.openai.answers import (
     respond,
     usage,
 )
-from octavo.server.openai.body import Int, body_schema, off_loop, read
+from octavo.server.openai.body import BodySchema, Int, off_loop, read
 from octavo.server.openai.completion_logprobs import CompletionLogprobs, join
 from octavo.server.openai.logprobs import prompt_logprobs
 from octavo.server.openai.prompts import Prompt, Prompts, encode_prompts
@@ -76,7 +76,7 @@ class CompletionRequest(GenerationRequest):
         return params
 
 
-@router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
+@router.post("/v1/completions", openapi_extra=BodySchema(CompletionRequest))
 async def completions(request: Request) -> Response:
     """Continue one prompt, or each of several: choice i * n + k is the k-th of prompt i.
 

@@ -19,7 +19,7 @@ from octavo.server.errors import OPENAI
 from octavo.server.generation import Generation
 from octavo.server.many_prompts import ManyPrompts
 from octavo.server.openai.answers import check_count, dumps_apart, make_generation, new_id
-from octavo.server.openai.body import Int, Strict, body_schema, off_loop, read
+from octavo.server.openai.body import BodySchema, Int, Strict, off_loop, read
 from octavo.server.openai.fields import noted
 from octavo.server.openai.prompts import Prompts, encode_prompts
 from octavo.server.state import state_of
@@ -45,7 +45,7 @@ class EmbeddingRequest(Strict):
     user: Annotated[str | None, noted("user")] = None
 
 
-@router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingRequest))
+@router.post("/v1/embeddings", openapi_extra=BodySchema(EmbeddingRequest))
 async def embeddings(request: Request) -> Response:
     """Each input as a vector: the model's last hidden states, pooled ("last" or "mean") and normalized."""
     state = state_of(request)

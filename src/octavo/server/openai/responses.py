@@ -15,7 +15,7 @@ from octavo.server.apis import Rules
 from octavo.server.errors import ApiError, Dialect, openai_body
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, new_id, now
-from octavo.server.openai.body import body_schema, off_loop, read
+from octavo.server.openai.body import BodySchema, off_loop, read
 from octavo.server.openai.chat import ChatRequest, prepare, render
 from octavo.server.openai.item_references import with_referenced
 from octavo.server.openai.items import Item, Items, Totals, parts
@@ -47,7 +47,7 @@ def _event(error: ApiError) -> bytes:
 dialect = Dialect(openai_body, _event, names=NAMES)
 
 
-@router.post("/v1/responses", openapi_extra=body_schema(ResponsesRequest))
+@router.post("/v1/responses", openapi_extra=BodySchema(ResponsesRequest))
 async def create_response(request: Request) -> Response:
     """Answer in items: messages, function calls, reasoning. Stored unless `store` is false."""
     body, size = await read(request, ResponsesRequest)
@@ -76,7 +76,7 @@ async def get_response(name: str, request: Request) -> Response:
     return Response(body, media_type="application/json")
 
 
-@router.post("/v1/responses/input_tokens", openapi_extra=body_schema(ResponsesRequest))
+@router.post("/v1/responses/input_tokens", openapi_extra=BodySchema(ResponsesRequest))
 async def count_tokens(request: Request) -> dict[str, Any]:
     """How many tokens a request's conversation would be, tools and all."""
     body, size = await read(request, ResponsesRequest)

@@ -14,7 +14,7 @@ from octavo.errors import InvalidRequestError
 from octavo.server.claims import claimed
 from octavo.server.engine import ServedTokenizer
 from octavo.server.openai.answers import dumps
-from octavo.server.openai.body import Strict, body_schema, off_loop, read
+from octavo.server.openai.body import BodySchema, Strict, off_loop, read
 from octavo.server.openai.chat import ChatRequest, render
 from octavo.server.openai.prompts import MAX_IDS, check_text
 from octavo.server.openai.shapes import Ids, Messages, Variables, limited
@@ -43,7 +43,7 @@ class DetokenizeRequest(Strict):
     tokens: Annotated[Ids, limited(MAX_IDS, "ids")]
 
 
-@router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
+@router.post("/tokenize", openapi_extra=BodySchema(TokenizeRequest))
 async def tokenize(request: Request) -> Response:
     """Token ids of a text, or of a conversation under the chat template."""
     if (other := await claimed(request)) is not None:
@@ -82,7 +82,7 @@ def _written(tokenizer: ServedTokenizer, answer: dict[str, Any], token_strs: boo
     return dumps(answer).encode()
 
 
-@router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
+@router.post("/detokenize", openapi_extra=BodySchema(DetokenizeRequest))
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens written out."""
     body, _ = await read(request, DetokenizeRequest)

@@ -18,7 +18,7 @@ from octavo.server.apis import Rules
 from octavo.server.engine import ServedEngine
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import check_count, dumps, dumps_apart, make_generation, new_id
-from octavo.server.openai.body import alone, body_schema, read
+from octavo.server.openai.body import BodySchema, alone, read
 from octavo.server.openai.logprobs import reported
 from octavo.server.openai.prompts import encode_prompts
 from octavo.server.sse import EventStream
@@ -35,7 +35,7 @@ rules = {
     "/generate": Rules(queued=True),
     "/generate_stream": Rules(queued=True),
 }
-SCHEMA = body_schema(GenerateBody)
+SCHEMA = BodySchema(GenerateBody)
 
 
 @router.post("/generate", openapi_extra=SCHEMA)

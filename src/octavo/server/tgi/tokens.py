@@ -13,7 +13,7 @@ from octavo.errors import InvalidRequestError
 from octavo.server.claims import Claim
 from octavo.server.engine import ServedTokenizer
 from octavo.server.openai.answers import dumps
-from octavo.server.openai.body import alone, body_schema, off_loop, read
+from octavo.server.openai.body import BodySchema, alone, off_loop, read
 from octavo.server.openai.chat import ChatRequest, render
 from octavo.server.openai.prompts import check_text
 from octavo.server.openai.reading import Readers
@@ -40,7 +40,7 @@ async def tokenize(request: Request) -> Response:
 claims = {"/tokenize": Claim("inputs", tokenize, TGI)}
 
 
-@router.post("/chat_tokenize", openapi_extra=body_schema(ChatRequest))
+@router.post("/chat_tokenize", openapi_extra=BodySchema(ChatRequest))
 async def chat_tokenize(request: Request) -> Response:
     """A conversation under the chat template, as text and as its tokens."""
     body, size = await read(request, ChatRequest)
