@@ -26,7 +26,7 @@ from octavo.checkpoints.sources import resolve
 from octavo.errors import OctavoError
 from octavo.kernels.ops import F32
 from octavo.quant.grid import nearest
-from octavo.quant.writer import Choice, Met, read_back, writer_of
+from octavo.quant.writer import Choice, Folding, Met, read_back, writer_of
 from octavo.quant.writer import as_stored as stored_as
 from octavo.quantize.calibration import Calibration, run, tokenizer_of
 from octavo.quantize.stored import StoredWeight, load_stored, numbers
@@ -49,7 +49,8 @@ def errors(w: F32, x: F32, group: int) -> dict[str, float]:
         return float(np.square(rest @ rounded.T - exact).sum(dtype=np.float64) / whole)
 
     awq = writer_of("awq")
-    scale = awq.scales([w], met, zeros, np.arange(w.shape[1]))  # type: ignore[attr-defined]
+    assert isinstance(awq, Folding)
+    scale = awq.scales([w], met, zeros, np.arange(w.shape[1]))
     found = {
         "rtn": nearest("X", w, plain).dequantize(),
         "gptq": written("gptq", w, plain, met),

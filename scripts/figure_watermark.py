@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from figure_runs import Row, Table
 
 STRENGTH, COST = "benchmarks/watermark.py strength --write", "benchmarks/watermark.py cost --write"
 MODELS = {"smollm2": "SmolLM2", "gemma3-270m": "Gemma 3 270M"}
 
 
-def strength(label: str, at: tuple[str, ...], shown: str, **bounds: float | str) -> Row:
+def strength(label: str, at: tuple[str, ...], shown: str, **bounds: Any) -> Row:
     """Of answers of the one model whose vocabulary is large."""
     only = {"settings/model": "gemma3-270m"}
-    return Row(label, "watermark_strength", at, (shown,), STRENGTH, only=only, **bounds)  # type: ignore[arg-type]
+    return Row(label, "watermark_strength", at, (shown,), STRENGTH, only=only, **bounds)
 
 
 def cost(model: str, streams: int, most: float | None = None) -> Row:

@@ -48,6 +48,10 @@ class House:
         """Functions with many parameters, most first."""
         return house_rules.many_parameters(self.trees)
 
+    def long(self) -> list[house_rules.Long]:
+        """Functions of more than 60 lines, longest first."""
+        return house_rules.long_functions(self.trees)
+
     def ambiguous(self) -> dict[str, list[house_words.Meaning]]:
         """Words with more than one meaning."""
         return house_words.ambiguous(self.trees)
@@ -101,6 +105,7 @@ def measures(house: House) -> dict[str, object]:
             Counter(t.attribute for t in tests if t.kind in house_rules.SWITCHED).most_common()
         ),
         "functions_with_8_parameters": len(house.parameters()),
+        "functions_over_60_lines": len(house.long()),
         "request_fields": len(fields["Request"]),
         "owned_fields": {name: len(names) for name, names in fields.items() if name != "Request"},
         "files_with": {word: len(house.standing(word)) for word in WORDS},
@@ -127,6 +132,8 @@ def listed(house: House, measure: str) -> Iterator[str]:
     """The places behind a figure."""
     if measure == "parameters":
         yield from (f"{f.file}:{f.line}: {f.name} ({f.parameters})" for f in house.parameters())
+    elif measure == "long":
+        yield from (f"{f.file}:{f.line}: {f.name} ({f.lines})" for f in house.long())
     elif measure == "words":
         places = [place for found in house.ambiguous().values() for place in found]
         yield from (f"{p.file}:{p.line}: {p.name} ({p.word}: {p.meaning})" for p in places)
@@ -137,7 +144,7 @@ def listed(house: House, measure: str) -> Iterator[str]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="house", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--list", choices=(*house_rules.KINDS, "parameters", "words"))
+    parser.add_argument("--list", choices=(*house_rules.KINDS, "parameters", "long", "words"))
     parser.add_argument("--where", nargs="+", metavar="WORD")
     parser.add_argument("--since", metavar="COMMIT")
     options = parser.parse_args(arguments)

@@ -15,6 +15,7 @@ Def = ast.FunctionDef | ast.AsyncFunctionDef
 
 ROOMS = ("engine/", "runtime/")
 MANY = 8
+LONG = 60
 FEATURE, BESIDE, ASKED, ABSENT = "features", "beside", "asked", "absent"
 KINDS = (FEATURE, BESIDE, ASKED, ABSENT)
 SWITCHED = (FEATURE, BESIDE)
@@ -78,6 +79,15 @@ class Function(NamedTuple):
     """A function and how many parameters it has."""
 
     parameters: int
+    file: str
+    line: int
+    name: str
+
+
+class Long(NamedTuple):
+    """A function and how many lines it has."""
+
+    lines: int
     file: str
     line: int
     name: str
@@ -164,6 +174,20 @@ def many_parameters(trees: Trees, at_least: int = MANY) -> list[Function]:
     return sorted(
         (f for f in found if f.parameters >= at_least), key=lambda f: (-f.parameters, f.file, f.line)
     )
+
+
+def long_functions(trees: Trees, above: int = LONG) -> list[Long]:
+    """Functions of more lines than that: from `def` to the end, decorators and the docstring left out."""
+    found = []
+    for file, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, Def):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if ast.get_docstring(node, clean=False) is not None:
+                    said = node.body[0]
+                    lines -= (said.end_lineno or said.lineno) - said.lineno + 1
+                found.append(Long(lines, file, node.lineno, node.name))
+    return sorted((f for f in found if f.lines > above), key=lambda f: (-f.lines, f.file, f.line))
 
 
 def parameter_count(arguments: ast.arguments) -> int:

@@ -21,6 +21,7 @@ AT_MOST = {
     "beside": 36,  # the same of every other optional part
     "features and beside": 38,  # a feature under another name is one all the same
     "functions_with_8_parameters": 44,
+    "functions_over_60_lines": 1,  # attention_kernel, whose docstring says why
     "request_fields": 20,
     "files_with min_p": 5,  # a new sampling field
     "ambiguous_words": 0,
@@ -80,6 +81,7 @@ def test_table_and_list_tell_the_same() -> None:
     found = json.loads(house("--json"))
     assert len(house("--list", "features").splitlines()) == found["none_tests"]["features"]
     assert len(house("--list", "parameters").splitlines()) == found["functions_with_8_parameters"]
+    assert len(house("--list", "long").splitlines()) == found["functions_over_60_lines"]
     assert f"{found['lines']:>7}" in house()
     assert len(json.loads(house("--where", "min_p", "--json"))["min_p"]) == (
         found["files_with"]["min_p"] + found["native_files_with"]["min_p"]
@@ -214,6 +216,15 @@ def test_parameters(rules: ModuleType, signature: str, count: int) -> None:
     trees = {"a.py": ast.parse(f"class A:\n    async def f({signature}): pass\nx = lambda {signature}: 0")}
     assert [f.parameters for f in rules.many_parameters(trees, 1)] == [count]
     assert len(rules.many_parameters(trees)) == (count >= 8)
+
+
+def test_long_functions(rules: ModuleType) -> None:
+    def of(lines: int, said: str = "") -> ast.Module:
+        return ast.parse("class A:\n    @d\n    def f(self):\n" + said + "        x\n" * (lines - 1))
+
+    assert rules.long_functions({"a.py": of(60)}) == []
+    assert [f.lines for f in rules.long_functions({"a.py": of(61)})] == [61]
+    assert rules.long_functions({"a.py": of(60, '        """One.\n\n        Two.\n        """\n')}) == []
 
 
 def test_fields_that_an_owned_object_has(rules: ModuleType) -> None:

@@ -16,6 +16,7 @@ from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.bench.plan import ModelPlan
+    from octavo.bench.trace import TraceRequest
     from octavo.config import SchedulerConfig
     from octavo.engine.cost import CostModel
     from octavo.lab.simulate import Simulated
@@ -50,17 +51,12 @@ def plan(
     engine = dataclasses.replace(engine, model=folder_of(engine.model))
     described = described_of(target, memory) if target.is_named else None
 
-    if not 0 < speed < float("inf"):
-        raise InvalidRequestError(f"--speed must be above 0, not {speed}")
     if not 0 <= memory < float("inf"):
         raise InvalidRequestError(f"--memory must be 0 or a positive number of GiB, not {memory}")
     if trace is None and (cost_model or speed != 1.0):  # without effect, which would not be seen
         raise InvalidRequestError("--cost-model and --speed need --trace")
-    requests = None
-    if trace is not None:  # read first: a mistake in it should not show only after the model is planned
-        from octavo.bench.trace import read_trace
-
-        requests = read_trace(trace)
+    # Read first: a mistake in the trace should not show only after the model is planned.
+    requests = _requests(trace, speed) if trace is not None else None
     fetch(engine.model, as_json)
     free = int(memory * 2**30) or None
     if described is not None and described.gpu:
@@ -79,17 +75,31 @@ def plan(
         if not as_json:
             print_speed(speeds)
     if requests is not None:
-        from octavo.lab.simulate import simulate
-
-        cost = _cost(engine, cost_model, as_json)
-        arriving = [dataclasses.replace(r, arrival_s=r.arrival_s / speed) for r in requests]
-        result = simulate(planned.config, cost, arriving)
-        found |= {"cost_model": dataclasses.asdict(cost), "simulated": dataclasses.asdict(result)}
-        if not as_json:
-            print_simulated(cost, result)
+        found |= _simulate(planned.config, _cost(engine, cost_model, as_json), requests, as_json)
     if as_json:
         print(json.dumps({"model": engine.model, **found}))
     return 0 if planned.fits else 1
+
+
+def _requests(trace: Path, speed: float) -> list[TraceRequest]:
+    """The requests of a trace, arriving so many times as fast."""
+    from octavo.bench.trace import read_trace
+
+    if not 0 < speed < float("inf"):
+        raise InvalidRequestError(f"--speed must be above 0, not {speed}")
+    return [dataclasses.replace(r, arrival_s=r.arrival_s / speed) for r in read_trace(trace)]
+
+
+def _simulate(
+    config: SchedulerConfig, cost: CostModel, requests: list[TraceRequest], as_json: bool
+) -> dict[str, object]:
+    """What the requests meet, for the JSON object; printed too where that is not asked for."""
+    from octavo.lab.simulate import simulate
+
+    result = simulate(config, cost, requests)
+    if not as_json:
+        print_simulated(cost, result)
+    return {"cost_model": dataclasses.asdict(cost), "simulated": dataclasses.asdict(result)}
 
 
 def _cost(engine: EngineChoice, given: str, quiet: bool) -> CostModel:

@@ -13,7 +13,6 @@ MODELS = (
     "ANTHROPIC_DEFAULT_OPUS_MODEL",
     "ANTHROPIC_DEFAULT_SONNET_MODEL",
     "ANTHROPIC_DEFAULT_HAIKU_MODEL",
-    "CLAUDE_CODE_SUBAGENT_MODEL",
 )
 """It uses several models at once; here they are all one."""
 KEY = "ANTHROPIC_AUTH_TOKEN"

@@ -174,6 +174,9 @@ def attention_kernel(
 
     Query blocks: sequence s has those from query_start[s] // BQ + s, enough for its tokens; some
     blocks are nobody's.
+
+    Longer than a function should be: what its loops share, some forty values, would be arguments of
+    every part of it.
     """
     in_turn(CHAINED)
     block, heads_block, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2)

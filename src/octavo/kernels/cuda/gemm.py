@@ -160,9 +160,12 @@ def quantized_steps(
 
 @triton.jit
 def steps(
-    acc, x, xp, dp, x_rows, row_ok, w, scale, minimum, code, n, n_ok, n_len, k_len, first, last,
-    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BK: tl.constexpr,
+    x, xp, dp, x_rows, row_ok, w, scale, minimum, code, bias, n, n_ok, n_len, k_len, first, last,
+    FORM: tl.constexpr, MINIMUM: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
+    BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
+    """x W^T [BM, BN] of rows n of W over steps first..last - 1, in f32, and the bias."""
+    acc = tl.zeros([BM, BN], tl.float32)
     if FORM == 0:
         acc = dense_steps(acc, x, xp, row_ok, w, n, n_ok, k_len, first, last, BK)
     elif FORM == 3:  # GROUP: not 0 where there is more than one scale a row
@@ -177,6 +180,8 @@ def steps(
         acc = quantized_steps(
             acc, x, xp, row_ok, w, scale, minimum, n, n_ok, n_len, first, last, FORM, MINIMUM, GROUP, ROUND
         )
+    if BIAS:
+        acc += tl.load(bias + n, mask=n_ok, other=0.0)[None, :]
     return acc
 
 
@@ -222,21 +227,15 @@ def product_kernel(
             dp = d + out_row // SHARED
             first = split * per_split
             last = tl.minimum(first + per_split, k_end)
-            acc = tl.zeros([BM, BN], tl.float32)
             acc = steps(
-                acc, x, xp, dp, x_rows, row_ok, base_w, base_s, base_m, code, n, n_ok, n_len, k_len, first,
-                last, FORM, MINIMUM, GROUP, ROUND, BK,
+                x, xp, dp, x_rows, row_ok, base_w, base_s, base_m, code, bias, n, n_ok, n_len, k_len,
+                first, last, FORM, MINIMUM, GROUP, ROUND, BIAS, BM, BN, BK,
             )  # fmt: skip
-            if BIAS:
-                acc += tl.load(bias + n, mask=n_ok, other=0.0)[None, :]
             if GATED:  # the first half of W's rows are gates: they meet the others here, unstored
-                up = tl.zeros([BM, BN], tl.float32)
                 up = steps(
-                    up, x, xp, dp, x_rows, row_ok, base_w, base_s, base_m, code, n + width, n_ok, n_len,
-                    k_len, first, last, FORM, MINIMUM, GROUP, ROUND, BK,
+                    x, xp, dp, x_rows, row_ok, base_w, base_s, base_m, code, bias, n + width, n_ok, n_len,
+                    k_len, first, last, FORM, MINIMUM, GROUP, ROUND, BIAS, BM, BN, BK,
                 )  # fmt: skip
-                if BIAS:
-                    up += tl.load(bias + n + width, mask=n_ok, other=0.0)[None, :]
                 acc = activate(acc, KIND) * up
                 acc = finish(acc, 0, factor, softcap, SCALE, SOFTCAP)
             else:

@@ -13,13 +13,11 @@ from octavo.errors import InvalidRequestError
 def body(call: LoadRequest, asked: Asked) -> dict[str, Any]:
     """A request for one streamed completion."""
     prompt = call.prompt
-    if not isinstance(prompt, str):
-        if any(isinstance(part, Mapping) for part in prompt):
-            raise InvalidRequestError("messages are for chats: --backend openai-chat")
-        prompt = list(prompt)  # type: ignore[assignment]  # (token ids)
+    if not isinstance(prompt, str) and any(isinstance(part, Mapping) for part in prompt):
+        raise InvalidRequestError("messages are for chats: --backend openai-chat")
     return {
         "model": asked.model,
-        "prompt": prompt,
+        "prompt": prompt if isinstance(prompt, str) else list(prompt),
         "max_tokens": call.output_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
