@@ -76,6 +76,7 @@ PARTS = (
     Part("counts", 1, "make test-schemas RESULT=1"),
     Part("counts", 0.2, "make test-tool-calls RESULT=1"),
     Part("counts", 3, f"{RECORD} env-size -- python3 scripts/env_size.py --fresh --json"),
+    Part("counts", 3, f"{RECORD} image -- .venv/bin/python scripts/image.py --json"),
     Part("counts", 5, f"{RECORD} compiled -- env PYTHONPATH=src:tests"
          " .venv-test/bin/python -m support.compile_kernels 90 --json"),
     Part("counts", 2, tests("against-transformers", QUICK, "tests/llm/test_against_transformers.py")),

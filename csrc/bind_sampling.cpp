@@ -32,25 +32,32 @@ const uint32_t* bits_of(const Bits& bits, size_t rows, size_t vocab) {
     return bits.data();
 }
 
+struct BoostOf {
+    Bits bits;
+    Array<float, 1> deltas;
+
+    explicit BoostOf(const nb::object& boost) : bits(named<Bits>(boost, "bits")), deltas(named<Array<float, 1>>(boost, "deltas")) {}
+    void view(size_t rows, size_t vocab, EditsView& to) const {
+        to.boost = bits_of(bits, rows, vocab);
+        if (deltas.shape(0) != rows) throw std::invalid_argument("arrays of a sampling batch differ in length");
+        to.deltas = deltas.data();
+    }
+};
+
 struct EditsOf {
     TokenListsOf bias, banned, seen;
-    std::optional<Bits> mask, boost;
-    std::optional<Array<float, 1>> deltas;
+    std::optional<Bits> mask;
+    std::optional<BoostOf> boost;
 
     explicit EditsOf(const nb::object& edits) : bias(edits.attr("bias")), banned(edits.attr("banned")), seen(edits.attr("seen")) {
         mask = named<std::optional<Bits>>(edits, "mask");
         const nb::object more = edits.attr("boost");
-        if (more.is_none()) return;
-        boost = named<Bits>(more, "bits");
-        deltas = named<Array<float, 1>>(more, "deltas");
+        if (!more.is_none()) boost.emplace(more);
     }
     EditsView view(size_t rows, size_t vocab) const {
         EditsView found{.bias = bias.view(rows), .banned = banned.view(rows), .seen = seen.view(rows)};
         if (mask) found.mask = bits_of(*mask, rows, vocab);
-        if (!boost) return found;
-        found.boost = bits_of(*boost, rows, vocab);
-        if (deltas->shape(0) != rows) throw std::invalid_argument("arrays of a sampling batch differ in length");
-        found.deltas = deltas->data();
+        if (boost) boost->view(rows, vocab, found);
         return found;
     }
 };
@@ -136,6 +143,21 @@ std::vector<int32_t> score(Sampler& sampler, const Array<float, 2>& logits, cons
     return known;
 }
 
+// Green lists of seeds, each to the line of the table [., words] beside it.
+void make_green_lists(Sampler& sampler, const std::vector<uint32_t>& seeds, int64_t count, const Result<uint32_t, 2>& table,
+                      const std::vector<int64_t>& lines) {
+    const size_t words = table.shape(1);
+    if (static_cast<int64_t>(words) != (sampler.vocab() + 31) / 32) throw std::invalid_argument("a list has a bit for each token");
+    if (lines.size() != seeds.size()) throw std::invalid_argument("each list has a line");
+    std::vector<uint32_t*> bits;
+    for (const int64_t line : lines) {
+        if (line < 0 || line >= static_cast<int64_t>(table.shape(0))) throw std::invalid_argument("there is no such line");
+        bits.push_back(table.data() + static_cast<size_t>(line) * words);
+    }
+    nb::gil_scoped_release release;
+    sampler.green_lists(seeds, count, bits);
+}
+
 // Each number of a row's record: where it lies, and in how many bytes. And the bytes of all.
 std::pair<std::vector<std::tuple<std::string, size_t, size_t>>, size_t> record_layout() {
 #define NUMBER(name) {#name, offsetof(SampleParams, name), sizeof(SampleParams::name)}
@@ -169,9 +191,10 @@ DecodeRows decode_rows(const nb::object& rows) {
             .sliding_pages = sliding ? sliding->data() : nullptr};
 }
 
-// asked, scored: kernels.draws.Asked and Scored, or None.
+// asked, scored, lifted: kernels.draws.Asked, Scored and Lifted, or None.
 std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
-                            std::vector<int32_t> left, const nb::object& asked, const nb::object& scored) {
+                            std::vector<int32_t> left, const nb::object& asked, const nb::object& scored,
+                            const nb::object& lifted) {
     OtherRows others{.left = std::move(left)};
     nb::object refuses;
     std::optional<Array<uint32_t, 1>> mask;
@@ -186,6 +209,11 @@ std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, 
     if (!scored.is_none()) {
         others.scored = nb::cast<std::vector<int32_t>>(scored.attr("places"));
         others.scores = scores.emplace(scored.attr("scores")).view(others.scored.size());
+    }
+    std::optional<BoostOf> boost;
+    if (!lifted.is_none()) {
+        others.lifted = nb::cast<std::vector<int32_t>>(lifted.attr("places"));
+        boost.emplace(lifted.attr("boost")).view(others.lifted.size(), static_cast<size_t>(decoder.vocab()), others.boost);
     }
     std::vector<int32_t> drawn;
     nb::gil_scoped_release release;
@@ -216,7 +244,8 @@ void bind_sampling(nb::module_& m) {
     m.def("green_list", [](uint32_t seed, int64_t vocab, int64_t count, const Result<uint32_t, 1>& bits) {
         if (static_cast<int64_t>(bits.shape(0)) != (vocab + 31) / 32) throw std::invalid_argument("a list has a bit for each token");
         nb::gil_scoped_release release;
-        green_list(seed, vocab, count, bits.data());
+        static const Kernels* kernels = choose_kernels("auto"); // once: asking a virtual machine's CPU takes longer than a list
+        green_list(*kernels->sample, seed, vocab, count, bits.data());
     }, "seed"_a, "vocab"_a, "count"_a, "bits"_a.noconvert());
     nb::class_<Sampler>(m, "Sampler")
         .def("__init__", [](Sampler* self, std::shared_ptr<Pool> pool, const std::string& isa, int64_t vocab) {
@@ -224,7 +253,8 @@ void bind_sampling(nb::module_& m) {
         }, nb::kw_only(), "pool"_a, "isa"_a, "vocab"_a)
         .def("sample", &sample, "logits"_a.noconvert(), "records"_a.noconvert(), "positions"_a.noconvert(),
              "edits"_a.none() = nb::none(), "scores"_a.none() = nb::none(), "which"_a.none().noconvert() = nb::none())
-        .def("score", &score, "logits"_a.noconvert(), "tokens"_a.noconvert(), "scores"_a);
+        .def("score", &score, "logits"_a.noconvert(), "tokens"_a.noconvert(), "scores"_a)
+        .def("green_lists", &make_green_lists, "seeds"_a, "count"_a, "table"_a.noconvert(), "lines"_a);
     nb::class_<Decoder>(m, "Decoder")
         .def("__init__", [](Decoder* self, Builder& program, Sampler& sampler, const nb::object& rows) {
             new (self) Decoder(program.program(), sampler, decode_rows(rows));
@@ -233,7 +263,7 @@ void bind_sampling(nb::module_& m) {
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
         .def_prop_ro("chosen", &Decoder::chosen)
         .def("step", &decode, "rows"_a, "starts"_a, "left"_a = std::vector<int32_t>(), "asked"_a.none() = nb::none(),
-             "scored"_a.none() = nb::none())
+             "scored"_a.none() = nb::none(), "lifted"_a.none() = nb::none())
         .def("verify", [](Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
                           const Drafts& drafts) {
             std::vector<std::vector<int32_t>> drawn;

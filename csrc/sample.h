@@ -84,8 +84,8 @@ private:
     uint32_t words_[4];
 };
 
-// The first `count` of a seeded permutation of the vocabulary, as bits that are set beside those there.
-void green_list(uint32_t seed, int64_t vocab, int64_t count, uint32_t* bits);
+// The first `count` of a seeded permutation of the vocabulary, as bits.
+void green_list(const SamplePasses& pass, uint32_t seed, int64_t vocab, int64_t count, uint32_t* bits);
 
 // log of a positive normal number, as sampling/elementary.py has it.
 double log_of(double x);
@@ -127,6 +127,8 @@ public:
     // And ask the refusal about each token, one after the other on the calling thread, while others draw. Refused rows
     // are drawn again. What it throws ends the batch.
     void sample(const SampleBatch& batch, const Refusal& refusal);
+    // Lists of several seeds, each to bits of its own, on the whole pool.
+    void green_lists(const std::vector<uint32_t>& seeds, int64_t count, const std::vector<uint32_t*>& bits);
 
 private:
     class Row;

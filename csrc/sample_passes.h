@@ -8,6 +8,7 @@
 namespace octavo {
 
 constexpr int64_t kChunk = 256, kSumLanes = 16;
+constexpr int kTwisterBlock = 624; // numbers that mt19937 makes at a time, and its state
 
 struct SamplePasses {
     // maxima[c] = largest of chunk c, or NaN where the chunk holds a NaN or +inf.
@@ -27,6 +28,8 @@ struct SamplePasses {
     // Writes to ids those i with x[i] >= threshold (which is finite), plus first; returns how many. May
     // write up to kSumLanes numbers past the last.
     int64_t (*at_least)(const float* x, int64_t count, float threshold, int32_t first, int32_t* ids);
+    // The next kTwisterBlock numbers of mt19937, whose state goes on: the i-th modulo whole - i, where that is at least 2.
+    void (*twister_remainders)(uint32_t* state, int32_t whole, uint32_t* remainders);
 };
 
 } // namespace octavo

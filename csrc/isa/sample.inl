@@ -179,4 +179,5 @@ const SamplePasses kSamplePasses = {
     .sums = sample_sums,
     .exp = sample_exp,
     .at_least = sample_at_least,
+    .twister_remainders = twister_remainders,
 };

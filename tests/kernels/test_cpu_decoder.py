@@ -18,7 +18,7 @@ if not native_available():
     pytest.skip("the extension is not built", allow_module_level=True)
 
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.draws import Asked, RowLogprobs, Scored
+from octavo.kernels.draws import Asked, Boost, Lifted, RowLogprobs, Scored
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import (
     DecodeRows,
@@ -28,6 +28,7 @@ from octavo.kernels.ops import (
     Scaling,
     Tensor,
 )
+from octavo.params import SampledToken
 from octavo.sampling.native import make_sampler
 from octavo.sampling.native import scored as with_scores
 from octavo.sampling.sampler import RowError
@@ -65,9 +66,14 @@ class Rows:
         assert decoder is not None
         self.decoder = decoder
 
-    def wanted(self, rows: list[int], mask: npt.NDArray[np.uint32] | None = None) -> SamplingBatch:
-        none = TokenLists.none(len(rows))
-        return SamplingBatch(self.records[rows], self.lengths[rows].astype(np.int64), none, none, none, mask)
+    def wanted(
+        self,
+        rows: list[int],
+        mask: npt.NDArray[np.uint32] | None = None,
+        boost: Boost | None = None,
+    ) -> SamplingBatch:
+        none, positions = TokenLists.none(len(rows)), self.lengths[rows].astype(np.int64)
+        return SamplingBatch(self.records[rows], positions, none, none, none, mask, boost=boost)
 
     def long_way(self, rows: list[int], mask: npt.NDArray[np.uint32] | None = None) -> list[int]:
         starts = self.lengths[rows].astype(np.int32) - 1
@@ -150,6 +156,49 @@ def test_rows_that_are_scored_have_the_samplers_scores_and_change_no_other(threa
                 each.decoder.redraw(scored[:1], np.zeros((1, -(-VOCAB // 32)), np.uint32))
             before[[rows[place] for place in others]] += 1
             assert (each.lengths == before).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_are_lifted_draw_with_their_boost_and_change_no_other(threads: int) -> None:
+    changed = 0
+    for seed in range(5):
+        each = Rows(threads, seed)
+        order = np.random.default_rng(seed)
+        for _ in range(8):
+            rows = order.permutation(ROWS)[: order.integers(1, ROWS + 1)].tolist()
+            lifted = order.permutation(len(rows))[: order.integers(1, ROWS + 1)].tolist()
+            expected, before = each.long_way(rows), each.lengths.copy()
+            boost = Boost(
+                order.integers(0, 2**32, (len(lifted), VOCAB // 32), np.uint32),
+                order.uniform(5, 30, len(lifted)).astype(np.float32),
+            )
+            own = [rows[place] for place in lifted]
+            known = each.sampler.sample(each.logits[lifted], each.wanted(own, boost=boost))
+            drawn = each.decoder.step(rows, (before[rows] - 1).tolist(), lifted=Lifted(lifted, boost))
+            for place, token in zip(lifted, known, strict=True):
+                assert isinstance(token, SampledToken)
+                changed += token.token_id != expected[place]
+                expected[place] = token.token_id
+            assert drawn == expected
+            assert each.tokens[rows, before[rows]].tolist() == expected
+            with pytest.raises(ValueError, match="not the last step's"):
+                each.decoder.redraw(lifted[:1], np.zeros((1, VOCAB // 32), np.uint32))
+            before[rows] += 1
+            assert (each.lengths == before).all()
+    assert changed > 20
+
+
+def test_a_boost_of_another_size_changes_nothing() -> None:
+    each = Rows(1, 0)
+    tokens, lengths = each.tokens.copy(), each.lengths.copy()
+    for places, lines, words, deltas in (
+        ([0], 2, 2, 1), ([0], 1, 3, 1), ([0], 1, 2, 2), ([0, 0], 2, 2, 2), ([1], 1, 2, 1), ([-1], 1, 2, 1),
+    ):  # fmt: skip
+        boost = Boost(np.zeros((lines, words), np.uint32), np.ones(deltas, np.float32))
+        with pytest.raises(ValueError, match=r"differ in length|a place is no row's"):
+            each.decoder.step([0], [0], lifted=Lifted(places, boost))
+    assert (each.tokens == tokens).all()
+    assert (each.lengths == lengths).all()
 
 
 def test_scores_without_room_change_nothing() -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.draws import Asked, Edits, RowLogprobs, Scored
+from octavo.kernels.draws import Asked, Edits, Lifted, RowLogprobs, Scored
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import DecodeRows
 
@@ -35,6 +35,9 @@ class Sampler:
         which: _I32 | None = None,
     ) -> list[int]: ...
     def score(self, logits: _F32, tokens: _I32, scores: RowLogprobs) -> list[int]: ...
+    def green_lists(
+        self, seeds: Sequence[int], count: int, table: npt.NDArray[np.uint32], lines: Sequence[int]
+    ) -> None: ...
 
 def green_list(seed: int, vocab: int, count: int, bits: npt.NDArray[np.uint32]) -> None: ...
 def record_layout() -> tuple[list[tuple[str, int, int]], int]: ...
@@ -138,6 +141,7 @@ class Decoder:
         left: Sequence[int] = (),
         asked: Asked | None = None,
         scored: Scored | None = None,
+        lifted: Lifted | None = None,
     ) -> list[int]: ...
     def verify(
         self, rows: Sequence[int], starts: Sequence[int], drafts: Sequence[Sequence[int]]

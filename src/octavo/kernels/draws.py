@@ -202,6 +202,13 @@ class Scored(NamedTuple):
     scores: RowLogprobs
 
 
+class Lifted(NamedTuple):
+    """Places of a step's rows whose logits `boost` [len(places)] changes, in this order."""
+
+    places: Sequence[int]
+    boost: Boost
+
+
 class Edits(Protocol):
     """What changes R rows' logits before their draws; sampling.batch.SamplingBatch says what each means."""
 
@@ -316,6 +323,14 @@ class RowSampler(Protocol):
         """Write what `scores` has room for, of given tokens [R]; below 0: these logits do not say."""
         ...
 
+    def green_lists(self, seeds: Sequence[int], count: int, table: U32, lines: Sequence[int]) -> None:
+        """Write each seed's green list (kernels/green_list.py) to its line of a table [., ceil(vocab / 32)].
+
+        Args:
+            lines: each once.
+        """
+        ...
+
 
 class RowDecoder(Protocol):
     """A backend's own way through a step in which every row computes one token and draws the next."""
@@ -327,12 +342,13 @@ class RowDecoder(Protocol):
         left: Sequence[int] = (),
         asked: Asked | None = None,
         scored: Scored | None = None,
+        lifted: Lifted | None = None,
     ) -> list[int]:
         """Compute the token at position starts[i] of each row, draw and append the one after it.
 
         Args:
-            left: places in `rows` whose draws are the caller's, from logits(). None of them is asked about
-                or scored.
+            left: places in `rows` whose draws are the caller's, from logits(). No place is of two kinds:
+                left, asked about, scored or lifted.
             asked: what its `refuses` raises ends the step, and nothing is appended.
             scored: only these rows, and those that are left, may ask for log-probabilities.
 

@@ -16,7 +16,7 @@ from octavo.params import SEED_MASK, SamplingParams
 from octavo.sampling.candidates import with_candidates
 from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, full_mask
 from octavo.sampling.limits import LimitMasks, RowLimits
-from octavo.sampling.sampling_batch import ROW, U32, SamplingBatch, TokenLists, drawn_free
+from octavo.sampling.sampling_batch import ROW, U32, Boost, SamplingBatch, TokenLists, drawn_free
 from octavo.sampling.watermark import GreenLists, Marked
 from octavo.sampling.wishes import OtherRows, TokenCounts, Wishes, bias_lists, stops
 
@@ -115,7 +115,15 @@ class SamplingRows:
             elif wishes.scored:
                 others.scored.append(place)
                 others.most = max(others.most, int(self._rows["num_logprobs"][row]))
-        return others if others.left or others.asked or others.scored else None
+            elif wishes.mark is not None:
+                others.marked.append(place)
+        return others if others.left or others.asked or others.scored or others.marked else None
+
+    def boost(self, rows: Sequence[int]) -> Boost | None:
+        """What the watermarks of these rows add to the logits of their next tokens; None: no row has one."""
+        marks = {place: self._wishes[row].mark for place, row in enumerate(rows) if row in self._wishes}
+        marked = {place: mark.before() for place, mark in marks.items() if mark is not None}
+        return self.green.boost(len(rows), marked)
 
     def masks_after(self, rows: Sequence[int]) -> tuple[U32, dict[int, str]]:
         """(which tokens may follow in rows whose tokens were not taken, place -> why a row's limits cannot

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,9 @@ from octavo.params.watermark import WatermarkParams
 from octavo.sampling.sampling_batch import U32, Boost
 
 CACHE_BYTES = 32 * 2**20
+Make = Callable[[Sequence[int], int, U32, Sequence[int]], None]
+_Key = tuple[int, int]
+"""A list's seed, and how many tokens it has."""
 
 
 class GreenLists:
@@ -31,17 +34,21 @@ class GreenLists:
         most_bytes: of lists that are kept; one is kept in any case.
 
     Attributes:
+        make: makes lists, as RowSampler.green_lists; a backend's own has several threads.
         hits, misses: lists that were found, and that were made.
     """
 
     def __init__(self, vocab_size: int, most_bytes: int = CACHE_BYTES) -> None:
         self.vocab_size = vocab_size
-        self._most = max(1, most_bytes // (4 * -(-vocab_size // 32)))
-        self._lists: OrderedDict[tuple[int, int], U32] = OrderedDict()
+        words = -(-vocab_size // 32)
+        # Memory that is not written yet is not taken yet.
+        self._table = np.empty((max(1, most_bytes // (4 * words)), words), np.uint32)
+        self._lines: OrderedDict[_Key, int] = OrderedDict()  # in the table, by use
+        self.make: Make = self._make
         self.hits = self.misses = 0
 
     def __len__(self) -> int:
-        return len(self._lists)
+        return len(self._lines)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -49,19 +56,10 @@ class GreenLists:
         return {"hit": self.hits, "made": self.misses}
 
     def after(self, token: int, wanted: WatermarkParams) -> U32:
-        """Bits [ceil(V / 32)] of the tokens that are green after this one; they are only read."""
-        seed = wanted.hashing_key * token % (2**64 - 1) & 0xFFFFFFFF  # (as transformers; 32 bits count)
-        key = seed, int(self.vocab_size * wanted.gamma)
-        found = self._lists.get(key)
-        if found is not None:
-            self.hits += 1
-            self._lists.move_to_end(key)
-            return found
-        self.misses += 1
-        if len(self._lists) >= self._most:
-            self._lists.popitem(last=False)
-        self._lists[key] = made = green_list(seed, self.vocab_size, key[1])
-        return made
+        """Bits [ceil(V / 32)] of the tokens that are green after this one."""
+        (line,) = self._found([self._key(token, wanted)])
+        bits: U32 = self._table[line].copy()
+        return bits
 
     def boost(self, rows: int, marked: Mapping[int, tuple[WatermarkParams, int]]) -> Boost | None:
         """What a batch of so many rows adds to its logits.
@@ -71,11 +69,48 @@ class GreenLists:
         """
         if not marked:
             return None
-        bits = np.zeros((rows, -(-self.vocab_size // 32)), np.uint32)
+        indices = list(marked)
+        bits = self._bits([self._key(token, wanted) for wanted, token in marked.values()])
         deltas = np.zeros(rows, np.float32)
-        for index, (wanted, token) in marked.items():
-            bits[index], deltas[index] = self.after(token, wanted), wanted.delta
-        return Boost(bits, deltas)
+        deltas[indices] = [wanted.delta for wanted, _ in marked.values()]
+        if indices == list(range(rows)):
+            return Boost(bits, deltas)
+        every = np.zeros((rows, bits.shape[1]), np.uint32)
+        every[indices] = bits
+        return Boost(every, deltas)
+
+    def _key(self, token: int, wanted: WatermarkParams) -> _Key:
+        seed = wanted.hashing_key * token % (2**64 - 1) & 0xFFFFFFFF  # (as transformers; 32 bits count)
+        return seed, int(self.vocab_size * wanted.gamma)
+
+    def _bits(self, keys: Sequence[_Key]) -> U32:
+        """Copies of these lists [N, ceil(V / 32)]: at most as many at a time as are kept."""
+        most = len(self._table)
+        parts = [self._table[self._found(keys[at : at + most])] for at in range(0, len(keys), most)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _found(self, keys: Sequence[_Key]) -> list[int]:
+        """Where these lists are kept, after those that were not have been made, all at once."""
+        lines = self._lines
+        missing: dict[_Key, None] = {}
+        for key in keys:
+            if key in lines:
+                lines.move_to_end(key)
+            else:
+                missing[key] = None
+        self.misses += len(missing)
+        self.hits += len(keys) - len(missing)
+        for key in missing:
+            full = len(lines) == len(self._table)
+            lines[key] = lines.popitem(last=False)[1] if full else len(lines)
+        for count in {count for _, count in missing}:
+            made = [key for key in missing if key[1] == count]
+            self.make([seed for seed, _ in made], count, self._table, [lines[key] for key in made])
+        return [lines[key] for key in keys]
+
+    def _make(self, seeds: Sequence[int], count: int, table: U32, lines: Sequence[int]) -> None:
+        for seed, line in zip(seeds, lines, strict=True):
+            table[line] = green_list(seed, self.vocab_size, count)
 
 
 class Marked:

@@ -114,12 +114,14 @@ class Wishes:
         return lists or self.counts is not None or self.limits is not None or self.mark is not None
 
     def needs_sampler(self, position: int) -> bool:
-        """Whether the sampler must draw the token at this position: the decoder can only obey the record, ask
-        the row's limits about a drawn token, and write log-probabilities."""
-        if self.beam or any(each is not None for each in (self.bias, self.counts, self.mark)):
+        """Whether the sampler must draw the token at this position: the decoder can only obey the record, and
+        one of these: ask the row's limits about a drawn token, write log-probabilities, add a watermark."""
+        if self.beam or self.bias is not None or self.counts is not None:
             return True
         early = self.banned is not None and position < self.min_position
-        return early or (self.limits is not None and (self.limits.before or self.scored))
+        limited = self.limits is not None
+        several = limited + self.scored + (self.mark is not None) > 1
+        return early or several or (self.limits is not None and self.limits.before)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,9 +132,11 @@ class OtherRows:
         left: rows that the sampler draws.
         asked: rows whose limits are asked about the drawn token.
         scored: rows that ask for log-probabilities alone; most: of at most this many likeliest tokens.
+        marked: rows that ask for a watermark alone.
     """
 
     left: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     scored: list[int] = field(default_factory=list)
     most: int = 0
+    marked: list[int] = field(default_factory=list)
