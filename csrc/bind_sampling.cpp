@@ -32,33 +32,52 @@ const uint32_t* bits_of(const Bits& bits, size_t rows, size_t vocab) {
     return bits.data();
 }
 
-struct BoostOf {
-    Bits bits;
-    Array<float, 1> deltas;
-
-    explicit BoostOf(const nb::object& boost) : bits(named<Bits>(boost, "bits")), deltas(named<Array<float, 1>>(boost, "deltas")) {}
-    void view(size_t rows, size_t vocab, EditsView& to) const {
-        to.boost = bits_of(bits, rows, vocab);
-        if (deltas.shape(0) != rows) throw std::invalid_argument("arrays of a sampling batch differ in length");
-        to.deltas = deltas.data();
-    }
-};
-
 struct EditsOf {
     TokenListsOf bias, banned, seen;
-    std::optional<Bits> mask;
-    std::optional<BoostOf> boost;
+    std::optional<Bits> mask, boost;
+    std::optional<Array<float, 1>> deltas;
 
     explicit EditsOf(const nb::object& edits) : bias(edits.attr("bias")), banned(edits.attr("banned")), seen(edits.attr("seen")) {
         mask = named<std::optional<Bits>>(edits, "mask");
         const nb::object more = edits.attr("boost");
-        if (!more.is_none()) boost.emplace(more);
+        if (more.is_none()) return;
+        boost = named<Bits>(more, "bits");
+        deltas = named<Array<float, 1>>(more, "deltas");
     }
     EditsView view(size_t rows, size_t vocab) const {
         EditsView found{.bias = bias.view(rows), .banned = banned.view(rows), .seen = seen.view(rows)};
         if (mask) found.mask = bits_of(*mask, rows, vocab);
-        if (boost) boost->view(rows, vocab, found);
+        if (!boost) return found;
+        found.boost = bits_of(*boost, rows, vocab);
+        if (deltas->shape(0) != rows) throw std::invalid_argument("arrays of a sampling batch differ in length");
+        found.deltas = deltas->data();
         return found;
+    }
+};
+
+// kernels.draws.Lifted: rows that share a table of sets, in which some are to be made.
+struct LiftedOf {
+    Result<uint32_t, 2> table;
+    Ints lines;
+    Array<float, 1> deltas;
+
+    LiftedOf(const nb::object& lifted, int64_t vocab, OtherRows& others)
+        : table(named<Result<uint32_t, 2>>(lifted, "table")), lines(named<Ints>(lifted, "lines")),
+          deltas(named<Array<float, 1>>(lifted, "deltas")) {
+        others.lifted = nb::cast<std::vector<int32_t>>(lifted.attr("places"));
+        if (static_cast<int64_t>(table.shape(1)) != (vocab + 31) / 32) throw std::invalid_argument("a list has a bit for each token");
+        if (lines.shape(0) != others.lifted.size() || deltas.shape(0) != others.lifted.size())
+            throw std::invalid_argument("arrays of lifted rows differ in length");
+        for (size_t i = 0; i < lines.shape(0); i++) line(lines.data()[i]);
+        for (const auto& [seed, count, at] : nb::cast<std::vector<std::tuple<uint32_t, int64_t, int64_t>>>(lifted.attr("made"))) {
+            if (count < 0 || count > vocab) throw std::invalid_argument("no such part of a vocabulary");
+            others.lists.push_back({seed, count, line(at)});
+        }
+        others.boost = {.boost = table.data(), .deltas = deltas.data(), .lines = lines.data()};
+    }
+    uint32_t* line(int64_t at) const {
+        if (at < 0 || at >= static_cast<int64_t>(table.shape(0))) throw std::invalid_argument("the table has no such line");
+        return table.data() + static_cast<size_t>(at) * table.shape(1);
     }
 };
 
@@ -143,21 +162,6 @@ std::vector<int32_t> score(Sampler& sampler, const Array<float, 2>& logits, cons
     return known;
 }
 
-// Green lists of seeds, each to the line of the table [., words] beside it.
-void make_green_lists(Sampler& sampler, const std::vector<uint32_t>& seeds, int64_t count, const Result<uint32_t, 2>& table,
-                      const std::vector<int64_t>& lines) {
-    const size_t words = table.shape(1);
-    if (static_cast<int64_t>(words) != (sampler.vocab() + 31) / 32) throw std::invalid_argument("a list has a bit for each token");
-    if (lines.size() != seeds.size()) throw std::invalid_argument("each list has a line");
-    std::vector<uint32_t*> bits;
-    for (const int64_t line : lines) {
-        if (line < 0 || line >= static_cast<int64_t>(table.shape(0))) throw std::invalid_argument("there is no such line");
-        bits.push_back(table.data() + static_cast<size_t>(line) * words);
-    }
-    nb::gil_scoped_release release;
-    sampler.green_lists(seeds, count, bits);
-}
-
 // Each number of a row's record: where it lies, and in how many bytes. And the bytes of all.
 std::pair<std::vector<std::tuple<std::string, size_t, size_t>>, size_t> record_layout() {
 #define NUMBER(name) {#name, offsetof(SampleParams, name), sizeof(SampleParams::name)}
@@ -210,11 +214,8 @@ std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, 
         others.scored = nb::cast<std::vector<int32_t>>(scored.attr("places"));
         others.scores = scores.emplace(scored.attr("scores")).view(others.scored.size());
     }
-    std::optional<BoostOf> boost;
-    if (!lifted.is_none()) {
-        others.lifted = nb::cast<std::vector<int32_t>>(lifted.attr("places"));
-        boost.emplace(lifted.attr("boost")).view(others.lifted.size(), static_cast<size_t>(decoder.vocab()), others.boost);
-    }
+    std::optional<LiftedOf> boost;
+    if (!lifted.is_none()) boost.emplace(lifted, decoder.vocab(), others);
     std::vector<int32_t> drawn;
     nb::gil_scoped_release release;
     std::optional<nb::gil_scoped_acquire> held; // from the first question on: each return may have to wait for others
@@ -253,8 +254,7 @@ void bind_sampling(nb::module_& m) {
         }, nb::kw_only(), "pool"_a, "isa"_a, "vocab"_a)
         .def("sample", &sample, "logits"_a.noconvert(), "records"_a.noconvert(), "positions"_a.noconvert(),
              "edits"_a.none() = nb::none(), "scores"_a.none() = nb::none(), "which"_a.none().noconvert() = nb::none())
-        .def("score", &score, "logits"_a.noconvert(), "tokens"_a.noconvert(), "scores"_a)
-        .def("green_lists", &make_green_lists, "seeds"_a, "count"_a, "table"_a.noconvert(), "lines"_a);
+        .def("score", &score, "logits"_a.noconvert(), "tokens"_a.noconvert(), "scores"_a);
     nb::class_<Decoder>(m, "Decoder")
         .def("__init__", [](Decoder* self, Builder& program, Sampler& sampler, const nb::object& rows) {
             new (self) Decoder(program.program(), sampler, decode_rows(rows));

@@ -130,6 +130,7 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     const double computed = seconds();
     chose_.assign(rows.size(), 0);
     for (size_t i = 0; i < rows.size(); i++) chose_[i] = drawn[i] >= 0;
+    sampler_.make(others.lists); // now: the pool is awake
     ask(refusal, drawn);
     draw(refusal, others, drawn);
     forward_s_ += computed - begin;

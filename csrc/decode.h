@@ -21,11 +21,12 @@ struct DecodeRows {
 
 // Places in a step's rows, each once: of rows whose draws are left to whoever has their logits, of those whose tokens are
 // asked about (Refusal), of those whose log-probabilities go to the scores, and of those that the boost lifts; the latter
-// two have a line each, in the same order.
+// two have a line each, in the same order. lists: what the boost holds once they are made.
 struct OtherRows {
     std::vector<int32_t> left, asked, scored, lifted;
     ScoresView scores = {};
     EditsView boost = {};
+    std::vector<GreenList> lists = {};
 };
 
 using Drafts = std::vector<std::vector<int32_t>>; // of each row

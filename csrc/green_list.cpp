@@ -41,10 +41,11 @@ void green_list(const SamplePasses& pass, uint32_t seed, int64_t vocab, int64_t 
     else choose<int32_t>(pass, seed, vocab, count, bits);
 }
 
-void Sampler::green_lists(const std::vector<uint32_t>& seeds, int64_t count, const std::vector<uint32_t*>& bits) {
-    if (count < 0 || count > vocab_) throw std::invalid_argument("no such part of a vocabulary"); // not in a thread
-    parallel(*pool_, static_cast<int>(seeds.size()), 1, [&](int i) {
-        green_list(*kernels_->sample, seeds[static_cast<size_t>(i)], vocab_, count, bits[static_cast<size_t>(i)]);
+void Sampler::make(const std::vector<GreenList>& lists) {
+    if (lists.empty()) return;
+    parallel(*pool_, static_cast<int>(lists.size()), 1, [&](int i) {
+        const GreenList& each = lists[static_cast<size_t>(i)];
+        green_list(*kernels_->sample, each.seed, vocab_, each.count, each.bits);
     });
 }
 

@@ -29,7 +29,7 @@ void Sampler::Row::change(const SampleParams& p, bool masked) {
     const EditsView& b = batch_->edits;
     std::memcpy(own_, raw_, static_cast<size_t>(vocab_) * sizeof(float));
     for (int64_t e = b.bias.begin(row_); e < b.bias.end(row_); e++) own_[b.bias.tokens[e]] += b.bias.values[e];
-    if (boosted()) pass_->boost(own_, b.boost + row_ * words(), b.deltas[row_], vocab_);
+    if (boosted()) pass_->boost(own_, b.boost + (b.lines ? b.lines[row_] : row_) * words(), b.deltas[row_], vocab_);
     for (int64_t e = b.banned.begin(row_); e < b.banned.end(row_); e++)
         own_[b.banned.tokens[e]] = -std::numeric_limits<float>::infinity();
     if (masked) pass_->mask(own_, mask_, vocab_);

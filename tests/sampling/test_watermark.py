@@ -13,14 +13,13 @@ from transformers import PreTrainedConfig, WatermarkDetector, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
 from octavo.errors import InvalidRequestError
-from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.green_list import green_list, reference_green_list
 from octavo.params import BeamSearchParams, SampledToken, SamplingParams
 from octavo.params.watermark import WatermarkParams
 from octavo.sampling import Sampler, SamplingRows
 from octavo.sampling.logits import allowed
-from octavo.sampling.native import NativeSampler, make_sampler
+from octavo.sampling.native import make_sampler
 from octavo.sampling.sampling_batch import U32
 from octavo.sampling.watermark import GreenLists, detect
 
@@ -161,41 +160,27 @@ def test_drafts_see_the_list_after_the_token_before_them() -> None:
     assert rows.follows([0])
 
 
-@pytest.mark.parametrize("vocab", [1, 2, 33, 1000, 65_537])
-def test_every_instruction_set_makes_the_same_lists(vocab: int) -> None:
-    words = -(-vocab // 32)
-    for isa in _native.isas():
-        native = CpuBackend(2, isa).sampler(vocab)
-        for count in {0, 1, vocab // 4, vocab}:
-            table = np.full((4, words), 0xFFFFFFFF, np.uint32)
-            native.green_lists([7, 2**32 - 1], count, table, [3, 1])
-            np.testing.assert_array_equal(table[3], reference_green_list(7, vocab, count))
-            np.testing.assert_array_equal(table[1], reference_green_list(2**32 - 1, vocab, count))
-            assert (table[[0, 2]] == 0xFFFFFFFF).all()
-        for count, lines in ((-1, [0]), (vocab + 1, [0]), (0, [4]), (0, [-1]), (0, [])):
-            with pytest.raises(ValueError, match=r"part of a vocabulary|line"):
-                native.green_lists([7], count, table, lines)
-        with pytest.raises(ValueError, match="a bit for each token"):
-            native.green_lists([7], 0, np.zeros((1, words + 1), np.uint32), [0])
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_lists_that_a_sampler_makes_at_once(threads: int) -> None:
-    """More rows than lists are kept, of two gammas, some after the same token."""
-    ours, one = GreenLists(VOCAB, most_bytes=3 * 4 * 32), GreenLists(VOCAB)
-    sampler = make_sampler(CpuBackend(threads), VOCAB)
-    assert isinstance(sampler, NativeSampler)
-    ours.make = sampler.native.green_lists
+@pytest.mark.parametrize("most", [1, 3, 9])
+def test_lists_that_a_decoder_makes(most: int) -> None:
+    """Rows of two gammas, some after the same token, in steps of which the second fails."""
+    ours, one = GreenLists(VOCAB, most_bytes=most * 4 * 32), GreenLists(VOCAB)
     few, half = WatermarkParams(0.25), WatermarkParams()
-    for tokens in ([1, 2, 3, 1, 4, 5], [5, 1, 6, 6, 5, 0]):
-        marked = {row: (few if row % 2 else half, token) for row, token in enumerate(tokens)}
-        boost = ours.boost(7, marked)
-        assert boost is not None
-        assert not boost.bits[6].any()
-        for row, (wanted, token) in marked.items():
-            np.testing.assert_array_equal(boost.bits[row], one.after(token, wanted))
-    assert len(ours) == 3
-    assert (ours.counts["made"], sum(ours.counts.values())) == (10, 12)
+    steps = ([1, 2, 3, 1, 4, 5], [9, 1, 6, 8, 9, 0], [9, 1, 6, 6, 5, 0], [1, 2], [])
+    for step, tokens in enumerate(steps):
+        marked = {2 * row: (few if row % 2 else half, token) for row, token in enumerate(tokens)}
+        lifted = ours.lifted(marked)
+        assert lifted.places == list(marked)
+        assert len({line for _, _, line in lifted.made}) == len(lifted.made)
+        if step == 1:
+            continue  # nobody makes them, nor tells of it
+        for seed, count, line in lifted.made:
+            lifted.table[line] = green_list(seed, VOCAB, count)
+        ours.made()
+        for (wanted, token), line in zip(marked.values(), lifted.lines, strict=True):
+            np.testing.assert_array_equal(lifted.table[line], one.after(token, wanted))
+        assert len(ours) <= most
+    if most == 9:  # three of the second step's are made anew in the third
+        assert ours.counts == {"hit": 0 + 2 + 1 + 0, "made": 6 + 4 + 5 + 2}
 
 
 def test_a_row_without_a_watermark_beside_one() -> None:

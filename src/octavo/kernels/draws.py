@@ -203,10 +203,21 @@ class Scored(NamedTuple):
 
 
 class Lifted(NamedTuple):
-    """Places of a step's rows whose logits `boost` [len(places)] changes, in this order."""
+    """Places of a step's rows of whose logits a set of tokens is raised, or lowered.
+
+    Attributes:
+        table [., ceil(vocab / 32)]: sets, as the bits of Boost.
+        lines [len(places)]: each row's set.
+        deltas [len(places)]: what its logits get.
+        made: green lists (green_list.py) that the step writes to the table before it draws: each one's seed,
+            how many tokens it has, and its line, which no other has.
+    """
 
     places: Sequence[int]
-    boost: Boost
+    table: U32
+    lines: npt.NDArray[np.int32]
+    deltas: F32
+    made: Sequence[tuple[int, int, int]]
 
 
 class Edits(Protocol):
@@ -321,14 +332,6 @@ class RowSampler(Protocol):
 
     def score(self, logits: F32, tokens: npt.NDArray[np.int32], scores: RowLogprobs) -> list[int]:
         """Write what `scores` has room for, of given tokens [R]; below 0: these logits do not say."""
-        ...
-
-    def green_lists(self, seeds: Sequence[int], count: int, table: U32, lines: Sequence[int]) -> None:
-        """Write each seed's green list (kernels/green_list.py) to its line of a table [., ceil(vocab / 32)].
-
-        Args:
-            lines: each once.
-        """
         ...
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from octavo.engine.step_plan import SampledToken
-from octavo.kernels.draws import Asked, Lifted, RowLogprobs, Scored
+from octavo.kernels.draws import Asked, RowLogprobs, Scored
 from octavo.kernels.ops import RowDecoder
 from octavo.runtime.states import RequestStates
 from octavo.sampling.native import NativeSampler, scored
@@ -65,14 +65,14 @@ class Apart:
             refusals = Refusals(self._samplings, rows)
             asked = Asked(others.asked, refusals, self._samplings.row_mask)
         scores = self._logprobs(others)
-        marked = [rows[place] for place in others.marked]
-        boost = self._samplings.boost(marked)
-        lifted = Lifted(others.marked, boost) if boost is not None else None
+        lifted = self._samplings.lifted(rows, others.marked)
         drawn = self._decoder.step(rows, starts, left, asked, Scored(others.scored, scores), lifted)
+        if lifted is not None:
+            self._samplings.green.made()
         results: dict[int, SampledToken | RowError] = {}
-        for row, place in zip(marked, others.marked, strict=True):
+        for place in others.marked:
             if drawn[place] >= 0:
-                self._samplings.append(row, (drawn[place],))
+                self._samplings.append(rows[place], (drawn[place],))
         for index, place in enumerate(others.scored):
             if drawn[place] >= 0:
                 results[place] = scored(drawn[place], index, scores)

@@ -54,8 +54,6 @@ class ModelRunner(Runner):
         program = backend.capture(lambda ops, inputs: model.forward(ops, inputs, kv), limits)
         super().__init__(program, kv, states, samplings, sampler)
         self.green = samplings.green
-        if isinstance(sampler, NativeSampler):
-            self.green.make = sampler.native.green_lists
         self._moves = moves
         self._decoding = self._native_decoding(backend)
         self._prompt_logprobs = PromptLogprobs(self._program, limits.max_sampled, states, sampler)

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.kernels.draws import Lifted
 from octavo.params import SEED_MASK, SamplingParams
 from octavo.sampling.candidates import with_candidates
 from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, full_mask
 from octavo.sampling.limits import LimitMasks, RowLimits
-from octavo.sampling.sampling_batch import ROW, U32, Boost, SamplingBatch, TokenLists, drawn_free
+from octavo.sampling.sampling_batch import ROW, U32, SamplingBatch, TokenLists, drawn_free
 from octavo.sampling.watermark import GreenLists, Marked
 from octavo.sampling.wishes import OtherRows, TokenCounts, Wishes, bias_lists, stops
 
@@ -119,11 +120,11 @@ class SamplingRows:
                 others.marked.append(place)
         return others if others.left or others.asked or others.scored or others.marked else None
 
-    def boost(self, rows: Sequence[int]) -> Boost | None:
-        """What the watermarks of these rows add to the logits of their next tokens; None: no row has one."""
-        marks = {place: self._wishes[row].mark for place, row in enumerate(rows) if row in self._wishes}
+    def lifted(self, rows: Sequence[int], places: Sequence[int]) -> Lifted | None:
+        """What watermarks add to the logits of rows at these places, each of which has one; None: no place."""
+        marks = {place: self._wishes[rows[place]].mark for place in places}
         marked = {place: mark.before() for place, mark in marks.items() if mark is not None}
-        return self.green.boost(len(rows), marked)
+        return self.green.lifted(marked) if marked else None
 
     def masks_after(self, rows: Sequence[int]) -> tuple[U32, dict[int, str]]:
         """(which tokens may follow in rows whose tokens were not taken, place -> why a row's limits cannot

@@ -10,18 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from octavo.errors import InvalidRequestError
+from octavo.kernels.draws import Lifted
 from octavo.kernels.green_list import green_list
 from octavo.params.watermark import WatermarkParams
 from octavo.sampling.sampling_batch import U32, Boost
 
 CACHE_BYTES = 32 * 2**20
-Make = Callable[[Sequence[int], int, U32, Sequence[int]], None]
+Marks = Mapping[int, tuple[WatermarkParams, int]]
 _Key = tuple[int, int]
 """A list's seed, and how many tokens it has."""
 
@@ -34,7 +35,6 @@ class GreenLists:
         most_bytes: of lists that are kept; one is kept in any case.
 
     Attributes:
-        make: makes lists, as RowSampler.green_lists; a backend's own has several threads.
         hits, misses: lists that were found, and that were made.
     """
 
@@ -44,7 +44,7 @@ class GreenLists:
         # Memory that is not written yet is not taken yet.
         self._table = np.empty((max(1, most_bytes // (4 * words)), words), np.uint32)
         self._lines: OrderedDict[_Key, int] = OrderedDict()  # in the table, by use
-        self.make: Make = self._make
+        self._asked: set[_Key] = set()  # of lists that somebody was to make, and has not told of
         self.hits = self.misses = 0
 
     def __len__(self) -> int:
@@ -56,12 +56,15 @@ class GreenLists:
         return {"hit": self.hits, "made": self.misses}
 
     def after(self, token: int, wanted: WatermarkParams) -> U32:
-        """Bits [ceil(V / 32)] of the tokens that are green after this one."""
-        (line,) = self._found([self._key(token, wanted)])
-        bits: U32 = self._table[line].copy()
+        """Bits [ceil(V / 32)] of the tokens that are green after this one; valid until the next call."""
+        key = self._key(token, wanted)
+        lines, missing = self._found([key])
+        bits: U32 = self._table[lines[0]]
+        for seed, count in missing:
+            bits[:] = green_list(seed, self.vocab_size, count)
         return bits
 
-    def boost(self, rows: int, marked: Mapping[int, tuple[WatermarkParams, int]]) -> Boost | None:
+    def boost(self, rows: int, marked: Marks) -> Boost | None:
         """What a batch of so many rows adds to its logits.
 
         Args:
@@ -69,48 +72,56 @@ class GreenLists:
         """
         if not marked:
             return None
-        indices = list(marked)
-        bits = self._bits([self._key(token, wanted) for wanted, token in marked.values()])
+        bits = np.zeros((rows, self._table.shape[1]), np.uint32)
         deltas = np.zeros(rows, np.float32)
-        deltas[indices] = [wanted.delta for wanted, _ in marked.values()]
-        if indices == list(range(rows)):
-            return Boost(bits, deltas)
-        every = np.zeros((rows, bits.shape[1]), np.uint32)
-        every[indices] = bits
-        return Boost(every, deltas)
+        for index, (wanted, token) in marked.items():
+            bits[index], deltas[index] = self.after(token, wanted), wanted.delta
+        return Boost(bits, deltas)
+
+    def lifted(self, marked: Marks) -> Lifted:
+        """What a step of the decoder adds to its logits. Whoever has made the lists calls made().
+
+        Args:
+            marked: place of each row with a watermark -> as in boost().
+        """
+        keys = [self._key(token, wanted) for wanted, token in marked.values()]
+        table = self._table
+        if len(keys) <= len(table):
+            lines, missing = self._found(keys)
+            self._asked |= missing.keys()
+        else:  # more than are kept
+            missing = {key: line for line, key in enumerate(dict.fromkeys(keys))}
+            lines, table = [missing[key] for key in keys], np.empty((len(missing), table.shape[1]), np.uint32)
+            self.misses += len(missing)
+            self.hits += len(keys) - len(missing)
+        deltas = np.array([wanted.delta for wanted, _ in marked.values()], np.float32)
+        made = [(*key, line) for key, line in missing.items()]
+        return Lifted(list(marked), table, np.array(lines, np.int32), deltas, made)
+
+    def made(self) -> None:
+        """The lists of the last lifted() stand in the table. After a step that has failed they may not."""
+        self._asked.clear()
 
     def _key(self, token: int, wanted: WatermarkParams) -> _Key:
         seed = wanted.hashing_key * token % (2**64 - 1) & 0xFFFFFFFF  # (as transformers; 32 bits count)
         return seed, int(self.vocab_size * wanted.gamma)
 
-    def _bits(self, keys: Sequence[_Key]) -> U32:
-        """Copies of these lists [N, ceil(V / 32)]: at most as many at a time as are kept."""
-        most = len(self._table)
-        parts = [self._table[self._found(keys[at : at + most])] for at in range(0, len(keys), most)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _found(self, keys: Sequence[_Key]) -> list[int]:
-        """Where these lists are kept, after those that were not have been made, all at once."""
-        lines = self._lines
-        missing: dict[_Key, None] = {}
+    def _found(self, keys: Sequence[_Key]) -> tuple[list[int], dict[_Key, int]]:
+        """(the line of each of these lists, which are at most as many as are kept; of those to be made)."""
+        lines, full = self._lines, len(self._table)
+        missing: dict[_Key, int] = {}
         for key in keys:
             if key in lines:
                 lines.move_to_end(key)
-            else:
-                missing[key] = None
+            if key not in lines or key in self._asked:
+                missing[key] = -1
+        for key in missing:
+            if key not in lines:
+                lines[key] = len(lines) if len(lines) < full else lines.popitem(last=False)[1]
+            missing[key] = lines[key]
         self.misses += len(missing)
         self.hits += len(keys) - len(missing)
-        for key in missing:
-            full = len(lines) == len(self._table)
-            lines[key] = lines.popitem(last=False)[1] if full else len(lines)
-        for count in {count for _, count in missing}:
-            made = [key for key in missing if key[1] == count]
-            self.make([seed for seed, _ in made], count, self._table, [lines[key] for key in made])
-        return [lines[key] for key in keys]
-
-    def _make(self, seeds: Sequence[int], count: int, table: U32, lines: Sequence[int]) -> None:
-        for seed, line in zip(seeds, lines, strict=True):
-            table[line] = green_list(seed, self.vocab_size, count)
+        return [lines[key] for key in keys], missing
 
 
 class Marked:
