@@ -65,7 +65,7 @@ class Apart:
             refusals = Refusals(self._samplings, rows)
             asked = Asked(others.asked, refusals, self._samplings.row_mask)
         scores = self._logprobs(others)
-        lifted = self._samplings.lifted(rows, others.marked)
+        lifted = self._samplings.green.lifted(others.marked) if others.marked else None
         drawn = self._decoder.step(rows, starts, left, asked, Scored(others.scored, scores), lifted)
         if lifted is not None:
             self._samplings.green.made()

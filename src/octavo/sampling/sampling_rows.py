@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.draws import Lifted
 from octavo.params import SEED_MASK, SamplingParams
 from octavo.sampling.candidates import with_candidates
 from octavo.sampling.constraints import AllowedTokens, Constraint, ConstraintError, full_mask
@@ -117,14 +116,8 @@ class SamplingRows:
                 others.scored.append(place)
                 others.most = max(others.most, int(self._rows["num_logprobs"][row]))
             elif wishes.mark is not None:
-                others.marked.append(place)
+                others.marked[place] = wishes.mark.before()
         return others if others.left or others.asked or others.scored or others.marked else None
-
-    def lifted(self, rows: Sequence[int], places: Sequence[int]) -> Lifted | None:
-        """What watermarks add to the logits of rows at these places, each of which has one; None: no place."""
-        marks = {place: self._wishes[rows[place]].mark for place in places}
-        marked = {place: mark.before() for place, mark in marks.items() if mark is not None}
-        return self.green.lifted(marked) if marked else None
 
     def masks_after(self, rows: Sequence[int]) -> tuple[U32, dict[int, str]]:
         """(which tokens may follow in rows whose tokens were not taken, place -> why a row's limits cannot
