@@ -74,6 +74,10 @@ class Distinct:
         """As Grammar's."""
         return self._grammar.is_wide
 
+    def begin_widening(self) -> bool:
+        """As Grammar's."""
+        return self._grammar.begin_widening()
+
     def widen(self) -> None:
         """As Grammar's."""
         self._grammar.widen()
