@@ -16,6 +16,8 @@ from octavo.structured import ConstraintCompiler, compiler
 from octavo.structured.grammar import KNOWN_BYTES, Grammar, _Wrapped
 from support.grammars import ByteTokenizer, accepts, compiled
 
+pytestmark = pytest.mark.usefixtures("no_clock")
+
 PARAMS = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[a-c]{2}"))
 
 
