@@ -17,7 +17,7 @@ from octavo.kernels.weight import Layout, Weight, check_stack
 from octavo.models.config import RopeConfig
 from octavo.models.layers import LayerNorm, RMSNorm, Use
 from octavo.models.load import load_model
-from octavo.models.loader import Loader, Order
+from octavo.models.loader import Loader, Wanted
 from octavo.models.registry import Model
 from octavo.quant import registry as formats
 
@@ -103,20 +103,15 @@ class NormName(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where the file has a matrix that the model asked for, and how its rows are taken.
+    """Where the file has a matrix that the model asked for.
 
     Attributes:
         name: in the file; part: which of the matrices that are stacked there; None: it is one.
-        shape: as the model has it, [N, K]. order: the rows of the file's that these are; None: as they stand.
-        transposed: the file has [K, N].
     """
 
     name: str
     part: int | None
-    shape: tuple[int, int]
-    order: Order | None
-    transposed: bool
-    use: Use
+    wanted: Wanted
 
 
 class NamingLoader(Loader):
@@ -142,24 +137,16 @@ class NamingLoader(Loader):
         self.norms: dict[int, NormName] = {}
         self.gains: list[F32] = []
 
-    def weight(
-        self,
-        name: str,
-        shape: tuple[int, int],
-        order: Order | None = None,
-        transposed: bool = False,
-        use: Use = Use.PROJECTION,
-    ) -> Weight:
-        stored = shape[::-1] if transposed else shape
-        tensor = self._take(name, stored)
+    def _weight(self, wanted: Wanted) -> Weight:
+        tensor = self._take(wanted.name, wanted.stored)
         formats.get_format(tensor.format)  # which can be read
-        self.matrices[tensor.name] = (stored, use)
-        self.placed[name] = Placed(tensor.name, self._find(name)[1], shape, order, transposed, use)
-        if transposed:
+        self.matrices[tensor.name] = (wanted.stored, wanted.use)
+        self.placed[wanted.name] = Placed(tensor.name, self._find(wanted.name)[1], wanted)
+        if wanted.transposed:
             self.columns.add(tensor.name)
-        named = Named.of(tensor.name, stored, self.read)
-        whole = named.transpose() if transposed else named
-        return whole if order is None else whole.rows(order)
+        named = Named.of(tensor.name, wanted.stored, self.read)
+        whole = named.transpose() if wanted.transposed else named
+        return whole if wanted.order is None else whole.rows(wanted.order)
 
     def vector(self, name: str, length: int) -> F32:
         self.vectors[name] = self._find(name)[0]
