@@ -9,9 +9,8 @@ import pytest
 
 from octavo.errors import CheckpointError
 from octavo.kernels.cpu import CpuBackend, instruction_sets
-from octavo.kernels.ops import Inputs
 from octavo.kernels.weight import Layout, Weight
-from support.kernels import STEPPED, limits_of, linear, normal, random_weight, tokens_batch
+from support.kernels import STEPPED, linear, normal, random_weight
 
 ISAS = instruction_sets()
 BACKENDS = {(isa, threads): CpuBackend(threads, isa) for isa in ISAS for threads in (1, 2)}
@@ -50,17 +49,6 @@ def test_sharded_by_rows_and_by_columns(isa: str, kind: str) -> None:
     np.testing.assert_allclose(parts[0] + parts[1], whole, rtol=1e-4, atol=1e-4 * np.abs(whole).max())
     with pytest.raises(CheckpointError, match="cut a group of 256"):
         w.columns(128, 512)
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", STEPPED)
-def test_rows_of_a_table(isa: str, kind: str) -> None:
-    rng = np.random.default_rng(6)
-    w = random_weight(rng, kind, 50, 512)
-    batch = replace(tokens_batch(50), token_ids=np.arange(50, dtype=np.int32))
-    ops = BACKENDS[isa, 1].eager(batch, limits_of(batch))
-    table = BACKENDS[isa, 1].pack([w])
-    np.testing.assert_array_equal(ops.value(ops.embed(Inputs(batch), table)), w.dequantize())
 
 
 def test_what_a_weight_must_have() -> None:
