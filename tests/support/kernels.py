@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
-from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Limits, Rows
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference_math import round_to_int8
 from octavo.kernels.weight import Layout, Weight
+
+if TYPE_CHECKING:  # GPUs are tested without the extension, too
+    from octavo.kernels.cpu import CpuBackend
 
 LAYOUTS = (
     "f32",
