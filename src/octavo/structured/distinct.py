@@ -69,11 +69,6 @@ class Distinct:
         matcher.append(output)
         return matcher
 
-    @property
-    def is_wide(self) -> bool:
-        """As Grammar's."""
-        return self._grammar.is_wide
-
     def begin_widening(self) -> bool:
         """As Grammar's."""
         return self._grammar.begin_widening()
