@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer.main
+from typer.core import TyperGroup
 
 from docs.test_docs import PAGES, ROOT, name_of
 from octavo.cli import _engines
@@ -18,8 +19,8 @@ from octavo.cli.bench import DEFAULT
 
 TYPED = re.compile(r"(?:^ {4}|`)(?:PATH=\S+ |\.venv/bin/)?octavo ([a-z][^`\n]*)", re.MULTILINE)
 """A line of code or a span of it."""
-END = re.compile(r"\s(?:[|&>#]|2>)")
-"""What the shell takes for itself, and comments."""
+END = re.compile(r"\s(?:[|&>#]|2>|--(?=\s))")
+"""What the shell takes for itself, what another program is given, and comments."""
 OLD = ("CHANGELOG.md", "docs/decisions/")
 """What they show was so at its time."""
 
@@ -31,26 +32,27 @@ def typed(text: str) -> Iterator[list[str]]:
 
 
 @cache
-def octavo() -> click.Group:
+def octavo() -> TyperGroup:
     found = typer.main.get_command(build(command_names()))
-    assert isinstance(found, click.Group)
+    assert isinstance(found, TyperGroup)
     return found
 
 
-def flags_of(command: click.Command) -> set[str]:
+def flags_of(command: Any) -> set[str]:
     return {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
 
 
 def wrong(words: list[str]) -> list[str]:
     """What octavo does not know of a command: its name, or flags."""
-    group, command = octavo(), None
+    group: Any = octavo()
+    command: Any = None
     for word in words:
         if word.startswith("-"):
             break
         command = group.commands.get(word)
         if command is None and group.name == "bench":
             command = group.commands[DEFAULT]
-        if not isinstance(command, click.Group):
+        if not isinstance(command, TyperGroup):
             break
         group = command
     if command is None:
