@@ -222,11 +222,12 @@ def test_stacked_weights_of_several_layouts(isa: str) -> None:
     x, bias = normal(rng, 6, 256), np.arange(sum(rows.values()), dtype=np.float32)
     got, plain = linear(BACKENDS[isa, 2], x, weights, bias=bias), linear(BACKENDS[isa, 2], x, weights)
     start = 0
-    for w in weights:
+    for kind, w in zip(rows, weights, strict=True):
         part = slice(start, start + w.shape[0])
         check_against_exact(plain[:, part], x, w)
-        alone = linear(BACKENDS[isa, 1], x, [w], bias=bias[part])
-        np.testing.assert_array_equal(got[:, part], alone)  # bits
+        if kind not in ("u4", "u5"):  # beside others with minima they are given some, too
+            alone = linear(BACKENDS[isa, 1], x, [w], bias=bias[part])
+            np.testing.assert_array_equal(got[:, part], alone)  # bits
         start = part.stop
 
 
