@@ -178,7 +178,11 @@ def test_scales_that_are_integers_of_a_unit_and_others(kind: str, rows: int) -> 
 def test_epilogue(isa: str, kind: str, gated: bool) -> None:
     rng, k = np.random.default_rng(3), columns(kind, 64)
     reference = ReferenceBackend()
-    cases = (10, 3, Activation.SILU), (24, 33, Activation.GELU), (21, 1, Activation.RELU)
+    cases = (
+        (10, 3, Activation.SILU),
+        (24, 33 if kind in STEPPED else 5, Activation.GELU),
+        (21, 1, Activation.RELU),
+    )
     for n, rows, activation in cases:
         weights = [random_weight(rng, kind, n, k) for _ in range(1 + gated)]
         x, bias, residual = normal(rng, rows, k), normal(rng, n * (1 + gated)), normal(rng, rows, n)
