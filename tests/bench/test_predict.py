@@ -181,6 +181,7 @@ def test_this_machine_measured(capsys: pytest.CaptureFixture[str]) -> None:
         (["--bandwidth", "nan", "--flops", "1"], "--bandwidth must be a positive number"),
         (["--bandwidth", "-5", "--flops", "1"], "--bandwidth must be a positive number"),
         (["--measure", "--machine", "h100"], "--measure is for this machine"),
+        (["--machine", "h100", "--memory", "inf"], "--memory must be 0 or a positive number"),
         (["--machine", "h100", "--trace", "no/such"], "no such file"),
         (["--machine", "epyc-9654", "--prompt-tokens", "5000"], "--max-model-len is 4096"),
         (["--machine", "epyc-9654", "--batch-sizes", "0"], "--batch-sizes takes positive numbers"),

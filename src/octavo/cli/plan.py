@@ -48,11 +48,10 @@ def plan(
     from octavo.cli._load import fetch
     from octavo.engine_args import EngineArgs
 
-    engine = dataclasses.replace(engine, model=folder_of(engine.model))
-    described = described_of(target, memory) if target.is_named else None
-
     if not 0 <= memory < float("inf"):
         raise InvalidRequestError(f"--memory must be 0 or a positive number of GiB, not {memory}")
+    engine = dataclasses.replace(engine, model=folder_of(engine.model))
+    described = described_of(target, memory) if target.is_named else None
     if trace is None and (cost_model or speed != 1.0):  # without effect, which would not be seen
         raise InvalidRequestError("--cost-model and --speed need --trace")
     # Read first: a mistake in the trace should not show only after the model is planned.
