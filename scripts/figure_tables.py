@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import figure_measuring
 import figure_speculation
 import figure_watermark
 from figure_runs import At, Result, Row, Table, value_at
@@ -583,6 +584,6 @@ TABLES = {
     ),
     "cpu": CPU, "engine": ENGINE, "overload": OVER, "attacked": ATTACKED, "api": API, "counted": COUNTED,
     "gpu": GPU, "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS, "scored": SCORED,
-    **figure_speculation.TABLES, **figure_watermark.TABLES,
+    **figure_measuring.TABLES, **figure_speculation.TABLES, **figure_watermark.TABLES,
 }  # fmt: skip
 """By the names in the pages' marks."""
