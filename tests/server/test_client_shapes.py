@@ -7,27 +7,22 @@ names, types, roles, sizes and nesting, and no text of anybody's. What is expect
 from __future__ import annotations
 
 import asyncio
-import base64
-import functools
 import gzip
 import json
-from array import array
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
-from openai.types import CreateEmbeddingResponse, Model
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response, ResponseItemList, ResponseStreamEvent
-from openai.types.responses.input_token_count_response import InputTokenCountResponse
-from pydantic import TypeAdapter
+from anthropic.types import ModelInfo
+from openai.types import Model
+from openai.types.responses import ResponseItemList
 
 from octavo.server.app import create_app
 from octavo.server.store import ResponseStore, Stored
 from support.asgi import Reply, call
 from support.fake_engine import FakeEngine
+from support.shapes.reading import adapter, read
 
 SHAPES: list[dict[str, Any]] = json.loads(
     gzip.decompress((Path(__file__).parent / "shapes" / "clients.json.gz").read_bytes())
@@ -36,15 +31,15 @@ ZEROS = "0" * 32
 ITEMS = (f"msg_{ZEROS}", f"fc_{ZEROS}", f"rs_{ZEROS}")
 """Recorded ids are zeros: a response of this one's items is stored, which requests go on from."""
 TALK = 'Let me see.\n<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>'
-TYPES: dict[str, tuple[Any, Any]] = {
-    "/v1/chat/completions": (ChatCompletion, ChatCompletionChunk),
-    "/v1/responses": (Response, ResponseStreamEvent),
-    "/v1/messages": (Message, RawMessageStreamEvent),
-    "/v1/embeddings": (CreateEmbeddingResponse, None),
-    "/v1/messages/count_tokens": (MessageTokensCount, None),
-    "/v1/responses/input_tokens": (InputTokenCountResponse, None),
+READS = {
+    "/v1/chat/completions": "openai chat",
+    "/v1/responses": "openai response",
+    "/v1/messages": "anthropic",
+    "/v1/embeddings": "openai vectors",
+    "/v1/messages/count_tokens": "anthropic tokens",
+    "/v1/responses/input_tokens": "openai input tokens",
 }
-"""Of an answer, and of an event where it is streamed."""
+"""Which of support.shapes.reading's types answers of a path must pass."""
 
 
 def expected(shape: dict[str, Any]) -> int:
@@ -71,17 +66,6 @@ def app_of(reply: str) -> Any:
     return app
 
 
-def events(reply: Reply) -> list[Any]:
-    blocks = reply.body.decode().split("\n\n")
-    data = [line for block in blocks for line in block.split("\n") if line.startswith("data: ")]
-    return [json.loads(line[6:]) for line in data if line != "data: [DONE]"]
-
-
-@functools.cache
-def adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def parse(shape: dict[str, Any], reply: Reply) -> None:
     """Whatever the client's types do not take raises."""
     path, headers = shape["path"], shape["headers"]
@@ -94,18 +78,7 @@ def parse(shape: dict[str, Any], reply: Reply) -> None:
     if path.endswith("/input_items"):
         adapter(ResponseItemList).validate_python(reply.json())
         return
-    whole, event = TYPES[path]
-    if shape["body"].get("stream"):
-        found = events(reply)
-        assert found
-        for each in found:
-            adapter(event).validate_python(each)
-    else:
-        found = reply.json()
-        for each in found.get("data", ()):
-            if isinstance(each["embedding"], str):  # packed: the SDK unpacks it before its type sees it
-                each["embedding"] = array("f", base64.b64decode(each["embedding"])).tolist()
-        adapter(whole).validate_python(found)
+    read(READS[path], reply)
 
 
 @pytest.mark.parametrize("reply", ["Hello", TALK], ids=["a text", "a call"])

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo.server.app import create_app
-from octavo.server.field_lists import KINDS, MAX_TEXT, MAX_VALUES
+from octavo.server.field_lists import KINDS, MAX_DEPTH, MAX_TEXT, MAX_VALUES
 from octavo.server.field_tables import LISTS
 from octavo.server.openai.body import Strict
 from octavo.server.state import ServerSettings
@@ -205,6 +205,36 @@ def test_of_another_type_it_is_a_400(app: FastAPI, model: str, name: str) -> Non
         if each in large:
             reply = ask(app, model, **{name: large[each]})
             assert name in refusal(reply)
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+DEEP = [each for each in IGNORED if {dict, list} & {*KINDS.get(LISTS[each[0]].ignored[each[1]].kind, ())}]
+
+
+@pytest.mark.parametrize(("model", "name"), DEEP)
+def test_what_is_nested_deeply_is_refused_by_name(app: FastAPI, model: str, name: str) -> None:
+    kind = KINDS[LISTS[model].ignored[name].kind]
+    for depth, status in ((MAX_DEPTH, 200), (MAX_DEPTH + 1, 400)):
+        value: Any = nested(depth) if list in kind else {"a": nested(depth - 1)}
+        reply = ask(app, model, **{name: value})
+        if status == 400:
+            assert f"{name} is nested deeper than {MAX_DEPTH}" in refusal(reply)
+        else:
+            assert reply.status == 200, reply.body
+
+
+def test_advice_inside_of_blocks_and_tools_is_bounded_too(app: FastAPI) -> None:
+    for value in (nested(MAX_DEPTH + 1), ["b"] * (MAX_VALUES + 1), "x" * (MAX_TEXT + 1)):
+        tools = [{**THEIRS, "input_examples": value}]
+        assert "tools[0].input_examples" in refusal(ask(app, "MessagesRequest", tools=tools))
+        blocks = [{"role": "user", "content": [{**BLOCK, "citations": value}]}]
+        assert "messages[0].content[0].citations" in refusal(ask(app, "MessagesRequest", messages=blocks))
 
 
 @pytest.mark.parametrize(("model", "name"), REFUSED)

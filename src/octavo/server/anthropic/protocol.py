@@ -120,6 +120,8 @@ def _messages(message: Message, where: str) -> list[Message]:
             function = {"name": block.get("name"), "arguments": dumps(block.get("input", {}))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result" and role == "user":  # OpenAI's role "tool": a message of its own
+            if not isinstance(block.get("tool_use_id"), str):
+                raise InvalidRequestError(f"{where}.content[{i}].tool_use_id must be a string", "messages")
             found = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _result(block)}
             results.append(found)
         elif kind in ("thinking", "redacted_thinking") and role == "assistant":

@@ -25,6 +25,7 @@ from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
 from octavo.server.openai.sampling import GenerationRequest
 from octavo.server.openai.shapes import Messages, ToolChoice, Tools, Variables
 from octavo.server.state import state_of
+from octavo.tokenizer.message_calls import check_results
 
 router = APIRouter()
 rules = {"/v1/chat/completions": Rules(batched=True, queued=True)}
@@ -113,6 +114,8 @@ async def render(
     taken = sorted(RESERVED.intersection(body.chat_template_kwargs))
     if taken:
         raise InvalidRequestError(f"chat_template_kwargs must not hold {taken[0]!r}", "chat_template_kwargs")
+    if any(isinstance(message, dict) and message.get("role") == "tool" for message in body.messages):
+        check_results(body.messages)
     add = body.add_generation_prompt
     if add is None:
         add = not body.continue_final_message
