@@ -34,12 +34,14 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 VALUES = {"an object": {"a": "b"}, "a list": ["a"], "a string": "a", "true or false": True, "an integer": 3,
           "an object or a list": [{}]}  # fmt: skip
 BLOCK = {"type": "text", "text": "Hi"}
+MADE = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 GIVEN: dict[tuple[str, str], dict[str, Any]] = {
     ("", "user"): {"user": "a"},
     ("", "stream_options.include_obfuscation"): {
         "stream": True, "stream_options": {"include_obfuscation": False}
     },
     ("ResponsesRequest", "include"): {"include": ["reasoning.encrypted_content"]},
+    ("ResponsesRequest", "input.caller"): {"input": [*HI, {**MADE, "caller": {"type": "direct"}}]},
     ("ResponsesRequest", "input.phase"): {"input": [{**HI[0], "phase": "commentary"}]},
     ("ResponsesRequest", "max_tool_calls"): {"max_tool_calls": 3},
     ("ResponsesRequest", "metadata"): {"metadata": {"a": "b"}},

@@ -163,6 +163,7 @@ RESPONSES = FieldLists(
         "context_management": Ignored("when to sum up a long conversation; none is", "an object or a list"),
         "image": Ignored("how images are shortened; there are none", OBJECT),
         "include": Ignored("more of what Octavo does not make: encrypted reasoning, results of hosted tools"),
+        "input.caller": Ignored("of a call or its result: who made it"),
         "input.phase": Ignored("which part of an answer a message was"),
         "max_tool_calls": Ignored("of hosted tools; there are none"),
         "metadata": Ignored(f"written back; {TRACING}"),

@@ -33,6 +33,8 @@ def tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             arguments = _arguments(arguments, f"{where}[{i}]")
+        elif not isinstance(arguments, (Mapping, type(None))):
+            raise InvalidRequestError(f"{where}[{i}].function.arguments must be JSON in a string", "messages")
         plain.append({**call, "function": {**function, "arguments": arguments}})
     return plain
 

@@ -32,7 +32,7 @@ CHAT = Table(
         {"tools": [WEATHER], "tool_choice": "required"}, {"tools": [WEATHER], "tool_choice": "none"},
         {"tools": [WEATHER], "tool_choice": NAMED}, say({"role": "system", "content": "Be brief."}, USER),
         say({"role": "user", "content": [part("Hi")]}), say(USER, answer("Hello"), USER),
-        say(USER, called(CALL), RESULT), {"extra": ABSENT, "logit_bias": None, "stop": None, "tools": None},
+        say(USER, called(CALL), RESULT), {"logit_bias": None, "stop": None, "tools": None},
     ],
     otherwise=[
         ({"messages": []}, 422, 400, "the path is OpenAI's, too, and so are its errors"),
@@ -114,7 +114,7 @@ ROOT = Table(
     path="/",
     reads="hub texts",
     base={"inputs": "Hi", "stream": False},
-    taken=[*PARAMETERS, *WHOLE],
+    taken=PARAMETERS,
     refused=[*WRONG[:6], *INPUTS[:4]],
     params=TextGenerationInput,
     headers={"user-agent": "unknown/None; hf_hub/2.4.0"},

@@ -26,7 +26,7 @@ SAMPLING: list[Fields] = [
 ]  # fmt: skip
 SCORED: list[Fields] = [
     {"prompt_logprobs": 1}, {"use_beam_search": True, "n": 2}, {"prompt_logprobs": 0, "max_tokens": 1},
-    {"use_beam_search": True, "n": 3, "length_penalty": 0.5},
+    {"use_beam_search": True, "n": 3, "length_penalty": 0.5}, {"best_of": 2},
 ]  # fmt: skip
 WRONG: list[tuple[Fields, int, str | None]] = [
     ({name: wrong}, 400, name)
@@ -70,7 +70,7 @@ VLLM_TEXT = Table(
     path="/v1/completions",
     reads="openai text",
     base={"model": MODEL, "prompt": "Hi"},
-    taken=[*SAMPLING, {"add_special_tokens": False}, {"best_of": 2}],
+    taken=[*SAMPLING, {"add_special_tokens": False}],
     refused=[*WRONG, ({"use_beam_search": True, "stream": True}, 400, "use_beam_search")],
     beside=EXTRA,
     headers={"user-agent": "OpenAI/Python 3.52.0"},

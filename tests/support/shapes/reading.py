@@ -45,12 +45,15 @@ def hub(kind: type[BaseInferenceType]) -> Reader:
     """huggingface_hub's own parser, and its fields' types: a member that is not sent is None to it."""
 
     def check(found: Any) -> None:
+        if isinstance(found, list):
+            for each in found:
+                check(each)
+        if not isinstance(found, BaseInferenceType):
+            return
         hints = get_type_hints(type(found))
         for field in dataclasses.fields(found):
             value = getattr(found, field.name)
-            for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, BaseInferenceType):
-                    check(each)
+            check(value)
             if value is not None and not _nested(value):
                 adapter(hints[field.name]).validate_python(value)
 
@@ -60,7 +63,7 @@ def hub(kind: type[BaseInferenceType]) -> Reader:
 def _nested(value: Any) -> bool:
     """An inference type, or a list of them or of lists of them: these are checked by themselves."""
     if isinstance(value, list):
-        return bool(value) and all(map(_nested, value))
+        return all(map(_nested, value))
     return isinstance(value, (dict, BaseInferenceType))
 
 

@@ -195,6 +195,8 @@ def _tool(tool: Any, kind: str, where: str) -> Message:
     if kind != "custom":
         raise UnsupportedError(f"{where}: only tools with an input_schema are supported", "tools")
     only_known(tool, TOOL_KEYS, where, "tools", TOOL_ADVICE)
+    if not isinstance(tool.get("input_schema"), dict):
+        raise InvalidRequestError(f"{where}.input_schema must be an object", "tools")
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}
     for name in ("description", "strict"):
         if tool.get(name) is not None:
