@@ -29,7 +29,7 @@ from octavo.params import SamplingParams
 
 AIM = 0.95
 STRAYS = 0.01
-"""The share of an answer's letters that may be of another script: a word that it quotes, a formula's letter."""
+"""The share of an answer's letters that may be of another script: a quoted word, a formula's letter."""
 
 
 class Answer(NamedTuple):
@@ -48,7 +48,14 @@ class Answer(NamedTuple):
         return self.stays and self.ends
 
 
-SAME = {"FULLWIDTH": "LATIN", "MATHEMATICAL": "LATIN", "MODIFIER": "", "FEMININE": "", "MASCULINE": "", "MICRO": ""}
+SAME = {
+    "FULLWIDTH": "LATIN",
+    "MATHEMATICAL": "LATIN",
+    "MODIFIER": "",
+    "FEMININE": "",
+    "MASCULINE": "",
+    "MICRO": "",
+}
 """First words of names that are no script: the letters are variants of Latin ones, or signs."""
 
 

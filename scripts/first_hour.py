@@ -1,11 +1,11 @@
-"""Type a newcomer's first hour: a clone, its environment, and every command of the README and the how-to pages.
+"""Type a newcomer's first hour: a clone, its environment, every command of the README and the how-to pages.
 
     first_hour.py [--page WORD] [--folder DIR] [--keep] [--list] [--json]
 
-The clone has what is committed, and nothing else; `make env` builds its environment there (minutes), whose commands
-then come first on the PATH, and a home of its own holds a copy of the models that are at hand. Commands are
-those of code blocks that are indented or marked sh, with their page's order kept. What a page calls by a
-stand-in (org/name, wiki.test.raw) is there by that name; --folder is the 16-bit model that org/name stands for.
+The clone has what is committed, and nothing else; `make env` builds its environment there (minutes), whose
+commands then come first on the PATH, and a home of its own holds a copy of the models that are at hand.
+Commands are those of code blocks that are indented or marked sh, in their page's order. What a page calls by
+a stand-in (org/name, wiki.test.raw) is there by that name; --folder is the 16-bit model that org/name is.
 A command that a page expects to go on (octavo serve) runs until the page ends, and those after it ask it.
 
 ELSEWHERE says which commands are not typed, and why. A command that fails is named, and the status is 1.
@@ -33,8 +33,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = frozenset(
-    "octavo make curl git npm pip python python3 docker kubectl lm_eval useradd install systemctl".split()
-)
+    ("octavo", "make", "curl", "git", "npm", "pip", "python", "python3", "docker", "kubectl", "lm_eval",
+     "useradd", "install", "systemctl")
+)  # fmt: skip
 ELSEWHERE = {
     r"make (serve|test)\b": "make env comes before; octavo serve is typed, and tests are make test",
     r"npm install|octavo launch": "an agent of others is needed: make test-clients",
@@ -50,13 +51,21 @@ ENDS_AT = {"watermark detect": (0, 1)}
 """Exit statuses that say something, where others than 0 do."""
 LONGEST_S = 900
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576,
+    "intermediate_size": 1536, "torch_dtype": "bfloat16",
     "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152,
-    "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
+    "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 1e5, "tie_word_embeddings": True,
 }  # fmt: skip
-REQUEST = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "timestamp": 0, "input_length": 9,
-           "body": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}, "output_length": 4}  # fmt: skip
+REQUEST = {
+    "custom_id": "a",
+    "method": "POST",
+    "url": "/v1/chat/completions",
+    "body": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
+    "timestamp": 0,
+    "input_length": 9,
+    "output_length": 4,
+}
+"""Of run-batch, and of a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +105,15 @@ def commands(page: Path) -> list[Command]:
         while shown.endswith("\\") or _open(shown):
             shown = f"{shown.removesuffix(chr(92))}\n{lines[at].strip()}"
             at += 1
-        text = re.sub(r"\s+#\s.*$", "", shown.replace("\n", " ").strip())
+        text = _without_comment(shown.replace("\n", " ").strip())
         found.append(Command(page.relative_to(ROOT).as_posix(), first, text))
     return found
+
+
+def _without_comment(text: str) -> str:
+    """A command without what a # outside of quotations begins."""
+    begins = [found.start() for found in re.finditer(r"\s+#\s", text) if not _open(text[: found.start()])]
+    return text[: begins[0]] if begins else text
 
 
 def _open(text: str) -> bool:
@@ -124,7 +139,9 @@ class Typist:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("LANG", "SSL_CERT_FILE", "TERM") if name in os.environ}
-        proxies = {k: v for k, v in os.environ.items() if k.lower().endswith("_proxy") or k.startswith("PIP_")}
+        proxies = {
+            k: v for k, v in os.environ.items() if k.lower().endswith("_proxy") or k.startswith("PIP_")
+        }
         path = f"{self.clone / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return {**kept, **proxies, "HOME": str(self.home), "PATH": path, "COLUMNS": "120"}
 
@@ -161,8 +178,8 @@ class Typist:
         said = next((typed for pattern, typed in TYPED.items() if re.search(pattern, text)), "")
         try:
             done = subprocess.run(
-                ["bash", "-o", "pipefail", "-c", text], cwd=self.clone, env=self.environment, input=said.encode(),
-                capture_output=True, timeout=LONGEST_S, check=False,
+                ["bash", "-o", "pipefail", "-c", text], cwd=self.clone, env=self.environment,
+                input=said.encode(), capture_output=True, timeout=LONGEST_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return self._failed(command, f"did not end within {LONGEST_S} s")

@@ -1,4 +1,4 @@
-"""scripts/first_hour.py finds the pages' commands; here each is parsed, and the script runs them (make first-hour)."""
+"""scripts/first_hour.py finds the pages' commands; here each is parsed (make first-hour runs them)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import typer
 
-from octavo.cli import _app
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import first_hour
+
+from octavo.cli import _app
 
 EVERY: list[Any] = [command for _, found in first_hour.every("") for command in found]
 
@@ -36,7 +35,7 @@ def test_there_are_many_and_of_most_pages() -> None:
     assert sum(not command.elsewhere for command in EVERY) > 35
 
 
-@pytest.mark.parametrize(("where", "words"), octavos(), ids=lambda value: str(value)[-50:])
+@pytest.mark.parametrize(("where", "words"), list(octavos()), ids=lambda value: str(value)[-50:])
 def test_each_parses(where: str, words: list[str]) -> None:
     """The command is there, and so is each of its flags, with a value of its type."""
     name, *rest = words

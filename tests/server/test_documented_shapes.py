@@ -35,7 +35,7 @@ def ask(table: Table, body: dict[str, Any], app: Any) -> Reply:
 
 
 def served(reply: str = "Hello") -> Any:
-    return create_app(FakeEngine(reply=reply, served_model_name=MODEL, max_model_len=1 << 20))
+    return create_app(FakeEngine(reply=reply, served_model_name=MODEL, max_model_len=1 << 13))
 
 
 def ways(table: Table, fields: dict[str, Any]) -> list[dict[str, Any]]:
@@ -100,6 +100,10 @@ def exhaust(value: Any) -> None:
             exhaust(each)
 
 
+LAZY = {("openai text", "prompt"), ("openai vectors", "input")}
+"""Of several Iterables pydantic takes the first, before it has looked at a member."""
+
+
 @EACH
 def test_they_are_the_clients_own(table: Table) -> None:
     """What is answered fits the client's type of a request, member by member."""
@@ -110,7 +114,8 @@ def test_they_are_the_clients_own(table: Table) -> None:
         body = table.body(fields)
         assert set(body) <= known | {"model"}, set(body) - known
         if not dataclasses.is_dataclass(table.params):
-            exhaust(adapter(table.params).validate_python({k: v for k, v in body.items() if k != "stream"}))
+            typed = adapter(table.params).validate_python({k: v for k, v in body.items() if k != "stream"})
+            exhaust({k: v for k, v in typed.items() if (table.reads, k) not in LAZY})
 
 
 KEYED = [table for table in TABLES if table.path != "/"]
@@ -120,7 +125,7 @@ KEYED = [table for table in TABLES if table.path != "/"]
 @pytest.mark.parametrize("key", [None, "wrong"])
 def test_keys(table: Table, key: str | None) -> None:
     """401 without a key and with a wrong one, in the service's shape; with the right one, an answer."""
-    engine = FakeEngine(served_model_name=MODEL, max_model_len=1 << 20)
+    engine = FakeEngine(served_model_name=MODEL, max_model_len=1 << 13)
     app = create_app(engine, ServerSettings(api_keys=("right",)))
     header = "x-api-key" if table.reads.startswith("anthropic") else "authorization"
     scheme = "" if header == "x-api-key" else "Bearer "
@@ -135,8 +140,10 @@ def test_keys(table: Table, key: str | None) -> None:
 LONG = {"messages": [{"role": "user", "content": "x" * 100}]}
 TOO_LONG = [
     (chat.CHAT, LONG, 400, "messages"), (texts.COMPLETIONS, {"prompt": "x" * 100}, 400, "prompt"),
-    (responses.RESPONSES, {"input": "x" * 100}, 400, "input"), (messages.MESSAGES, LONG, 400, "prompt is too long"),
-    (texts.EMBEDDINGS, {"input": "x" * 100}, 400, "input"), (hub.GENERATE, {"inputs": "x" * 100}, 422, "inputs"),
+    (responses.RESPONSES, {"input": "x" * 100}, 400, "input"),
+    (messages.MESSAGES, LONG, 400, "prompt is too long"),
+    (texts.EMBEDDINGS, {"input": "x" * 100}, 400, "input"),
+    (hub.GENERATE, {"inputs": "x" * 100}, 422, "inputs"),
     (hub.ROOT, {"inputs": "x" * 100}, 422, "inputs"), (hub.STREAM, {"inputs": "x" * 100}, 422, "inputs"),
     (hub.GENERATE, hub.asked(max_new_tokens=64), 422, "max_new_tokens"),
 ]  # fmt: skip
@@ -181,7 +188,9 @@ def test_no_request_is_there_twice() -> None:
 
 def test_they_are_many_with_those_that_were_recorded() -> None:
     written = {
-        (table.path, json.dumps(table.body(fields), sort_keys=True)) for table in TABLES for fields in table.rows
+        (table.path, json.dumps(table.body(fields), sort_keys=True))
+        for table in TABLES
+        for fields in table.rows
     }
     assert len(written) >= 500
     assert len({table.client for table in TABLES}) >= 12

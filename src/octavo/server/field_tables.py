@@ -158,7 +158,9 @@ COMPLETIONS = FieldLists(
 RESPONSES = FieldLists(
     ignored={
         "user": Ignored(ABUSE),
-        "access_programs": Ignored("which of the provider's programs the caller is in; there are none", OBJECT),
+        "access_programs": Ignored(
+            "which of the provider's programs the caller is in; there are none", OBJECT
+        ),
         "client_metadata": Ignored(TRACING, OBJECT),
         "context_management": Ignored("when to sum up a long conversation; none is", "an object or a list"),
         "image": Ignored("how images are shortened; there are none", OBJECT),
@@ -199,7 +201,9 @@ MESSAGES = FieldLists(
         "anthropic_version": Ignored("which version of the API; there is one", TEXT),
         "cache_control": Ignored("what to cache; whatever has room is", OBJECT),
         "context_management": Ignored("when to shorten a long conversation; none is", OBJECT),
-        "diagnostics": Ignored("why a cache was missed; `cache_read_input_tokens` says how much was hit", OBJECT),
+        "diagnostics": Ignored(
+            "why a cache was missed; `cache_read_input_tokens` says how much was hit", OBJECT
+        ),
         "inference_geo": Ignored("where the model runs; here", TEXT),
         "messages.cache_control": Ignored("of a block: what to cache"),
         "messages.caller": Ignored("of a call: who made it"),

@@ -54,7 +54,9 @@ def check_results(messages: Iterable[Any]) -> None:
         if message.get("role") == "tool":
             name = message.get("tool_call_id")
             if not made:
-                raise InvalidRequestError(f"messages[{i}] is the result of a tool that was not called", "messages")
+                raise InvalidRequestError(
+                    f"messages[{i}] is the result of a tool that was not called", "messages"
+                )
             if isinstance(name, str) and name not in made and None not in made:
                 raise InvalidRequestError(
                     f"messages[{i}].tool_call_id {name[:64]!r} is the id of no call before it", "messages"

@@ -19,8 +19,8 @@ KEYS = frozenset(
 """What a message may hold. annotations: an answer's links, which its text has too."""
 
 PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"})
-"""What a text part may hold: also what an answer's part had when it is sent back. The last two are wishes that the
-prefix cache fulfils unasked."""
+"""What a text part may hold: also what an answer's part had when it is sent back. The last two are wishes
+that the prefix cache fulfils unasked."""
 
 
 def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:

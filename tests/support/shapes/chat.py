@@ -159,7 +159,7 @@ RANGES: list[tuple[Fields, int, str | None]] = [
         "temperature": -0.1, "top_p": 1.1, "n": 0, "frequency_penalty": 2.1, "presence_penalty": -2.1,
         "max_tokens": 0, "max_completion_tokens": -1, "logit_bias": {"65": 101}, "stop": ["a", 3],
         "messages": [], "tool_choice": "required", "seed": 2**64, "tempreature": 1, "top_logprobs": 3,
-        "stream_options": {"include_usage": True}, "prediction": {"type": "text", "content": "a"},
+        "stream_options": {"include_usage": True},
     }.items()
 ]  # fmt: skip
 INSIDE: list[tuple[Fields, int, str | None]] = [
@@ -217,7 +217,7 @@ OTHERWISE: list[tuple[Fields, int, int, str]] = [
     ({"max_tokens": 5, "max_completion_tokens": 5}, 400, 200, "they say the same"),
     ({"tools": []}, 400, 200, "some clients always send the list"),
     (with_tools(function("x" * 65)), 400, 200, "Anthropic's clients have names of 128"),
-    (say(USER, called(CALL), {"role": "tool", "content": "sunny"}), 400, 200, "models' own examples name no call"),
+    (say(USER, called(CALL), {"role": "tool", "content": "sunny"}), 400, 200, "models' examples name none"),
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, 400, 200,
      "a name is for the service's cache"),
 ]  # fmt: skip

@@ -14,8 +14,11 @@ from support.shapes.chat import RESULT, USER, answer, called, function, part, sa
 
 WEATHER = function("weather", description="Of a city", parameters=SCHEMA)
 NAMED: Fields = {"function": {"name": "weather"}}
-CALL: Fields = {"id": "call_1", "type": "function", "function": {"name": "weather",
-    "arguments": {"city": "Paris"}}}
+CALL: Fields = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "weather", "arguments": {"city": "Paris"}},
+}
 CHAT = Table(
     client="huggingface_hub chat_completion",
     path="/v1/chat/completions",

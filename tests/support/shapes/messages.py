@@ -1,5 +1,4 @@
 """Anthropic's messages and count_tokens: anthropic's typed parameters, statuses of its API reference."""
-    as anthropic's typed parameters have them; statuses of its reference."""
 
 from __future__ import annotations
 
@@ -137,8 +136,10 @@ INSIDE: list[tuple[Fields, int, str | None]] = [
     ({"model": "claude-opus-5"}, 404, None), ({"model": "claude-opus-5", "stream": True}, 404, None),
 ]  # fmt: skip
 IMAGE: Fields = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-DOCUMENT: Fields = {"type": "document", "source": {"type": "text", "media_type": "text/plain",
-    "data": "A text."}}
+DOCUMENT: Fields = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "A text."},
+}
 FOUND: Fields = {"type": "search_result", "source": "a", "title": "A", "content": [text("A text.")]}
 OTHERWISE: list[tuple[Fields, int, int, str]] = [
     (say(heard(IMAGE, text("What is it?"))), 200, 400, "models read text alone"),

@@ -1,5 +1,4 @@
-"""What clients of vLLM and llama.cpp send beside OpenAI's fields (extra_body),
-    and what their references say."""
+"""What clients of vLLM and llama.cpp send beside OpenAI's fields; statuses of their references."""
 
 from __future__ import annotations
 

@@ -75,6 +75,13 @@ def vectors(value: Any) -> object:
     return adapter(CreateEmbeddingResponse).validate_python(value)
 
 
+def text_chunk(value: Any) -> object:
+    """The type is that of whole answers: only these always say why they ended, be they the service's own."""
+    for choice in value["choices"]:
+        choice["finish_reason"] = choice["finish_reason"] or "stop"
+    return adapter(Completion).validate_python(value)
+
+
 def listed(value: Any) -> object:
     """The one answer of a list."""
     (only,) = value
@@ -83,7 +90,7 @@ def listed(value: Any) -> object:
 
 READERS: dict[str, tuple[Reader, Reader | None]] = {
     "openai chat": (typed(ChatCompletion), typed(ChatCompletionChunk)),
-    "openai text": (typed(Completion), typed(Completion)),
+    "openai text": (typed(Completion), text_chunk),
     "openai response": (typed(Response), typed(ResponseStreamEvent)),
     "openai vectors": (vectors, None),
     "openai input tokens": (typed(InputTokenCountResponse), None),

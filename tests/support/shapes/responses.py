@@ -11,8 +11,12 @@ from support.shapes import ABSENT, MODEL, SCHEMA, Fields, Table
 from support.shapes.chat import BREAK, PERSON
 
 USER: Fields = {"role": "user", "content": "Hi"}
-CALL: Fields = {"type": "function_call", "call_id": "call_1", "name": "weather",
-    "arguments": '{"city": "Paris"}'}
+CALL: Fields = {
+    "type": "function_call",
+    "call_id": "call_1",
+    "name": "weather",
+    "arguments": '{"city": "Paris"}',
+}
 RESULT: Fields = {"type": "function_call_output", "call_id": "call_1", "output": "sunny"}
 
 
@@ -52,8 +56,11 @@ def offered(choice: Any, **more: Any) -> Fields:
 WEATHER = function("weather", description="Of a city", parameters=SCHEMA)
 SPACE: Fields = {"type": "namespace", "name": "sky", "description": "Above", "tools": [
     {"type": "function", "name": "moon", "parameters": SCHEMA}]}  # fmt: skip
-ALLOWED: Fields = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function",
-    "name": "weather"}]}
+ALLOWED: Fields = {
+    "type": "allowed_tools",
+    "mode": "auto",
+    "tools": [{"type": "function", "name": "weather"}],
+}
 
 PLAIN: list[Fields] = [
     {}, {"input": "\u00fc \U0001f600"}, {"instructions": "Be brief."}, {"instructions": None},
