@@ -30,6 +30,14 @@ SHAPES: list[dict[str, Any]] = json.loads(
 ZEROS = "0" * 32
 ITEMS = (f"msg_{ZEROS}", f"fc_{ZEROS}", f"rs_{ZEROS}")
 """Recorded ids are zeros: a response of this one's items is stored, which requests go on from."""
+CALLS = [
+    item["call_id"]
+    for shape in SHAPES
+    if shape.get("body", {}).get("previous_response_id") == f"resp_{ZEROS}"
+    for item in shape["body"]["input"]
+    if item.get("type") == "function_call_output"
+]
+"""Calls of that response, whose results recorded requests send."""
 TALK = 'Let me see.\n<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>'
 READS = {
     "/v1/chat/completions": "openai chat",
@@ -59,7 +67,9 @@ def app_of(reply: str) -> Any:
     text = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
     made = {"type": "function_call", "call_id": "call_0", "name": "echo", "arguments": "{}"}
     output = [{**text, "id": ITEMS[0]}, {**made, "id": ITEMS[1]}, {"type": "reasoning", "id": ITEMS[2]}]
-    turn = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi"}]
+    echo = {"type": "function", "function": {"name": "echo", "arguments": "{}"}}
+    answer = {"role": "assistant", "content": "Hi", "tool_calls": [{"id": name, **echo} for name in CALLS]}
+    turn = [{"role": "user", "content": "Hi"}, answer]
     body = json.dumps({"output": output}).encode()
     store.put("", f"resp_{ZEROS}", Stored(json.dumps(turn).encode(), body, ITEMS))
     app.state.octavo.kept["responses"] = store

@@ -75,11 +75,23 @@ def vectors(value: Any) -> object:
     return adapter(CreateEmbeddingResponse).validate_python(value)
 
 
+def text(value: Any) -> object:
+    """As the service's own: where the prompt comes back its first token has no log-probability, which the
+    type does not say."""
+    for choice in value["choices"]:
+        logprobs = choice["logprobs"] or {}
+        for name, number in (("token_logprobs", 0.0), ("top_logprobs", {})):
+            each = logprobs.get(name)
+            if each and each[0] is None:
+                each[0] = number
+    return adapter(Completion).validate_python(value)
+
+
 def text_chunk(value: Any) -> object:
     """The type is that of whole answers: only these always say why they ended, be they the service's own."""
     for choice in value["choices"]:
         choice["finish_reason"] = choice["finish_reason"] or "stop"
-    return adapter(Completion).validate_python(value)
+    return text(value)
 
 
 def listed(value: Any) -> object:
@@ -90,7 +102,7 @@ def listed(value: Any) -> object:
 
 READERS: dict[str, tuple[Reader, Reader | None]] = {
     "openai chat": (typed(ChatCompletion), typed(ChatCompletionChunk)),
-    "openai text": (typed(Completion), text_chunk),
+    "openai text": (text, text_chunk),
     "openai response": (typed(Response), typed(ResponseStreamEvent)),
     "openai vectors": (vectors, None),
     "openai input tokens": (typed(InputTokenCountResponse), None),
