@@ -231,14 +231,6 @@ def test_what_is_nested_deeply_is_refused_by_name(app: FastAPI, model: str, name
             assert reply.status == 200, reply.body
 
 
-def test_advice_inside_of_blocks_and_tools_is_bounded_too(app: FastAPI) -> None:
-    for value in (nested(MAX_DEPTH + 1), ["b"] * (MAX_VALUES + 1), "x" * (MAX_TEXT + 1)):
-        tools = [{**THEIRS, "input_examples": value}]
-        assert "tools[0].input_examples" in refusal(ask(app, "MessagesRequest", tools=tools))
-        blocks = [{"role": "user", "content": [{**BLOCK, "citations": value}]}]
-        assert "messages[0].content[0].citations" in refusal(ask(app, "MessagesRequest", messages=blocks))
-
-
 @pytest.mark.parametrize(("model", "name"), REFUSED)
 def test_what_would_change_the_answer_is_refused_by_name(app: FastAPI, model: str, name: str) -> None:
     refused = LISTS[model].refused[name]

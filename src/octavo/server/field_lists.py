@@ -72,23 +72,19 @@ class Ignored:
         bounded(value, name)
 
 
-def bounded(value: Any, name: str, param: str | None = None) -> None:
+def bounded(value: Any, name: str) -> None:
     """Refuse advice that is large or deep: nobody reads it.
-
-    Args:
-        param: the request's field that it stands in, where that is another.
 
     Raises:
         InvalidRequestError: it is.
     """
-    param = param or name
     if isinstance(value, str) and len(value) > MAX_TEXT:
-        raise InvalidRequestError(f"{name} takes at most {MAX_TEXT} characters", param)
+        raise InvalidRequestError(f"{name} takes at most {MAX_TEXT} characters", name)
     if holds_more(value, MAX_VALUES) or any(len(text) > MAX_TEXT for text in texts(value)):
         message = f"{name} takes at most {MAX_VALUES} values, of {MAX_TEXT} characters each"
-        raise InvalidRequestError(message, param)
+        raise InvalidRequestError(message, name)
     if deeper(value, MAX_DEPTH):
-        raise InvalidRequestError(f"{name} is nested deeper than {MAX_DEPTH}", param)
+        raise InvalidRequestError(f"{name} is nested deeper than {MAX_DEPTH}", name)
 
 
 def texts(value: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ results as text, for templates that know no tools."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.checks import deeper
@@ -37,34 +37,6 @@ def tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
             raise InvalidRequestError(f"{where}[{i}].function.arguments must be JSON in a string", "messages")
         plain.append({**call, "function": {**function, "arguments": arguments}})
     return plain
-
-
-def check_results(messages: Iterable[Any]) -> None:
-    """Refuse a tool's result that answers no call of an earlier message.
-
-    A result without an id answers whatever was called. What is malformed otherwise is not looked at here.
-
-    Raises:
-        InvalidRequestError: there is such a result.
-    """
-    made: set[str | None] = set()
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            continue
-        if message.get("role") == "tool":
-            name = message.get("tool_call_id")
-            if not made:
-                raise InvalidRequestError(
-                    f"messages[{i}] is the result of a tool that was not called", "messages"
-                )
-            if isinstance(name, str) and name not in made and None not in made:
-                raise InvalidRequestError(
-                    f"messages[{i}].tool_call_id {name[:64]!r} is the id of no call before it", "messages"
-                )
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            called = call.get("id") if isinstance(call, Mapping) else None
-            made.add(called if isinstance(called, str) else None)
 
 
 def _arguments(text: str, where: str) -> Any:

@@ -25,7 +25,7 @@ from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
 from octavo.server.openai.sampling import GenerationRequest
 from octavo.server.openai.shapes import Messages, ToolChoice, Tools, Variables
 from octavo.server.state import state_of
-from octavo.tokenizer.message_calls import check_results
+from octavo.tokenizer.messages import check_results
 
 router = APIRouter()
 rules = {"/v1/chat/completions": Rules(batched=True, queued=True)}

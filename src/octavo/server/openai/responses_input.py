@@ -182,8 +182,7 @@ def _tool(tool: Any, where: str) -> Any:
 
 HOSTED = frozenset(
     {"web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "local_shell",
-     "shell", "tool_search", "mcp", "apply_patch", "computer", "computer_use_preview",
-     "programmatic_tool_calling"}
+     "shell", "tool_search", "mcp", "apply_patch", "programmatic_tool_calling"}
 )  # fmt: skip
 """Tools that the provider runs, or that only its models know: left out, and a header says so."""
 
