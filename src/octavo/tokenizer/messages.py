@@ -42,34 +42,6 @@ def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:
     return [_message(message, f"messages[{i}]", template) for i, message in enumerate(messages)]
 
 
-def check_results(messages: Iterable[Any]) -> None:
-    """Refuse a tool's result that answers no call of an earlier message.
-
-    A result without an id answers whatever was called. What is malformed otherwise is not looked at here.
-
-    Raises:
-        InvalidRequestError: there is such a result.
-    """
-    made: set[str | None] = set()
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            continue
-        if message.get("role") == "tool":
-            name = message.get("tool_call_id")
-            if not made:
-                raise InvalidRequestError(
-                    f"messages[{i}] is the result of a tool that was not called", "messages"
-                )
-            if isinstance(name, str) and name not in made and None not in made:
-                raise InvalidRequestError(
-                    f"messages[{i}].tool_call_id {name[:64]!r} is the id of no call before it", "messages"
-                )
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            called = call.get("id") if isinstance(call, Mapping) else None
-            made.add(called if isinstance(called, str) else None)
-
-
 def _message(message: Any, where: str, template: str) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not all(isinstance(key, str) for key in message):
         raise InvalidRequestError(f"{where} must be an object with role and content", "messages")

@@ -23,9 +23,8 @@ from octavo.server.openai.body import LONG_TEXT, BodySchema, Int, off_loop, read
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
 from octavo.server.openai.sampling import GenerationRequest
-from octavo.server.openai.shapes import Messages, ToolChoice, Tools, Variables
+from octavo.server.openai.shapes import Messages, ToolChoice, Tools, Variables, check_results
 from octavo.server.state import state_of
-from octavo.tokenizer.messages import check_results
 
 router = APIRouter()
 rules = {"/v1/chat/completions": Rules(batched=True, queued=True)}
