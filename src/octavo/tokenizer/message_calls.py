@@ -4,7 +4,7 @@ results as text, for templates that know no tools."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from octavo.checks import deeper
@@ -39,6 +39,34 @@ def tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     return plain
 
 
+def check_results(messages: Iterable[Any]) -> None:
+    """Refuse a tool's result that answers no call of an earlier message.
+
+    A result without an id answers whatever was called. What is malformed otherwise is not looked at here.
+
+    Raises:
+        InvalidRequestError: there is such a result.
+    """
+    made: set[str | None] = set()
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            continue
+        if message.get("role") == "tool":
+            name = message.get("tool_call_id")
+            if not made:
+                raise InvalidRequestError(
+                    f"messages[{i}] is the result of a tool that was not called", "messages"
+                )
+            if isinstance(name, str) and name not in made and None not in made:
+                raise InvalidRequestError(
+                    f"messages[{i}].tool_call_id {name[:64]!r} is the id of no call before it", "messages"
+                )
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            called = call.get("id") if isinstance(call, Mapping) else None
+            made.add(called if isinstance(called, str) else None)
+
+
 def _arguments(text: str, where: str) -> Any:
     try:
         value = json.loads(text) if text.strip() else {}
@@ -55,6 +83,7 @@ def as_text(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> Any:
     """The messages with tools, their calls and results written out in the Hermes format."""
     if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
         return messages  # plain_messages() says what is wrong with them
+    check_results(messages)
     plain = [_message_as_text(message) for message in messages]
     if not tools:
         return plain

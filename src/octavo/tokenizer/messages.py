@@ -39,7 +39,12 @@ def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
         raise InvalidRequestError("messages must be a non-empty list", "messages")
-    return [_message(message, f"messages[{i}]", template) for i, message in enumerate(messages)]
+    plain = [_message(message, f"messages[{i}]", template) for i, message in enumerate(messages)]
+    if any(message["role"] == "tool" for message in plain):
+        from octavo.tokenizer.message_calls import check_results
+
+        check_results(plain)
+    return plain
 
 
 def _message(message: Any, where: str, template: str) -> dict[str, Any]:

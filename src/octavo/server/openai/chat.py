@@ -23,7 +23,7 @@ from octavo.server.openai.body import LONG_TEXT, BodySchema, Int, off_loop, read
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
 from octavo.server.openai.sampling import GenerationRequest
-from octavo.server.openai.shapes import Messages, ToolChoice, Tools, Variables, check_results
+from octavo.server.openai.shapes import Messages, ToolChoice, Tools, Variables
 from octavo.server.state import state_of
 
 router = APIRouter()
@@ -113,8 +113,6 @@ async def render(
     taken = sorted(RESERVED.intersection(body.chat_template_kwargs))
     if taken:
         raise InvalidRequestError(f"chat_template_kwargs must not hold {taken[0]!r}", "chat_template_kwargs")
-    if any(isinstance(message, dict) and message.get("role") == "tool" for message in body.messages):
-        check_results(body.messages)
     add = body.add_generation_prompt
     if add is None:
         add = not body.continue_final_message

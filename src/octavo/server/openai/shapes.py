@@ -6,12 +6,10 @@ named: an error for each of a million members would take a gigabyte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from octavo.errors import InvalidRequestError
 from octavo.server.openai.body import integral
 
 MANY = 1 << 16
@@ -104,34 +102,6 @@ def _strings(value: Any) -> list[str]:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return value
     raise ValueError("must be a string or a list of strings")
-
-
-def check_results(messages: Iterable[Any]) -> None:
-    """Refuse a tool's result that answers no call of an earlier message.
-
-    A result without an id answers whatever was called. What is malformed otherwise is not looked at here.
-
-    Raises:
-        InvalidRequestError: there is such a result.
-    """
-    made: set[str | None] = set()
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            continue
-        if message.get("role") == "tool":
-            name = message.get("tool_call_id")
-            if not made:
-                raise InvalidRequestError(
-                    f"messages[{i}] is the result of a tool that was not called", "messages"
-                )
-            if isinstance(name, str) and name not in made and None not in made:
-                raise InvalidRequestError(
-                    f"messages[{i}].tool_call_id {name[:64]!r} is the id of no call before it", "messages"
-                )
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            called = call.get("id") if isinstance(call, Mapping) else None
-            made.add(called if isinstance(called, str) else None)
 
 
 Ids = Annotated[list[int], Field(fail_fast=True), BeforeValidator(_integrals)]
