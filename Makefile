@@ -38,7 +38,7 @@ EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmak
 FRAME    := pyproject.toml Makefile constraints
 
 .PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env guidellm-env sanitize emulated \
-	golden ext lint format docs gallery bench test-schemas test-tool-calls kills fuzz probes overload vanish soak paired figures gpu-check native-mutants env-size wheel lock \
+	golden ext lint format docs gallery bench test-schemas test-tool-calls first-hour kills fuzz probes overload vanish soak paired figures gpu-check native-mutants env-size wheel lock \
 	release-check clean _env _test-env _oracle-env _clients-env _guidellm-env _release-env _build-env _ext
 
 help:
@@ -55,6 +55,7 @@ help:
 	@echo "make test-clients  others' programs and SDKs, unmodified, in an environment of their own (needs node; RESULT=1)"
 	@echo "make test-schemas  some 500 JSON schemas of the world: how many are served, is one weakened? RESULT=1 writes benchmarks/results"
 	@echo "make test-tool-calls  canitoolcall's fixtures of our formats: read as it expects, at every cut? RESULT=1 writes benchmarks/results"
+	@echo "make first-hour   a clone, its environment, and every command of the README and the how-to pages typed there (long; RESULT=1)"
 	@echo "make bench        decode speed beside llama.cpp; RESULT=1 writes benchmarks/results"
 	@echo "make kills        servers ended by SIGTERM and SIGKILL under load, 50 times each; RESULT=1 writes benchmarks/results"
 	@echo "make fuzz         a million inputs over all parsers, 20,000 of them whole loads; goes on where it was (N=20000; RESULT=1)"
@@ -195,6 +196,10 @@ emulated: test-env
 test-schemas: test-env
 	@$(if $(RESULT),$(RUNTIME) benchmarks/record.py real-schemas -- )env PYTHONPATH=tests/support/checkout:src:tests \
 		$(TEST) benchmarks/real_schemas.py $(if $(RESULT),--json) $(ARGS)
+
+# Long: a clone, its environment, every command of the README and the how-to pages. ARGS="--page serve" for some.
+first-hour: env
+	@$(if $(RESULT),$(RUNTIME) benchmarks/record.py first-hour -- )$(PYTHON) scripts/first_hour.py $(if $(RESULT),--json) $(ARGS)
 
 test-tool-calls: test-env
 	@$(if $(RESULT),$(RUNTIME) benchmarks/record.py tool-calls -- )env PYTHONPATH=tests/support/checkout:src \

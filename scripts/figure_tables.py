@@ -431,6 +431,11 @@ COUNTED = Table((
         ("{0:.0f} of {1:.0f}, {2:.0f} differ by design",), "make test-tool-calls RESULT=1"),
     Row("bounded strings and arrays at temperature 1.5: answers that are not valid", "valid_json",
         (invalid, "result/runs"), ("{0:.0f} of {1:.0f}",), "benchmarks/valid_json.py", most=0),
+    Row("under the terminal's defaults, MT-bench's first turns, seeds 0 to 4: answers of SmolLM2 in the "
+        "prompt's script that end within 1,024 tokens", "terminal-answers",
+        ("result/share", "result/good", "result/answers", "result/stay", "result/end"),
+        ("{0:.1%}, {1:.0f} of {2:.0f} ({3:.0f} in the script, {4:.0f} end)",),
+        "benchmarks/terminal_answers.py FILE", least=0.95, bound="{:.0%}"),
     Row("ThreadSanitizer: tests that pass", "sanitize", ("result/suites/thread/passed",), ("{0:,.0f}",),
         "make sanitize"),
     Row("AddressSanitizer and UndefinedBehaviorSanitizer: tests that pass", "sanitize",

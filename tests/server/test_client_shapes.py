@@ -7,27 +7,22 @@ names, types, roles, sizes and nesting, and no text of anybody's. What is expect
 from __future__ import annotations
 
 import asyncio
-import base64
-import functools
 import gzip
 import json
-from array import array
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
-from openai.types import CreateEmbeddingResponse, Model
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response, ResponseItemList, ResponseStreamEvent
-from openai.types.responses.input_token_count_response import InputTokenCountResponse
-from pydantic import TypeAdapter
+from anthropic.types import ModelInfo
+from openai.types import Model
+from openai.types.responses import ResponseItemList
 
 from octavo.server.app import create_app
 from octavo.server.store import ResponseStore, Stored
 from support.asgi import Reply, call
 from support.fake_engine import FakeEngine
+from support.shapes.reading import adapter, read
 
 SHAPES: list[dict[str, Any]] = json.loads(
     gzip.decompress((Path(__file__).parent / "shapes" / "clients.json.gz").read_bytes())
@@ -35,16 +30,24 @@ SHAPES: list[dict[str, Any]] = json.loads(
 ZEROS = "0" * 32
 ITEMS = (f"msg_{ZEROS}", f"fc_{ZEROS}", f"rs_{ZEROS}")
 """Recorded ids are zeros: a response of this one's items is stored, which requests go on from."""
+CALLS = [
+    item["call_id"]
+    for shape in SHAPES
+    if shape.get("body", {}).get("previous_response_id") == f"resp_{ZEROS}"
+    for item in shape["body"]["input"]
+    if item.get("type") == "function_call_output"
+]
+"""Calls of that response, whose results recorded requests send."""
 TALK = 'Let me see.\n<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>'
-TYPES: dict[str, tuple[Any, Any]] = {
-    "/v1/chat/completions": (ChatCompletion, ChatCompletionChunk),
-    "/v1/responses": (Response, ResponseStreamEvent),
-    "/v1/messages": (Message, RawMessageStreamEvent),
-    "/v1/embeddings": (CreateEmbeddingResponse, None),
-    "/v1/messages/count_tokens": (MessageTokensCount, None),
-    "/v1/responses/input_tokens": (InputTokenCountResponse, None),
+READS = {
+    "/v1/chat/completions": "openai chat",
+    "/v1/responses": "openai response",
+    "/v1/messages": "anthropic",
+    "/v1/embeddings": "openai vectors",
+    "/v1/messages/count_tokens": "anthropic tokens",
+    "/v1/responses/input_tokens": "openai input tokens",
 }
-"""Of an answer, and of an event where it is streamed."""
+"""Which of support.shapes.reading's types answers of a path must pass."""
 
 
 def expected(shape: dict[str, Any]) -> int:
@@ -64,22 +67,13 @@ def app_of(reply: str) -> Any:
     text = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
     made = {"type": "function_call", "call_id": "call_0", "name": "echo", "arguments": "{}"}
     output = [{**text, "id": ITEMS[0]}, {**made, "id": ITEMS[1]}, {"type": "reasoning", "id": ITEMS[2]}]
-    turn = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi"}]
+    echo = {"type": "function", "function": {"name": "echo", "arguments": "{}"}}
+    answer = {"role": "assistant", "content": "Hi", "tool_calls": [{"id": name, **echo} for name in CALLS]}
+    turn = [{"role": "user", "content": "Hi"}, answer]
     body = json.dumps({"output": output}).encode()
     store.put("", f"resp_{ZEROS}", Stored(json.dumps(turn).encode(), body, ITEMS))
     app.state.octavo.kept["responses"] = store
     return app
-
-
-def events(reply: Reply) -> list[Any]:
-    blocks = reply.body.decode().split("\n\n")
-    data = [line for block in blocks for line in block.split("\n") if line.startswith("data: ")]
-    return [json.loads(line[6:]) for line in data if line != "data: [DONE]"]
-
-
-@functools.cache
-def adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def parse(shape: dict[str, Any], reply: Reply) -> None:
@@ -94,18 +88,7 @@ def parse(shape: dict[str, Any], reply: Reply) -> None:
     if path.endswith("/input_items"):
         adapter(ResponseItemList).validate_python(reply.json())
         return
-    whole, event = TYPES[path]
-    if shape["body"].get("stream"):
-        found = events(reply)
-        assert found
-        for each in found:
-            adapter(event).validate_python(each)
-    else:
-        found = reply.json()
-        for each in found.get("data", ()):
-            if isinstance(each["embedding"], str):  # packed: the SDK unpacks it before its type sees it
-                each["embedding"] = array("f", base64.b64decode(each["embedding"])).tolist()
-        adapter(whole).validate_python(found)
+    read(READS[path], reply)
 
 
 @pytest.mark.parametrize("reply", ["Hello", TALK], ids=["a text", "a call"])

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo.server.app import create_app
-from octavo.server.field_lists import KINDS, MAX_TEXT, MAX_VALUES
+from octavo.server.field_lists import KINDS, MAX_DEPTH, MAX_TEXT, MAX_VALUES
 from octavo.server.field_tables import LISTS
 from octavo.server.openai.body import Strict
 from octavo.server.state import ServerSettings
@@ -34,12 +34,14 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 VALUES = {"an object": {"a": "b"}, "a list": ["a"], "a string": "a", "true or false": True, "an integer": 3,
           "an object or a list": [{}]}  # fmt: skip
 BLOCK = {"type": "text", "text": "Hi"}
+MADE = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 GIVEN: dict[tuple[str, str], dict[str, Any]] = {
     ("", "user"): {"user": "a"},
     ("", "stream_options.include_obfuscation"): {
         "stream": True, "stream_options": {"include_obfuscation": False}
     },
     ("ResponsesRequest", "include"): {"include": ["reasoning.encrypted_content"]},
+    ("ResponsesRequest", "input.caller"): {"input": [*HI, {**MADE, "caller": {"type": "direct"}}]},
     ("ResponsesRequest", "input.phase"): {"input": [{**HI[0], "phase": "commentary"}]},
     ("ResponsesRequest", "max_tool_calls"): {"max_tool_calls": 3},
     ("ResponsesRequest", "metadata"): {"metadata": {"a": "b"}},
@@ -205,6 +207,28 @@ def test_of_another_type_it_is_a_400(app: FastAPI, model: str, name: str) -> Non
         if each in large:
             reply = ask(app, model, **{name: large[each]})
             assert name in refusal(reply)
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+DEEP = [each for each in IGNORED if {dict, list} & {*KINDS.get(LISTS[each[0]].ignored[each[1]].kind, ())}]
+
+
+@pytest.mark.parametrize(("model", "name"), DEEP)
+def test_what_is_nested_deeply_is_refused_by_name(app: FastAPI, model: str, name: str) -> None:
+    kind = KINDS[LISTS[model].ignored[name].kind]
+    for depth, status in ((MAX_DEPTH, 200), (MAX_DEPTH + 1, 400)):
+        value: Any = nested(depth) if list in kind else {"a": nested(depth - 1)}
+        reply = ask(app, model, **{name: value})
+        if status == 400:
+            assert f"{name} is nested deeper than {MAX_DEPTH}" in refusal(reply)
+        else:
+            assert reply.status == 200, reply.body
 
 
 @pytest.mark.parametrize(("model", "name"), REFUSED)

@@ -73,6 +73,7 @@ MORE_NAMES = {
     "threads": ("-t",),
     "max_tokens": ("--n-predict", "-n"),
     "temperature": ("--temp",),
+    "repetition_penalty": ("--repeat-penalty",),
 }
 """Other names of the same flags: vLLM's, TGI's, llama.cpp's, and an older one of Octavo's own."""
 SEVERAL = ("stop", "served_model_name")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from octavo.checks import deeper
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.server.openai.fields import IGNORED, json_type, note
 from octavo.server.openai.shapes import holds_more
@@ -31,6 +32,8 @@ MAX_TEXT = 4096
 """Characters of a text that is not read."""
 MAX_VALUES = 1024
 """JSON values in an object or a list that is not read, nested ones included."""
+MAX_DEPTH = 32
+"""Levels of it."""
 
 KINDS: dict[str, tuple[type, ...]] = {
     "an object": (dict,),
@@ -66,11 +69,22 @@ class Ignored:
             return
         if type(value) not in KINDS[self.kind]:
             raise InvalidRequestError(f"{name} must be {self.kind}, not {json_type(value)}", name)
-        if isinstance(value, str) and len(value) > MAX_TEXT:
-            raise InvalidRequestError(f"{name} takes at most {MAX_TEXT} characters", name)
-        if holds_more(value, MAX_VALUES) or any(len(text) > MAX_TEXT for text in texts(value)):
-            message = f"{name} takes at most {MAX_VALUES} values, of {MAX_TEXT} characters each"
-            raise InvalidRequestError(message, name)
+        bounded(value, name)
+
+
+def bounded(value: Any, name: str) -> None:
+    """Refuse advice that is large or deep: nobody reads it.
+
+    Raises:
+        InvalidRequestError: it is.
+    """
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        raise InvalidRequestError(f"{name} takes at most {MAX_TEXT} characters", name)
+    if holds_more(value, MAX_VALUES) or any(len(text) > MAX_TEXT for text in texts(value)):
+        message = f"{name} takes at most {MAX_VALUES} values, of {MAX_TEXT} characters each"
+        raise InvalidRequestError(message, name)
+    if deeper(value, MAX_DEPTH):
+        raise InvalidRequestError(f"{name} is nested deeper than {MAX_DEPTH}", name)
 
 
 def texts(value: Any) -> Iterator[str]:

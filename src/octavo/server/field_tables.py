@@ -19,7 +19,6 @@ TRACING = "for whoever reads logs of requests; Octavo keeps none"
 BILLING = "which tariff; there is one"
 CACHING = "which prompts share a cache; all of one key do (`cache_salt` parts them)"
 ABUSE = "who asks, for the provider's own records; Octavo keeps none"
-CHECK = "how the model's text is policed; it is not"
 
 
 def template() -> str:
@@ -73,6 +72,7 @@ _GENERATION_IGNORED = {
     "user": Ignored(ABUSE),
     "metadata": Ignored(TRACING, OBJECT),
     "prompt_cache_key": Ignored(CACHING, TEXT),
+    "prompt_cache_options": Ignored("what to cache, and how long; whatever has room is", OBJECT),
     "prompt_cache_retention": Ignored("how long a prompt is cached; as long as there is room", TEXT),
     "request_id": Ignored("a name in the server's log; `X-Request-Id` comes back", TEXT),
     "safety_identifier": Ignored(ABUSE, TEXT),
@@ -124,6 +124,7 @@ CHAT = FieldLists(
         "functions": Refused("tools do that", ([],)),
         "include_reasoning": Refused("reasoning always comes, in reasoning_content", (True,)),
         "modalities": Refused("answers are text", (["text"],)),
+        "moderation": Refused("texts are not moderated"),
         "suffix": Refused("only the end of a text is continued", ("",)),
         "web_search_options": Refused("nothing is looked up"),
     },
@@ -145,6 +146,7 @@ COMPLETIONS = FieldLists(
         "function_call": Refused(_CHATS, ("none", "auto")),
         "functions": Refused(_CHATS, ([],)),
         "modalities": Refused("answers are text", (["text"],)),
+        "moderation": Refused("texts are not moderated"),
         "parallel_tool_calls": Refused(_CHATS, (True,)),
         "suffix": Refused("only the end of a text is continued", ("",)),
         "tool_choice": Refused(_CHATS, ("none",)),
@@ -156,13 +158,19 @@ COMPLETIONS = FieldLists(
 RESPONSES = FieldLists(
     ignored={
         "user": Ignored(ABUSE),
+        "access_programs": Ignored(
+            "which of the provider's programs the caller is in; there are none", OBJECT
+        ),
         "client_metadata": Ignored(TRACING, OBJECT),
         "context_management": Ignored("when to sum up a long conversation; none is", "an object or a list"),
+        "image": Ignored("how images are shortened; there are none", OBJECT),
         "include": Ignored("more of what Octavo does not make: encrypted reasoning, results of hosted tools"),
+        "input.caller": Ignored("of a call or its result: who made it"),
         "input.phase": Ignored("which part of an answer a message was"),
         "max_tool_calls": Ignored("of hosted tools; there are none"),
         "metadata": Ignored(f"written back; {TRACING}"),
         "prompt_cache_key": Ignored(CACHING),
+        "prompt_cache_options": Ignored("what to cache, and how long; whatever has room is", OBJECT),
         "prompt_cache_retention": Ignored("how long a prompt is cached; as long as there is room", TEXT),
         "reasoning": Ignored(
             "how much to think, and whether to sum it up; `effort` goes to a template that reads it"
@@ -179,6 +187,8 @@ RESPONSES = FieldLists(
     refused={
         "background": Refused("answers are made while the client waits", (False,)),
         "conversation": Refused("previous_response_id goes on with a conversation"),
+        "moderation": Refused("texts are not moderated"),
+        "personality": Refused("it is a style of the provider's own models: say it in instructions"),
         "prompt": Refused("no prompts are kept: send input"),
         "top_logprobs": Refused("chats and completions have log-probabilities", (0,)),
     },
@@ -191,6 +201,9 @@ MESSAGES = FieldLists(
         "anthropic_version": Ignored("which version of the API; there is one", TEXT),
         "cache_control": Ignored("what to cache; whatever has room is", OBJECT),
         "context_management": Ignored("when to shorten a long conversation; none is", OBJECT),
+        "diagnostics": Ignored(
+            "why a cache was missed; `cache_read_input_tokens` says how much was hit", OBJECT
+        ),
         "inference_geo": Ignored("where the model runs; here", TEXT),
         "messages.cache_control": Ignored("of a block: what to cache"),
         "messages.caller": Ignored("of a call: who made it"),

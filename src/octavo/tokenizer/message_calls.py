@@ -4,9 +4,10 @@ results as text, for templates that know no tools."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from octavo.checks import deeper
 from octavo.errors import InvalidRequestError
 from octavo.tokenizer.messages import only_known
 
@@ -32,8 +33,38 @@ def tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             arguments = _arguments(arguments, f"{where}[{i}]")
+        elif not isinstance(arguments, (Mapping, type(None))):
+            raise InvalidRequestError(f"{where}[{i}].function.arguments must be JSON in a string", "messages")
         plain.append({**call, "function": {**function, "arguments": arguments}})
     return plain
+
+
+def check_results(messages: Iterable[Any]) -> None:
+    """Refuse a tool's result that answers no call of an earlier message.
+
+    A result without an id answers whatever was called. What is malformed otherwise is not looked at here.
+
+    Raises:
+        InvalidRequestError: there is such a result.
+    """
+    made: set[str | None] = set()
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            continue
+        if message.get("role") == "tool":
+            name = message.get("tool_call_id")
+            if not made:
+                raise InvalidRequestError(
+                    f"messages[{i}] is the result of a tool that was not called", "messages"
+                )
+            if isinstance(name, str) and name not in made and None not in made:
+                raise InvalidRequestError(
+                    f"messages[{i}].tool_call_id {name[:64]!r} is the id of no call before it", "messages"
+                )
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            called = call.get("id") if isinstance(call, Mapping) else None
+            made.add(called if isinstance(called, str) else None)
 
 
 def _arguments(text: str, where: str) -> Any:
@@ -43,27 +74,16 @@ def _arguments(text: str, where: str) -> Any:
         raise InvalidRequestError(f"{where}.function.arguments is not JSON", "messages") from None
     if not isinstance(value, dict):
         raise InvalidRequestError(f"{where}.function.arguments must be a JSON object", "messages")
-    if _deeper(value, MAX_DEPTH):
+    if deeper(value, MAX_DEPTH):
         raise InvalidRequestError(f"{where}.function.arguments is nested deeper than {MAX_DEPTH}", "messages")
     return value
-
-
-def _deeper(value: Any, most: int) -> bool:
-    level = [value]
-    for _ in range(most):
-        level = [
-            member
-            for each in level
-            for member in (each.values() if isinstance(each, dict) else each)
-            if isinstance(member, (dict, list))
-        ]
-    return bool(level)
 
 
 def as_text(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> Any:
     """The messages with tools, their calls and results written out in the Hermes format."""
     if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
         return messages  # plain_messages() says what is wrong with them
+    check_results(messages)
     plain = [_message_as_text(message) for message in messages]
     if not tools:
         return plain

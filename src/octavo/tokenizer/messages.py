@@ -18,9 +18,9 @@ KEYS = frozenset(
 )  # fmt: skip
 """What a message may hold. annotations: an answer's links, which its text has too."""
 
-PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "cache_control"})
-"""What a text part may hold: also what an answer's part had when it is sent back. cache_control: a wish that
-the prefix cache fulfils unasked."""
+PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"})
+"""What a text part may hold: also what an answer's part had when it is sent back. The last two are wishes
+that the prefix cache fulfils unasked."""
 
 
 def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:
@@ -39,7 +39,12 @@ def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
         raise InvalidRequestError("messages must be a non-empty list", "messages")
-    return [_message(message, f"messages[{i}]", template) for i, message in enumerate(messages)]
+    plain = [_message(message, f"messages[{i}]", template) for i, message in enumerate(messages)]
+    if any(message["role"] == "tool" for message in plain):
+        from octavo.tokenizer.message_calls import check_results
+
+        check_results(plain)
+    return plain
 
 
 def _message(message: Any, where: str, template: str) -> dict[str, Any]:
@@ -96,9 +101,10 @@ def _part(part: Any, where: str) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-        only_known((str(key) for key in part if part[key] is not None), PART_KEYS, where)
-        return str(part["text"])
+    key = "refusal" if kind == "refusal" else "text"  # an answer may be one, and be sent back
+    if kind in ("text", "input_text", "output_text", "refusal") and isinstance(part.get(key), str):
+        only_known((str(each) for each in part if part[each] is not None), PART_KEYS | {key}, where)
+        return str(part[key])
     if isinstance(kind, str) and kind != "text":
         raise UnsupportedError(f"{where}: parts of type {kind[:40]!r} are not supported yet", "messages")
     raise InvalidRequestError(f"{where} must be a part with type and text", "messages")

@@ -120,6 +120,8 @@ def _messages(message: Message, where: str) -> list[Message]:
             function = {"name": block.get("name"), "arguments": dumps(block.get("input", {}))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result" and role == "user":  # OpenAI's role "tool": a message of its own
+            if not isinstance(block.get("tool_use_id"), str):
+                raise InvalidRequestError(f"{where}.content[{i}].tool_use_id must be a string", "messages")
             found = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _result(block)}
             results.append(found)
         elif kind in ("thinking", "redacted_thinking") and role == "assistant":
@@ -193,6 +195,8 @@ def _tool(tool: Any, kind: str, where: str) -> Message:
     if kind != "custom":
         raise UnsupportedError(f"{where}: only tools with an input_schema are supported", "tools")
     only_known(tool, TOOL_KEYS, where, "tools", TOOL_ADVICE)
+    if not isinstance(tool.get("input_schema"), dict):
+        raise InvalidRequestError(f"{where}.input_schema must be an object", "tools")
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}
     for name in ("description", "strict"):
         if tool.get(name) is not None:

@@ -101,16 +101,17 @@ def input_messages(given: Any) -> list[Message]:
     return messages
 
 
+TOOL_ADVICE = ("allowed_callers", "cache_control", "defer_loading", "output_schema")
 ITEM_KEYS = {
     "message": {"type", "role", "content", "id", "status"},
     "function_call": {"type", "name", "namespace", "arguments", "call_id", "id", "status"},
-    "function_call_output": {"type", "output", "call_id", "id", "status"},
+    "function_call_output": {"type", "output", "call_id", "id", "status", "name", "namespace"},
 }
 
 
 def _add(messages: list[Message], item: dict[str, Any], where: str) -> None:
     kind = str(item.get("type", "message"))
-    only_known(item, ITEM_KEYS.get(kind, item), where, "input", ("phase",))
+    only_known(item, ITEM_KEYS.get(kind, item), where, "input", ("caller", "phase"))
     match kind:
         case "message":
             messages.append({"role": item.get("role"), "content": item.get("content")})
@@ -175,13 +176,13 @@ def _tool(tool: Any, where: str) -> Any:
             f"{where} of type {str(kind)[:40]!r} is not supported: only functions", "tools"
         )
     names = ("name", "description", "parameters", "strict")
-    only_known(tool, ("type", *names), where, "tools", ("cache_control", "defer_loading", "output_schema"))
+    only_known(tool, ("type", *names), where, "tools", TOOL_ADVICE)
     return {"type": "function", "function": {n: tool[n] for n in names if tool.get(n) is not None}}
 
 
 HOSTED = frozenset(
     {"web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "local_shell",
-     "shell", "tool_search", "mcp"}
+     "shell", "tool_search", "mcp", "apply_patch", "programmatic_tool_calling"}
 )  # fmt: skip
 """Tools that the provider runs, or that only its models know: left out, and a header says so."""
 

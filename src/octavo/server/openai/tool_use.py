@@ -15,7 +15,7 @@ from octavo.server.tools.base import Tools
 from octavo.server.tools.closed import closed
 
 MAX_TOOLS = 128
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
@@ -126,7 +126,7 @@ def _function(tool: Any, where: str) -> dict[str, Any]:
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequestError(
-            f"{where}.function.name must be 1 to 64 letters, digits, dots, dashes or underscores", "tools"
+            f"{where}.function.name must be 1 to 128 letters, digits, dots, dashes or underscores", "tools"
         )
     for key, kind in (("description", str), ("parameters", dict), ("strict", bool)):
         if function.get(key) is not None and not isinstance(function[key], kind):
