@@ -117,7 +117,7 @@ class SamplingRows:
                 others.most = max(others.most, int(self._rows["num_logprobs"][row]))
             elif wishes.mark is not None:
                 others.marked[place] = wishes.mark.before()
-        return others if others.left or others.asked or others.scored or others.marked else None
+        return others if any((others.left, others.asked, others.scored, others.marked)) else None
 
     def masks_after(self, rows: Sequence[int]) -> tuple[U32, dict[int, str]]:
         """(which tokens may follow in rows whose tokens were not taken, place -> why a row's limits cannot

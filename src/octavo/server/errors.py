@@ -124,7 +124,7 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
     Args:
         params: names of fields in the request by the engine's names for them, where they differ.
     """
-    if isinstance(error, ContextLengthError) and params and error.param in params:
+    if isinstance(error, ContextLengthError) and params and error.param is not None and error.param in params:
         return ContextLengthError(error.tokens, error.most, params[error.param])
     if isinstance(error, ApiError):
         return error

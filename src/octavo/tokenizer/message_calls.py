@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from octavo.checks import deeper
 from octavo.errors import InvalidRequestError
 from octavo.tokenizer.messages import only_known
 
@@ -110,3 +109,16 @@ def _message_as_text(message: Mapping[str, Any]) -> dict[str, Any]:
     if message.get("role") == "tool" and isinstance(content, str):
         return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
     return dict(message)
+
+
+def deeper(value: Any, most: int) -> bool:
+    """Whether a JSON value is nested deeper than so many levels; a text or a number has none."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(most):
+        level = [
+            member
+            for each in level
+            for member in (each.values() if isinstance(each, dict) else each)
+            if isinstance(member, (dict, list))
+        ]
+    return bool(level)

@@ -11,7 +11,6 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-
 KEYS = frozenset(
     {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning",
      "annotations"}
@@ -19,8 +18,7 @@ KEYS = frozenset(
 """What a message may hold. annotations: an answer's links, which its text has too."""
 
 PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"})
-"""What a text part may hold: also what an answer's part had when it is sent back. The last two are wishes
-that the prefix cache fulfils unasked."""
+"""What a text part may hold, an answer's too. The last two wishes the prefix cache fulfils unasked."""
 
 
 def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:
@@ -33,8 +31,7 @@ def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:
         template: its source; a message may also hold what it speaks of.
 
     Raises:
-        InvalidRequestError: no list, an unknown role, content that is neither text nor text parts, or
-            a member that nobody would read.
+        InvalidRequestError: no list, unknown roles, content that is no text, members that nobody reads.
         UnsupportedError: image, audio or other parts.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
