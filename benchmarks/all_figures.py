@@ -139,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"took {(time.monotonic() - since) / 60:.1f} min", flush=True)
     if not options.list:
         subprocess.run([sys.executable, "scripts/figures.py", "--write"], cwd=ROOT, check=False)
-        subprocess.run([PYTHON, "scripts/gallery.py", "--write"], cwd=ROOT, check=False)
+        subprocess.run([sys.executable, "scripts/gallery.py", "--write"], cwd=ROOT, check=False)
     for command in failed:
         print(f"FAILED: {command}", file=sys.stderr)
     return int(bool(failed) or not parts)
