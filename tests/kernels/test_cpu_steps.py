@@ -1,4 +1,4 @@
-"""U2 and U3, scales in two levels: their products, beside exact arithmetic and integers of 8 bits."""
+"""Scales in two levels: their products, beside exact arithmetic and layouts of one level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_math import round_to_int8
 from octavo.kernels.weight import Layout, Weight
-from support.kernels import STEPPED, limits_of, normal, random_weight, tokens_batch
+from support.kernels import (
+    FEW_BITS,
+    STEPPED,
+    WHOLE_STEPS,
+    limits_of,
+    normal,
+    random_weight,
+    tokens_batch,
+)
 
 ISAS = instruction_sets()
 BACKENDS = {(isa, threads): CpuBackend(threads, isa) for isa in ISAS for threads in (1, 2)}
@@ -35,7 +43,8 @@ def check_against_exact(got: F32, x: F32, w: Weight) -> None:
     seen, wide = round_to_int8(x).astype(np.float64), w.widened()
     size = np.abs(w.dequantize()).astype(np.float64)
     if wide.minimum is not None:
-        size = size + 2 * np.repeat(np.abs(wide.minimum.astype(np.float64)), 16, axis=1)
+        each = x.shape[1] // wide.minimum.shape[1]
+        size = size + 2 * np.repeat(np.abs(wide.minimum.astype(np.float64)), each, axis=1)
     bound = 4e-7 * np.sqrt(x.shape[1]) * (np.abs(seen) @ size.T) + 1e-30
     assert (np.abs(got - seen @ w.dequantize().astype(np.float64).T) <= bound).all()
 
@@ -55,7 +64,7 @@ def test_every_number_of_rows(isa: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", STEPPED)
+@pytest.mark.parametrize("kind", FEW_BITS)
 def test_steps_are_whole_numbers(isa: str, kind: str) -> None:
     """Where no minimum adds anything the bits are those of S8 of the products with the steps."""
     rng = np.random.default_rng(2)
@@ -73,6 +82,22 @@ def test_steps_are_whole_numbers(isa: str, kind: str) -> None:
     same = Weight(Layout.S8, w.shape, whole.astype(np.int8).reshape(40, 24, 32), w.scale)
     np.testing.assert_array_equal(same.dequantize(), w.dequantize())
     np.testing.assert_array_equal(linear(BACKENDS[isa, 2], x, [w]), linear(BACKENDS[isa, 2], x, [same]))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", WHOLE_STEPS)
+def test_steps_have_the_bits_of_scales_in_one_level(isa: str, kind: str) -> None:
+    rng = np.random.default_rng(10)
+    w, x = random_weight(rng, kind, 37, 768), normal(rng, 40, 768)
+    plain = w.widened()
+    assert plain.layout in (Layout.U4, Layout.S8)
+    for rows in (*range(1, 14), 23, 24, 40):
+        want = linear(BACKENDS[isa, 1], x[:rows], [plain])
+        for threads in (1, 2):
+            np.testing.assert_array_equal(linear(BACKENDS[isa, threads], x[:rows], [w]), want)
+    gated = [random_weight(rng, kind, 20, 256) for _ in "gu"]
+    want = linear(BACKENDS[isa, 2], x[:5, :256], [v.widened() for v in gated], gated=True)
+    np.testing.assert_array_equal(linear(BACKENDS[isa, 2], x[:5, :256], gated, gated=True), want)
 
 
 @pytest.mark.parametrize("kind", STEPPED)
@@ -108,7 +133,8 @@ def test_epilogue_against_the_reference(isa: str, kind: str, gated: bool) -> Non
 def test_stacked_beside_other_layouts(isa: str) -> None:
     """A part's bits are those that it has alone."""
     rng = np.random.default_rng(4)
-    rows = {"u2": 17, "u4-min": 5, "u3": 20, "s8-by16-wide": 18, "u2 ": 3}
+    rows = {"u2": 17, "u4-min": 5, "u3": 20, "k4": 19, "k6": 7, "s8-by16-wide": 18, "k5": 16, "c4": 33}
+    rows |= {"u4-min-wide": 20, "c4-block": 9, "u2 ": 3}
     weights = [random_weight(rng, kind.strip(), n, 256) for kind, n in rows.items()]
     x = normal(rng, 6, 256)
     got = linear(BACKENDS[isa, 2], x, weights)
@@ -127,8 +153,15 @@ def test_sharded_by_rows_and_by_columns(isa: str, kind: str) -> None:
     np.testing.assert_array_equal(np.concatenate(halves, axis=1), whole)
     parts = [linear(BACKENDS[isa, 1], x[:, a:b], [w.columns(a, b)]) for a, b in ((0, 256), (256, 512))]
     np.testing.assert_allclose(parts[0] + parts[1], whole, rtol=1e-4, atol=1e-4 * np.abs(whole).max())
-    with pytest.raises(CheckpointError, match="cut a group of 256"):
-        w.columns(128, 512)
+    if kind in FEW_BITS:
+        with pytest.raises(CheckpointError, match="cut a group of 256"):
+            w.columns(128, 512)
+        return
+    cut = w.columns(96, 512)  # a part of a group: its scales in one level
+    assert cut.layout.stepped == (kind == "c4-block")
+    np.testing.assert_array_equal(cut.dequantize(), w.dequantize()[:, 96:])
+    with pytest.raises(CheckpointError, match="columns 112 to 512 cut a group of 32"):
+        w.columns(112, 512)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -144,15 +177,16 @@ def test_rows_of_a_table(isa: str, kind: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_largest_numbers_do_not_overflow(isa: str) -> None:
+    steps = {"u2": 0xFF, "u3": 63, "k4": 63, "k5": 63, "k6": 0x80, "c4": 0xE0, "c4-block": 0x80}
     for kind in STEPPED:
         w = random_weight(np.random.default_rng(7), kind, 16, 256)
-        values = np.full_like(w.values, 0xFF)
-        if kind == "u3":
-            values[:, :, -2:] = 63
-        w = replace(w, values=values)
-        for sign in (1, -1):
-            x = np.full((5, 256), sign, np.float32)
-            check_against_exact(linear(BACKENDS[isa, 1], x, [w]), x, w)
+        for bits in (0, 0xFF):
+            values = np.full_like(w.values, bits)
+            values[:, :, -1 if kind.startswith("c4") else -2 :] = steps[kind]
+            extreme = replace(w, values=values)
+            for sign, rows in ((1, 5), (-1, 5), (1, 30), (-1, 30)):
+                x = np.full((rows, 256), sign, np.float32)
+                check_against_exact(linear(BACKENDS[isa, 1], x, [extreme]), x, extreme)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -177,6 +211,6 @@ def test_what_a_weight_must_have() -> None:
         with pytest.raises(CheckpointError, match="lacks its f16 scales"):
             replace(w, scale=w.scale.astype(np.float32))
         with pytest.raises(CheckpointError, match="lacks its f16 scales"):
-            replace(w, minimum=None if kind == "u2" else w.scale)
+            replace(w, minimum=w.scale if w.minimum is None else None)
         with pytest.raises(CheckpointError, match="lacks its scales"):
-            replace(w, scale=np.repeat(w.scale, 8, axis=1))
+            replace(w, scale=np.repeat(w.scale, 2, axis=1))
