@@ -144,17 +144,18 @@ def speeds_of(
     work = work_of(target, config.max_num_batched_tokens, config.num_pages * config.page_size)
     if described is not None:
         return speeds(as_machine(described), described.source, cost, work, target)
-    return speeds(measured(user.threads, user.isa, cost.bits), "measured here", cost, work, target)
+    return speeds(measured(user.threads, user.isa, cost.layout), "measured here", cost, work, target)
 
 
-def measured(threads: int | None, isa: str, bits: float) -> Machine:
-    """This machine's limits, with the kernels themselves on weights of so many bits."""
+def measured(threads: int | None, isa: str, layout: str) -> Machine:
+    """This machine's limits, with the kernels themselves on weights of that layout."""
     from octavo.bench.calibrate import calibrate
     from octavo.kernels.cpu import CpuBackend
+    from octavo.kernels.weight import Layout
     from octavo.runtime.hardware import usable_threads
 
     with saying("measuring what this machine's memory and arithmetic allow", quiet=True):
-        return calibrate(CpuBackend(threads or usable_threads(), isa), bits)
+        return calibrate(CpuBackend(threads or usable_threads(), isa), Layout(layout))
 
 
 def work_of(target: Target, chunk: int, kv_tokens: int) -> Work:
