@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from octavo.quantize.job import Asked, quantize
 from octavo.quantize.vocabulary import tokenizer_metadata
 from octavo.tokenizer.folder import from_folder
 from octavo.tokenizer.gguf import from_gguf
+from support.cli import command, environment
 from support.forward import load, logits
 from support.small_models import save_byte_level, save_model, text
 
@@ -185,6 +188,38 @@ def test_numbers_that_are_not_finite_leave_nothing(wide: Path, tmp_path: Path) -
     with pytest.raises(CheckpointError, match=r"layers\.7\.mlp\.up_proj.* not finite"):
         quantize(asked(broken, tmp_path / "out.gguf", "Q4_0"))
     assert [p.name for p in tmp_path.iterdir()] == ["broken"]
+
+
+def test_a_full_disk_leaves_nothing(wide: Path, tmp_path: Path) -> None:
+    line = command("quantize", str(wide), str(tmp_path / "out.gguf"), "--type", "Q8_0")
+
+    def limit() -> None:  # the file would be larger
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(
+        line, env=environment(), preexec_fn=limit, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("octavo: error: File too large")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_run_leaves_nothing(wide: Path, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize(asked(wide, tmp_path / "out.gguf", "Q8_0"), stop)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pickle_by_another_name_is_refused(tmp_path: Path) -> None:
+    disguised = tmp_path / "model.gguf"
+    disguised.write_bytes(b"\x80\x02}q\x00X\x05\x00\x00\x00modelq\x01K\x01s." * 9)
+    with pytest.raises(CheckpointError, match="is not a GGUF file"):
+        quantize(asked(disguised, tmp_path / "out.gguf", "Q8_0"))
+    assert [p.name for p in tmp_path.iterdir()] == ["model.gguf"]
 
 
 @pytest.mark.parametrize(("kind", "message"), [("Q3_K", "--type Q3_K is not supported; F32, F16, Q4_0")])
