@@ -1,10 +1,11 @@
 """Measure what docs/status.md shows, one command after another, and render it: `make figures`.
 
-    all_figures.py [--only speed|counts|WORD] [--list]
+    all_figures.py [--only speed|counts|WORD] [--text FILE] [--prompts FILE] [--list]
 
 Each command writes its own result file. One that fails is said, and the others go on; the status is 1 then.
 Speed needs a machine that does nothing else (two to three hours, most of them the peers'); counts do not.
-Left out is what needs texts, other models, a GPU or another build of llama.cpp: benchmarks/quality.py,
+What reads TEXT or PROMPTS runs where --text (WikiText-2's test split) or --prompts (MT-bench's questions)
+names a file. Left out is what needs other models, a GPU or another build of llama.cpp:
 benchmarks/speculation.py, benchmarks/draft_models.py, make gpu-check, benchmarks/peers_serving.py, and the
 peers with --options '{"isa": "avx2"}' on a machine that has more. A changed checkout marks its figures:
 commit first.
@@ -13,11 +14,12 @@ commit first.
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,6 +72,11 @@ PARTS = (
     Part("speed", 35, "make soak RESULT=1"),
     Part("speed", 25, "make kills RESULT=1"),
     Part("speed", 12, "make paired A=e9d8bdb B=HEAD ARGS=--write"),
+    Part("speed", 20, f"{PYTHON} benchmarks/formats.py --text TEXT --speed --write"),
+    Part("speed", 40, f"{PYTHON} benchmarks/formats.py --text TEXT --model gemma3-270m --speed --write"),
+    Part("counts", 4, f"{PYTHON} benchmarks/quality.py TEXT --windows 40 --write"),
+    Part("counts", 2, f"{PYTHON} benchmarks/kv_choices.py PROMPTS --write"),
+    Part("counts", 4, f"{PYTHON} benchmarks/kv_choices.py PROMPTS --model gemma3-270m --write"),
     Part("counts", 1, f"{PYTHON} benchmarks/long_context.py --write"),
     Part("counts", 0.1, f"{RECORD} fragmentation -- {OCTAVO} bench fragmentation --json"),
     Part("counts", 3, f"{RECORD} valid_json -- .venv-test/bin/python benchmarks/valid_json.py --json"),
@@ -94,12 +101,28 @@ def wanted(part: Part, word: str) -> bool:
     return word in ("", part.kind) or word in part.command
 
 
+def named(part: Part, files: Mapping[str, str]) -> Part:
+    """The part with paths where its command has TEXT or PROMPTS, as far as they are given."""
+    words = [shlex.quote(files[word]) if word in files else word for word in part.command.split(" ")]
+    return replace(part, command=" ".join(words))
+
+
+def lacks_a_file(part: Part) -> bool:
+    return not {"TEXT", "PROMPTS"}.isdisjoint(part.command.split(" "))
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="all_figures", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="speed, counts, or a word of the commands")
+    parser.add_argument("--text", help="a UTF-8 file, such as WikiText-2's test split")
+    parser.add_argument("--prompts", help="lines of JSON with turns, as MT-bench's questions")
     parser.add_argument("--list", action="store_true", help="print the commands and how long they take")
     options = parser.parse_args(arguments)
-    parts = [part for part in PARTS if wanted(part, options.only)]
+    given = {"TEXT": options.text, "PROMPTS": options.prompts}
+    files = {name: str(Path(path).resolve()) for name, path in given.items() if path}
+    parts = [named(part, files) for part in PARTS if wanted(part, options.only)]
+    if not options.list:
+        parts = [part for part in parts if not lacks_a_file(part)]
     failed = []
     for number, part in enumerate(parts, 1):
         print(f"{number} of {len(parts)}, about {part.minutes:g} min: {part.command}", flush=True)

@@ -154,6 +154,20 @@ class TestAllFigures:
         assert capsys.readouterr().out.startswith("1 of 1, about 0.1 min: ")
         assert every.main(["--list", "--only", "nothing of the kind"]) == 1
 
+    def test_what_reads_a_file_runs_where_it_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        every = importlib.import_module("all_figures")
+        monkeypatch.setattr(every, "ROOT", tmp_path)
+        monkeypatch.setattr(
+            every, "PARTS", [every.Part("a", 1, "cp TEXT read"), every.Part("a", 1, "touch made")]
+        )
+        (tmp_path / "a text").write_text("words", "utf-8")
+        assert every.main([]) == 0
+        assert not (tmp_path / "read").exists()
+        assert every.main(["--text", str(tmp_path / "a text")]) == 0
+        assert (tmp_path / "read").read_text("utf-8") == "words"
+
     def test_its_scripts_are_there(self) -> None:
         every = importlib.import_module("all_figures")
         for part in every.PARTS:

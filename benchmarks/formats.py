@@ -1,0 +1,194 @@
+"""What each number format costs a model on a text: perplexity, KL divergence, first choices, bits a weight.
+
+    .venv/bin/python benchmarks/formats.py --text FILE [--model smollm2] [--windows 40] [--speed] [--write]
+
+The model is written as a GGUF file of 16 bits first (its weights widened, where they are quantized). Of it
+`octavo quantize` makes the others, and it is what --quantization rounds while it loads; types that Octavo
+only reads are made by llama.cpp, where it is there (--peer-python). Each is scored by the arithmetic of
+`octavo eval perplexity` beside the 16-bit file in float32, so its loss has both roundings in it, of weights
+and of activations; "f16" has neither. With --speed one stream decodes, too: tokens a second count on a
+machine that does nothing else. --plot FILE draws quality against size (.svg, .png, .html).
+
+A K-quant is of rows of whole blocks of 256; of others llama.cpp and `octavo quantize` take the next larger
+type. Bits a weight say what was held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import python_with, report, usable_cores, write
+
+from octavo.bench.driver import Driver
+from octavo.bench.report.writers import Report, write_all
+from octavo.bench.workload import random_prompts
+from octavo.checkpoints.sources import resolve
+from octavo.cli._progress import count_progress, saying
+from octavo.config import EngineConfig
+from octavo.errors import OctavoError
+from octavo.lab.perplexity import Measured, charts, compare, cut, rows_of
+from octavo.lab.quality import WindowScorer, text_ids
+from octavo.quantize.job import Asked, quantize
+
+BASE, EXACT = "f16", "float32"
+ON_LOAD = ("int8", "int4", "nf4", "fp8")
+MADE = ("Q8_0", "Q5_0", "Q4_1", "Q4_0", "Q4_K_M")
+READ = ("Q6_K", "Q5_K_M", "Q3_K_M", "Q2_K", "IQ4_NL", "IQ4_XS")
+"""What llama.cpp makes without a text to calibrate on."""
+INT8_LIMIT = 1.001
+"""Perplexity of int8 over that of float32 of the same file, at most."""
+REQUANTIZE = Path(__file__).parent / "peers" / "requantize.py"
+DECODED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A format, and how the model comes into it: a file, and what is made of it while it loads."""
+
+    name: str
+    path: Path
+    method: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"quantization": self.method}
+
+
+def made(options: argparse.Namespace, folder: Path) -> Iterator[Form]:
+    """The forms, as their files are written: the 16-bit one first."""
+    base = folder / "f16.gguf"
+    with saying(f"writing {options.model} in 16 bits"):
+        quantize(Asked(resolve(options.model), base, kind="F16", requantize=True))
+    yield Form(BASE, base)
+    for method in ON_LOAD:
+        yield Form(method, base, method)
+    for kind in MADE:
+        path = folder / f"{kind}.gguf"
+        with saying(f"making {kind}"):
+            quantize(Asked(base, path, kind=kind))
+        yield Form(kind, path)
+    python = python_with("llama_cpp", options.peer_python)
+    if python is None:
+        print("llama.cpp is not installed here: its types are left out (make oracle-env)", file=sys.stderr)
+        return
+    for kind in READ:
+        path = folder / f"{kind}.gguf"
+        with saying(f"{kind} by llama.cpp"):
+            command = [python, str(REQUANTIZE), str(base), str(path), "--type", kind]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+            print(f"{kind} is left out: {last}", file=sys.stderr)
+            continue
+        yield Form(kind, path)
+
+
+def scored(forms: Sequence[Form], options: argparse.Namespace) -> list[Measured]:
+    """A row for each, and the reference's; a few lie in memory at a time."""
+    read = text_ids(EngineConfig(str(forms[0].path)), options.text.read_text(encoding="utf-8"))
+    windows = cut(read, options.window, options.windows, options.text.name)
+    exact = WindowScorer(
+        EngineConfig(str(forms[0].path), threads=options.threads, dtype="float32"), options.window
+    )
+    rows: list[Measured] = []
+    for start in range(0, len(forms), options.together):
+        some = forms[start : start + options.together]
+        scorers = {
+            form.name: WindowScorer(
+                EngineConfig(str(form.path), threads=options.threads, **form.options), options.window
+            )
+            for form in some
+        }
+        with count_progress(f"windows by {', '.join(scorers)}") as progress:
+            compared = compare({**scorers, EXACT: exact}, EXACT, windows, read.before, progress)
+        if compared.interrupted:
+            raise KeyboardInterrupt
+        found = rows_of(compared, {**scorers, EXACT: exact}, EXACT)
+        rows += found if not rows else found[:-1]
+    return sorted(rows, key=lambda row: row.model == EXACT)
+
+
+def speed(form: Form, threads: int) -> float:
+    """Tokens a second of one stream after a short prompt: the median step."""
+    driver = Driver(str(form.path), threads=threads, max_num_seqs=1, **form.options)
+    (prompt,) = random_prompts(1, 16, driver.vocab_size, 0)
+    driver.run([prompt], 8)
+    run = driver.run([prompt], DECODED)
+    return 1 / statistics.median(step.seconds for step in run.decode)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="octavo-formats-", dir=options.folder) as folder:
+        forms = list(made(options, Path(folder)))
+        rows = scored(forms, options)
+        rates = {form.name: round(speed(form, options.threads), 2) for form in forms} if options.speed else {}
+    if options.plot:
+        title = f"{options.model} on {options.text.name}"
+        write_all(Report(title, [], charts(rows), {}, {}), [options.plot])
+    found = {row.model: as_result(row) for row in rows}
+    ratio = found["int8"]["perplexity"] / found[EXACT]["perplexity"]
+    return {"forms": found, "int8_over_float32": round(ratio, 6), "one_stream": rates}
+
+
+def as_result(row: Measured) -> dict[str, Any]:
+    """Without its speed, which is of prompts, and of a machine that did other things too."""
+    return {
+        name: round(value, 6) if isinstance(value, float) else value
+        for name, value in asdict(row).items()
+        if name not in ("model", "tokens_per_s")
+    }
+
+
+def table(result: Mapping[str, Any]) -> list[str]:
+    lines = [f"{'format':<10}{'bits':>8}{'MB':>9}{'perplexity':>12}{'KL':>11}{'same':>9}{'tok/s':>9}"]
+    for name, row in result["forms"].items():
+        rate = result["one_stream"].get(name)
+        lines.append(
+            f"{name:<10}{row['bits']:>8.3f}{row['weights_mb']:>9.1f}{row['perplexity']:>12.4f}"
+            f"{row['kl']:>11.6f}{row['agreement']:>9.2%}{'-' if rate is None else f'{rate:.1f}':>9}"
+        )
+    reached = "reached" if result["int8_over_float32"] <= INT8_LIMIT else "NOT reached"
+    lines.append(f"int8 over float32: {result['int8_over_float32']:.5f}, wanted {INT8_LIMIT}: {reached}")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="formats")
+    parser.add_argument("--text", type=Path, required=True, help="a UTF-8 file, such as WikiText-2's test")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--window", type=int, default=512, help="tokens; the second half is scored")
+    parser.add_argument("--windows", type=int, default=40, help="so many from the text's beginning")
+    parser.add_argument("--together", type=int, default=4, help="formats in memory at a time")
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--folder", help="where files of the model may lie meanwhile")
+    parser.add_argument("--speed", action="store_true", help="one stream's tokens a second, too")
+    parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/formats-*.json")
+    options = parser.parse_args(arguments)
+    settings = {name: getattr(options, name) for name in ("model", "window", "windows", "threads")}
+    settings["text"] = options.text.name
+    try:
+        found = measure(options)
+    except OctavoError as error:
+        print(f"formats: {error}", file=sys.stderr)
+        return 1
+    result = report("formats", sys.argv, {"settings": settings, **found})
+    print(json.dumps(result, indent=2) if options.json else "\n".join(table(result)))
+    if options.write:
+        print(f"wrote {write(result)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
