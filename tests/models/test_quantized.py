@@ -143,7 +143,13 @@ def test_the_native_backend_reads_them_as_they_are(folders: tuple[Path, Path]) -
     want = run(quantized, ReferenceBackend(), "auto")
     largest = np.abs(want).max()  # a hidden value on the edge of two integers may round either way
     assert np.abs(got - want).max() < 0.02 * largest
-    assert np.median(np.abs(got - want)) < 1e-4 * largest
+    # Which values are, depends on the CPU that NumPy meets; all later tokens see one. So texts are short.
+    both = [(load(quantized, each, "auto"), each) for each in (CpuBackend(), ReferenceBackend())]
+    errors = []
+    for at in range(0, len(IDS), 2):
+        got, want = (logits(model, backend, IDS[at : at + 2], [2]) for model, backend in both)
+        errors.append(np.abs(got - want))
+    assert np.median(np.concatenate(errors)) < 1e-4 * largest
 
 
 @pytest.mark.skipif(not native_available(), reason="needs the native kernels")
