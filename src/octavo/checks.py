@@ -78,16 +78,3 @@ def number(params: object, name: str, low: float, high: float, low_open: bool = 
     if not ok or not low <= value <= high or (low_open and value == low):
         above = f"above {low:g}" if low_open else f"at least {low:g}"
         raise InvalidRequestError(f"{name} must be {above} and at most {high:g}, not {value!r}", name)
-
-
-def deeper(value: Any, most: int) -> bool:
-    """Whether a JSON value is nested deeper than so many levels; a text or a number has none."""
-    level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(most):
-        level = [
-            member
-            for each in level
-            for member in (each.values() if isinstance(each, dict) else each)
-            if isinstance(member, (dict, list))
-        ]
-    return bool(level)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from octavo.checks import deeper
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.server.openai.fields import IGNORED, json_type, note
 from octavo.server.openai.shapes import holds_more
+from octavo.tokenizer.message_calls import deeper
 
 logger = logging.getLogger("octavo.server")
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from octavo.checks import deeper
 from octavo.errors import InvalidRequestError
 from octavo.tokenizer.messages import only_known
 
@@ -77,6 +76,19 @@ def _arguments(text: str, where: str) -> Any:
     if deeper(value, MAX_DEPTH):
         raise InvalidRequestError(f"{where}.function.arguments is nested deeper than {MAX_DEPTH}", "messages")
     return value
+
+
+def deeper(value: Any, most: int) -> bool:
+    """Whether a JSON value is nested deeper than so many levels; a text or a number has none."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(most):
+        level = [
+            member
+            for each in level
+            for member in (each.values() if isinstance(each, dict) else each)
+            if isinstance(member, (dict, list))
+        ]
+    return bool(level)
 
 
 def as_text(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> Any:

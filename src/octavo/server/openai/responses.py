@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server.apis import Rules
-from octavo.server.errors import ApiError, Dialect, openai_body
+from octavo.server.errors import ApiError, ContextLengthError, Dialect, openai_body
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, new_id, now
 from octavo.server.openai.body import BodySchema, off_loop, read
@@ -39,12 +39,18 @@ NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_token
          "response_format": "text", "structured_outputs": "text"}  # fmt: skip
 
 
+def _body(error: ApiError) -> bytes:
+    if isinstance(error, ContextLengthError):  # the chat that answers it has messages
+        error = ContextLengthError(error.tokens, error.most, "input")
+    return openai_body(error)
+
+
 def _event(error: ApiError) -> bytes:
     fields = {"type": "error", "message": str(error), "code": error.code, "param": error.param}
     return b"event: error\ndata: " + dumps(fields).encode() + b"\n\n"
 
 
-dialect = Dialect(openai_body, _event, names=NAMES)
+dialect = Dialect(_body, _event, names=NAMES)
 
 
 @router.post("/v1/responses", openapi_extra=BodySchema(ResponsesRequest))

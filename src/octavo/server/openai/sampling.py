@@ -144,8 +144,7 @@ class GenerationRequest(_Shaped):
         if self.prompt_logprobs is not None:
             if self.stream:
                 raise InvalidRequestError("prompt_logprobs needs stream: false", "prompt_logprobs")
-            asked = self.prompt_logprobs
-            prompt_logprobs = asked if prompt_logprobs is None or asked < 0 else max(asked, prompt_logprobs)
+            prompt_logprobs = max(self.prompt_logprobs, prompt_logprobs or self.prompt_logprobs)
         speculative = self.speculative
         if self.prediction is not None:  # OpenAI's name for what proposers look up
             speculative = {**(speculative or {}), "prediction": self.prediction}
